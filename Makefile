@@ -1,0 +1,61 @@
+# `make` alone prints its targets.
+.DEFAULT_GOAL := help
+GO      ?= go
+SQLC    := CGO_ENABLED=0 $(GO) tool -modfile=tools/sqlc.mod sqlc
+LINT    := $(GO) tool -modfile=tools/lint.mod
+# PG=18 runs on that major version of PostgreSQL, fetched if it is not installed.
+PG      ?=
+export PG
+# cgo is needed by the race detector only; without a C compiler tests run without it.
+RACE    := $(shell command -v cc >/dev/null 2>&1 && echo -race)
+OURS    := $(shell git ls-files -co --exclude-standard '*.go' 2>/dev/null | grep -v '^internal/sqlgen/')
+
+.PHONY: help
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+.PHONY: demo
+demo: ## the example shop: orders, two workers, a kill -9, and the proof (STAY=1 leaves it running)
+	@$(GO) run ./examples/shop demo $(if $(STAY),--stay)
+
+.PHONY: test
+test: build ## every test, integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
+	$(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format pkgname-and-test-fails -- $(RACE) -timeout 20m -p 2 ./...
+
+.PHONY: build
+build: ## bin/posthaste
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -o bin/ ./cmd/posthaste
+
+.PHONY: check
+check: generate-diff fmt-diff vet ## what every commit passes before its tests: generated code, format, vet, staticcheck
+	$(GO) build ./...
+
+.PHONY: generate
+generate: ## internal/sqlgen from queries/ and migrations/
+	$(SQLC) generate
+
+.PHONY: generate-diff
+generate-diff:
+	$(SQLC) diff
+
+.PHONY: fmt
+fmt: ## format
+	$(LINT) gofumpt -w $(OURS)
+
+.PHONY: fmt-diff
+fmt-diff:
+	@out="$$($(LINT) gofumpt -l $(OURS))"; test -z "$$out" || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
+
+.PHONY: vet
+vet:
+	$(GO) vet ./...
+	$(LINT) staticcheck ./...
+
+.PHONY: bench
+bench: build ## the project's own yardstick, every workload (needs a quiet machine, takes some minutes)
+	bin/posthaste bench all
+
+.PHONY: clean
+clean: ## remove bin/
+	rm -rf bin

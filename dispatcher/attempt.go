@@ -1,0 +1,128 @@
+package dispatcher
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// attempt is one claimed job on its way through the process.
+type attempt struct {
+	job     *outbox.Claimed
+	route   *route
+	queue   *queue
+	claimed time.Time // when the claim was sent, by the monotonic clock
+	outcome outcome
+	err     error         // what the handler returned, for the log
+	took    time.Duration // by the handler
+
+	mu         sync.Mutex
+	leaseUntil time.Time // by our monotonic clock, earlier than the database's
+	lost       bool
+	cancel     context.CancelCauseFunc // of the running handler
+}
+
+func (q *queue) newAttempt(row *sqlgen.ClaimJobsRow, sent time.Time) *attempt {
+	job := &outbox.Claimed{
+		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Queue: q.name, Kind: row.Kind, Priority: int(row.Priority),
+		Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases), Epoch: row.Epoch,
+		Worker: q.config.Worker, RunAt: row.RunAt.Time, CreatedAt: row.CreatedAt.Time, StartedAt: row.StartedAt.Time,
+		ContentType: row.ContentType, Payload: row.Payload, RawHeaders: row.Headers,
+	}
+	if row.Key != nil {
+		job.Key = *row.Key
+	}
+	if t := row.Timeout; t.Valid {
+		job.Timeout = time.Duration(t.Microseconds)*time.Microsecond + time.Duration(t.Days)*24*time.Hour + time.Duration(t.Months)*30*24*time.Hour
+	}
+	return &attempt{job: job, route: q.routes[row.Kind], queue: q, claimed: sent, leaseUntil: sent.Add(q.leases.trust)}
+}
+
+// work runs attempts until the buffer is closed.
+func (q *queue) work() {
+	for a := range q.buffer {
+		a.run()
+		q.finished(a.took)
+		q.settled <- a
+	}
+}
+
+// run calls the handler and decides what becomes of the job.
+func (a *attempt) run() {
+	q := a.queue
+	jobCtx, cancel := context.WithCancelCause(q.jobs)
+	defer cancel(nil)
+	if !a.begin(cancel) {
+		a.outcome = outcome{status: outbox.Pending, keepDue: true}
+		return
+	}
+	timeout := a.job.Timeout
+	if timeout <= 0 {
+		timeout = a.route.config.Timeout
+	}
+	ctx, stop := context.WithTimeoutCause(jobCtx, timeout, ErrTimeout)
+	defer stop()
+
+	started := time.Now()
+	a.route.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + started.Sub(a.claimed)).Seconds())
+	if q.log.Enabled(ctx, slog.LevelInfo) {
+		q.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.attrs("job_claimed")...)
+	}
+
+	a.err = call(ctx, a.route.handler, a.job)
+	cause := causeOf(ctx)
+	a.took = time.Since(started)
+	a.route.counts.processing.Observe(a.took.Seconds())
+	a.outcome = decide(a.job, a.route.config.Retry, a.err, cause)
+}
+
+// call turns a panic into an error with the stack. It is the one place where
+// panics are recovered: a handler's bug must not take the process, and every
+// other job in it, down.
+func call(ctx context.Context, handler Handler, job *outbox.Claimed) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &panicError{value: value, stack: string(debug.Stack())}
+		}
+	}()
+	return handler(ctx, job)
+}
+
+// begin marks the handler as running, unless the lease was lost in the buffer.
+func (a *attempt) begin(cancel context.CancelCauseFunc) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cancel = cancel
+	return !a.lost
+}
+
+// lose ends the attempt's right to run: the handler's context ends with
+// [outbox.ErrLeaseLost] as the cause.
+func (a *attempt) lose() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.lost {
+		a.lost = true
+		if a.cancel != nil {
+			a.cancel(outbox.ErrLeaseLost)
+		}
+	}
+}
+
+// attrs are the keys that the three job events have in common.
+func (a *attempt) attrs(event string, more ...slog.Attr) []slog.Attr {
+	attrs := make([]slog.Attr, 0, 6+len(more))
+	attrs = append(attrs,
+		slog.String("event", event),
+		slog.String("job_id", a.job.ID.String()),
+		slog.String("kind", a.job.Kind),
+		slog.String("queue", a.job.Queue),
+		slog.Int("attempt", a.job.Attempt),
+		slog.String("worker_id", a.job.Worker))
+	return append(attrs, more...)
+}

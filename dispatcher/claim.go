@@ -1,0 +1,98 @@
+package dispatcher
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// claim leases up to room jobs and puts them into the buffer. It returns how many
+// it got.
+func (q *queue) claim(ctx context.Context, room int) (int, error) {
+	if len(q.kinds) == 0 {
+		return 0, nil
+	}
+	started := time.Now()
+	depth := q.scan.depth(started)
+	params := sqlgen.ClaimJobsParams{
+		Worker: q.config.Worker, LeaseTtl: interval(q.config.LeaseTTL),
+		Queue: q.name, Kinds: q.kinds, MaxJobs: int32(room),
+	}
+	params.Priorities, params.FromRunAt, params.FromID = q.scan.from(depth)
+
+	// A claim that is cut off may have committed: its jobs would wait for their
+	// leases to lapse. So a stop lets the statement finish.
+	bound, cancel := bounded(context.WithoutCancel(ctx))
+	rows, err := q.db.ClaimJobs(bound, params)
+	cancel()
+	if err != nil {
+		return 0, fmt.Errorf("claim %d jobs: %w", room, err)
+	}
+	q.health.set(nil)
+	if len(rows) > room {
+		return 0, fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", room, len(rows))
+	}
+
+	claimed := make([]*attempt, len(rows))
+	for i := range rows {
+		claimed[i] = q.newAttempt(&rows[i], started)
+	}
+	slices.SortFunc(claimed, byUrgency) // UPDATE … RETURNING promises no order
+	q.scan.note(depth, started, time.Now(), claimed)
+	q.metrics.claimBatch.Observe(float64(len(claimed)))
+
+	q.leases.add(claimed)
+	q.inHand.Add(int64(len(claimed)))
+	for _, a := range claimed {
+		a.route.counts.claimed.Inc()
+		q.buffer <- a // never blocks: it is larger than room can be
+	}
+	return len(claimed), nil
+}
+
+// survey tells how long to sleep when nothing due is left: until the next known
+// start, a wider scan, or the poll. more says that it found a priority that was
+// not known, where something may be due.
+func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err error) {
+	params := sqlgen.SurveyLevelsParams{Queue: q.name}
+	params.Priorities, params.Above, params.Below = q.scan.gaps()
+	bound, cancel := bounded(ctx)
+	rows, err := q.db.SurveyLevels(bound, params)
+	cancel()
+	if err != nil {
+		return 0, false, fmt.Errorf("survey queue %s: %w", q.name, err)
+	}
+	q.scan.surveyed = time.Now()
+
+	sleep = q.pollInterval()
+	for _, row := range rows {
+		if !slices.Contains(params.Priorities, row.Priority) {
+			q.scan.level(row.Priority)
+			more = true
+			continue
+		}
+		sleep = min(sleep, time.Duration(row.DueInSeconds*float64(time.Second)))
+	}
+	if wide := q.scan.wideAfter(time.Now()); wide > 0 {
+		sleep = min(sleep, wide)
+	}
+	return max(sleep, 0), more, nil
+}
+
+func byUrgency(a, b *attempt) int {
+	return cmp.Or(cmp.Compare(b.job.Priority, a.job.Priority), a.job.RunAt.Compare(b.job.RunAt), bytes.Compare(a.job.ID[:], b.job.ID[:]))
+}
+
+func interval(d time.Duration) pgtype.Interval {
+	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
+}
+
+func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

@@ -1,0 +1,242 @@
+package dispatcher
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Config is how a dispatcher works. Its zero value is a sane production setup
+// that works the queue "default" and polls every two seconds; give it Wake and
+// Hearing, from a listener, to start jobs within milliseconds.
+type Config struct {
+	Queues map[string]QueueConfig // nil works the queue "default"
+	Worker string                 // who holds the leases; "" is host-pid-random. Only for people: the fence is the epoch
+
+	// Wake says that there may be work. A receive is a hint; any number may be lost.
+	Wake <-chan struct{}
+	// Hearing reports whether Wake can be relied on now; nil is never.
+	Hearing func() bool
+
+	PollInterval     time.Duration // between looks while Hearing; 0 is 30 s
+	DeafPollInterval time.Duration // between looks otherwise; 0 is 2 s, or PollInterval if that is less
+	LeaseTTL         time.Duration // 0 is 15 s; at least 1 s. A dead worker's jobs are taken over when it is over
+	Timeout          time.Duration // of one attempt; 0 is 5 min
+	Retry            RetryPolicy   // nil is Exponential(1 s, 1 h)
+	GracePeriod      time.Duration // for running jobs after a stop; 0 is 20 s, negative none
+
+	Logger     *slog.Logger          // nil logs nothing
+	Registerer prometheus.Registerer // nil registers the metrics nowhere
+}
+
+// QueueConfig is how one queue is worked.
+type QueueConfig struct {
+	Concurrency int // jobs of the queue running at once in this process; 0 is 64
+}
+
+func (c Config) withDefaults() Config {
+	if len(c.Queues) == 0 {
+		c.Queues = map[string]QueueConfig{outbox.DefaultQueue: {}}
+	}
+	if c.Worker == "" {
+		host, _ := os.Hostname()
+		id := outbox.NewID()
+		c.Worker = fmt.Sprintf("%.40s-%d-%x", cmp.Or(host, "host"), os.Getpid(), id[12:])
+	}
+	c.PollInterval = cmp.Or(c.PollInterval, 30*time.Second)
+	c.DeafPollInterval = cmp.Or(c.DeafPollInterval, min(2*time.Second, c.PollInterval))
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, 15*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
+	c.GracePeriod = cmp.Or(c.GracePeriod, 20*time.Second)
+	if c.Retry == nil {
+		c.Retry = Exponential(time.Second, time.Hour)
+	}
+	if c.Hearing == nil {
+		c.Hearing = func() bool { return false }
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	for name, q := range c.Queues {
+		if name == "" || len(name) > outbox.MaxNameBytes {
+			errs = append(errs, fmt.Errorf("a queue's name is %q, want 1 to %d characters", name, outbox.MaxNameBytes))
+		}
+		if q.Concurrency < 0 || q.Concurrency > 100_000 {
+			errs = append(errs, fmt.Errorf("Concurrency of queue %q is %d, want 1 to 100000, or 0 for %d", name, q.Concurrency, defaultConcurrency))
+		}
+	}
+	atLeast := func(field string, d, least time.Duration) {
+		if d < least {
+			errs = append(errs, fmt.Errorf("%s is %s, want at least %s", field, d, least))
+		}
+	}
+	atLeast("LeaseTTL", c.LeaseTTL, time.Second)
+	atLeast("PollInterval", c.PollInterval, 10*time.Millisecond)
+	atLeast("DeafPollInterval", c.DeafPollInterval, 10*time.Millisecond)
+	atLeast("Timeout", c.Timeout, time.Millisecond)
+	return errors.Join(errs...)
+}
+
+// Dispatcher works the queues of one process. Make it with [New].
+type Dispatcher struct {
+	config  Config
+	user    *pgxpool.Pool // reset on failover, together with our own
+	kinds   []string
+	routes  map[string]*route
+	metrics *metrics
+	log     *slog.Logger
+
+	// Set by Run.
+	pool    *pgxpool.Pool // our own: handlers cannot exhaust it
+	db      *sqlgen.Queries
+	queues  []*queue
+	leases  *leases
+	settled chan *attempt // finished attempts on their way to the settlers
+	jobs    context.Context
+	cutJobs context.CancelCauseFunc
+
+	started  atomic.Bool
+	returned atomic.Bool // jobs were given back: tell the other processes
+	health   health
+}
+
+// New checks config and registers the metrics. The dispatcher opens a small pool
+// of its own to the same database, so that handlers that use up pool cannot keep
+// leases from being extended; pool itself is only read for its settings, and reset
+// when the database turns out to be read-only after a failover.
+func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
+	config = config.withDefaults()
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("dispatcher: %w", err)
+	}
+	d := &Dispatcher{
+		config: config,
+		user:   pool,
+		kinds:  mux.Kinds(),
+		routes: mux.build(KindConfig{Timeout: config.Timeout, Retry: config.Retry}),
+		log:    config.Logger.With(slog.String("component", "dispatcher")),
+	}
+	d.metrics = newMetrics(config.Registerer)
+	for kind, r := range d.routes {
+		r.counts = d.metrics.forKind(kind, config.Worker)
+	}
+	return d, nil
+}
+
+// Worker is the name under which this dispatcher holds leases.
+func (d *Dispatcher) Worker() string { return d.config.Worker }
+
+// Ready returns nil while the database answers claims, and otherwise what is wrong.
+func (d *Dispatcher) Ready() error {
+	if !d.started.Load() {
+		return errors.New("not started")
+	}
+	return d.health.err()
+}
+
+// Run works until ctx ends; then it stops claiming, gives back what had not
+// started, lets running jobs finish for the grace period, cuts those that are left
+// with the cause [ErrShutdown], and returns nil once every outcome is stored. It
+// may be called once. It returns early only for an error that a retry cannot mend.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	if d.started.Swap(true) {
+		return errors.New("dispatcher: Run was called before")
+	}
+	pool, err := openControlPool(ctx, d.user, len(d.config.Queues))
+	if err != nil {
+		return fmt.Errorf("dispatcher: %w", err)
+	}
+	defer pool.Close()
+	d.pool, d.db = pool, sqlgen.New(pool)
+	d.jobs, d.cutJobs = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer d.cutJobs(nil)
+	d.leases = newLeases(d)
+	d.settled = make(chan *attempt, settleBatch*2)
+	for name, config := range d.config.Queues {
+		d.queues = append(d.queues, newQueue(d, name, config))
+	}
+	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", d.config.Worker), slog.Any("kinds", d.kinds))
+
+	d.work(ctx)
+	if d.returned.Load() {
+		bound, cancel := bounded(context.WithoutCancel(ctx))
+		defer cancel()
+		_ = d.db.WakeDispatchers(bound) // a hint: the poll covers a lost one
+	}
+	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher stopped", slog.String("worker", d.config.Worker))
+	return nil
+}
+
+// work runs every goroutine of the dispatcher and returns when all have ended:
+// first the claiming ones, then the workers, then leases and settlement.
+func (d *Dispatcher) work(ctx context.Context) {
+	var claiming, working, settling sync.WaitGroup
+	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
+	defer endAfterJobs()
+
+	for range settlers {
+		settling.Go(d.settle)
+	}
+	settling.Go(func() { d.leases.keep(afterJobs) })
+	claiming.Go(func() { d.fanOut(ctx) })
+	for _, q := range d.queues {
+		claiming.Go(func() { q.claimUntil(ctx) })
+		for range q.concurrency {
+			working.Go(q.work)
+		}
+	}
+
+	claiming.Wait()
+	for _, q := range d.queues {
+		q.giveBackBuffered()
+		close(q.buffer)
+	}
+	d.drain(&working)
+	endAfterJobs()
+	close(d.settled)
+	settling.Wait()
+}
+
+// drain waits for the running jobs; after the grace period it cuts them.
+func (d *Dispatcher) drain(working *sync.WaitGroup) {
+	cut := time.AfterFunc(max(d.config.GracePeriod, 0), func() {
+		d.log.LogAttrs(d.jobs, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", d.leases.count()))
+		d.cutJobs(ErrShutdown)
+	})
+	defer cut.Stop()
+	working.Wait()
+}
+
+// fanOut passes each wake-up on to every queue.
+func (d *Dispatcher) fanOut(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, open := <-d.config.Wake:
+			if !open {
+				return
+			}
+			for _, q := range d.queues {
+				q.poke()
+			}
+		}
+	}
+}

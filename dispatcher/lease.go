@@ -1,0 +1,148 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// leases knows every job that this process holds, and keeps the leases of those
+// that run long enough to need it. A short job costs two map operations and no
+// statement.
+type leases struct {
+	*Dispatcher
+	trust time.Duration // how long after sending a claim or an extension we trust the lease
+
+	mu   sync.Mutex
+	held map[*attempt]struct{}
+}
+
+// newLeases sets the margin by which we stop before the database lets another
+// worker start. The database counts from the write, we from the sending, so the
+// margin only has to cover the time that it takes a handler to notice.
+func newLeases(d *Dispatcher) *leases {
+	return &leases{Dispatcher: d, held: map[*attempt]struct{}{}, trust: d.config.LeaseTTL - d.config.LeaseTTL/10}
+}
+
+func (l *leases) add(attempts []*attempt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range attempts {
+		l.held[a] = struct{}{}
+	}
+}
+
+func (l *leases) remove(attempts []*attempt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range attempts {
+		delete(l.held, a)
+	}
+}
+
+func (l *leases) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.held)
+}
+
+// keep extends leases until ctx ends.
+func (l *leases) keep(ctx context.Context) {
+	tick := time.NewTicker(l.config.LeaseTTL / 15)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			if err := l.extend(ctx, l.due(now)); err != nil && ctx.Err() == nil {
+				l.noteError(err)
+				l.log.LogAttrs(ctx, slog.LevelWarn, "leases not extended", slog.Any("err", err))
+			}
+			l.dropLapsed(time.Now())
+		}
+	}
+}
+
+// due is the held jobs a third of whose lease is over.
+func (l *leases) due(now time.Time) []*attempt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var due []*attempt
+	third := l.trust - l.config.LeaseTTL/3
+	for a := range l.held {
+		if a.leaseUntil.Sub(now) <= third && !a.lost {
+			due = append(due, a)
+		}
+	}
+	return due
+}
+
+// extendBatch bounds one statement.
+const extendBatch = 2000
+
+func (l *leases) extend(ctx context.Context, due []*attempt) error {
+	for len(due) > 0 {
+		n := min(len(due), extendBatch)
+		if err := l.extendSome(ctx, due[:n]); err != nil {
+			return err
+		}
+		due = due[n:]
+	}
+	return nil
+}
+
+func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
+	params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.config.LeaseTTL)}
+	for _, a := range batch {
+		params.Ids = append(params.Ids, pgID(a.job.ID))
+		params.Epochs = append(params.Epochs, a.job.Epoch)
+	}
+	sent := time.Now()
+	bound, cancel := bounded(ctx)
+	rows, err := l.db.ExtendLeases(bound, params)
+	cancel()
+	if err != nil {
+		return fmt.Errorf("extend %d leases: %w", len(batch), err)
+	}
+	kept := make(map[pgtype.UUID]bool, len(rows)) // false: lost
+	for _, row := range rows {
+		kept[row.ID] = !row.Lost
+	}
+	late := 0
+	l.mu.Lock()
+	for _, a := range batch {
+		ours, listed := kept[pgID(a.job.ID)]
+		switch {
+		case !listed:
+			if sent.After(a.leaseUntil) {
+				late++
+			}
+			a.leaseUntil = sent.Add(l.trust)
+		case !ours:
+			a.lose()
+		}
+	}
+	l.mu.Unlock()
+	l.metrics.extensionsLate.Add(float64(late))
+	return nil
+}
+
+// dropLapsed stops handlers whose lease we could not extend in time, before the
+// database lets another worker start. Their outcome is still stored if nobody
+// took the job meanwhile: the fence decides.
+func (l *leases) dropLapsed(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for a := range l.held {
+		if now.After(a.leaseUntil) {
+			a.lose()
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package dispatcher
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Handler carries out one attempt of a job. Returning nil settles it as
+// succeeded; an error is tried again by the kind's retry policy, unless it says
+// otherwise: see [Discard], [RetryAfter] and [Snooze].
+//
+// The context ends when the attempt's timeout is over, the lease is lost, or a
+// shutdown's grace period is over; context.Cause tells which.
+type Handler func(ctx context.Context, job *outbox.Claimed) error
+
+// Middleware wraps every handler of a [Mux].
+type Middleware func(next Handler) Handler
+
+// KindConfig is how one kind is attempted. The zero value takes the dispatcher's
+// defaults.
+type KindConfig struct {
+	Timeout time.Duration // of one attempt; 0 is Config.Timeout. A job's own Options.Timeout comes first
+	Retry   RetryPolicy   // nil is Config.Retry
+}
+
+// Mux knows the handler of each kind. Its zero value is ready to use. Register
+// everything before the dispatcher is made.
+type Mux struct {
+	routes     map[string]*route
+	middleware []Middleware
+}
+
+type route struct {
+	kind    string
+	handler Handler
+	config  KindConfig
+	counts  *kindMetrics
+}
+
+// Use adds middleware around every handler; the first added is the outermost.
+func (m *Mux) Use(middleware ...Middleware) { m.middleware = append(m.middleware, middleware...) }
+
+// Handle registers the handler of T's kind. A second handler for a kind is a bug
+// in the program and panics, as http.ServeMux does.
+func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...KindConfig) {
+	var zero T
+	m.HandleRaw(zero.Kind(), func(ctx context.Context, claimed *outbox.Claimed) error {
+		job, err := decode[T](claimed)
+		if err != nil {
+			return err
+		}
+		return handler(ctx, job)
+	}, config...)
+}
+
+// HandleResult is Handle for a handler with a result, which is stored as JSON
+// with the succeeded job.
+func HandleResult[T outbox.Args, R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig) {
+	var zero T
+	m.HandleRaw(zero.Kind(), func(ctx context.Context, claimed *outbox.Claimed) error {
+		job, err := decode[T](claimed)
+		if err != nil {
+			return err
+		}
+		result, err := handler(ctx, job)
+		if err != nil {
+			return err
+		}
+		if claimed.Result, err = json.Marshal(result); err != nil {
+			return Discard(fmt.Errorf("encode the result of %s: %w", claimed.Kind, err))
+		}
+		return nil
+	}, config...)
+}
+
+// HandleRaw registers a handler that reads the payload's bytes itself.
+func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
+	if kind == "" {
+		panic("dispatcher: handler for an empty kind")
+	}
+	if _, taken := m.routes[kind]; taken {
+		panic(fmt.Sprintf("dispatcher: two handlers for kind %q", kind))
+	}
+	if m.routes == nil {
+		m.routes = map[string]*route{}
+	}
+	r := &route{kind: kind, handler: handler}
+	if len(config) > 0 {
+		r.config = config[0]
+	}
+	m.routes[kind] = r
+}
+
+// Kinds returns the kinds with a handler, sorted.
+func (m *Mux) Kinds() []string { return slices.Sorted(maps.Keys(m.routes)) }
+
+// build returns the routes with middleware and defaults applied.
+func (m *Mux) build(defaults KindConfig) map[string]*route {
+	built := make(map[string]*route, len(m.routes))
+	for kind, r := range m.routes {
+		handler := r.handler
+		for _, wrap := range slices.Backward(m.middleware) {
+			handler = wrap(handler)
+		}
+		config := r.config
+		if config.Timeout == 0 {
+			config.Timeout = defaults.Timeout
+		}
+		if config.Retry == nil {
+			config.Retry = defaults.Retry
+		}
+		built[kind] = &route{kind: kind, handler: handler, config: config}
+	}
+	return built
+}
+
+// decode fails for good: the same bytes will not decode tomorrow either.
+func decode[T any](claimed *outbox.Claimed) (*outbox.Job[T], error) {
+	job := &outbox.Job[T]{Claimed: claimed}
+	if err := json.Unmarshal(claimed.Payload, &job.Args); err != nil {
+		return nil, Discard(&codedError{code: "undecodable_payload", err: fmt.Errorf("decode the payload of %s: %w", claimed.Kind, err)})
+	}
+	return job, nil
+}

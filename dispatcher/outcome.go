@@ -1,0 +1,154 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Causes with which a handler's context ends, besides [outbox.ErrLeaseLost].
+var (
+	ErrTimeout  = errors.New("job timeout")
+	ErrShutdown = errors.New("shutting down: the grace period is over")
+)
+
+// Discard fails the job for good: it becomes failed and waits for a person among
+// the dead letters, whatever attempts are left.
+func Discard(err error) error { return &discardError{cmpErr(err, "discarded")} }
+
+// RetryAfter has the job tried again after the given time instead of the
+// policy's, if attempts are left.
+func RetryAfter(wait time.Duration, err error) error {
+	return &retryAfterError{wait, cmpErr(err, "asked to be retried later")}
+}
+
+// Snooze puts the job back as pending for the given time. It is not a failure: no
+// attempt is spent and no error recorded.
+func Snooze(wait time.Duration) error { return &snoozeError{wait} }
+
+type discardError struct{ err error }
+
+func (e *discardError) Error() string { return e.err.Error() }
+func (e *discardError) Unwrap() error { return e.err }
+
+type retryAfterError struct {
+	wait time.Duration
+	err  error
+}
+
+func (e *retryAfterError) Error() string { return e.err.Error() }
+func (e *retryAfterError) Unwrap() error { return e.err }
+
+type snoozeError struct{ wait time.Duration }
+
+func (e *snoozeError) Error() string { return fmt.Sprintf("snoozed for %s", e.wait) }
+
+// codedError gives an error the code that is stored with the failed attempt.
+// Handlers do the same with any error type that has a method Code() string.
+type codedError struct {
+	code string
+	err  error
+}
+
+func (e *codedError) Error() string { return e.err.Error() }
+func (e *codedError) Unwrap() error { return e.err }
+func (e *codedError) Code() string  { return e.code }
+
+// panicError is a handler's panic.
+type panicError struct {
+	value any
+	stack string
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+func (e *panicError) Code() string  { return "panic" }
+
+func cmpErr(err error, otherwise string) error {
+	if err == nil {
+		return errors.New(otherwise)
+	}
+	return err
+}
+
+// outcome is what is to become of a job after an attempt.
+type outcome struct {
+	status  outbox.Status
+	delay   time.Duration
+	keepDue bool // leave run_at as it is
+	code    string
+	message string
+	stack   string
+}
+
+// decide turns an attempt's end into the job's next state. cause is why the
+// handler's context ended, nil if it had not.
+func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
+	snooze, snoozed := errors.AsType[*snoozeError](err)
+	switch {
+	case snoozed:
+		return outcome{status: outbox.Pending, delay: max(snooze.wait, 0)}
+	case err == nil && job.Completed():
+		// The handler says that its own transaction finished the job. If it did, this
+		// finds no row; if it rolled back, the attempt has failed.
+		return failure(job, 0, &codedError{"complete_not_committed", errors.New("Complete was called, but its transaction did not commit")})
+	case err == nil:
+		return outcome{status: outbox.Succeeded}
+	case errors.Is(cause, ErrShutdown), errors.Is(cause, outbox.ErrLeaseLost):
+		// Interrupted is not failed. If the lease is really lost, this finds no row.
+		return outcome{status: outbox.Pending, keepDue: true}
+	case errors.Is(cause, ErrTimeout):
+		err = &codedError{"job_timeout", err}
+	}
+	if _, ok := errors.AsType[*discardError](err); ok {
+		o := failure(job, 0, err)
+		o.status = outbox.Failed
+		return o
+	}
+	if asked, ok := errors.AsType[*retryAfterError](err); ok {
+		return failure(job, asked.wait, err)
+	}
+	return failure(job, retry(job, err), err)
+}
+
+func failure(job *outbox.Claimed, wait time.Duration, err error) outcome {
+	o := outcome{status: outbox.Retrying, delay: max(wait, 0), code: "error", message: storable(err.Error(), maxMessage)}
+	if job.Attempt >= job.MaxAttempts {
+		o.status, o.keepDue = outbox.Dead, true
+	}
+	if coded, ok := errors.AsType[interface {
+		error
+		Code() string
+	}](err); ok && coded.Code() != "" {
+		o.code = storable(coded.Code(), outbox.MaxNameBytes)
+	}
+	if panicked, ok := errors.AsType[*panicError](err); ok {
+		o.stack = storable(panicked.stack, maxStack)
+	}
+	return o
+}
+
+const (
+	maxMessage = 4 << 10
+	maxStack   = 16 << 10
+)
+
+// storable makes a handler's words fit for a Postgres text column, so that an odd
+// error cannot poison the batch that stores it.
+func storable(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit] + "…"
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// causeOf is context.Cause for a context that has ended, nil otherwise.
+func causeOf(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}

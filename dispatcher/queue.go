@@ -1,0 +1,204 @@
+package dispatcher
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+)
+
+const (
+	defaultConcurrency = 64
+	maxBatch           = 1000                   // jobs a claim
+	maxPrefetch        = 3000                   // jobs claimed beyond what can run at once
+	prefetchTime       = 40 * time.Millisecond  // how long a job should wait in the buffer at most
+	staleAfter         = 2 * time.Second        // a job that waited longer in the buffer goes back
+	surveyInterval     = 100 * time.Millisecond // between looks for other priorities while busy
+)
+
+// queue is one queue's part of the dispatcher: one goroutine claims, a number of
+// them work.
+type queue struct {
+	*Dispatcher
+	name        string
+	concurrency int
+
+	buffer chan *attempt // claimed, not started
+	wake   chan struct{} // one slot: look again
+	scan   scan
+
+	inHand   atomic.Int64 // claimed and not finished
+	meanWork atomic.Int64 // nanoseconds of a handler's run, moving average
+	hungry   atomic.Bool  // the claim loop waits for room
+}
+
+func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
+	if config.Concurrency == 0 {
+		config.Concurrency = defaultConcurrency
+	}
+	return &queue{
+		Dispatcher:  d,
+		name:        name,
+		concurrency: config.Concurrency,
+		buffer:      make(chan *attempt, config.Concurrency+maxPrefetch),
+		wake:        make(chan struct{}, 1),
+	}
+}
+
+// poke makes the claim loop look again; it never blocks.
+func (q *queue) poke() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// prefetch is how many jobs may wait in the buffer: as many as the workers finish
+// in prefetchTime. Short jobs are fetched far ahead, long ones not at all, so that
+// no process hoards what another could start.
+func (q *queue) prefetch() int {
+	mean := q.meanWork.Load()
+	if mean == 0 {
+		return 0
+	}
+	return int(min(int64(q.concurrency)*int64(prefetchTime)/mean, maxPrefetch))
+}
+
+// room is how many jobs to claim now: 0 until a batch is worth a round trip.
+func (q *queue) room() int {
+	prefetch := q.prefetch()
+	room := q.concurrency + prefetch - int(q.inHand.Load())
+	if room < max(1, min(prefetch/2, maxBatch)) {
+		return 0
+	}
+	return min(room, maxBatch)
+}
+
+// claimUntil claims until ctx ends. It is the only goroutine that claims for this
+// queue in this process.
+func (q *queue) claimUntil(ctx context.Context) {
+	var retry backoff.Backoff
+	wait := time.NewTimer(0) // the startup scan
+	defer wait.Stop()
+	stale := time.NewTicker(staleAfter / 2)
+	defer stale.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-stale.C:
+			q.giveBackStale(now)
+			continue
+		case <-q.wake:
+		case <-wait.C:
+			q.metrics.polls.Inc()
+		}
+		next, err := q.drain(ctx)
+		for err != nil && ctx.Err() == nil {
+			q.noteError(err)
+			q.log.LogAttrs(ctx, slog.LevelWarn, "claim failed", slog.String("queue", q.name), slog.Any("err", err))
+			if retry.Wait(ctx) != nil {
+				return
+			}
+			next, err = q.drain(ctx)
+		}
+		retry.Reset()
+		wait.Reset(next)
+	}
+}
+
+// drain claims until nothing due is left or there is no room, and returns how
+// long to sleep unless something wakes the queue.
+func (q *queue) drain(ctx context.Context) (time.Duration, error) {
+	found := 0 // surveys that found a priority that was not known
+	for ctx.Err() == nil {
+		room := q.room()
+		if room == 0 {
+			q.hungry.Store(true)
+			if room = q.room(); room == 0 { // workers that made room before the flag was up poke nobody
+				return q.pollInterval(), nil
+			}
+			q.hungry.Store(false)
+		}
+		n, err := q.claim(ctx, room)
+		if err != nil {
+			return 0, err
+		}
+		if n == room && !q.scan.surveyDue() {
+			continue
+		}
+		if n < room && len(q.wake) > 0 && !q.scan.surveyDue() {
+			<-q.wake
+			continue
+		}
+		next, more, err := q.survey(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if more {
+			found++
+		}
+		if n < room && !more {
+			return next, nil
+		}
+		if n < room && found > maxLevels { // more priorities than are remembered: they take turns
+			return min(next, time.Second), nil
+		}
+	}
+	return 0, nil
+}
+
+func (q *queue) pollInterval() time.Duration {
+	if q.config.Hearing() {
+		return q.config.PollInterval
+	}
+	return q.config.DeafPollInterval
+}
+
+// finished counts a job as no longer in hand and wakes the claim loop if it waits
+// for room.
+func (q *queue) finished(took time.Duration) {
+	mean := q.meanWork.Load()
+	if mean == 0 {
+		mean = int64(took)
+	}
+	q.meanWork.Store(max(mean+(int64(took)-mean)/16, 1)) // a lost update does not matter
+	q.inHand.Add(-1)
+	if q.hungry.Load() && q.room() > 0 && q.hungry.CompareAndSwap(true, false) {
+		q.poke()
+	}
+}
+
+// giveBackStale returns jobs that have waited in the buffer for long: the
+// handlers became slower than they were when the jobs were fetched ahead. Only
+// the claim loop calls it, because nobody else may send to the buffer.
+func (q *queue) giveBackStale(now time.Time) {
+	for range len(q.buffer) {
+		select {
+		case a := <-q.buffer:
+			if now.Sub(a.claimed) < staleAfter {
+				q.buffer <- a // to the back: the order is approximate anyway
+				continue
+			}
+			q.inHand.Add(-1)
+			q.returnUnstarted(a)
+		default:
+			return
+		}
+	}
+}
+
+// giveBackBuffered returns what was claimed and has not started.
+func (q *queue) giveBackBuffered() {
+	for {
+		select {
+		case a := <-q.buffer:
+			q.inHand.Add(-1)
+			q.returnUnstarted(a)
+		default:
+			return
+		}
+	}
+}

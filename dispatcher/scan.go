@@ -1,0 +1,166 @@
+package dispatcher
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// scan remembers where a queue's claims have to look.
+//
+// What was claimed leaves dead entries at the front of the index. As long as
+// vacuum can remove them, or a claim may mark them, scanning from the front is
+// free, and every claim does. While some snapshot is held (a forgotten
+// transaction, a long report, pg_dump) they stay, and a queue that scans from the
+// front slows down with every job that it has done. So each claim takes the widest
+// of three scans that it can afford:
+//
+//	full     from the front: finds everything
+//	overlap  from a few seconds before the last job claimed: finds what
+//	         transactions that commit late have left behind
+//	near     from the last job claimed
+//
+// A scan that costs more than the near one is paid for by not repeating it for
+// nine times the excess, so that wide scans take a tenth of the time at most.
+type scan struct {
+	levels   []level // the priorities known to be in use, highest first
+	paid     [near]time.Time
+	nearCost time.Duration // of a near claim, for each job; moving average
+	surveyed time.Time
+}
+
+// level is a priority and the position of the last job claimed from it.
+type level struct {
+	priority int16
+	runAt    time.Time // zero: nothing claimed yet
+	id       [16]byte
+	used     time.Time
+}
+
+type depth int
+
+const (
+	full depth = iota
+	overlap
+	near
+)
+
+const (
+	maxLevels   = 64
+	overlapTime = 5 * time.Second
+	// A scan that takes less than this beyond a near one counts as free: it is
+	// within the noise of a round trip.
+	freeExcess = 3 * time.Millisecond
+	budget     = 9 // a wide scan's excess is followed by this many times as long without one
+)
+
+// depth is the widest scan that is affordable now.
+func (s *scan) depth(now time.Time) depth {
+	for d := full; d < near; d++ {
+		if !now.Before(s.paid[d]) {
+			return d
+		}
+	}
+	return near
+}
+
+// from returns the start of each level's scan.
+func (s *scan) from(d depth) (priorities []int16, runAts []pgtype.Timestamptz, ids []pgtype.UUID) {
+	if len(s.levels) == 0 {
+		s.levels = []level{{priority: 0}}
+	}
+	for _, l := range s.levels {
+		runAt := pgtype.Timestamptz{Time: l.runAt, Valid: true}
+		id := pgtype.UUID{Valid: true}
+		switch {
+		case d == full || l.runAt.IsZero():
+			runAt = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+		case d == overlap:
+			runAt.Time = l.runAt.Add(-overlapTime)
+		case d == near:
+			id.Bytes = l.id
+		}
+		priorities, runAts, ids = append(priorities, l.priority), append(runAts, runAt), append(ids, id)
+	}
+	return priorities, runAts, ids
+}
+
+// note records what a claim of the given depth cost and how far it came.
+// Candidates must be in claim order: highest priority first, then by position.
+func (s *scan) note(d depth, started, now time.Time, claimed []*attempt) {
+	took := now.Sub(started)
+	if d == near {
+		perJob := took / time.Duration(max(len(claimed), 1))
+		if s.nearCost == 0 {
+			s.nearCost = perJob
+		}
+		s.nearCost += (perJob - s.nearCost) / 8
+	} else if excess := took - s.nearCost*time.Duration(len(claimed)); excess > freeExcess {
+		s.paid[d] = now.Add(budget * excess)
+	}
+	for _, a := range claimed {
+		l := s.level(int16(a.job.Priority))
+		l.used = now
+		if before(l.runAt, l.id, a.job.RunAt, a.job.ID) {
+			l.runAt, l.id = a.job.RunAt, a.job.ID
+		}
+	}
+}
+
+func before(at time.Time, id [16]byte, otherAt time.Time, otherID [16]byte) bool {
+	if c := at.Compare(otherAt); c != 0 {
+		return c < 0
+	}
+	return bytes.Compare(id[:], otherID[:]) < 0
+}
+
+// wideAfter is how long until a wider scan than the last one is affordable; 0 if
+// the last one was full.
+func (s *scan) wideAfter(now time.Time) time.Duration {
+	return max(s.paid[full].Sub(now), 0)
+}
+
+// level returns the level of a priority, made if it is new. When there are too
+// many, the one that was idle longest is forgotten: a survey finds it again.
+func (s *scan) level(priority int16) *level {
+	at, found := slices.BinarySearchFunc(s.levels, priority, func(l level, p int16) int { return int(p) - int(l.priority) })
+	if found {
+		return &s.levels[at]
+	}
+	if len(s.levels) >= maxLevels {
+		idle := 0
+		for i := range s.levels {
+			if s.levels[i].used.Before(s.levels[idle].used) {
+				idle = i
+			}
+		}
+		s.levels = slices.Delete(s.levels, idle, idle+1)
+		if idle < at {
+			at--
+		}
+	}
+	s.levels = slices.Insert(s.levels, at, level{priority: priority, used: time.Now()})
+	return &s.levels[at]
+}
+
+// gaps are the open ranges between the known priorities.
+func (s *scan) gaps() (known []int16, above, below []int32) {
+	const lowest, highest = -32769, 32768
+	top := int32(highest)
+	for _, l := range s.levels {
+		p := int32(l.priority)
+		known = append(known, l.priority)
+		if top-p > 1 {
+			above, below = append(above, p), append(below, top)
+		}
+		top = p
+	}
+	if top > lowest+1 {
+		above, below = append(above, lowest), append(below, top)
+	}
+	return known, above, below
+}
+
+func (s *scan) surveyDue() bool { return time.Since(s.surveyed) >= surveyInterval }

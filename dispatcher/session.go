@@ -1,0 +1,105 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// statementTimeout bounds every statement of the dispatcher: a stalled connection
+// must not stop a queue or let leases lapse.
+const statementTimeout = 5 * time.Second
+
+// openControlPool opens the dispatcher's own connections, with the settings of
+// the user's pool: one for each queue's claims, the settlers, and the leases.
+func openControlPool(ctx context.Context, user *pgxpool.Pool, queues int) (*pgxpool.Pool, error) {
+	config := user.Config()
+	config.MinConns = 0
+	config.MaxConns = int32(settlers + 1 + min(queues, 8))
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = statementTimeout
+	}
+	after := config.AfterConnect
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if after != nil {
+			if err := after(ctx, conn); err != nil {
+				return err
+			}
+		}
+		return prepareSession(ctx, conn)
+	}
+	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), config)
+	if err != nil {
+		return nil, fmt.Errorf("open control pool: %w", err)
+	}
+	return pool, nil
+}
+
+// prepareSession makes plans and durability of our own sessions independent of
+// statistics and of the server's settings. Our statements all walk one index for
+// a known number of rows; a generic plan made while the table was empty would
+// read the whole table once it is not.
+//
+// Behind a pooler that shares sessions between clients nothing may be set; there
+// pgx has to be told to use unnamed statements anyway, which are planned afresh
+// each time. The backend's process id tells: a pooler hands out one of its own.
+func prepareSession(ctx context.Context, conn *pgx.Conn) error {
+	var pid uint32
+	var readOnly bool
+	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid(), pg_is_in_recovery()`).Scan(&pid, &readOnly); err != nil {
+		return fmt.Errorf("look at the session: %w", err)
+	}
+	if readOnly {
+		return &pgconn.PgError{Severity: "ERROR", Code: sqlstateReadOnly, Message: "the server is a standby, it cannot lease jobs"}
+	}
+	if pid != conn.PgConn().PID() {
+		return nil
+	}
+	_, err := conn.Exec(ctx, `
+		SET enable_seqscan = off;
+		SET enable_bitmapscan = off;
+		SET enable_hashjoin = off;
+		SET enable_mergejoin = off;
+		SET jit = off;
+		SET statement_timeout = '10s';
+		SET lock_timeout = '2s';
+		SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`)
+	if err != nil {
+		return fmt.Errorf("prepare the session: %w", err)
+	}
+	return nil
+}
+
+// SQLSTATEs that we act on.
+const (
+	sqlstateReadOnly    = "25006" // read_only_sql_transaction: a failover left us on a standby
+	sqlstateNoPartition = "23514" // check_violation: no partition of the history takes the row
+)
+
+func sqlstate(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// bounded is the context of one statement.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, statementTimeout)
+}
+
+// noteError remembers what the database answered, for Ready, and leaves a server
+// that turned read-only: its connections are closed, and the next ones go to
+// whatever the connection string resolves to then.
+func (d *Dispatcher) noteError(err error) {
+	d.health.set(err)
+	if sqlstate(err) == sqlstateReadOnly {
+		d.pool.Reset()
+		d.user.Reset()
+	}
+}

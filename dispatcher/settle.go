@@ -1,0 +1,147 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const (
+	settlers    = 2 // one gathers and sends while the other waits for the disk
+	settleBatch = 1000
+	settleDelay = 2 * time.Millisecond
+)
+
+// settle stores outcomes in batches until the channel is closed and empty.
+func (d *Dispatcher) settle() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for first := range d.settled {
+		batch := append(make([]*attempt, 0, settleBatch), first)
+		timer.Reset(settleDelay)
+	gather:
+		for len(batch) < settleBatch {
+			select {
+			case a, open := <-d.settled:
+				if !open {
+					break gather
+				}
+				batch = append(batch, a)
+			case <-timer.C:
+				break gather
+			}
+		}
+		d.settleBatch(batch)
+	}
+}
+
+// settleBatch stores every outcome of the batch, however long the database is
+// away: nothing is given up while the process lives. The leases are extended
+// meanwhile by nobody who could not reach the database either; what lapses is
+// refused by the fence.
+func (d *Dispatcher) settleBatch(batch []*attempt) {
+	d.metrics.settleBatch.Observe(float64(len(batch)))
+	var succeeded, unfinished []*attempt
+	for _, a := range batch {
+		if a.outcome.status == outbox.Succeeded {
+			succeeded = append(succeeded, a)
+		} else {
+			unfinished = append(unfinished, a)
+		}
+	}
+	d.store(succeeded, d.storeSucceeded)
+	d.store(unfinished, d.storeUnfinished)
+	d.leases.remove(batch)
+}
+
+type storeFunc func(context.Context, []*attempt) ([]pgtype.UUID, error)
+
+// store retries until the statement goes through or the process is told to stop
+// waiting. A batch that fails for a reason of its own is taken apart, so that one
+// job (a row that somebody keeps locked) cannot hold up the others.
+func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
+	var retry backoff.Backoff
+	for tries := 1; len(batch) > 0; tries++ {
+		ctx, cancel := bounded(context.Background())
+		stored, err := statement(ctx, batch)
+		cancel()
+		if err == nil {
+			d.health.set(nil)
+			d.report(batch, stored)
+			return
+		}
+		d.noteError(err)
+		d.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
+		if sqlstate(err) == sqlstateNoPartition {
+			d.ensureHistory()
+		} else if len(batch) > 1 && sqlstate(err) != "" && sqlstate(err) != sqlstateReadOnly {
+			for i := range batch {
+				d.store(batch[i:i+1], statement)
+			}
+			return
+		}
+		if d.jobs.Err() != nil && tries >= 3 { // shutting down, the grace period is over: the leases lapse
+			d.log.LogAttrs(ctx, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(batch)))
+			return
+		}
+		_ = retry.Wait(context.Background())
+	}
+}
+
+// ensureHistory makes the partition of today: no reaper did in time.
+func (d *Dispatcher) ensureHistory() {
+	ctx, cancel := bounded(context.Background())
+	defer cancel()
+	if _, err := d.db.EnsureHistory(ctx, 1); err != nil {
+		d.log.LogAttrs(ctx, slog.LevelError, "history partition not created", slog.Any("err", err))
+	}
+}
+
+func (d *Dispatcher) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+	p := sqlgen.SettleSucceededParams{
+		Ids:     make([]pgtype.UUID, len(batch)),
+		Epochs:  make([]int64, len(batch)),
+		Results: make([][]byte, len(batch)),
+	}
+	for i, a := range batch {
+		p.Ids[i], p.Epochs[i], p.Results[i] = pgID(a.job.ID), a.job.Epoch, a.job.Result
+	}
+	stored, err := d.db.SettleSucceeded(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(batch), err)
+	}
+	return stored, nil
+}
+
+func (d *Dispatcher) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+	var p sqlgen.SettleUnfinishedParams
+	for _, a := range batch {
+		o := a.outcome
+		p.Ids = append(p.Ids, pgID(a.job.ID))
+		p.Epochs = append(p.Epochs, a.job.Epoch)
+		p.Statuses = append(p.Statuses, string(o.status))
+		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.delay.Microseconds(), Valid: !o.keepDue})
+		p.ErrorCodes = append(p.ErrorCodes, o.code)
+		p.ErrorMessages = append(p.ErrorMessages, o.message)
+		p.Stacks = append(p.Stacks, o.stack)
+	}
+	stored, err := d.db.SettleUnfinished(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("settle %d unfinished jobs: %w", len(batch), err)
+	}
+	return stored, nil
+}
+
+// returnUnstarted gives back a job that was claimed and not started.
+func (d *Dispatcher) returnUnstarted(a *attempt) {
+	a.outcome = outcome{status: outbox.Pending, keepDue: true}
+	d.returned.Store(true)
+	d.settled <- a
+}

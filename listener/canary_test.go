@@ -1,0 +1,129 @@
+package listener_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/listener"
+)
+
+func TestHalfOpenConnectionIsNoticedAndReplaced(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	stop := r.startHearing(t)
+	r.proxy.freeze()
+	r.notify(t) // vanishes
+
+	start := time.Now()
+	r.awaitWake(t) // from the new connection
+	// One interval until the canary is sent, one until it is missed, and a back-off.
+	if got, want := time.Since(start), 4*interval; got > want {
+		t.Errorf("healed after %s, want %s at most", got, want)
+	}
+	await(t, "it hears again", r.Hearing)
+	r.notify(t)
+	r.awaitWake(t)
+	stop()
+
+	r.wantTold(t, true, false, true, false)
+	want := []string{"INFO listener connected", "WARN listener is deaf", "INFO listener connected", "INFO listener stopped"}
+	if diff := cmp.Diff(want, r.log.news(t)); diff != "" {
+		t.Errorf("news (-want +got):\n%s", diff)
+	}
+}
+
+func TestUnlistenBehindOurBackIsNoticed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	stop := r.startHearing(t)
+	r.proxy.inject("UNLISTEN *")
+	r.awaitWake(t) // from the new connection
+	await(t, "it hears again", r.Hearing)
+	stop()
+	r.wantTold(t, true, false, true, false)
+}
+
+func TestPoolerThatSwallowsListenIsDeafFromTheStart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.proxy.behave.Store(swallowListen)
+	stop := r.start(t)
+	await(t, "two canaries got lost", func() bool { return r.metric(t, "outbox_listener_canary_failures_total") >= 2 })
+	if r.Hearing() || r.metric(t, "outbox_listener_connected") != 0 {
+		t.Error("Hearing through a pooler that swallows LISTEN")
+	}
+	r.proxy.behave.Store(forward)
+	await(t, "it hears without the pooler", r.Hearing)
+	stop()
+	want := []string{"WARN listener is deaf", "INFO listener connected", "INFO listener stopped"}
+	if diff := cmp.Diff(want, r.log.news(t)); diff != "" {
+		t.Errorf("news (-want +got):\n%s", diff)
+	}
+}
+
+func TestCanarySentToAnotherDatabaseMeansDeaf(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.Canary = pgtest.NewEmpty(t) })
+	r.start(t)
+	await(t, "a canary got lost", func() bool { return r.metric(t, "outbox_listener_canary_failures_total") >= 1 })
+	if r.Hearing() {
+		t.Error("Hearing without a canary")
+	}
+}
+
+func TestBrokenPoolDoesNotMeanDeaf(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		sender   listener.Sender
+		failures bool
+	}{
+		"the pool fails": {broken, true},
+		"there is none":  {nil, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.Canary = tt.sender })
+			stop := r.startHearing(t)
+			await(t, "three canaries came back", func() bool { return r.metric(t, "outbox_listener_canary_seconds") >= 3 })
+			stop()
+			r.wantTold(t, true, false)
+			if got := r.metric(t, "outbox_listener_canary_failures_total") > 0; got != tt.failures {
+				t.Errorf("canary failures counted = %t, want %t", got, tt.failures)
+			}
+		})
+	}
+}
+
+func TestNoWayToSendACanary(t *testing.T) {
+	t.Parallel()
+	arrange := func(t *testing.T) *rig {
+		r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.Canary = broken })
+		r.startHearing(t)
+		r.proxy.behave.Store(refuse) // leaves the listener's connection alone
+		return r
+	}
+	t.Run("and nothing heard means deaf", func(t *testing.T) {
+		t.Parallel()
+		r := arrange(t)
+		await(t, "it is deaf", func() bool { return !r.Hearing() })
+		r.proxy.behave.Store(forward)
+		await(t, "it hears again", r.Hearing)
+	})
+	t.Run("but notifications heard mean hearing", func(t *testing.T) {
+		t.Parallel()
+		r := arrange(t)
+		failed := r.metric(t, "outbox_listener_canary_failures_total")
+		await(t, "five canaries could not be sent", func() bool {
+			r.notify(t)
+			return r.metric(t, "outbox_listener_canary_failures_total") >= failed+5
+		})
+		if !r.Hearing() {
+			t.Error("deaf although notifications arrive")
+		}
+		r.wantTold(t, true)
+	})
+}

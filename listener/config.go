@@ -1,0 +1,111 @@
+package listener
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Config is what a Listener may be told. Its zero value is a sane production
+// setup.
+type Config struct {
+	// AppName names the process to Postgres, at most 54 bytes: pg_stat_activity
+	// shows the listener's connection as "<AppName>-listener". Empty means
+	// "posthaste".
+	AppName string
+
+	// Canary sends the canaries; normally it is the pool that producers and
+	// dispatchers use, so that the canary takes the path of a real notification.
+	// If it fails, and if it is nil, the listener sends the canary over a
+	// short-lived connection of its own, so that a broken pool does not pass for
+	// a deaf listener.
+	Canary Sender
+
+	// CanaryInterval is the rest between two canaries. One that is not back
+	// within this time, or within five seconds if that is less, is lost. Zero
+	// means 30 s, which makes at most two queries a minute.
+	CanaryInterval time.Duration
+
+	// OnHearing is called with every change of Hearing, one call at a time. A
+	// slow one delays reconnecting, but never pins a connection. Nil means that
+	// nobody wants to know.
+	OnHearing func(hearing bool)
+
+	// Logger gets one line at Info or Warn per change of state, and one at Debug
+	// per attempt. Nil means silence.
+	Logger *slog.Logger
+
+	// Registerer gets the metrics. Only one listener can use it. Nil means that
+	// they are not published.
+	Registerer prometheus.Registerer
+}
+
+// Sender executes the NOTIFY of a canary, and gives up when ctx ends. A
+// *pgxpool.Pool is one.
+type Sender interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+const (
+	defaultAppName        = "posthaste"
+	defaultCanaryInterval = 30 * time.Second
+	maxCanaryPatience     = 5 * time.Second
+	connectTimeout        = 5 * time.Second
+
+	maxIdentifier = 63 // bytes; Postgres cuts off what is longer
+	appSuffix     = "-listener"
+)
+
+var channelName = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
+
+// validate reports every mistake, and the connection that connString describes.
+func (c Config) validate(connString, channel string, wake Signal) (*pgx.ConnConfig, error) {
+	var errs []error
+	conn, err := parse(connString)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if len(channel) > maxIdentifier || !channelName.MatchString(channel) {
+		errs = append(errs, fmt.Errorf("channel is %q, want 1 to %d letters, digits and underscores", channel, maxIdentifier))
+	}
+	if cap(wake) != 1 {
+		errs = append(errs, fmt.Errorf("the wake signal has %d slots, want 1 (see NewSignal)", cap(wake)))
+	}
+	if longest := maxIdentifier - len(appSuffix); len(c.AppName) > longest {
+		errs = append(errs, fmt.Errorf("AppName has %d bytes, want at most %d", len(c.AppName), longest))
+	}
+	if c.CanaryInterval < 0 {
+		errs = append(errs, fmt.Errorf("CanaryInterval is %s, want a positive duration", c.CanaryInterval))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+
+	conn.RuntimeParams["application_name"] = cmp.Or(c.AppName, defaultAppName) + appSuffix
+	return conn, nil
+}
+
+// parse reads a connection string. Its errors do not quote it: pgx masks
+// passwords in what it quotes, but cannot find every one in a malformed string.
+func parse(connString string) (*pgx.ConnConfig, error) {
+	if connString == "" {
+		return nil, errors.New("the connection string is empty")
+	}
+	conn, err := pgx.ParseConfig(connString)
+	if err != nil {
+		return nil, errors.New("the connection string is malformed (it may hold a password and is not shown)")
+	}
+	conn.ConnectTimeout = cmp.Or(conn.ConnectTimeout, connectTimeout)
+	// LISTEN works on the primary only. A standby counts as a failed attempt, so
+	// that the next host of the string, or a later try, finds the primary.
+	conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	return conn, nil
+}

@@ -1,0 +1,103 @@
+package listener
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgxlisten"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+)
+
+// Listener turns the notifications of one channel into wake-ups. Make one with
+// New. Its methods are safe for concurrent use.
+type Listener struct {
+	channel   string
+	wake      Signal
+	onHearing func(bool)
+
+	conn     *pgx.ConnConfig
+	canary   string // the channel that this listener alone listens to
+	senders  []Sender
+	interval time.Duration
+	patience time.Duration
+
+	running atomic.Bool
+	hearing atomic.Bool
+	mu      sync.Mutex // makes changes of state, their logs and OnHearing one at a time
+	state   state
+
+	log     *slog.Logger
+	metrics *metrics
+}
+
+// New makes a listener that sets wake for every notification on channel, and
+// whenever it may have missed one. It connects to connString, which must lead
+// to the database itself: a pooler that shares server connections between
+// clients swallows LISTEN. channel is matched exactly, upper and lower case
+// included. The error names every mistake, and never quotes connString.
+func New(connString, channel string, wake Signal, cfg Config) (*Listener, error) {
+	conn, err := cfg.validate(connString, channel, wake)
+	if err != nil {
+		return nil, fmt.Errorf("configure listener: %w", err)
+	}
+	var senders []Sender
+	if cfg.Canary != nil {
+		senders = append(senders, cfg.Canary)
+	}
+	interval := cmp.Or(cfg.CanaryInterval, defaultCanaryInterval)
+	return &Listener{
+		channel:   channel,
+		wake:      wake,
+		onHearing: cfg.OnHearing,
+		conn:      conn,
+		canary:    "outbox_canary_" + strings.ToLower(rand.Text()),
+		senders:   append(senders, ownConnection{conn}),
+		interval:  interval,
+		patience:  min(interval, maxCanaryPatience),
+		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
+		metrics:   newMetrics(cfg.Registerer, channel),
+	}, nil
+}
+
+// Hearing reports whether the listener is known to hear: it is connected, and
+// its last canary came back. While it is false, rely on polling.
+func (l *Listener) Hearing() bool { return l.hearing.Load() }
+
+// Run listens until ctx is done, and returns nil then. It survives whatever
+// happens to the connection, connects again for as long as it takes, and does
+// not return before everything that it started has ended. It may run again, but
+// not twice at a time.
+func (l *Listener) Run(ctx context.Context) error {
+	if !l.running.CompareAndSwap(false, true) {
+		return errors.New("listener is running already")
+	}
+	defer l.running.Store(false)
+
+	r := &run{Listener: l, retry: backoff.Backoff{Max: maxRetryWait}}
+	lib := pgxlisten.Listener{
+		Connect:  r.connect,
+		LogError: r.note,
+		// Connect waits by itself; this only keeps a mistake there from spinning.
+		ReconnectDelay: time.Millisecond,
+	}
+	lib.Handle(l.channel, handler{listening: r.listening, heard: r.notified})
+	lib.Handle(l.canary, handler{listening: r.listening, heard: r.sang})
+
+	err := lib.Listen(ctx)
+	r.endSession(ctx)
+	l.enter(ctx, stopped)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("listen on %s: %w", l.channel, err)
+}

@@ -1,0 +1,118 @@
+package listener
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+)
+
+const (
+	// maxRetryWait is short, because a job may be waiting and one refused
+	// connection a second and process does no harm to a server that starts.
+	maxRetryWait = time.Second
+
+	// settled is how long a session must have lasted to count as a success. A
+	// server that drops us at once, again and again, is met with patience.
+	settled = maxRetryWait
+)
+
+// run is one call of Run. It belongs to the goroutine of that call, on which
+// pgxlisten calls everything that it is given: connect, note and the handlers.
+type run struct {
+	*Listener
+	retry    backoff.Backoff
+	attempts int
+	sessions int      // that got as far as listening
+	session  *session // nil while there is no connection
+	cause    error    // why the last session ended, as far as pgxlisten said
+}
+
+// connect ends the session before, if any, and opens the next. pgxlisten calls
+// it again for as long as it fails. It never returns a connection twice.
+func (r *run) connect(ctx context.Context) (*pgx.Conn, error) {
+	r.endSession(ctx)
+	if r.attempts > 0 {
+		if err := r.retry.Wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	r.attempts++
+
+	ln, err := open(ctx, r.conn)
+	if err != nil {
+		if ctx.Err() == nil {
+			r.enter(ctx, unreachable, errAttr(err))
+		}
+		return nil, err
+	}
+	r.session = newSession(r.Listener, ln)
+	return ln.conn, nil
+}
+
+// note is pgxlisten's LogError. It only remembers: endSession and connect know
+// what an error means, and log it.
+func (r *run) note(_ context.Context, err error) { r.cause = err }
+
+func (r *run) endSession(ctx context.Context) {
+	s := r.session
+	if s == nil {
+		return
+	}
+	r.session = nil
+	s.end()
+	if s.proven && time.Since(s.started) > settled {
+		r.retry.Reset()
+	}
+	if !s.deaf && ctx.Err() == nil {
+		r.enter(ctx, lost, errAttr(r.cause))
+	}
+}
+
+// listening is called when LISTEN has succeeded, once per channel. What was
+// notified before is gone, so the wake-up says: you may have missed something.
+func (r *run) listening(ctx context.Context) {
+	if !r.session.listening(ctx) {
+		return
+	}
+	if r.sessions++; r.sessions > 1 {
+		r.metrics.reconnects.Inc()
+	}
+	r.wakeUp()
+}
+
+// notified and sang are called for every notification. They must never block: a
+// client that stops reading its notifications pins vacuum for the whole
+// database.
+func (r *run) notified() {
+	r.metrics.received.Inc()
+	r.session.heard.Store(true)
+	r.wakeUp()
+}
+
+func (r *run) sang() { r.session.returned() }
+
+func (r *run) wakeUp() {
+	if !r.wake.Set() {
+		r.metrics.coalesced.Inc()
+	}
+}
+
+// handler adapts two functions to pgxlisten's Handler and BacklogHandler.
+type handler struct {
+	listening func(context.Context)
+	heard     func()
+}
+
+func (h handler) HandleBacklog(ctx context.Context, _ string, _ *pgx.Conn) error {
+	h.listening(ctx)
+	return nil
+}
+
+func (h handler) HandleNotification(context.Context, *pgconn.Notification, *pgx.Conn) error {
+	h.heard()
+	return nil
+}

@@ -1,0 +1,147 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// session is one connection that listens, and the canary that watches it.
+type session struct {
+	*Listener
+	line    *line
+	started time.Time
+
+	setup    *time.Timer // cuts the line unless LISTEN succeeds in time
+	channels int         // that are listened to
+
+	stop  context.CancelFunc // ends the canary; nil before it sings
+	tasks sync.WaitGroup     // the canary
+	back  chan time.Time     // when a canary came back; one slot
+	heard atomic.Bool        // a notification that is no canary came
+
+	// The canary's own; others may read them after its end.
+	proven bool
+	deaf   bool
+}
+
+func newSession(l *Listener, ln *line) *session {
+	return &session{
+		Listener: l,
+		line:     ln,
+		started:  time.Now(),
+		// pgxlisten sends LISTEN without a deadline.
+		setup: time.AfterFunc(connectTimeout, ln.cut),
+		back:  make(chan time.Time, 1),
+	}
+}
+
+// listening counts the channels and reports whether that was the last of them.
+// Then the canary starts, the first one at once: a pooler that swallows LISTEN
+// is found out within seconds.
+func (s *session) listening(ctx context.Context) bool {
+	if s.channels++; s.channels < 2 {
+		return false
+	}
+	s.setup.Stop()
+	ctx, s.stop = context.WithCancel(ctx)
+	s.tasks.Go(func() { s.watch(ctx) })
+	return true
+}
+
+func (s *session) end() {
+	s.setup.Stop()
+	if s.stop != nil {
+		s.stop()
+	}
+	s.tasks.Wait()
+	s.line.hangUp()
+}
+
+// returned is called when a canary comes back.
+func (s *session) returned() {
+	select {
+	case s.back <- time.Now():
+	default:
+	}
+}
+
+// watch sends canaries until ctx is done or the session turns out to be deaf.
+func (s *session) watch(ctx context.Context) {
+	for {
+		err := s.probe(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			// Closing the socket wakes pgxlisten, even if the peer is long gone.
+			s.deaf = true
+			s.enter(ctx, deaf, errAttr(err))
+			s.line.cut()
+			return
+		}
+		if s.proven = true; !s.Hearing() {
+			s.enter(ctx, hearing)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(s.interval):
+		}
+	}
+}
+
+// probe sends one canary and waits for it. It returns nil if the session is
+// known to hear.
+func (s *session) probe(ctx context.Context) error {
+	heardBefore := s.heard.Swap(false)
+	select {
+	case <-s.back: // a late one of the round before
+	default:
+	}
+
+	start := time.Now()
+	sent, sendErr := s.send(ctx)
+	select {
+	case at := <-s.back:
+		s.metrics.canarySeconds.Observe(at.Sub(start).Seconds())
+		if sendErr != nil {
+			s.metrics.canaryFailures.Inc()
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(s.patience):
+	}
+
+	s.metrics.canaryFailures.Inc()
+	// In a storm the canary may be late, but whoever stands in a storm hears. And
+	// if the canary could not even be sent, its silence says nothing.
+	if s.heard.Load() || !sent && heardBefore {
+		return nil
+	}
+	return errors.Join(errors.New("no canary came back"), sendErr)
+}
+
+// send sends a canary over the first path that works. The error tells of those
+// that did not.
+func (s *session) send(ctx context.Context) (sent bool, err error) {
+	for _, sender := range s.senders {
+		sendCtx, cancel := context.WithTimeout(ctx, s.patience)
+		// Without arguments, pgx uses the simple protocol: every pooler takes it.
+		_, sendErr := sender.Exec(sendCtx, "NOTIFY "+s.canary)
+		cancel()
+		if sendErr == nil {
+			return true, err
+		}
+		if ctx.Err() != nil {
+			return false, sendErr
+		}
+		s.log.LogAttrs(ctx, slog.LevelDebug, "canary could not be sent", errAttr(sendErr), slog.String("channel", s.channel))
+		err = errors.Join(err, sendErr)
+	}
+	return false, err
+}

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package listener
+
+import "syscall"
+
+// setUserTimeout does nothing: only Linux has the option.
+func setUserTimeout(string, string, syscall.RawConn) error { return nil }

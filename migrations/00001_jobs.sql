@@ -1,0 +1,150 @@
+-- The tables of the outbox. A new schema: nothing of yours is locked or changed.
+--
+-- jobs holds open jobs only and stays small, whatever the history grows to. A
+-- job that closes moves to outbox.history in the statement that closes it.
+
+-- +goose Up
+CREATE SCHEMA IF NOT EXISTS outbox;
+
+CREATE TYPE outbox.job_status AS ENUM (
+    'created', 'pending', 'blocked', 'running', 'retrying', 'failed', 'dead',
+    'succeeded', 'cancelled', 'expired', 'skipped', 'stale', 'dismissed'
+);
+
+CREATE TABLE outbox.jobs (
+    id                 uuid                 NOT NULL PRIMARY KEY, -- v7, made by the producer: COPY and safe retries need it before the insert
+    tenant_id          uuid                 NOT NULL DEFAULT '00000000-0000-0000-0000-000000000001',
+    run_at             timestamptz          NOT NULL DEFAULT statement_timestamp(), -- stable, not volatile: COPY keeps its multi-row inserts
+    created_at         timestamptz          NOT NULL DEFAULT statement_timestamp(),
+    epoch              bigint               NOT NULL DEFAULT 0, -- the fence: only ever rises
+    status             outbox.job_status    NOT NULL DEFAULT 'pending',
+    attempt            integer              NOT NULL DEFAULT 0, -- for people, not the fence: a snooze lowers it
+    max_attempts       integer              NOT NULL DEFAULT 25,
+    lost_leases        integer              NOT NULL DEFAULT 0,
+    priority           smallint             NOT NULL DEFAULT 0, -- higher is more urgent
+    queue              text                 NOT NULL DEFAULT 'default',
+    kind               text                 NOT NULL,
+    payload            bytea                NOT NULL, -- bytes exactly as given: jsonb would refuse \u0000 and reorder keys
+    content_type       text                 NOT NULL DEFAULT 'application/json',
+    key                text,
+    headers            jsonb,
+    timeout            interval,
+    lease_owner        text,
+    lease_expires_at   timestamptz,
+    started_at         timestamptz,
+    last_error_code    text,
+    last_error_message text,
+
+    CONSTRAINT jobs_open CHECK (status < 'succeeded'), -- closed jobs live in outbox.history
+    CONSTRAINT jobs_running_has_lease CHECK (
+        (status = 'running') = (lease_expires_at IS NOT NULL)
+        AND (status = 'running') = (lease_owner IS NOT NULL)),
+    CONSTRAINT jobs_running_was_claimed CHECK (status <> 'running' OR (attempt > 0 AND epoch > 0)),
+    CONSTRAINT jobs_counters CHECK (attempt >= 0 AND max_attempts > 0 AND lost_leases >= 0 AND epoch >= 0),
+    CONSTRAINT jobs_names CHECK (octet_length(queue) BETWEEN 1 AND 128 AND octet_length(kind) BETWEEN 1 AND 128)
+) WITH (
+    -- Every job is updated once (claim) and then leaves: room on the page keeps
+    -- the claimed version beside the waiting one.
+    fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Claims walk this index, one priority at a time, from a remembered position.
+CREATE INDEX jobs_due_idx ON outbox.jobs (queue, priority DESC, run_at, id)
+    WHERE status IN ('pending', 'retrying');
+
+-- The reaper looks for lapsed leases from a remembered position. An extension
+-- therefore writes an index entry, but only jobs that outlive a third of the
+-- lease are extended at all; with an index on id alone, a held snapshot would
+-- make each pass walk every job that was claimed since.
+CREATE INDEX jobs_lease_idx ON outbox.jobs (lease_expires_at)
+    WHERE status = 'running';
+
+CREATE INDEX jobs_dead_letter_idx ON outbox.jobs (id)
+    WHERE status IN ('failed', 'dead');
+
+-- Closed jobs, partitioned by the UTC day of finished_at. The reaper creates
+-- partitions ahead and drops old ones whole.
+CREATE TABLE outbox.history (
+    id                 uuid              NOT NULL,
+    tenant_id          uuid              NOT NULL,
+    run_at             timestamptz       NOT NULL,
+    created_at         timestamptz       NOT NULL,
+    started_at         timestamptz,
+    finished_at        timestamptz       NOT NULL DEFAULT statement_timestamp(),
+    epoch              bigint            NOT NULL,
+    status             outbox.job_status NOT NULL,
+    closed_from        outbox.job_status NOT NULL, -- the status that it left: the last move is checked like every other
+    attempt            integer           NOT NULL,
+    max_attempts       integer           NOT NULL,
+    lost_leases        integer           NOT NULL,
+    priority           smallint          NOT NULL,
+    queue              text              NOT NULL,
+    kind               text              NOT NULL,
+    payload            bytea             NOT NULL,
+    content_type       text              NOT NULL,
+    key                text,
+    headers            jsonb,
+    timeout            interval,
+    worker             text,
+    result             bytea,
+    last_error_code    text,
+    last_error_message text,
+
+    CONSTRAINT history_legal_move CHECK (
+        (closed_from = 'running'  AND status IN ('succeeded', 'cancelled', 'expired', 'stale'))
+        OR (closed_from = 'created'  AND status IN ('cancelled', 'expired'))
+        OR (closed_from = 'pending'  AND status IN ('cancelled', 'expired', 'skipped'))
+        OR (closed_from = 'blocked'  AND status IN ('cancelled', 'expired', 'skipped'))
+        OR (closed_from = 'retrying' AND status IN ('cancelled', 'expired', 'skipped'))
+        OR (closed_from = 'failed'   AND status = 'dismissed')
+        OR (closed_from = 'dead'     AND status = 'dismissed'))
+) PARTITION BY RANGE (finished_at);
+
+CREATE INDEX history_id_idx ON outbox.history (id);
+
+-- One row a failed attempt; short jobs that succeed never write here.
+CREATE TABLE outbox.attempts (
+    job_id        uuid        NOT NULL,
+    epoch         bigint      NOT NULL,
+    attempt       integer     NOT NULL,
+    worker        text        NOT NULL,
+    started_at    timestamptz NOT NULL,
+    finished_at   timestamptz NOT NULL DEFAULT statement_timestamp(),
+    error_code    text        NOT NULL,
+    error_message text        NOT NULL,
+    stack         text,
+    PRIMARY KEY (job_id, epoch)
+);
+
+CREATE INDEX attempts_finished_at_idx ON outbox.attempts (finished_at);
+
+-- The first job of a (tenant, kind, key) is the only one, for as long as the row is kept.
+CREATE TABLE outbox.idempotency_keys (
+    tenant_id  uuid        NOT NULL,
+    kind       text        NOT NULL,
+    key        text        NOT NULL,
+    job_id     uuid        NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+    PRIMARY KEY (tenant_id, kind, key)
+);
+
+CREATE INDEX idempotency_keys_created_at_idx ON outbox.idempotency_keys (created_at);
+
+-- A row exists only for a queue that somebody paused once.
+CREATE TABLE outbox.queues (
+    queue      text        NOT NULL PRIMARY KEY,
+    paused_at  timestamptz,
+    updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- +goose Down
+DROP TABLE outbox.queues;
+DROP TABLE outbox.idempotency_keys;
+DROP TABLE outbox.attempts;
+DROP TABLE outbox.history;
+DROP TABLE outbox.jobs;
+DROP TYPE outbox.job_status;

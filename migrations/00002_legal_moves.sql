@@ -1,0 +1,49 @@
+-- The state machine, enforced by the database. Postgres evaluates WHEN without
+-- calling the function, so the legal path pays a few comparisons and no call.
+-- docs/states.md, outbox/status.go and this file are compared by a test.
+
+-- +goose Up
+-- +goose StatementBegin
+CREATE FUNCTION outbox.refuse_move() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.status IS NOT DISTINCT FROM OLD.status THEN
+        RAISE EXCEPTION 'job %: epoch may not move from % to %', OLD.id, OLD.epoch, NEW.epoch
+            USING ERRCODE = 'check_violation', HINT = 'The epoch is the fencing token: it only ever rises.';
+    END IF;
+    RAISE EXCEPTION 'job %: illegal move from % (epoch %) to % (epoch %)', OLD.id, OLD.status, OLD.epoch, NEW.status, NEW.epoch
+        USING ERRCODE = 'check_violation', HINT = 'docs/states.md lists the legal moves; entering and leaving running raises the epoch.';
+END
+$$;
+-- +goose StatementEnd
+
+CREATE TRIGGER jobs_legal_move
+    BEFORE UPDATE OF status, epoch ON outbox.jobs
+    FOR EACH ROW
+    WHEN (
+        NEW.epoch < OLD.epoch
+        OR (OLD.status <> NEW.status AND (
+            -- Whatever takes a job into or out of running raises the epoch, so that
+            -- (id, epoch) alone is the fence.
+            ((OLD.status = 'running' OR NEW.status = 'running') AND NEW.epoch = OLD.epoch)
+            OR NOT (
+                (OLD.status = 'pending'  AND NEW.status IN ('running', 'blocked'))
+                OR (OLD.status = 'running'  AND NEW.status IN ('retrying', 'pending', 'failed', 'dead'))
+                OR (OLD.status = 'retrying' AND NEW.status IN ('running', 'blocked', 'dead'))
+                OR (OLD.status = 'created'  AND NEW.status = 'pending')
+                OR (OLD.status = 'blocked'  AND NEW.status = 'pending')
+                OR (OLD.status = 'failed'   AND NEW.status = 'pending')
+                OR (OLD.status = 'dead'     AND NEW.status = 'pending')))))
+    EXECUTE FUNCTION outbox.refuse_move();
+
+-- Closed stays closed.
+CREATE TRIGGER history_legal_move
+    BEFORE UPDATE OF status, epoch ON outbox.history
+    FOR EACH ROW
+    WHEN (NEW.epoch < OLD.epoch OR NEW.status <> OLD.status)
+    EXECUTE FUNCTION outbox.refuse_move();
+
+-- +goose Down
+DROP TRIGGER history_legal_move ON outbox.history;
+DROP TRIGGER jobs_legal_move ON outbox.jobs;
+DROP FUNCTION outbox.refuse_move();

@@ -1,0 +1,37 @@
+-- Daily partitions of outbox.history.
+
+-- +goose Up
+-- +goose StatementBegin
+-- ensure_history creates the partitions of yesterday to days_ahead days from
+-- now (UTC) and returns how many it made. A table is made apart and then
+-- attached, which takes SHARE UPDATE EXCLUSIVE on outbox.history: settlements go
+-- on meanwhile (CREATE TABLE … PARTITION OF would stop them).
+CREATE FUNCTION outbox.ensure_history(days_ahead integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    first_day date := (now() AT TIME ZONE 'UTC')::date - 1;
+    day       date;
+    name      text;
+    made      integer := 0;
+BEGIN
+    FOR i IN 0 .. days_ahead + 1 LOOP
+        day  := first_day + i;
+        name := 'history_' || to_char(day, 'YYYYMMDD');
+        CONTINUE WHEN to_regclass('outbox.' || name) IS NOT NULL;
+        -- Two processes that start together make it once.
+        PERFORM pg_advisory_xact_lock(hashtextextended('outbox.ensure_history', 0));
+        CONTINUE WHEN to_regclass('outbox.' || name) IS NOT NULL;
+        EXECUTE format('CREATE TABLE outbox.%I (LIKE outbox.history INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', name);
+        EXECUTE format('ALTER TABLE outbox.history ATTACH PARTITION outbox.%I FOR VALUES FROM (%L) TO (%L)',
+            name, day::text || ' 00:00:00+00', (day + 1)::text || ' 00:00:00+00');
+        made := made + 1;
+    END LOOP;
+    RETURN made;
+END
+$$;
+-- +goose StatementEnd
+
+SELECT outbox.ensure_history(14);
+
+-- +goose Down
+DROP FUNCTION outbox.ensure_history(integer);

@@ -1,0 +1,97 @@
+// Package migrations holds the schema outbox as numbered SQL files and applies
+// them under an advisory lock, so that any number of processes may start at once.
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+// FS is the migrations, in the order of their names.
+//
+//go:embed *.sql
+var FS embed.FS
+
+// versionTable is in the schema public, because the schema outbox is made by the first migration.
+const versionTable = "outbox_schema_version"
+
+// Up brings the schema to the newest version. It is safe to call from many
+// processes at once: one migrates, the others wait and find nothing to do.
+func Up(ctx context.Context, pool *pgxpool.Pool) error {
+	return with(pool, func(p *goose.Provider) error {
+		_, err := p.Up(ctx)
+		return err
+	})
+}
+
+// Down takes back the newest applied migration. It deletes what that migration made.
+func Down(ctx context.Context, pool *pgxpool.Pool) error {
+	return with(pool, func(p *goose.Provider) error {
+		_, err := p.Down(ctx)
+		return err
+	})
+}
+
+// Status is one migration and whether the database has it.
+type Status struct {
+	Version int64
+	Name    string
+	Applied bool
+}
+
+// List returns every migration with its status, oldest first.
+func List(ctx context.Context, pool *pgxpool.Pool) ([]Status, error) {
+	var list []Status
+	err := with(pool, func(p *goose.Provider) error {
+		all, err := p.Status(ctx)
+		for _, s := range all {
+			list = append(list, Status{Version: s.Source.Version, Name: s.Source.Path, Applied: s.State == goose.StateApplied})
+		}
+		return err
+	})
+	return list, err
+}
+
+// Current reports whether the database has every migration that this build
+// knows, without creating or locking anything.
+func Current(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
+	entries, err := FS.ReadDir(".")
+	if err != nil {
+		return false, err
+	}
+	var exists bool
+	if err := pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, "public."+versionTable).Scan(&exists); err != nil || !exists {
+		return false, err
+	}
+	var applied int
+	err = pool.QueryRow(ctx, `SELECT count(DISTINCT version_id) FROM public.`+versionTable+` WHERE is_applied AND version_id > 0`).Scan(&applied)
+	return applied >= len(entries), err
+}
+
+func with(pool *pgxpool.Pool, do func(*goose.Provider) error) error {
+	db := stdlib.OpenDBFromPool(pool)
+	defer func(db *sql.DB) { _ = db.Close() }(db)
+
+	locker, err := lock.NewPostgresSessionLocker()
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, FS,
+		goose.WithSessionLocker(locker),
+		goose.WithDisableGlobalRegistry(true),
+		goose.WithTableName("public."+versionTable))
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if err := do(provider); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package outbox
+
+import (
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// Args is what a job is to be done with. Kind names what is to be done, the same
+// for every value of the type ("receipt.send"); the value itself is stored as JSON.
+type Args interface{ Kind() string }
+
+// Raw is a job whose payload is bytes that are stored exactly as they are given:
+// protobuf, Avro, or JSON that was made elsewhere.
+type Raw struct {
+	KindName    string
+	Payload     []byte
+	ContentType string // "" is "application/json"; then Payload must be valid JSON
+}
+
+// Kind is KindName.
+func (r Raw) Kind() string { return r.KindName }
+
+const contentJSON = "application/json"
+
+// encode returns what is stored of args.
+func encode(args Args) (payload []byte, contentType string, err error) {
+	if raw, ok := args.(Raw); ok {
+		payload, contentType, err = raw.encode()
+	} else {
+		contentType = contentJSON
+		if payload, err = json.Marshal(args); err != nil {
+			err = invalid("Args", "cannot be encoded as JSON: %v", err)
+		}
+	}
+	if err == nil && len(payload) > MaxPayloadBytes {
+		err = invalid("Args", "are %d bytes, want at most %d; store large data elsewhere and enqueue a reference", len(payload), MaxPayloadBytes)
+	}
+	return payload, contentType, err
+}
+
+func (r Raw) encode() ([]byte, string, error) {
+	contentType := r.ContentType
+	if contentType == "" {
+		contentType = contentJSON
+	}
+	if err := validText("Raw.ContentType", contentType); err != nil {
+		return nil, "", err
+	}
+	if len(contentType) > MaxNameBytes {
+		return nil, "", invalid("Raw.ContentType", "is %d bytes long, want at most %d", len(contentType), MaxNameBytes)
+	}
+	if contentType == contentJSON {
+		if !utf8.Valid(r.Payload) {
+			return nil, "", invalid("Raw.Payload", "is not valid UTF-8, so not JSON")
+		}
+		if !json.Valid(r.Payload) {
+			return nil, "", invalid("Raw.Payload", "is not valid JSON: %s", jsonFault(r.Payload))
+		}
+	}
+	if r.Payload == nil {
+		return []byte{}, contentType, nil // NULL would be refused
+	}
+	return r.Payload, contentType, nil
+}
+
+// jsonFault says what is wrong and where.
+func jsonFault(payload []byte) string {
+	var v any
+	if err := json.Unmarshal(payload, &v); err != nil {
+		return err.Error()
+	}
+	return "trailing data"
+}

@@ -1,0 +1,141 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// Channel is the NOTIFY channel that dispatchers listen to. Notifications carry
+// no data: any role may read and forge them.
+const Channel = "outbox_jobs"
+
+// DB is what a job can be stored through: a pgx.Tx, *pgx.Conn or *pgxpool.Pool,
+// or a database/sql transaction by [FromSQL]. Only a transaction ties the job to
+// your business change.
+type DB interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Enqueue stores a job through db. Pass the [pgx.Tx] that makes your business
+// change: the job then exists exactly when the change does. Dispatchers are woken
+// when it commits.
+//
+// With an idempotency key that was used before by a job of the same tenant and
+// kind, Enqueue changes nothing and returns the first job's id. It waits for a
+// concurrent transaction that is using the key.
+//
+// A request that is not acceptable gets [*InvalidError]s, joined, before anything
+// is sent.
+func Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
+	return enqueue(ctx, db, args, opts, notifiesAtCommit(db))
+}
+
+func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (ID, error) {
+	job, err := newRow(args, opts)
+	if err != nil {
+		return ID{}, err
+	}
+	job.Notify = notify
+	id, err := store(ctx, sqlgen.New(db), job, opts.IdempotencyKey)
+	if err != nil {
+		return ID{}, fmt.Errorf("enqueue %s: %w", job.Kind, explain(err))
+	}
+	return id, nil
+}
+
+func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, idempotencyKey string) (ID, error) {
+	if idempotencyKey == "" {
+		return ID(job.ID.Bytes), q.EnqueueJob(ctx, job)
+	}
+	once := sqlgen.EnqueueJobOnceParams{
+		Notify: job.Notify, TenantID: job.TenantID, Kind: job.Kind, IdempotencyKey: idempotencyKey, ID: job.ID,
+		Queue: job.Queue, Priority: job.Priority, MaxAttempts: job.MaxAttempts, RunAt: job.RunAt, Delay: job.Delay,
+		Timeout: job.Timeout, JobKey: job.Key, Payload: job.Payload, ContentType: job.ContentType, Headers: job.Headers,
+	}
+	// The row may be trimmed between the two statements; then the key is free again.
+	for range 3 {
+		stored, err := q.EnqueueJobOnce(ctx, once)
+		if err != nil {
+			return ID{}, err
+		}
+		if len(stored) == 1 {
+			return ID(job.ID.Bytes), nil
+		}
+		first, err := q.FindIdempotencyKey(ctx, sqlgen.FindIdempotencyKeyParams{
+			TenantID: job.TenantID, Kind: job.Kind, IdempotencyKey: idempotencyKey,
+		})
+		if err != nil {
+			return ID{}, err
+		}
+		if len(first) == 1 {
+			return ID(first[0].Bytes), nil
+		}
+	}
+	return ID{}, fmt.Errorf("idempotency key %q is held by a job that this transaction cannot see", idempotencyKey)
+}
+
+// newRow validates a request and returns what is to be stored of it.
+func newRow(args Args, opts Options) (sqlgen.EnqueueJobParams, error) {
+	if args == nil {
+		return sqlgen.EnqueueJobParams{}, invalid("Args", "is nil")
+	}
+	kind := args.Kind()
+	errs := opts.validate()
+	if err := validName("Args.Kind()", kind); err != nil {
+		errs = append(errs, err)
+	}
+	payload, contentType, err := encode(args)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	headers, err := opts.headersJSON()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return sqlgen.EnqueueJobParams{}, fmt.Errorf("enqueue %q: %w", kind, errors.Join(errs...))
+	}
+
+	job := sqlgen.EnqueueJobParams{
+		ID:          NewID().pg(),
+		TenantID:    opts.Tenant.pg(),
+		Queue:       opts.Queue,
+		Kind:        kind,
+		Priority:    int16(opts.Priority),
+		MaxAttempts: int32(opts.MaxAttempts),
+		RunAt:       pgtype.Timestamptz{Time: opts.RunAt, Valid: !opts.RunAt.IsZero()},
+		Delay:       interval(opts.Delay),
+		Timeout:     interval(opts.Timeout),
+		Payload:     payload,
+		ContentType: contentType,
+		Headers:     headers,
+	}
+	if opts.Key != "" {
+		job.Key = &opts.Key
+	}
+	if opts.Tenant.IsZero() {
+		job.TenantID = RootTenant.pg()
+	}
+	if job.Queue == "" {
+		job.Queue = DefaultQueue
+	}
+	if job.MaxAttempts == 0 {
+		job.MaxAttempts = DefaultMaxAttempts
+	}
+	return job, nil
+}
+
+// interval is NULL for zero.
+func interval(d time.Duration) pgtype.Interval {
+	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
+}

@@ -1,0 +1,215 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// Request is one job of [EnqueueMany].
+type Request struct {
+	Args    Args
+	Options Options
+}
+
+const (
+	copyFrom  = 32   // from this many jobs on, COPY beats one INSERT
+	chunkSize = 5000 // jobs per INSERT, so that no message grows without bound
+)
+
+// EnqueueMany stores any number of jobs, all or none, and returns their ids in the
+// order of the requests. Every request is validated before anything is sent; the
+// error names the first bad one by its index. It costs one round trip (COPY) when
+// db is of pgx, no request has a Delay or an IdempotencyKey and all or none have
+// a RunAt, else one for
+// every 5 000 jobs. Jobs whose idempotency key was used before are left out and
+// answer with the first job's id.
+//
+// Given a transaction of pgx, it runs in a savepoint: after an error the
+// transaction is still usable.
+func EnqueueMany(ctx context.Context, db DB, requests []Request) ([]ID, error) {
+	return enqueueMany(ctx, db, requests, notifiesAtCommit(db))
+}
+
+func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID, error) {
+	if len(requests) == 0 {
+		return nil, nil
+	}
+	rows := make([]sqlgen.EnqueueJobParams, len(requests))
+	ids := make([]ID, len(requests))
+	canCopy := len(requests) >= copyFrom
+	for i, r := range requests {
+		row, err := newRow(r.Args, r.Options)
+		if err != nil {
+			return nil, fmt.Errorf("request %d: %w", i, err)
+		}
+		rows[i], ids[i] = row, ID(row.ID.Bytes)
+		canCopy = canCopy && r.Options.Delay == 0 && r.Options.IdempotencyKey == "" &&
+			r.Options.RunAt.IsZero() == requests[0].Options.RunAt.IsZero()
+	}
+
+	storeAll := func(db DB) error {
+		if copier, ok := db.(copier); ok && canCopy {
+			return copyJobs(ctx, copier, rows)
+		}
+		return insertJobs(ctx, sqlgen.New(db), requests, rows, ids)
+	}
+	if err := atomically(ctx, db, notify, storeAll); err != nil {
+		return nil, fmt.Errorf("enqueue %d jobs: %w", len(requests), explain(err))
+	}
+	return ids, nil
+}
+
+type copier interface {
+	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
+}
+
+// atomically runs the statements of one EnqueueMany and its wake-up so that all
+// or none of them count.
+func atomically(ctx context.Context, db DB, notify bool, do func(DB) error) error {
+	both := func(db DB) error {
+		if err := do(db); err != nil || !notify {
+			return err
+		}
+		_, err := db.Exec(ctx, `SELECT pg_notify($1, '')`, Channel)
+		return err
+	}
+	switch db := db.(type) {
+	case interface {
+		Begin(ctx context.Context) (pgx.Tx, error)
+	}:
+		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return both(tx) })
+	case sqlBeginner:
+		return db.inTx(ctx, both)
+	default:
+		return both(db)
+	}
+}
+
+// copyJobs sends only the columns that some job needs; the others take their defaults.
+func copyJobs(ctx context.Context, db copier, rows []sqlgen.EnqueueJobParams) error {
+	columns := slices.DeleteFunc(slices.Clone(copyColumns), func(c copyColumn) bool {
+		return c.isDefault != nil && !slices.ContainsFunc(rows, func(r sqlgen.EnqueueJobParams) bool { return !c.isDefault(&r) })
+	})
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.name
+	}
+	values := make([]any, len(columns)) // reused: pgx encodes a row before it asks for the next
+	i := 0
+	_, err := db.CopyFrom(ctx, pgx.Identifier{"outbox", "jobs"}, names, pgx.CopyFromFunc(func() ([]any, error) {
+		if i == len(rows) {
+			return nil, nil
+		}
+		for c := range columns {
+			values[c] = columns[c].value(&rows[i])
+		}
+		i++
+		return values, nil
+	}))
+	return err
+}
+
+type copyColumn struct {
+	name      string
+	value     func(*sqlgen.EnqueueJobParams) any
+	isDefault func(*sqlgen.EnqueueJobParams) bool // nil: always sent
+}
+
+type row = sqlgen.EnqueueJobParams
+
+// A column that some job sets is sent for all of them, so its value must be right
+// for those that leave it to the default: run_at is the one that is not known
+// here, so a mixture of jobs with and without it goes by INSERT.
+var copyColumns = []copyColumn{
+	{"id", func(r *row) any { return &r.ID }, nil},
+	{"kind", func(r *row) any { return r.Kind }, nil},
+	{"payload", func(r *row) any { return r.Payload }, nil},
+	{"queue", func(r *row) any { return r.Queue }, func(r *row) bool { return r.Queue == DefaultQueue }},
+	{"tenant_id", func(r *row) any { return &r.TenantID }, func(r *row) bool { return r.TenantID.Bytes == RootTenant }},
+	{"priority", func(r *row) any { return r.Priority }, func(r *row) bool { return r.Priority == 0 }},
+	{"max_attempts", func(r *row) any { return r.MaxAttempts }, func(r *row) bool { return r.MaxAttempts == DefaultMaxAttempts }},
+	{"run_at", func(r *row) any { return r.RunAt }, func(r *row) bool { return !r.RunAt.Valid }},
+	{"timeout", func(r *row) any { return r.Timeout }, func(r *row) bool { return !r.Timeout.Valid }},
+	{"key", func(r *row) any { return r.Key }, func(r *row) bool { return r.Key == nil }},
+	{"content_type", func(r *row) any { return r.ContentType }, func(r *row) bool { return r.ContentType == contentJSON }},
+	{"headers", func(r *row) any { return r.Headers }, func(r *row) bool { return r.Headers == nil }},
+}
+
+func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID) error {
+	for start := 0; start < len(rows); start += chunkSize {
+		end := min(start+chunkSize, len(rows))
+		if err := q.EnqueueJobs(ctx, arrays(requests[start:end], rows[start:end])); err != nil {
+			return err
+		}
+	}
+	return findFirst(ctx, q, requests, rows, ids)
+}
+
+func arrays(requests []Request, rows []row) sqlgen.EnqueueJobsParams {
+	var p sqlgen.EnqueueJobsParams
+	for i, r := range rows {
+		key := ""
+		if r.Key != nil {
+			key = *r.Key
+		}
+		p.Ids = append(p.Ids, r.ID)
+		p.TenantIds = append(p.TenantIds, r.TenantID)
+		p.Queues = append(p.Queues, r.Queue)
+		p.Kinds = append(p.Kinds, r.Kind)
+		p.Priorities = append(p.Priorities, r.Priority)
+		p.MaxAttempts = append(p.MaxAttempts, r.MaxAttempts)
+		p.RunAts = append(p.RunAts, r.RunAt)
+		p.Delays = append(p.Delays, r.Delay)
+		p.Timeouts = append(p.Timeouts, r.Timeout)
+		p.Keys = append(p.Keys, key)
+		p.Payloads = append(p.Payloads, r.Payload)
+		p.ContentTypes = append(p.ContentTypes, r.ContentType)
+		p.Headers = append(p.Headers, r.Headers)
+		p.IdempotencyKeys = append(p.IdempotencyKeys, requests[i].Options.IdempotencyKey)
+	}
+	return p
+}
+
+// findFirst replaces the ids of repeats by those of the jobs that used their
+// idempotency keys first.
+func findFirst(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID) error {
+	type used struct {
+		tenant    [16]byte
+		kind, key string
+	}
+	var p sqlgen.FindIdempotencyKeysParams
+	wanted := map[used][]int{}
+	for i, r := range rows {
+		if key := requests[i].Options.IdempotencyKey; key != "" {
+			u := used{r.TenantID.Bytes, r.Kind, key}
+			if wanted[u] == nil {
+				p.TenantIds = append(p.TenantIds, r.TenantID)
+				p.Kinds = append(p.Kinds, r.Kind)
+				p.IdempotencyKeys = append(p.IdempotencyKeys, key)
+			}
+			wanted[u] = append(wanted[u], i)
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	p.MaxKeys = int32(len(wanted))
+	found, err := q.FindIdempotencyKeys(ctx, p)
+	if err != nil {
+		return err
+	}
+	if len(found) != len(wanted) {
+		return fmt.Errorf("%d of %d idempotency keys are held by jobs that this transaction cannot see", len(wanted)-len(found), len(wanted))
+	}
+	for _, f := range found {
+		for _, i := range wanted[used{f.TenantID.Bytes, f.Kind, f.Key}] {
+			ids[i] = ID(f.JobID.Bytes)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package outbox
+
+import (
+	"database/sql/driver"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// ID names a job or a tenant: a UUID, for jobs of version 7, so that ids sort by
+// the time of their making. The zero ID names nothing. An ID can be passed to and
+// scanned from a uuid column by pgx and by database/sql.
+type ID [16]byte
+
+// RootTenant owns the jobs whose Options name no tenant.
+var RootTenant = ID{15: 1}
+
+// NewID makes an id that no other call, here or elsewhere, makes again.
+func NewID() ID {
+	id, err := uuid.NewV7()
+	if err != nil { // the system's source of randomness is broken
+		panic(fmt.Sprintf("outbox: make an id: %v", err))
+	}
+	return ID(id)
+}
+
+// ParseID reads the canonical form, as String writes it.
+func ParseID(s string) (ID, error) {
+	id, err := uuid.Parse(s)
+	if err != nil || len(s) != 36 {
+		return ID{}, fmt.Errorf("parse id %q: want 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab", s)
+	}
+	return ID(id), nil
+}
+
+// IsZero reports whether id names nothing.
+func (id ID) IsZero() bool { return id == ID{} }
+
+// String is the canonical form: 36 characters, lower case.
+func (id ID) String() string { return uuid.UUID(id).String() }
+
+// MarshalText makes an ID a string in JSON.
+func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText is ParseID.
+func (id *ID) UnmarshalText(text []byte) error {
+	parsed, err := ParseID(string(text))
+	if err == nil {
+		*id = parsed
+	}
+	return err
+}
+
+// UUIDValue lets pgx send an ID as a uuid.
+func (id ID) UUIDValue() (pgtype.UUID, error) { return id.pg(), nil }
+
+// ScanUUID lets pgx read a uuid into an ID; NULL becomes the zero ID.
+func (id *ID) ScanUUID(v pgtype.UUID) error {
+	*id = v.Bytes
+	return nil
+}
+
+// Value lets database/sql send an ID.
+func (id ID) Value() (driver.Value, error) { return id.String(), nil }
+
+// Scan lets database/sql read an ID; NULL becomes the zero ID.
+func (id *ID) Scan(src any) error {
+	var v uuid.UUID
+	if err := v.Scan(src); err != nil {
+		return fmt.Errorf("scan id: %w", err)
+	}
+	*id = ID(v)
+	return nil
+}
+
+func (id ID) pg() pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

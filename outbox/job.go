@@ -1,0 +1,105 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// Claimed is a job as its worker holds it: what is stored, and the lease. Its
+// methods are fenced: they fail with [ErrLeaseLost] once another worker may own
+// the job. A Claimed belongs to one attempt; its fields are not to be changed.
+type Claimed struct {
+	ID          ID
+	Tenant      ID
+	Queue       string
+	Kind        string
+	Priority    int
+	Attempt     int // from 1; for people. A snooze lowers it again
+	MaxAttempts int
+	LostLeases  int   // how many workers died or stalled with this job
+	Epoch       int64 // the fencing token: pass it to whatever else the handler writes to
+	Key         string
+	Worker      string        // who holds the lease
+	Timeout     time.Duration // of this job; 0 leaves it to its kind
+	RunAt       time.Time     // when it became due, by the database's clock
+	CreatedAt   time.Time
+	StartedAt   time.Time // when it was claimed, by the database's clock
+	ContentType string
+	Payload     []byte
+	RawHeaders  []byte // JSON; see Headers
+
+	// Result is what will be stored with the job if the attempt succeeds. Handlers
+	// registered with dispatcher.HandleResult set it by returning a value.
+	Result []byte
+
+	completed atomic.Bool
+}
+
+// Job is a claimed job with its typed arguments.
+type Job[T any] struct {
+	*Claimed
+	Args T
+}
+
+// Headers returns what the producer gave as Options.Headers.
+func (c *Claimed) Headers() map[string]string {
+	var headers map[string]string
+	_ = json.Unmarshal(c.RawHeaders, &headers) // stored by outbox.enqueue with other types: not for us
+	return headers
+}
+
+// Complete finishes the job inside the handler's own transaction: it is done
+// exactly when tx commits, so effects in the same database happen exactly once.
+// After [ErrLeaseLost] roll tx back. A handler that called Complete and could not
+// commit returns the error; it is then tried again.
+//
+//	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+//		…
+//		return job.Complete(ctx, tx)
+//	})
+func (c *Claimed) Complete(ctx context.Context, tx DB) error {
+	ids, err := sqlgen.New(tx).SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
+		Ids: []pgtype.UUID{c.ID.pg()}, Epochs: []int64{c.Epoch}, Results: [][]byte{c.Result},
+	})
+	if err != nil {
+		return fmt.Errorf("complete job %s: %w", c.ID, err)
+	}
+	if len(ids) == 0 {
+		return fmt.Errorf("complete job %s: %w", c.ID, ErrLeaseLost)
+	}
+	c.completed.Store(true)
+	return nil
+}
+
+// Guard ties tx to the lease: it fails with [ErrLeaseLost] if the job is no
+// longer this attempt's, and until tx ends nobody else can take the job. Use it
+// for writes on the way (progress, partial results) that only the owner may make.
+func (c *Claimed) Guard(ctx context.Context, tx DB) error {
+	n, err := sqlgen.New(tx).GuardLease(ctx, c.ID.pg(), c.Epoch)
+	if err != nil {
+		return fmt.Errorf("guard job %s: %w", c.ID, err)
+	}
+	if n == 0 {
+		return fmt.Errorf("guard job %s: %w", c.ID, ErrLeaseLost)
+	}
+	return nil
+}
+
+// Completed reports whether Complete was called with success; whether its
+// transaction committed only the database knows.
+func (c *Claimed) Completed() bool { return c.completed.Load() }
+
+// LogValue leaves the payload out.
+func (c *Claimed) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.String("id", c.ID.String()), slog.String("kind", c.Kind), slog.String("queue", c.Queue),
+		slog.Int("attempt", c.Attempt), slog.Int64("epoch", c.Epoch))
+}

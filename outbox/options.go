@@ -1,0 +1,129 @@
+package outbox
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Limits on what a job may carry.
+const (
+	MaxNameBytes    = 128      // a kind or a queue
+	MaxKeyBytes     = 512      // Key and IdempotencyKey
+	MaxHeadersBytes = 64 << 10 // all headers as JSON
+	MaxPayloadBytes = 4 << 20
+)
+
+// Defaults of Options.
+const (
+	DefaultQueue       = "default"
+	DefaultMaxAttempts = 25
+)
+
+// Options say how a job is to be run. The zero value is a job of the default
+// queue that is due at once.
+type Options struct {
+	Queue          string            // "" is "default". Letters, digits and _ . : / -
+	Priority       int               // higher is more urgent; -32768 to 32767
+	Delay          time.Duration     // due this long after the insert, by the database's clock
+	RunAt          time.Time         // due at this instant; excludes Delay. Zero is at once
+	MaxAttempts    int               // 0 is 25. The attempt that uses up the last one leaves the job dead
+	Timeout        time.Duration     // of one attempt; 0 is what the kind's handler says, then 5 minutes
+	Key            string            // what ordering or concurrency is bound to; stored with the job
+	IdempotencyKey string            // unique per tenant and kind: a repeat returns the first job's id and changes nothing
+	Headers        map[string]string // trace context, correlation id, user id …; handed to the handler
+	Tenant         ID                // zero is RootTenant
+}
+
+// maxHorizon keeps run_at within what every client can represent.
+const maxHorizon = 100 * 365 * 24 * time.Hour
+
+func (o Options) validate() []error {
+	var errs []error
+	add := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if o.Queue != "" {
+		add(validName("Options.Queue", o.Queue))
+	}
+	if o.Priority < math.MinInt16 || o.Priority > math.MaxInt16 {
+		add(invalid("Options.Priority", "is %d, want -32768 to 32767", o.Priority))
+	}
+	if o.Delay < 0 || o.Delay > maxHorizon {
+		add(invalid("Options.Delay", "is %s, want 0 to 100 years", o.Delay))
+	}
+	if o.Delay != 0 && !o.RunAt.IsZero() {
+		add(invalid("Options.RunAt", "excludes Options.Delay; set one of them"))
+	}
+	if !o.RunAt.IsZero() && (o.RunAt.Year() < 1970 || o.RunAt.Year() > 9999) {
+		add(invalid("Options.RunAt", "is in the year %d, want 1970 to 9999", o.RunAt.Year()))
+	}
+	if o.MaxAttempts < 0 || o.MaxAttempts > math.MaxInt16 {
+		add(invalid("Options.MaxAttempts", "is %d, want 1 to 32767, or 0 for %d", o.MaxAttempts, DefaultMaxAttempts))
+	}
+	if o.Timeout < 0 || o.Timeout > maxHorizon {
+		add(invalid("Options.Timeout", "is %s, want 0 to 100 years", o.Timeout))
+	}
+	add(validKey("Options.Key", o.Key))
+	add(validKey("Options.IdempotencyKey", o.IdempotencyKey))
+	for name, value := range o.Headers {
+		add(validText("Options.Headers name", name))
+		add(validText("Options.Headers["+strings.ToValidUTF8(name, "?")+"]", value))
+	}
+	return errs
+}
+
+// headersJSON is nil for no headers.
+func (o Options) headersJSON() ([]byte, error) {
+	if len(o.Headers) == 0 {
+		return nil, nil
+	}
+	b, err := json.Marshal(o.Headers)
+	if err != nil {
+		return nil, invalid("Options.Headers", "cannot be encoded: %v", err)
+	}
+	if len(b) > MaxHeadersBytes {
+		return nil, invalid("Options.Headers", "are %d bytes as JSON, want at most %d", len(b), MaxHeadersBytes)
+	}
+	return b, nil
+}
+
+// validName accepts what is safe in a URL, a metric label and a shell.
+func validName(field, s string) error {
+	if s == "" {
+		return invalid(field, "is empty, want 1 to %d characters", MaxNameBytes)
+	}
+	if len(s) > MaxNameBytes {
+		return invalid(field, "is %d bytes long, want at most %d", len(s), MaxNameBytes)
+	}
+	for i := range len(s) {
+		c := s[i]
+		letterOrDigit := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letterOrDigit && (i == 0 || !strings.ContainsRune("_.:/-", rune(c))) {
+			return invalid(field, "is %q: byte %d is %q, want letters, digits and _ . : / -, first a letter or digit", s, i, s[i:i+1])
+		}
+	}
+	return nil
+}
+
+func validKey(field, s string) error {
+	if len(s) > MaxKeyBytes {
+		return invalid(field, "is %d bytes long, want at most %d", len(s), MaxKeyBytes)
+	}
+	return validText(field, s)
+}
+
+// validText refuses what a Postgres text column cannot hold.
+func validText(field, s string) error {
+	if i := strings.IndexByte(s, 0); i >= 0 {
+		return invalid(field, "has a NUL at byte %d, which Postgres text cannot hold", i)
+	}
+	if !utf8.ValidString(s) {
+		return invalid(field, "is not valid UTF-8")
+	}
+	return nil
+}

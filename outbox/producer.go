@@ -1,0 +1,96 @@
+package outbox
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Producer commits transactions that enqueue jobs and then wakes the dispatchers:
+// once for many commits, outside of them, so that producers never wait for one
+// another. It is safe for concurrent use. Make one for the process.
+type Producer struct {
+	pool *pgxpool.Pool
+	mode NotifyMode
+	wake *coalescer
+}
+
+// NewProducer makes a producer; mode "" is [NotifyCoalesced].
+func NewProducer(pool *pgxpool.Pool, mode NotifyMode) *Producer {
+	if mode == "" {
+		mode = NotifyCoalesced
+	}
+	return &Producer{pool: pool, mode: mode, wake: newCoalescer(pool)}
+}
+
+// InTx runs fn in a transaction and commits it if fn returns nil; otherwise it
+// rolls back and returns fn's error. Jobs enqueued through the transaction wake
+// dispatchers after the commit.
+func (p *Producer) InTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, p, fn)
+}
+
+// Begin starts a transaction like a pool does. Its Commit wakes dispatchers if
+// jobs were enqueued through it.
+func (p *Producer) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := p.pool.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &producerTx{Tx: tx, producer: p, enqueued: new(atomic.Bool)}, nil
+}
+
+// Enqueue is like the function [Enqueue] with the producer's notify mode: in a
+// transaction that the producer did not begin, coalesced means transactional.
+func (p *Producer) Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
+	return enqueue(ctx, db, args, opts, p.mode != NotifyOff && notifiesAtCommit(db))
+}
+
+// EnqueueMany is like the function [EnqueueMany] with the producer's notify mode.
+func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) ([]ID, error) {
+	return enqueueMany(ctx, db, requests, p.mode != NotifyOff && notifiesAtCommit(db))
+}
+
+// Flush waits until every wake-up that is due has been sent. Call it before the
+// process exits; without it a wake-up may be lost, and the poll covers that.
+func (p *Producer) Flush() { p.wake.flush() }
+
+// producerTx notices that jobs were enqueued through it or a savepoint of it.
+type producerTx struct {
+	pgx.Tx
+	producer  *Producer
+	enqueued  *atomic.Bool
+	savepoint bool
+}
+
+func (t *producerTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := t.Tx.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &producerTx{Tx: tx, producer: t.producer, enqueued: t.enqueued, savepoint: true}, nil
+}
+
+func (t *producerTx) Commit(ctx context.Context) error {
+	err := t.Tx.Commit(ctx)
+	if !t.savepoint && t.enqueued.Load() && err == nil {
+		t.producer.wake.wake()
+	}
+	return err
+}
+
+// notifiesAtCommit reports whether an enqueue through db has to carry its own
+// NOTIFY, and tells a producer's transaction that it has something to wake for.
+func notifiesAtCommit(db DB) bool {
+	tx, ok := db.(*producerTx)
+	if !ok {
+		return true
+	}
+	if tx.producer.mode == NotifyCoalesced {
+		tx.enqueued.Store(true)
+		return false
+	}
+	return tx.producer.mode == NotifyTransactional
+}

@@ -1,0 +1,86 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// SQL is what *sql.Tx, *sql.Conn and *sql.DB have in common.
+type SQL interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// FromSQL lets a database/sql transaction carry jobs:
+//
+//	outbox.Enqueue(ctx, outbox.FromSQL(tx), args, outbox.Options{})
+//
+// [EnqueueMany] sends arrays and needs pgx's own driver (pgx/v5/stdlib).
+func FromSQL(db SQL) DB { return sqlDB{db} }
+
+type sqlDB struct{ db SQL }
+
+func (s sqlDB) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
+	result, err := s.db.ExecContext(ctx, query, args...)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	n, err := result.RowsAffected()
+	return pgconn.NewCommandTag(fmt.Sprintf("EXECUTE %d", n)), err
+}
+
+func (s sqlDB) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
+	rows, err := s.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return sqlRows{rows}, nil
+}
+
+func (s sqlDB) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
+	return s.db.QueryRowContext(ctx, query, args...)
+}
+
+// sqlBeginner is a database/sql handle that several statements need a transaction on.
+type sqlBeginner interface {
+	inTx(ctx context.Context, do func(DB) error) error
+}
+
+func (s sqlDB) inTx(ctx context.Context, do func(DB) error) error {
+	db, ok := s.db.(interface {
+		BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+	})
+	if !ok {
+		return do(s) // a transaction already
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	if err := do(sqlDB{tx}); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// sqlRows shows *sql.Rows to code that was written for pgx.Rows.
+type sqlRows struct{ *sql.Rows }
+
+func (r sqlRows) Close()                                       { _ = r.Rows.Close() }
+func (r sqlRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (r sqlRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (r sqlRows) Values() ([]any, error) {
+	return nil, fmt.Errorf("values of database/sql rows: %w", errSQL)
+}
+func (r sqlRows) RawValues() [][]byte { return nil }
+func (r sqlRows) Conn() *pgx.Conn     { return nil }
+func (r sqlRows) TypeMap() *pgtype.Map { return nil }
+
+var errSQL = fmt.Errorf("not known here; use Scan")

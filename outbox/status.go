@@ -1,0 +1,68 @@
+package outbox
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Status is where a job stands. The database enforces the legal moves
+// (migrations/00002_legal_moves.sql), docs/states.md draws them; a test compares
+// the three.
+type Status string
+
+// Open statuses live in outbox.jobs.
+const (
+	Created  Status = "created"  // stored but held: not eligible until released
+	Pending  Status = "pending"  // eligible once run_at has come
+	Blocked  Status = "blocked"  // eligible, but its key is at its limit
+	Running  Status = "running"  // leased to one worker
+	Retrying Status = "retrying" // failed recoverably; eligible once run_at has come
+	Failed   Status = "failed"   // failed for good by the handler's word; waits for a person
+	Dead     Status = "dead"     // attempts exhausted, or it kept killing its workers; waits for a person
+)
+
+// Closed statuses live in outbox.history and never change.
+const (
+	Succeeded Status = "succeeded"
+	Cancelled Status = "cancelled"
+	Expired   Status = "expired"   // its deadline passed
+	Skipped   Status = "skipped"   // a depth policy replaced it
+	Stale     Status = "stale"     // a keyed job whose lease lapsed under the policy fail-stale
+	Dismissed Status = "dismissed" // a person put a dead letter away
+)
+
+// statuses is every status, in the order of the database's enum: open ones first.
+var statuses = []Status{
+	Created, Pending, Blocked, Running, Retrying, Failed, Dead,
+	Succeeded, Cancelled, Expired, Skipped, Stale, Dismissed,
+}
+
+// legalMoves is the state machine.
+var legalMoves = map[Status][]Status{
+	Created:  {Pending, Cancelled, Expired},
+	Pending:  {Running, Blocked, Cancelled, Expired, Skipped},
+	Blocked:  {Pending, Cancelled, Expired, Skipped},
+	Running:  {Succeeded, Retrying, Pending, Failed, Dead, Cancelled, Expired, Stale},
+	Retrying: {Running, Blocked, Cancelled, Expired, Skipped, Dead},
+	Failed:   {Pending, Dismissed},
+	Dead:     {Pending, Dismissed},
+}
+
+// Statuses returns every status, open ones first.
+func Statuses() []Status { return slices.Clone(statuses) }
+
+// ParseStatus reads a status as String writes it.
+func ParseStatus(s string) (Status, error) {
+	if slices.Contains(statuses, Status(s)) {
+		return Status(s), nil
+	}
+	return "", fmt.Errorf("status %q is unknown, want one of %v", s, statuses)
+}
+
+// Closed reports whether the job is finished for good and lives in the history.
+func (s Status) Closed() bool { return slices.Index(statuses, s) >= slices.Index(statuses, Succeeded) }
+
+// CanBecome reports whether the move from s to next is legal.
+func (s Status) CanBecome(next Status) bool { return slices.Contains(legalMoves[s], next) }
+
+func (s Status) String() string { return string(s) }

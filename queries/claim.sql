@@ -1,0 +1,78 @@
+-- name: ClaimJobs :many
+-- ClaimJobs leases up to @max_jobs due jobs of a queue to @worker, highest
+-- priority first, each priority from the position where it is told to start.
+-- Concurrent claimers skip each other's rows instead of waiting. The rows come
+-- back in no particular order.
+WITH due AS MATERIALIZED (
+    SELECT candidate.id
+    FROM (SELECT unnest(@priorities::smallint[])     AS priority,
+                 unnest(@from_run_at::timestamptz[]) AS run_at,
+                 unnest(@from_id::uuid[])            AS id) AS level
+    CROSS JOIN LATERAL (
+        -- One level's index range ends at now(), so that rows due tomorrow at a
+        -- high priority are never walked over.
+        SELECT jobs.id
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.priority = level.priority
+          AND jobs.status IN ('pending', 'retrying')
+          AND (jobs.run_at, jobs.id) >= (level.run_at, level.id)
+          AND jobs.run_at <= now()
+          AND jobs.kind = ANY (@kinds::text[])
+        ORDER BY jobs.run_at, jobs.id
+        LIMIT @max_jobs
+        FOR UPDATE SKIP LOCKED
+    ) AS candidate
+    WHERE NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = @queue AND queues.paused_at IS NOT NULL)
+    LIMIT @max_jobs
+)
+UPDATE outbox.jobs
+SET status           = 'running',
+    attempt          = jobs.attempt + 1,
+    epoch            = jobs.epoch + 1,
+    lease_owner      = @worker::text,
+    -- The database's clock is the only one that leases know; the claim may have
+    -- waited, so the lease runs from the moment of the write.
+    lease_expires_at = clock_timestamp() + @lease_ttl::interval,
+    started_at       = statement_timestamp()
+FROM due
+WHERE jobs.id = due.id
+RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
+    jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout,
+    jobs.run_at, jobs.created_at, jobs.started_at;
+
+-- name: SurveyLevels :many
+-- SurveyLevels tells when the next job of each known priority becomes due, and
+-- which priorities are in use between the known ones. It reads only the future
+-- end of a known priority and only the gaps between them, so that dead index
+-- entries of what was claimed long ago are never walked.
+(
+    SELECT known.priority::smallint AS priority, extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds
+    FROM (SELECT unnest(@priorities::smallint[]) AS priority) AS known
+    CROSS JOIN LATERAL (
+        SELECT jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.priority = known.priority
+          AND jobs.status IN ('pending', 'retrying')
+          AND jobs.run_at > now()
+        ORDER BY jobs.run_at
+        LIMIT 1
+    ) AS next_due
+)
+UNION ALL
+(
+    SELECT unknown.priority::smallint, extract(epoch FROM unknown.run_at - clock_timestamp())::double precision
+    FROM (SELECT unnest(@above::integer[]) AS above, unnest(@below::integer[]) AS below) AS gap
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.priority > gap.above
+          AND jobs.priority < gap.below
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority DESC
+        LIMIT 1
+    ) AS unknown
+)
+LIMIT 1000;

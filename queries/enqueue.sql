@@ -1,0 +1,94 @@
+-- name: EnqueueJob :exec
+-- EnqueueJob stores one job and, if asked, wakes the dispatchers when the
+-- caller's transaction commits: one statement, one round trip.
+WITH stored AS (
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
+    VALUES (@id, @tenant_id, @queue, @kind, @priority, @max_attempts,
+            coalesce(sqlc.narg('run_at')::timestamptz, statement_timestamp() + sqlc.narg('delay')::interval, statement_timestamp()),
+            sqlc.narg('timeout'), sqlc.narg('key'), @payload, @content_type, sqlc.narg('headers'))
+    RETURNING id
+)
+SELECT CASE WHEN @notify::boolean THEN pg_notify('outbox_jobs', '') END
+FROM stored;
+
+-- name: EnqueueJobOnce :many
+-- EnqueueJobOnce stores the job unless its idempotency key was used before; it
+-- returns its id only if it did. A concurrent producer of the same key is waited
+-- for: the key's row decides, and it is visible to the statement that follows.
+WITH first AS (
+    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
+    VALUES (@tenant_id, @kind, @idempotency_key, @id)
+    ON CONFLICT DO NOTHING
+    RETURNING job_id
+), stored AS (
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
+    SELECT first.job_id, @tenant_id::uuid, @queue::text, @kind::text, @priority::smallint, @max_attempts::integer,
+           coalesce(sqlc.narg('run_at')::timestamptz, statement_timestamp() + sqlc.narg('delay')::interval, statement_timestamp()),
+           sqlc.narg('timeout')::interval, sqlc.narg('job_key')::text, @payload::bytea, @content_type::text, sqlc.narg('headers')::jsonb
+    FROM first
+    RETURNING id
+)
+SELECT id, ((CASE WHEN @notify::boolean THEN pg_notify('outbox_jobs', '') END) IS NULL)::boolean AS silent
+FROM stored
+LIMIT 1;
+
+-- name: FindIdempotencyKey :many
+-- FindIdempotencyKey returns the job that used the key first.
+SELECT job_id
+FROM outbox.idempotency_keys
+WHERE tenant_id = @tenant_id
+  AND kind = @kind
+  AND key = @idempotency_key
+LIMIT 1;
+
+-- name: EnqueueJobs :exec
+-- EnqueueJobs stores many jobs at once. Jobs whose idempotency key was used
+-- before, here or earlier in the same call, are left out. Keys are taken in
+-- order, so that two calls with the same keys wait for each other instead of
+-- deadlocking.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[])                AS id,
+           unnest(@tenant_ids::uuid[])         AS tenant_id,
+           unnest(@queues::text[])             AS queue,
+           unnest(@kinds::text[])              AS kind,
+           unnest(@priorities::smallint[])     AS priority,
+           unnest(@max_attempts::integer[])    AS max_attempts,
+           unnest(@run_ats::timestamptz[])     AS run_at,
+           unnest(@delays::interval[])         AS delay,
+           unnest(@timeouts::interval[])       AS timeout,
+           nullif(unnest(@keys::text[]), '')   AS key,
+           unnest(@payloads::bytea[])          AS payload,
+           unnest(@content_types::text[])      AS content_type,
+           unnest(@headers::jsonb[])           AS headers,
+           nullif(unnest(@idempotency_keys::text[]), '') AS idempotency_key
+), first AS (
+    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
+    SELECT tenant_id, kind, idempotency_key, id
+    FROM input
+    WHERE idempotency_key IS NOT NULL
+    ORDER BY tenant_id, kind, idempotency_key, id
+    ON CONFLICT DO NOTHING
+    RETURNING job_id
+)
+INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
+SELECT id, tenant_id, queue, kind, priority, max_attempts,
+       coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
+       timeout, key, payload, content_type, headers
+FROM input
+WHERE idempotency_key IS NULL
+   OR id IN (SELECT job_id FROM first);
+
+-- name: FindIdempotencyKeys :many
+-- FindIdempotencyKeys returns, for each of the keys, the job that used it first.
+SELECT k.kind, k.key, k.tenant_id, k.job_id
+FROM outbox.idempotency_keys AS k
+JOIN (SELECT unnest(@tenant_ids::uuid[])       AS tenant_id,
+             unnest(@kinds::text[])            AS kind,
+             unnest(@idempotency_keys::text[]) AS key) AS input
+  ON k.tenant_id = input.tenant_id AND k.kind = input.kind AND k.key = input.key
+LIMIT sqlc.arg('max_keys');
+
+-- name: WakeDispatchers :exec
+-- WakeDispatchers notifies without waiting for the disk: a wake-up is a hint, and
+-- a lost one costs a poll interval.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify('outbox_jobs', '');

@@ -1,0 +1,33 @@
+-- name: ExtendLeases :many
+-- ExtendLeases prolongs the given leases and returns those that it did not
+-- prolong, with the reason: lost, or merely locked right now. A row is locked
+-- when the handler has called Complete and not committed yet; waiting for it
+-- would let every other lease of the batch lapse.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
+), ours AS MATERIALIZED (
+    SELECT jobs.id
+    FROM input
+    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    FOR UPDATE SKIP LOCKED
+), extended AS (
+    UPDATE outbox.jobs
+    SET lease_expires_at = clock_timestamp() + @lease_ttl::interval
+    FROM ours
+    WHERE jobs.id = ours.id
+    RETURNING jobs.id
+)
+SELECT input.id::uuid AS id,
+       NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = input.id AND jobs.epoch = input.epoch) AS lost
+FROM input
+WHERE input.id NOT IN (SELECT extended.id FROM extended)
+LIMIT 100000;
+
+-- name: GuardLease :execrows
+-- GuardLease locks the job's row if (id, epoch) still holds it: the caller's
+-- transaction can then commit only as the owner.
+SELECT 1
+FROM outbox.jobs
+WHERE id = @id
+  AND epoch = @epoch
+FOR UPDATE;

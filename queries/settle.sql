@@ -1,0 +1,57 @@
+-- name: SettleSucceeded :many
+-- SettleSucceeded moves finished jobs into the history and returns the ids that
+-- it moved; the others' leases were lost. (id, epoch) is the whole fence: it does
+-- not also ask for status = 'running', because with stale statistics that lets
+-- the planner walk the index of running jobs instead of the primary key.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
+), done AS (
+    DELETE FROM outbox.jobs
+    USING input
+    WHERE jobs.id = input.id
+      AND jobs.epoch = input.epoch
+    RETURNING jobs.*, (input).result AS result
+)
+INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, worker, result,
+    last_error_code, last_error_message)
+SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, lease_owner, result,
+    last_error_code, last_error_message
+FROM done
+RETURNING id;
+
+-- name: SettleUnfinished :many
+-- SettleUnfinished takes jobs out of running that are not done: retrying, failed
+-- and dead with the attempt recorded; pending (snoozed or interrupted) with the
+-- attempt given back. Each raises the epoch. A NULL delay leaves run_at alone.
+-- It returns the ids that it settled; the others' leases were lost.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[])                    AS id,
+           unnest(@epochs::bigint[])               AS epoch,
+           unnest(@statuses::text[])::outbox.job_status AS status,
+           unnest(@delays::interval[])             AS delay,
+           nullif(unnest(@error_codes::text[]), '')    AS error_code,
+           nullif(unnest(@error_messages::text[]), '') AS error_message,
+           nullif(unnest(@stacks::text[]), '')         AS stack
+), recorded AS (
+    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack)
+    SELECT jobs.id, jobs.epoch, jobs.attempt, jobs.lease_owner, jobs.started_at, input.error_code, coalesce(input.error_message, ''), input.stack
+    FROM input
+    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    WHERE input.error_code IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+UPDATE outbox.jobs
+SET status             = input.status,
+    epoch              = jobs.epoch + 1,
+    attempt            = CASE WHEN input.status = 'pending' THEN jobs.attempt - 1 ELSE jobs.attempt END,
+    run_at             = coalesce(statement_timestamp() + input.delay, jobs.run_at),
+    lease_owner        = NULL,
+    lease_expires_at   = NULL,
+    last_error_code    = coalesce(input.error_code, jobs.last_error_code),
+    last_error_message = coalesce(input.error_message, jobs.last_error_message)
+FROM input
+WHERE jobs.id = input.id
+  AND jobs.epoch = input.epoch
+RETURNING jobs.id;
