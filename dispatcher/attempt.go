@@ -22,25 +22,37 @@ type attempt struct {
 	took    time.Duration // by the handler
 
 	mu         sync.Mutex
-	leaseUntil time.Time // by our monotonic clock, earlier than the database's
-	lost       bool
+	leaseUntil time.Time               // by our monotonic clock, earlier than the database's
+	ended      error                   // why it may not run any longer: the lease is lost, or a shutdown cuts it off
 	cancel     context.CancelCauseFunc // of the running handler
 }
 
-func (q *queue) newAttempt(row *sqlgen.ClaimJobsRow, sent time.Time) *attempt {
-	job := &outbox.Claimed{
-		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Queue: q.name, Kind: row.Kind, Priority: int(row.Priority),
-		Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases), Epoch: row.Epoch,
-		Worker: q.config.Worker, RunAt: row.RunAt.Time, CreatedAt: row.CreatedAt.Time, StartedAt: row.StartedAt.Time,
-		ContentType: row.ContentType, Payload: row.Payload, RawHeaders: row.Headers,
+// newAttempts makes the attempts of a claim, in one piece of memory each.
+func (q *queue) newAttempts(rows []sqlgen.ClaimJobsRow, sent time.Time) []*attempt {
+	claimed := make([]*attempt, len(rows))
+	for i := range rows {
+		row := &rows[i]
+		both := &struct {
+			attempt attempt
+			job     outbox.Claimed
+		}{}
+		both.job = outbox.Claimed{
+			ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Queue: q.name, Kind: row.Kind, Priority: int(row.Priority),
+			Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases), Epoch: row.Epoch,
+			Worker: q.worker, RunAt: row.RunAt.Time, CreatedAt: row.CreatedAt.Time, StartedAt: row.StartedAt.Time,
+			ContentType: row.ContentType, Payload: row.Payload, RawHeaders: row.Headers,
+		}
+		if row.Key != nil {
+			both.job.Key = *row.Key
+		}
+		if t := row.Timeout; t.Valid {
+			both.job.Timeout = time.Duration(t.Microseconds)*time.Microsecond + time.Duration(t.Days)*24*time.Hour + time.Duration(t.Months)*30*24*time.Hour
+		}
+		both.attempt.job, both.attempt.queue, both.attempt.route = &both.job, q, q.routes[row.Kind]
+		both.attempt.claimed, both.attempt.leaseUntil = sent, sent.Add(q.leases.trust)
+		claimed[i] = &both.attempt
 	}
-	if row.Key != nil {
-		job.Key = *row.Key
-	}
-	if t := row.Timeout; t.Valid {
-		job.Timeout = time.Duration(t.Microseconds)*time.Microsecond + time.Duration(t.Days)*24*time.Hour + time.Duration(t.Months)*30*24*time.Hour
-	}
-	return &attempt{job: job, route: q.routes[row.Kind], queue: q, claimed: sent, leaseUntil: sent.Add(q.leases.trust)}
+	return claimed
 }
 
 // work runs attempts until the buffer is closed.
@@ -55,31 +67,38 @@ func (q *queue) work() {
 // run calls the handler and decides what becomes of the job.
 func (a *attempt) run() {
 	q := a.queue
-	jobCtx, cancel := context.WithCancelCause(q.jobs)
+	timeout := a.job.Timeout
+	if timeout <= 0 {
+		timeout = a.route.config.Timeout
+	}
+	started := time.Now()
+	ctx, cancel := context.WithCancelCause(q.jobs)
 	defer cancel(nil)
 	if !a.begin(cancel) {
 		a.outcome = outcome{status: outbox.Pending, keepDue: true}
 		return
 	}
-	timeout := a.job.Timeout
-	if timeout <= 0 {
-		timeout = a.route.config.Timeout
-	}
-	ctx, stop := context.WithTimeoutCause(jobCtx, timeout, ErrTimeout)
-	defer stop()
+	defer time.AfterFunc(timeout, func() { cancel(ErrTimeout) }).Stop()
 
-	started := time.Now()
 	a.route.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + started.Sub(a.claimed)).Seconds())
 	if q.log.Enabled(ctx, slog.LevelInfo) {
 		q.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.attrs("job_claimed")...)
 	}
-
-	a.err = call(ctx, a.route.handler, a.job)
+	a.err = call(attemptContext{ctx, started.Add(timeout)}, a.route.handler, a.job)
 	cause := causeOf(ctx)
 	a.took = time.Since(started)
 	a.route.counts.processing.Observe(a.took.Seconds())
 	a.outcome = decide(a.job, a.route.config.Retry, a.err, cause)
 }
+
+// attemptContext shows the deadline to what the handler calls. One context and a
+// timer cost half of what two nested contexts do, and every job pays it.
+type attemptContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c attemptContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // call turns a panic into an error with the stack. It is the one place where
 // panics are recovered: a handler's bug must not take the process, and every
@@ -93,23 +112,22 @@ func call(ctx context.Context, handler Handler, job *outbox.Claimed) (err error)
 	return handler(ctx, job)
 }
 
-// begin marks the handler as running, unless the lease was lost in the buffer.
+// begin marks the handler as running, unless the attempt was ended in the buffer.
 func (a *attempt) begin(cancel context.CancelCauseFunc) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.cancel = cancel
-	return !a.lost
+	return a.ended == nil
 }
 
-// lose ends the attempt's right to run: the handler's context ends with
-// [outbox.ErrLeaseLost] as the cause.
-func (a *attempt) lose() {
+// end takes the attempt's right to run: the handler's context ends with the cause.
+func (a *attempt) end(cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.lost {
-		a.lost = true
+	if a.ended == nil {
+		a.ended = cause
 		if a.cancel != nil {
-			a.cancel(outbox.ErrLeaseLost)
+			a.cancel(cause)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -23,7 +24,7 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	started := time.Now()
 	depth := q.scan.depth(started)
 	params := sqlgen.ClaimJobsParams{
-		Worker: q.config.Worker, LeaseTtl: interval(q.config.LeaseTTL),
+		Worker: q.worker, LeaseTtl: interval(q.config.LeaseTTL),
 		Queue: q.name, Kinds: q.kinds, MaxJobs: int32(room),
 	}
 	params.Priorities, params.FromRunAt, params.FromID = q.scan.from(depth)
@@ -41,10 +42,7 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 		return 0, fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", room, len(rows))
 	}
 
-	claimed := make([]*attempt, len(rows))
-	for i := range rows {
-		claimed[i] = q.newAttempt(&rows[i], started)
-	}
+	claimed := q.newAttempts(rows, started)
 	slices.SortFunc(claimed, byUrgency) // UPDATE … RETURNING promises no order
 	q.scan.note(depth, started, time.Now(), claimed)
 	q.metrics.claimBatch.Observe(float64(len(claimed)))
@@ -56,6 +54,23 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 		q.buffer <- a // never blocks: it is larger than room can be
 	}
 	return len(claimed), nil
+}
+
+// returnOrphans gives back what a failed claim may have leased: the statement can
+// have committed before its connection broke. Nothing else would know of these
+// jobs until their leases lapse. The queue's own loop calls it, so no claim of
+// this queue is under way, and the worker's name is this process's alone.
+func (q *queue) returnOrphans(ctx context.Context) error {
+	bound, cancel := bounded(ctx)
+	defer cancel()
+	n, err := q.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: q.name, Worker: q.worker, Held: q.leases.ids()})
+	if err != nil {
+		return fmt.Errorf("return the jobs of a claim that was cut off: %w", err)
+	}
+	if n > 0 {
+		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back", slog.String("queue", q.name), slog.Int64("jobs", n))
+	}
+	return nil
 }
 
 // survey tells how long to sleep when nothing due is left: until the next known

@@ -23,7 +23,7 @@ import (
 // Hearing, from a listener, to start jobs within milliseconds.
 type Config struct {
 	Queues map[string]QueueConfig // nil works the queue "default"
-	Worker string                 // who holds the leases; "" is host-pid-random. Only for people: the fence is the epoch
+	Worker string                 // who holds the leases; "" is host-pid. A random suffix is added, so names may repeat
 
 	// Wake says that there may be work. A receive is a hint; any number may be lost.
 	Wake <-chan struct{}
@@ -52,8 +52,7 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Worker == "" {
 		host, _ := os.Hostname()
-		id := outbox.NewID()
-		c.Worker = fmt.Sprintf("%.40s-%d-%x", cmp.Or(host, "host"), os.Getpid(), id[12:])
+		c.Worker = fmt.Sprintf("%.40s-%d", cmp.Or(host, "host"), os.Getpid())
 	}
 	c.PollInterval = cmp.Or(c.PollInterval, 30*time.Second)
 	c.DeafPollInterval = cmp.Or(c.DeafPollInterval, min(2*time.Second, c.PollInterval))
@@ -98,6 +97,7 @@ func (c Config) validate() error {
 type Dispatcher struct {
 	config  Config
 	user    *pgxpool.Pool // reset on failover, together with our own
+	worker  string        // config.Worker and a suffix that no other process has
 	kinds   []string
 	routes  map[string]*route
 	metrics *metrics
@@ -108,11 +108,11 @@ type Dispatcher struct {
 	db      *sqlgen.Queries
 	queues  []*queue
 	leases  *leases
-	settled chan *attempt // finished attempts on their way to the settlers
-	jobs    context.Context
-	cutJobs context.CancelCauseFunc
+	settled chan *attempt   // finished attempts on their way to the settlers
+	jobs    context.Context // what handlers' contexts come from: ctx's values without its end
 
 	started  atomic.Bool
+	cut      atomic.Bool // the grace period is over
 	returned atomic.Bool // jobs were given back: tell the other processes
 	health   health
 }
@@ -126,8 +126,10 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
+	suffix := outbox.NewID()
 	d := &Dispatcher{
 		config: config,
+		worker: fmt.Sprintf("%.80s-%x", config.Worker, suffix[12:]),
 		user:   pool,
 		kinds:  mux.Kinds(),
 		routes: mux.build(KindConfig{Timeout: config.Timeout, Retry: config.Retry}),
@@ -135,13 +137,13 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	}
 	d.metrics = newMetrics(config.Registerer)
 	for kind, r := range d.routes {
-		r.counts = d.metrics.forKind(kind, config.Worker)
+		r.counts = d.metrics.forKind(kind, d.worker)
 	}
 	return d, nil
 }
 
 // Worker is the name under which this dispatcher holds leases.
-func (d *Dispatcher) Worker() string { return d.config.Worker }
+func (d *Dispatcher) Worker() string { return d.worker }
 
 // Ready returns nil while the database answers claims, and otherwise what is wrong.
 func (d *Dispatcher) Ready() error {
@@ -154,7 +156,8 @@ func (d *Dispatcher) Ready() error {
 // Run works until ctx ends; then it stops claiming, gives back what had not
 // started, lets running jobs finish for the grace period, cuts those that are left
 // with the cause [ErrShutdown], and returns nil once every outcome is stored. It
-// may be called once. It returns early only for an error that a retry cannot mend.
+// may be called once. It returns an error if handlers ignore that they were cut
+// off; a database that is away is not one.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.started.Swap(true) {
 		return errors.New("dispatcher: Run was called before")
@@ -165,28 +168,31 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 	defer pool.Close()
 	d.pool, d.db = pool, sqlgen.New(pool)
-	d.jobs, d.cutJobs = context.WithCancelCause(context.WithoutCancel(ctx))
-	defer d.cutJobs(nil)
+	d.jobs = context.WithoutCancel(ctx)
 	d.leases = newLeases(d)
 	d.settled = make(chan *attempt, settleBatch*2)
 	for name, config := range d.config.Queues {
 		d.queues = append(d.queues, newQueue(d, name, config))
 	}
-	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", d.config.Worker), slog.Any("kinds", d.kinds))
+	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", d.worker), slog.Any("kinds", d.kinds))
 
-	d.work(ctx)
+	err = d.work(ctx)
 	if d.returned.Load() {
 		bound, cancel := bounded(context.WithoutCancel(ctx))
 		defer cancel()
 		_ = d.db.WakeDispatchers(bound) // a hint: the poll covers a lost one
 	}
-	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher stopped", slog.String("worker", d.config.Worker))
-	return nil
+	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher stopped", slog.String("worker", d.worker))
+	return err
 }
 
+// abandonAfter is how long handlers have to return once they were cut off.
+const abandonAfter = 5 * time.Second
+
 // work runs every goroutine of the dispatcher and returns when all have ended:
-// first the claiming ones, then the workers, then leases and settlement.
-func (d *Dispatcher) work(ctx context.Context) {
+// first the claiming ones, then the workers, then leases and settlement. Handlers
+// that ignore the end of their context are left behind.
+func (d *Dispatcher) work(ctx context.Context) error {
 	var claiming, working, settling sync.WaitGroup
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
@@ -203,25 +209,39 @@ func (d *Dispatcher) work(ctx context.Context) {
 		}
 	}
 
+	<-ctx.Done()
+	// From here on the grace period runs, for the handlers and for storing what
+	// they did.
+	abandoned := make(chan struct{})
+	grace := time.AfterFunc(max(d.config.GracePeriod, 0), d.cutOff)
+	defer grace.Stop()
+	last := time.AfterFunc(max(d.config.GracePeriod, 0)+abandonAfter, func() { close(abandoned) })
+	defer last.Stop()
 	claiming.Wait()
 	for _, q := range d.queues {
 		q.giveBackBuffered()
 		close(q.buffer)
 	}
-	d.drain(&working)
+	finished := make(chan struct{})
+	go func() { working.Wait(); close(finished) }()
+	select {
+	case <-finished:
+	case <-abandoned:
+		return fmt.Errorf("dispatcher: %d handlers did not return %s after they were cut off; their leases lapse", d.leases.count(), abandonAfter)
+	}
 	endAfterJobs()
 	close(d.settled)
 	settling.Wait()
+	return nil
 }
 
-// drain waits for the running jobs; after the grace period it cuts them.
-func (d *Dispatcher) drain(working *sync.WaitGroup) {
-	cut := time.AfterFunc(max(d.config.GracePeriod, 0), func() {
-		d.log.LogAttrs(d.jobs, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", d.leases.count()))
-		d.cutJobs(ErrShutdown)
-	})
-	defer cut.Stop()
-	working.Wait()
+// cutOff ends the grace period: handlers that still run are told to stop.
+func (d *Dispatcher) cutOff() {
+	d.cut.Store(true)
+	if n := d.leases.count(); n > 0 {
+		d.log.LogAttrs(d.jobs, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", n))
+	}
+	d.leases.cut()
 }
 
 // fanOut passes each wake-up on to every queue.

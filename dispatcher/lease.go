@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // leases knows every job that this process holds, and keeps the leases of those
@@ -46,6 +47,26 @@ func (l *leases) remove(attempts []*attempt) {
 	}
 }
 
+// ids names every held job.
+func (l *leases) ids() []pgtype.UUID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ids := make([]pgtype.UUID, 0, len(l.held))
+	for a := range l.held {
+		ids = append(ids, pgID(a.job.ID))
+	}
+	return ids
+}
+
+// cut ends every attempt because of a shutdown.
+func (l *leases) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for a := range l.held {
+		a.end(ErrShutdown)
+	}
+}
+
 func (l *leases) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +98,7 @@ func (l *leases) due(now time.Time) []*attempt {
 	var due []*attempt
 	third := l.trust - l.config.LeaseTTL/3
 	for a := range l.held {
-		if a.leaseUntil.Sub(now) <= third && !a.lost {
+		if a.leaseUntil.Sub(now) <= third && a.ended == nil {
 			due = append(due, a)
 		}
 	}
@@ -126,7 +147,7 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 			}
 			a.leaseUntil = sent.Add(l.trust)
 		case !ours:
-			a.lose()
+			a.end(outbox.ErrLeaseLost)
 		}
 	}
 	l.mu.Unlock()
@@ -142,7 +163,7 @@ func (l *leases) dropLapsed(now time.Time) {
 	defer l.mu.Unlock()
 	for a := range l.held {
 		if now.After(a.leaseUntil) {
-			a.lose()
+			a.end(outbox.ErrLeaseLost)
 		}
 	}
 }

@@ -102,7 +102,9 @@ func (q *queue) claimUntil(ctx context.Context) {
 			if retry.Wait(ctx) != nil {
 				return
 			}
-			next, err = q.drain(ctx)
+			if err = q.returnOrphans(ctx); err == nil {
+				next, err = q.drain(ctx)
+			}
 		}
 		retry.Reset()
 		wait.Reset(next)

@@ -10,8 +10,9 @@ import (
 )
 
 // report counts and logs what a settling statement did. What it did not match had
-// lost its lease, unless the handler's own transaction had completed the job.
-func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID) {
+// lost its lease, unless the handler's own transaction had completed the job, or
+// an earlier try had committed before its connection broke.
+func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
 	if len(stored) == len(batch) {
 		for _, a := range batch {
 			d.reportStored(a)
@@ -29,6 +30,9 @@ func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID) {
 		case a.err == nil && a.job.Completed():
 			a.outcome = outcome{status: outbox.Succeeded}
 			d.reportStored(a)
+		case retried:
+			d.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
+				a.attrs("lease_unknown", slog.String("outcome", a.outcome.status.String()))...)
 		default:
 			d.metrics.leasesLost.Inc()
 			d.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",

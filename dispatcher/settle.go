@@ -74,7 +74,7 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 		cancel()
 		if err == nil {
 			d.health.set(nil)
-			d.report(batch, stored)
+			d.report(batch, stored, tries > 1)
 			return
 		}
 		d.noteError(err)
@@ -87,7 +87,7 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 			}
 			return
 		}
-		if d.jobs.Err() != nil && tries >= 3 { // shutting down, the grace period is over: the leases lapse
+		if d.cut.Load() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
 			d.log.LogAttrs(ctx, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(batch)))
 			return
 		}

@@ -76,3 +76,17 @@ UNION ALL
     ) AS unknown
 )
 LIMIT 1000;
+
+-- name: ReturnOrphans :execrows
+-- ReturnOrphans gives back the jobs of a queue that @worker holds without knowing
+-- it: their claim was cut off after it had committed. No attempt is spent.
+UPDATE outbox.jobs
+SET status           = 'pending',
+    epoch            = epoch + 1,
+    attempt          = attempt - 1,
+    lease_owner      = NULL,
+    lease_expires_at = NULL
+WHERE status = 'running'
+  AND queue = @queue
+  AND lease_owner = @worker::text
+  AND id <> ALL (@held::uuid[]);

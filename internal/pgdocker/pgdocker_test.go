@@ -1,0 +1,72 @@
+package pgdocker
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// TestMain can also play a program that wants a container and prints why it
+// got none: testcontainers looks for an engine once per process.
+func TestMain(m *testing.M) {
+	if os.Getenv("PGDOCKER_TEST_WANT") == "" {
+		os.Exit(m.Run())
+	}
+	_, stop, err := Start(context.Background(), "", nil)
+	if err == nil {
+		stop()
+	}
+	fmt.Println("got:", err)
+}
+
+func TestStartFailsSoonWhenTheEngineHangs(t *testing.T) {
+	hung, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close()
+	program := exec.CommandContext(t.Context(), os.Args[0])
+	program.Env = append(os.Environ(), "PGDOCKER_TEST_WANT=1", "HOME="+t.TempDir(), "DOCKER_HOST=tcp://"+hung.Addr().String())
+	begin := time.Now()
+	out, err := program.CombinedOutput()
+	if took := time.Since(begin); took > engineTimeout+5*time.Second {
+		t.Errorf("Start took %s with an engine that hangs, want about %s", took, engineTimeout)
+	}
+	if got, want := string(out), "got: no engine answers"; err != nil || !strings.HasPrefix(got, want) {
+		t.Errorf("output = %q, %v, want %q …", got, err, want)
+	}
+}
+
+// TestStartRunsAServer needs an engine. Where there is none, that is a pass of
+// the other half of the promise: an error, soon.
+func TestStartRunsAServer(t *testing.T) {
+	begin := time.Now()
+	url, stop, err := Start(t.Context(), "", map[string]string{"max_connections": "37"})
+	if err != nil && engine(t.Context()) != nil {
+		if took := time.Since(begin); took > engineTimeout+time.Second {
+			t.Errorf("Start took %s to find no engine, want at most about %s", took, engineTimeout)
+		}
+		t.Log("no container was started, for want of an engine: ", err)
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var got string
+	if err := conn.QueryRow(t.Context(), "SHOW max_connections").Scan(&got); err != nil || got != "37" {
+		t.Errorf("max_connections = %q, %v, want 37", got, err)
+	}
+}

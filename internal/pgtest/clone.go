@@ -1,0 +1,110 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+)
+
+// cleanupTimeout bounds everything that is done to a database after its test.
+const cleanupTimeout = time.Minute
+
+var clones atomic.Int64
+
+// clone makes a database from a template and drops it when the test is over.
+func clone(t testing.TB, server, template string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	name, err := createClone(ctx, server, template)
+	if err != nil {
+		t.Fatalf("clone database %s: %v", template, err)
+	}
+	url, err := pgdev.WithDatabase(server, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { finish(t, server, name, url) })
+	return url
+}
+
+func createClone(ctx context.Context, server, template string) (string, error) {
+	conn, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for {
+		name := fmt.Sprintf("t_%d_%d", os.Getpid(), clones.Add(1))
+		_, err := conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P04" {
+			continue // left on a shared server by an earlier process of the same number
+		}
+		return name, err
+	}
+}
+
+// finish checks a database after its test and drops it. Dropping is not forced,
+// so that a connection that the test leaked is found: Postgres waits five
+// seconds for one that is just closing.
+func finish(t testing.TB, server, name, url string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+
+	violations, err := checkInvariants(ctx, url)
+	if err != nil {
+		t.Errorf("check the database after the test: %v", err)
+	}
+	for _, v := range violations {
+		t.Errorf("invariant broken: %s", v)
+	}
+	if t.Failed() && os.Getenv("PGTEST_KEEP") == "1" {
+		t.Logf("kept for you: psql '%s'", url)
+		if os.Getenv(serverVariable) == "" {
+			t.Logf("(it ends with this test binary; to look at it afterwards run the tests under internal/pgtest/withserver, or set %s)", serverVariable)
+		}
+		return
+	}
+	if err := drop(ctx, server, name); err != nil {
+		t.Errorf("drop the test's database: %v", err)
+	}
+}
+
+func drop(ctx context.Context, server, name string) error {
+	conn, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_, err = conn.Exec(ctx, "DROP DATABASE "+name)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55006" {
+		return err
+	}
+	leaked := sessions(ctx, conn, name)
+	_, forced := conn.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+	return errors.Join(fmt.Errorf("the test leaked connections:%s", leaked), forced)
+}
+
+// sessions describes who is connected to a database, for a person to recognise.
+func sessions(ctx context.Context, conn *pgx.Conn, database string) string {
+	rows, _ := conn.Query(ctx, `
+		SELECT format(E'\n    %s, %s for %s: %s', application_name, state, date_trunc('ms', now() - state_change), left(query, 200))
+		FROM pg_stat_activity
+		WHERE datname = $1`, database)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return " " + err.Error()
+	}
+	return strings.Join(lines, "")
+}

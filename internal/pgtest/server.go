@@ -1,0 +1,73 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/internal/pgdocker"
+)
+
+// serverVariable names a running server for all test binaries.
+const serverVariable = "POSTHASTE_TEST_DATABASE_URL"
+
+// startTimeout includes fetching a Postgres.
+const startTimeout = 5 * time.Minute
+
+// started is this binary's own server, once there is one.
+var started struct {
+	sync.Mutex
+	server *pgdev.Server
+	err    error
+}
+
+// serverURL is the maintenance database of the server that this binary uses.
+func serverURL(t testing.TB) string {
+	t.Helper()
+	if url := os.Getenv(serverVariable); url != "" {
+		return url
+	}
+	started.Lock()
+	defer started.Unlock()
+	if started.server == nil && started.err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		started.server, started.err = StartServer(ctx)
+	}
+	if started.err != nil {
+		t.Fatal(started.err)
+	}
+	return started.server.URL()
+}
+
+// StartServer starts a server of the kind that tests use: fast, not durable, of
+// the major version in the variable PG. Tests themselves call [New] or [URL].
+func StartServer(ctx context.Context) (*pgdev.Server, error) {
+	server, err := pgdev.Start(ctx, pgdev.Options{
+		Major:  os.Getenv("PG"),
+		Fast:   true,
+		Docker: pgdocker.Start,
+		Log:    os.Stderr,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tests need a Postgres (for tests the variable is %s, not DATABASE_URL): %w", serverVariable, err)
+	}
+	return server, nil
+}
+
+// stopServer ends the server if this binary started one.
+func stopServer() {
+	started.Lock()
+	defer started.Unlock()
+	if started.server == nil {
+		return
+	}
+	if err := started.server.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "pgtest: stop the server:", err)
+	}
+	started.server = nil
+}
