@@ -2,12 +2,15 @@ package dispatcher
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -27,33 +30,43 @@ type attempt struct {
 	cancel     context.CancelCauseFunc // of the running handler
 }
 
-// newAttempts makes the attempts of a claim, in one piece of memory each.
-func (q *queue) newAttempts(rows []sqlgen.ClaimJobsRow, sent time.Time) []*attempt {
-	claimed := make([]*attempt, len(rows))
-	for i := range rows {
-		row := &rows[i]
-		both := &struct {
-			attempt attempt
-			job     outbox.Claimed
-		}{}
-		both.job = outbox.Claimed{
-			ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Queue: q.name, Kind: row.Kind, Priority: int(row.Priority),
-			Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases), Epoch: row.Epoch,
-			Worker: q.worker, RunAt: row.RunAt.Time, CreatedAt: row.CreatedAt.Time, StartedAt: row.StartedAt.Time,
-			ContentType: row.ContentType, Payload: row.Payload, RawHeaders: row.Headers,
-		}
-		if row.Key != nil {
-			both.job.Key = *row.Key
-		}
-		if t := row.Timeout; t.Valid {
-			both.job.Timeout = time.Duration(t.Microseconds)*time.Microsecond + time.Duration(t.Days)*24*time.Hour + time.Duration(t.Months)*30*24*time.Hour
-		}
-		both.attempt.job, both.attempt.queue, both.attempt.route = &both.job, q, q.routes[row.Kind]
-		both.attempt.claimed, both.attempt.leaseUntil = sent, sent.Add(q.leases.trust)
-		claimed[i] = &both.attempt
+// readAttempt makes an attempt from a row of ClaimJobs. It reads into the final
+// place and keeps no copy of names that are known: this runs for every job.
+func (q *queue) readAttempt(rows pgx.Rows, sent time.Time) (*attempt, error) {
+	both := &struct { // one piece of memory
+		attempt attempt
+		job     outbox.Claimed
+	}{}
+	a, job := &both.attempt, &both.job
+	var kind, contentType pgtype.DriverBytes // the driver's memory, valid until the next row
+	var key *string
+	var timeout pgtype.Interval
+	err := rows.Scan(&job.ID, &job.Tenant, &kind, &job.Priority, &job.Attempt, &job.MaxAttempts, &job.LostLeases,
+		&job.Epoch, &key, &job.Payload, &contentType, &job.RawHeaders, &timeout,
+		&job.RunAt, &job.CreatedAt, &job.StartedAt)
+	if err != nil {
+		return nil, err
 	}
-	return claimed
+	a.route = q.routes[string(kind)]
+	if a.route == nil {
+		return nil, fmt.Errorf("kind %q has no handler and was not asked for", kind)
+	}
+	job.Kind, job.Queue, job.Worker = a.route.kind, q.name, q.worker
+	if job.ContentType = contentJSON; string(contentType) != contentJSON {
+		job.ContentType = string(contentType)
+	}
+	if key != nil {
+		job.Key = *key
+	}
+	if timeout.Valid {
+		job.Timeout = time.Duration(timeout.Microseconds)*time.Microsecond +
+			time.Duration(timeout.Days)*24*time.Hour + time.Duration(timeout.Months)*30*24*time.Hour
+	}
+	a.job, a.queue, a.claimed, a.leaseUntil = job, q, sent, sent.Add(q.leases.trust)
+	return a, nil
 }
+
+const contentJSON = "application/json"
 
 // work runs attempts until the buffer is closed.
 func (q *queue) work() {

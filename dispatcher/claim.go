@@ -23,26 +23,32 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	}
 	started := time.Now()
 	depth := q.scan.depth(started)
-	params := sqlgen.ClaimJobsParams{
-		Worker: q.worker, LeaseTtl: interval(q.config.LeaseTTL),
-		Queue: q.name, Kinds: q.kinds, MaxJobs: int32(room),
-	}
-	params.Priorities, params.FromRunAt, params.FromID = q.scan.from(depth)
+	priorities, fromRunAt, fromID := q.scan.from(depth)
 
 	// A claim that is cut off may have committed: its jobs would wait for their
 	// leases to lapse. So a stop lets the statement finish.
 	bound, cancel := bounded(context.WithoutCancel(ctx))
-	rows, err := q.db.ClaimJobs(bound, params)
-	cancel()
-	if err != nil {
+	defer cancel()
+	rows, _ := q.pool.Query(bound, sqlgen.ClaimJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
+		priorities, fromRunAt, fromID, q.name, q.kinds, int32(room))
+	claimed := make([]*attempt, 0, room)
+	for rows.Next() {
+		a, err := q.readAttempt(rows, started)
+		if err != nil {
+			rows.Close()
+			return 0, fmt.Errorf("claim %d jobs: %w", room, err)
+		}
+		claimed = append(claimed, a)
+	}
+	if err := rows.Err(); err != nil {
+		q.scan.charge(depth, started, time.Now()) // a full scan that never ends must not be all that is tried
 		return 0, fmt.Errorf("claim %d jobs: %w", room, err)
 	}
-	q.health.set(nil)
-	if len(rows) > room {
-		return 0, fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", room, len(rows))
+	if len(claimed) > room {
+		return 0, fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", room, len(claimed))
 	}
+	q.health.set(nil)
 
-	claimed := q.newAttempts(rows, started)
 	slices.SortFunc(claimed, byUrgency) // UPDATE … RETURNING promises no order
 	q.scan.note(depth, started, time.Now(), claimed)
 	q.metrics.claimBatch.Observe(float64(len(claimed)))

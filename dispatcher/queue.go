@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -130,6 +131,9 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		}
 		if n == room && !q.scan.surveyDue() {
 			continue
+		}
+		if n > 0 {
+			runtime.Gosched() // handlers first: the next statement would keep this thread for its 50 µs
 		}
 		if n < room && len(q.wake) > 0 && !q.scan.surveyDue() {
 			<-q.wake

@@ -87,6 +87,14 @@ func (s *scan) from(d depth) (priorities []int16, runAts []pgtype.Timestamptz, i
 	return priorities, runAts, ids
 }
 
+// charge records a claim that failed: had it been too wide for its deadline, the
+// next ones look less far.
+func (s *scan) charge(d depth, started, now time.Time) {
+	if took := now.Sub(started); d < near && took > freeExcess {
+		s.paid[d] = now.Add(budget * took)
+	}
+}
+
 // note records what a claim of the given depth cost and how far it came.
 // Candidates must be in claim order: highest priority first, then by position.
 func (s *scan) note(d depth, started, now time.Time, claimed []*attempt) {

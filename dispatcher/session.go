@@ -66,6 +66,7 @@ func prepareSession(ctx context.Context, conn *pgx.Conn) error {
 		SET enable_hashjoin = off;
 		SET enable_mergejoin = off;
 		SET jit = off;
+		SET plan_cache_mode = force_generic_plan;
 		SET statement_timeout = '10s';
 		SET lock_timeout = '2s';
 		SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`)

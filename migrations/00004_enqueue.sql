@@ -37,27 +37,43 @@ CREATE FUNCTION outbox.enqueue(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    new_id   uuid := outbox.uuid_v7();
-    first_id uuid;
+    name_rule CONSTANT text := '^[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}$';
+    bytes     bytea := convert_to(payload::text, 'UTF8');
+    mistakes  text;
+    new_id    uuid := outbox.uuid_v7();
+    first_id  uuid;
 BEGIN
-    IF kind IS NULL OR kind !~ '^[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}$' THEN
-        RAISE EXCEPTION 'outbox.enqueue: kind % must be 1 to 128 letters, digits, or _ . : / -, starting with a letter or digit', quote_nullable(kind)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF queue IS NULL OR queue !~ '^[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}$' THEN
-        RAISE EXCEPTION 'outbox.enqueue: queue % must be 1 to 128 letters, digits, or _ . : / -, starting with a letter or digit', quote_nullable(queue)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF payload IS NULL THEN
-        RAISE EXCEPTION 'outbox.enqueue: payload is NULL; pass ''null''::jsonb for a JSON null'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF run_at IS NOT NULL AND delay IS NOT NULL THEN
-        RAISE EXCEPTION 'outbox.enqueue: run_at and delay exclude each other'
-            USING ERRCODE = 'invalid_parameter_value';
+    -- The rules of package outbox: every mistake is said at once.
+    mistakes := concat_ws('; ',
+        CASE WHEN (kind ~ name_rule) IS NOT TRUE THEN
+            format('kind %s must be 1 to 128 letters, digits, or _ . : / -, first a letter or digit', quote_nullable(left(kind, 200))) END,
+        CASE WHEN (queue ~ name_rule) IS NOT TRUE THEN
+            format('queue %s must be 1 to 128 letters, digits, or _ . : / -, first a letter or digit', quote_nullable(left(queue, 200))) END,
+        CASE WHEN payload IS NULL THEN 'payload is NULL; pass ''null''::jsonb for a JSON null' END,
+        CASE WHEN octet_length(bytes) > 4194304 THEN
+            format('payload is %s bytes, want at most 4194304; store large data elsewhere and enqueue a reference', octet_length(bytes)) END,
+        CASE WHEN (priority BETWEEN -32768 AND 32767) IS NOT TRUE THEN
+            format('priority is %s, want -32768 to 32767', coalesce(priority::text, 'NULL')) END,
+        CASE WHEN run_at IS NOT NULL AND delay IS NOT NULL THEN 'run_at and delay exclude each other' END,
+        CASE WHEN run_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' THEN
+            format('run_at is %s, want the year 1970 to 9999', run_at) END,
+        CASE WHEN delay NOT BETWEEN '0' AND '36500 days' THEN format('delay is %s, want 0 to 100 years', delay) END,
+        CASE WHEN (max_attempts BETWEEN 1 AND 32767) IS NOT TRUE THEN
+            format('max_attempts is %s, want 1 to 32767', coalesce(max_attempts::text, 'NULL')) END,
+        CASE WHEN timeout NOT BETWEEN '0' AND '36500 days' THEN format('timeout is %s, want 0 to 100 years', timeout) END,
+        CASE WHEN octet_length(key) > 512 THEN format('key is %s bytes long, want at most 512', octet_length(key)) END,
+        CASE WHEN octet_length(idempotency_key) > 512 THEN
+            format('idempotency_key is %s bytes long, want at most 512', octet_length(idempotency_key)) END,
+        CASE WHEN jsonb_typeof(headers) <> 'object' OR jsonb_path_exists(headers, 'strict $.* ? (@.type() != "string")', '{}', true) THEN
+            'headers must be a JSON object of strings' END,
+        CASE WHEN octet_length(headers::text) > 65536 THEN
+            format('headers are %s bytes as JSON, want at most 65536', octet_length(headers::text)) END,
+        CASE WHEN tenant_id IS NULL THEN 'tenant_id is NULL' END);
+    IF mistakes <> '' THEN
+        RAISE EXCEPTION 'outbox.enqueue: %', mistakes USING ERRCODE = 'invalid_parameter_value';
     END IF;
 
-    IF idempotency_key IS NOT NULL THEN
+    IF idempotency_key <> '' THEN -- neither '' nor NULL is a key
         LOOP
             -- The insert waits for a concurrent producer of the same key; the look-up
             -- is a statement of its own, so that it sees what that one committed.
@@ -76,7 +92,7 @@ BEGIN
     INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, run_at, max_attempts, timeout, key, payload, headers)
     VALUES (new_id, tenant_id, queue, kind, priority::smallint,
             coalesce(run_at, statement_timestamp() + coalesce(delay, interval '0')),
-            max_attempts, timeout, key, convert_to(payload::text, 'UTF8'), headers);
+            max_attempts, timeout, nullif(key, ''), bytes, headers);
     IF notify THEN
         PERFORM pg_notify('outbox_jobs', '');
     END IF;

@@ -24,12 +24,17 @@ const contentJSON = "application/json"
 
 // encode returns what is stored of args.
 func encode(args Args) (payload []byte, contentType string, err error) {
-	if raw, ok := args.(Raw); ok {
-		payload, contentType, err = raw.encode()
-	} else {
+	switch args := args.(type) {
+	case Raw:
+		payload, contentType, err = args.encode()
+	case *Raw:
+		payload, contentType, err = args.encode()
+	default:
 		contentType = contentJSON
 		if payload, err = json.Marshal(args); err != nil {
 			err = invalid("Args", "cannot be encoded as JSON: %v", err)
+		} else if !utf8.Valid(payload) { // a json.RawMessage or MarshalJSON is not checked for it
+			err = invalid("Args", "are not valid UTF-8 as JSON")
 		}
 	}
 	if err == nil && len(payload) > MaxPayloadBytes {

@@ -1,9 +1,12 @@
 package outbox
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,8 +28,7 @@ const (
 // order of the requests. Every request is validated before anything is sent; the
 // error names the first bad one by its index. It costs one round trip (COPY) when
 // db is of pgx, no request has a Delay or an IdempotencyKey and all or none have
-// a RunAt, else one for
-// every 5 000 jobs. Jobs whose idempotency key was used before are left out and
+// a RunAt, else one for every 5 000 jobs. Jobs whose idempotency key was used before are left out and
 // answer with the first job's id.
 //
 // Given a transaction of pgx, it runs in a savepoint: after an error the
@@ -92,9 +94,7 @@ func atomically(ctx context.Context, db DB, notify bool, do func(DB) error) erro
 
 // copyJobs sends only the columns that some job needs; the others take their defaults.
 func copyJobs(ctx context.Context, db copier, rows []sqlgen.EnqueueJobParams) error {
-	columns := slices.DeleteFunc(slices.Clone(copyColumns), func(c copyColumn) bool {
-		return c.isDefault != nil && !slices.ContainsFunc(rows, func(r sqlgen.EnqueueJobParams) bool { return !c.isDefault(&r) })
-	})
+	columns := slices.DeleteFunc(slices.Clone(copyColumns), func(c copyColumn) bool { return c.isDefaultIn(rows) })
 	names := make([]string, len(columns))
 	for i, c := range columns {
 		names[i] = c.name
@@ -120,6 +120,20 @@ type copyColumn struct {
 	isDefault func(*sqlgen.EnqueueJobParams) bool // nil: always sent
 }
 
+// isDefaultIn reports whether every row leaves the column to its default. Rows
+// are large: they are looked at in place.
+func (c copyColumn) isDefaultIn(rows []row) bool {
+	if c.isDefault == nil {
+		return false
+	}
+	for i := range rows {
+		if !c.isDefault(&rows[i]) {
+			return false
+		}
+	}
+	return true
+}
+
 type row = sqlgen.EnqueueJobParams
 
 // A column that some job sets is sent for all of them, so its value must be right
@@ -141,18 +155,42 @@ var copyColumns = []copyColumn{
 }
 
 func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID) error {
-	for start := 0; start < len(rows); start += chunkSize {
-		end := min(start+chunkSize, len(rows))
-		if err := q.EnqueueJobs(ctx, arrays(requests[start:end], rows[start:end])); err != nil {
+	for chunk := range slices.Chunk(insertOrder(requests, rows), chunkSize) {
+		if err := q.EnqueueJobs(ctx, arrays(requests, rows, chunk)); err != nil {
 			return err
 		}
 	}
 	return findFirst(ctx, q, requests, rows, ids)
 }
 
-func arrays(requests []Request, rows []row) sqlgen.EnqueueJobsParams {
+// insertOrder is the indexes of the requests, those with an idempotency key by
+// their key: each statement takes its keys in the order of their bytes, and so
+// have all statements of one call to, or two calls with the same keys deadlock.
+// Of requests with the same key, the first stays first.
+func insertOrder(requests []Request, rows []row) []int {
+	order := make([]int, len(rows))
+	for i := range order {
+		order[i] = i
+	}
+	if len(rows) > chunkSize {
+		slices.SortStableFunc(order, func(a, b int) int {
+			keyA, keyB := requests[a].Options.IdempotencyKey, requests[b].Options.IdempotencyKey
+			if keyA == "" || keyB == "" {
+				return cmp.Compare(len(keyA), len(keyB)) // those without one come first, as they were
+			}
+			return cmp.Or(
+				bytes.Compare(rows[a].TenantID.Bytes[:], rows[b].TenantID.Bytes[:]),
+				strings.Compare(rows[a].Kind, rows[b].Kind),
+				strings.Compare(keyA, keyB))
+		})
+	}
+	return order
+}
+
+func arrays(requests []Request, rows []row, chunk []int) sqlgen.EnqueueJobsParams {
 	var p sqlgen.EnqueueJobsParams
-	for i, r := range rows {
+	for _, i := range chunk {
+		r := &rows[i]
 		key := ""
 		if r.Key != nil {
 			key = *r.Key

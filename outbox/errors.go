@@ -13,7 +13,7 @@ import (
 // return; a transaction that gets it must roll back.
 var ErrLeaseLost = errors.New("lease lost")
 
-// InvalidError says which part of an enqueue request is not acceptable, and why.
+// InvalidError says which part of a request is not acceptable, and why.
 // Nothing was sent to the database.
 type InvalidError struct {
 	Field  string // as written in Go: "Options.Queue", "Args.Kind()"

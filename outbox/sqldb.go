@@ -79,8 +79,8 @@ func (r sqlRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
 func (r sqlRows) Values() ([]any, error) {
 	return nil, fmt.Errorf("values of database/sql rows: %w", errSQL)
 }
-func (r sqlRows) RawValues() [][]byte { return nil }
-func (r sqlRows) Conn() *pgx.Conn     { return nil }
+func (r sqlRows) RawValues() [][]byte  { return nil }
+func (r sqlRows) Conn() *pgx.Conn      { return nil }
 func (r sqlRows) TypeMap() *pgtype.Map { return nil }
 
 var errSQL = fmt.Errorf("not known here; use Scan")

@@ -17,7 +17,9 @@ WITH partition AS MATERIALIZED (
     WHERE bounds IS NOT NULL
 )
 SELECT name, blocks::bigint AS blocks, first_instant::timestamptz AS first_instant, end_instant::timestamptz AS end_instant,
-       (end_instant <= now() - @longest::interval)::boolean AS beyond_all,
+       -- Yesterday's partition would be made again.
+       (end_instant <= now() - @longest::interval
+           AND end_instant < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')::boolean AS beyond_all,
        (SELECT count(*) FROM unnest(@shorter::interval[]) AS shorter(keep) WHERE end_instant <= now() - keep) AS past,
        (SELECT count(*) FROM unnest(@shorter::interval[]) AS shorter(keep) WHERE first_instant < now() - keep) AS touched
 FROM day

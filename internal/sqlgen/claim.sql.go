@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const claimJobs = `-- name: ClaimJobs :many
+const ClaimJobs = `-- name: ClaimJobs :many
 WITH due AS MATERIALIZED (
     SELECT candidate.id
     FROM (SELECT unnest($3::smallint[])     AS priority,
@@ -86,7 +86,7 @@ type ClaimJobsRow struct {
 // Concurrent claimers skip each other's rows instead of waiting. The rows come
 // back in no particular order.
 func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJobsRow, error) {
-	rows, err := q.db.Query(ctx, claimJobs,
+	rows, err := q.db.Query(ctx, ClaimJobs,
 		arg.Worker,
 		arg.LeaseTtl,
 		arg.Priorities,
@@ -131,7 +131,7 @@ func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJo
 	return items, nil
 }
 
-const returnOrphans = `-- name: ReturnOrphans :execrows
+const ReturnOrphans = `-- name: ReturnOrphans :execrows
 UPDATE outbox.jobs
 SET status           = 'pending',
     epoch            = epoch + 1,
@@ -153,14 +153,14 @@ type ReturnOrphansParams struct {
 // ReturnOrphans gives back the jobs of a queue that @worker holds without knowing
 // it: their claim was cut off after it had committed. No attempt is spent.
 func (q *Queries) ReturnOrphans(ctx context.Context, arg ReturnOrphansParams) (int64, error) {
-	result, err := q.db.Exec(ctx, returnOrphans, arg.Queue, arg.Worker, arg.Held)
+	result, err := q.db.Exec(ctx, ReturnOrphans, arg.Queue, arg.Worker, arg.Held)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
 }
 
-const surveyLevels = `-- name: SurveyLevels :many
+const SurveyLevels = `-- name: SurveyLevels :many
 (
     SELECT known.priority::smallint AS priority, extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds
     FROM (SELECT unnest($1::smallint[]) AS priority) AS known
@@ -210,7 +210,7 @@ type SurveyLevelsRow struct {
 // end of a known priority and only the gaps between them, so that dead index
 // entries of what was claimed long ago are never walked.
 func (q *Queries) SurveyLevels(ctx context.Context, arg SurveyLevelsParams) ([]SurveyLevelsRow, error) {
-	rows, err := q.db.Query(ctx, surveyLevels,
+	rows, err := q.db.Query(ctx, SurveyLevels,
 		arg.Priorities,
 		arg.Queue,
 		arg.Above,

@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const sampleDepth = `-- name: SampleDepth :many
+const SampleDepth = `-- name: SampleDepth :many
 WITH depth AS (
     SELECT kind,
            count(*) FILTER (WHERE status IN ('pending', 'retrying')) AS waiting,
@@ -41,7 +41,7 @@ type SampleDepthRow struct {
 // and for the rest together, which is called other; and tells their part of the
 // dead letters and the age of their oldest due job. It reads the whole table once.
 func (q *Queries) SampleDepth(ctx context.Context, maxKinds int32) ([]SampleDepthRow, error) {
-	rows, err := q.db.Query(ctx, sampleDepth, maxKinds)
+	rows, err := q.db.Query(ctx, SampleDepth, maxKinds)
 	if err != nil {
 		return nil, err
 	}

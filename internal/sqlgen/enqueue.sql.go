@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const enqueueJob = `-- name: EnqueueJob :exec
+const EnqueueJob = `-- name: EnqueueJob :exec
 WITH stored AS (
     INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
     VALUES ($2, $3, $4, $5, $6, $7,
@@ -43,7 +43,7 @@ type EnqueueJobParams struct {
 // EnqueueJob stores one job and, if asked, wakes the dispatchers when the
 // caller's transaction commits: one statement, one round trip.
 func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
-	_, err := q.db.Exec(ctx, enqueueJob,
+	_, err := q.db.Exec(ctx, EnqueueJob,
 		arg.Notify,
 		arg.ID,
 		arg.TenantID,
@@ -62,7 +62,7 @@ func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 	return err
 }
 
-const enqueueJobOnce = `-- name: EnqueueJobOnce :many
+const EnqueueJobOnce = `-- name: EnqueueJobOnce :many
 WITH first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
     VALUES ($2, $3, $4, $5)
@@ -108,7 +108,7 @@ type EnqueueJobOnceRow struct {
 // returns its id only if it did. A concurrent producer of the same key is waited
 // for: the key's row decides, and it is visible to the statement that follows.
 func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) ([]EnqueueJobOnceRow, error) {
-	rows, err := q.db.Query(ctx, enqueueJobOnce,
+	rows, err := q.db.Query(ctx, EnqueueJobOnce,
 		arg.Notify,
 		arg.TenantID,
 		arg.Kind,
@@ -143,7 +143,7 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 	return items, nil
 }
 
-const enqueueJobs = `-- name: EnqueueJobs :exec
+const EnqueueJobs = `-- name: EnqueueJobs :exec
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[])                AS id,
            unnest($2::uuid[])         AS tenant_id,
@@ -199,7 +199,7 @@ type EnqueueJobsParams struct {
 // the order of their bytes, as the caller orders its statements, so that two
 // calls with the same keys wait for each other instead of deadlocking.
 func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error {
-	_, err := q.db.Exec(ctx, enqueueJobs,
+	_, err := q.db.Exec(ctx, EnqueueJobs,
 		arg.Ids,
 		arg.TenantIds,
 		arg.Queues,
@@ -218,7 +218,7 @@ func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error 
 	return err
 }
 
-const findIdempotencyKey = `-- name: FindIdempotencyKey :many
+const FindIdempotencyKey = `-- name: FindIdempotencyKey :many
 SELECT job_id
 FROM outbox.idempotency_keys
 WHERE tenant_id = $1
@@ -235,7 +235,7 @@ type FindIdempotencyKeyParams struct {
 
 // FindIdempotencyKey returns the job that used the key first.
 func (q *Queries) FindIdempotencyKey(ctx context.Context, arg FindIdempotencyKeyParams) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, findIdempotencyKey, arg.TenantID, arg.Kind, arg.IdempotencyKey)
+	rows, err := q.db.Query(ctx, FindIdempotencyKey, arg.TenantID, arg.Kind, arg.IdempotencyKey)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +254,7 @@ func (q *Queries) FindIdempotencyKey(ctx context.Context, arg FindIdempotencyKey
 	return items, nil
 }
 
-const findIdempotencyKeys = `-- name: FindIdempotencyKeys :many
+const FindIdempotencyKeys = `-- name: FindIdempotencyKeys :many
 SELECT k.kind, k.key, k.tenant_id, k.job_id
 FROM outbox.idempotency_keys AS k
 JOIN (SELECT unnest($1::uuid[])       AS tenant_id,
@@ -280,7 +280,7 @@ type FindIdempotencyKeysRow struct {
 
 // FindIdempotencyKeys returns, for each of the keys, the job that used it first.
 func (q *Queries) FindIdempotencyKeys(ctx context.Context, arg FindIdempotencyKeysParams) ([]FindIdempotencyKeysRow, error) {
-	rows, err := q.db.Query(ctx, findIdempotencyKeys,
+	rows, err := q.db.Query(ctx, FindIdempotencyKeys,
 		arg.TenantIds,
 		arg.Kinds,
 		arg.IdempotencyKeys,
@@ -309,13 +309,13 @@ func (q *Queries) FindIdempotencyKeys(ctx context.Context, arg FindIdempotencyKe
 	return items, nil
 }
 
-const wakeDispatchers = `-- name: WakeDispatchers :exec
+const WakeDispatchers = `-- name: WakeDispatchers :exec
 SELECT set_config('synchronous_commit', 'off', true), pg_notify('outbox_jobs', '')
 `
 
 // WakeDispatchers notifies without waiting for the disk: a wake-up is a hint, and
 // a lost one costs a poll interval.
 func (q *Queries) WakeDispatchers(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, wakeDispatchers)
+	_, err := q.db.Exec(ctx, WakeDispatchers)
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const expireLeases = `-- name: ExpireLeases :many
+const ExpireLeases = `-- name: ExpireLeases :many
 WITH lapsed AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
            jobs.lease_owner, jobs.lease_expires_at, jobs.started_at
@@ -98,7 +98,7 @@ type ExpireLeasesRow struct {
 // judged anew by its new version, and kept. A row that somebody has locked (a
 // handler that called Complete and has not committed yet) is skipped.
 func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]ExpireLeasesRow, error) {
-	rows, err := q.db.Query(ctx, expireLeases,
+	rows, err := q.db.Query(ctx, ExpireLeases,
 		arg.FromLease,
 		arg.Overlap,
 		arg.BeforeLease,

@@ -9,14 +9,14 @@ import (
 	"context"
 )
 
-const ensureHistory = `-- name: EnsureHistory :one
+const EnsureHistory = `-- name: EnsureHistory :one
 SELECT outbox.ensure_history($1)::integer
 `
 
 // EnsureHistory makes the partitions of the history up to @days_ahead days from
 // now and returns how many it made.
 func (q *Queries) EnsureHistory(ctx context.Context, daysAhead int32) (int32, error) {
-	row := q.db.QueryRow(ctx, ensureHistory, daysAhead)
+	row := q.db.QueryRow(ctx, EnsureHistory, daysAhead)
 	var column_1 int32
 	err := row.Scan(&column_1)
 	return column_1, err

@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const receiveMessage = `-- name: ReceiveMessage :execrows
+const ReceiveMessage = `-- name: ReceiveMessage :execrows
 INSERT INTO outbox.inbox (consumer, message_id)
 VALUES ($1, $2)
 ON CONFLICT DO NOTHING
@@ -19,7 +19,7 @@ ON CONFLICT DO NOTHING
 // committed transaction has handled it. A concurrent transaction with the same
 // message is waited for.
 func (q *Queries) ReceiveMessage(ctx context.Context, consumer string, messageID string) (int64, error) {
-	result, err := q.db.Exec(ctx, receiveMessage, consumer, messageID)
+	result, err := q.db.Exec(ctx, ReceiveMessage, consumer, messageID)
 	if err != nil {
 		return 0, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const dismissJob = `-- name: DismissJob :many
+const DismissJob = `-- name: DismissJob :many
 WITH dismissed AS (
     DELETE FROM outbox.jobs
     WHERE jobs.id = $1
@@ -31,7 +31,7 @@ RETURNING id
 // DismissJob moves a dead letter into the history and returns its id; nothing if
 // the job is no dead letter.
 func (q *Queries) DismissJob(ctx context.Context, id pgtype.UUID) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, dismissJob, id)
+	rows, err := q.db.Query(ctx, DismissJob, id)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (q *Queries) DismissJob(ctx context.Context, id pgtype.UUID) ([]pgtype.UUID
 	return items, nil
 }
 
-const findJob = `-- name: FindJob :many
+const FindJob = `-- name: FindJob :many
 SELECT id, tenant_id, queue, kind, status::text AS status, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text AS key,
        run_at, created_at, started_at, NULL::timestamptz AS finished_at, lease_expires_at, coalesce(lease_owner, '')::text AS worker,
        timeout, content_type, payload, headers, NULL::bytea AS result,
@@ -97,7 +97,7 @@ type FindJobRow struct {
 // FindJob returns the job, wherever it is: in one statement, so that one that
 // closes meanwhile is seen once.
 func (q *Queries) FindJob(ctx context.Context, id pgtype.UUID) ([]FindJobRow, error) {
-	rows, err := q.db.Query(ctx, findJob, id)
+	rows, err := q.db.Query(ctx, FindJob, id)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (q *Queries) FindJob(ctx context.Context, id pgtype.UUID) ([]FindJobRow, er
 	return items, nil
 }
 
-const listAttempts = `-- name: ListAttempts :many
+const ListAttempts = `-- name: ListAttempts :many
 SELECT epoch, attempt, worker, started_at, finished_at, error_code, error_message, coalesce(stack, '')::text AS stack
 FROM outbox.attempts
 WHERE job_id = $1
@@ -162,7 +162,7 @@ type ListAttemptsRow struct {
 
 // ListAttempts returns the newest @max_rows failed attempts of a job, newest first.
 func (q *Queries) ListAttempts(ctx context.Context, jobID pgtype.UUID, maxRows int32) ([]ListAttemptsRow, error) {
-	rows, err := q.db.Query(ctx, listAttempts, jobID, maxRows)
+	rows, err := q.db.Query(ctx, ListAttempts, jobID, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func (q *Queries) ListAttempts(ctx context.Context, jobID pgtype.UUID, maxRows i
 	return items, nil
 }
 
-const listJobs = `-- name: ListJobs :many
+const ListJobs = `-- name: ListJobs :many
 (
     SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
            jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at,
@@ -281,7 +281,7 @@ type ListJobsRow struct {
 // without payloads and results. Each of its three parts is left out when no
 // status of it was asked for; the dead letters have an index of their own.
 func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsRow, error) {
-	rows, err := q.db.Query(ctx, listJobs,
+	rows, err := q.db.Query(ctx, ListJobs,
 		arg.MaxRows,
 		arg.Statuses,
 		arg.Before,
@@ -329,7 +329,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 	return items, nil
 }
 
-const retryJob = `-- name: RetryJob :many
+const RetryJob = `-- name: RetryJob :many
 WITH found AS MATERIALIZED (
     SELECT jobs.id, jobs.status
     FROM outbox.jobs
@@ -366,7 +366,7 @@ type RetryJobRow struct {
 // no earlier worker of the job can write any more. It returns the status that it
 // found, and whether it moved the job; nothing if the job is not open.
 func (q *Queries) RetryJob(ctx context.Context, id pgtype.UUID) ([]RetryJobRow, error) {
-	rows, err := q.db.Query(ctx, retryJob, id)
+	rows, err := q.db.Query(ctx, RetryJob, id)
 	if err != nil {
 		return nil, err
 	}

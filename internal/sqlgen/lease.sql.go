@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const extendLeases = `-- name: ExtendLeases :many
+const ExtendLeases = `-- name: ExtendLeases :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch
 ), ours AS MATERIALIZED (
@@ -49,7 +49,7 @@ type ExtendLeasesRow struct {
 // when the handler has called Complete and not committed yet; waiting for it
 // would let every other lease of the batch lapse.
 func (q *Queries) ExtendLeases(ctx context.Context, arg ExtendLeasesParams) ([]ExtendLeasesRow, error) {
-	rows, err := q.db.Query(ctx, extendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)
+	rows, err := q.db.Query(ctx, ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (q *Queries) ExtendLeases(ctx context.Context, arg ExtendLeasesParams) ([]E
 	return items, nil
 }
 
-const guardLease = `-- name: GuardLease :execrows
+const GuardLease = `-- name: GuardLease :execrows
 SELECT 1
 FROM outbox.jobs
 WHERE id = $1
@@ -79,7 +79,7 @@ FOR UPDATE
 // GuardLease locks the job's row if (id, epoch) still holds it: the caller's
 // transaction can then commit only as the owner.
 func (q *Queries) GuardLease(ctx context.Context, iD pgtype.UUID, epoch int64) (int64, error) {
-	result, err := q.db.Exec(ctx, guardLease, iD, epoch)
+	result, err := q.db.Exec(ctx, GuardLease, iD, epoch)
 	if err != nil {
 		return 0, err
 	}

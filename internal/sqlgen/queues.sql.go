@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const listQueues = `-- name: ListQueues :many
+const ListQueues = `-- name: ListQueues :many
 WITH depth AS MATERIALIZED (
     SELECT jobs.queue, jobs.status, count(*) AS jobs
     FROM outbox.jobs
@@ -41,7 +41,7 @@ type ListQueuesRow struct {
 // ListQueues counts the open jobs of up to @max_queues queues by status, in the
 // order of their names. A paused queue without jobs has one row with no status.
 func (q *Queries) ListQueues(ctx context.Context, maxQueues int32) ([]ListQueuesRow, error) {
-	rows, err := q.db.Query(ctx, listQueues, maxQueues)
+	rows, err := q.db.Query(ctx, ListQueues, maxQueues)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (q *Queries) ListQueues(ctx context.Context, maxQueues int32) ([]ListQueues
 	return items, nil
 }
 
-const pauseQueue = `-- name: PauseQueue :exec
+const PauseQueue = `-- name: PauseQueue :exec
 INSERT INTO outbox.queues (queue, paused_at)
 VALUES ($1, statement_timestamp())
 ON CONFLICT (queue) DO UPDATE
@@ -75,11 +75,11 @@ SET paused_at  = coalesce(queues.paused_at, excluded.paused_at),
 
 // PauseQueue stops claims of the queue from the next one on.
 func (q *Queries) PauseQueue(ctx context.Context, queue string) error {
-	_, err := q.db.Exec(ctx, pauseQueue, queue)
+	_, err := q.db.Exec(ctx, PauseQueue, queue)
 	return err
 }
 
-const resumeQueue = `-- name: ResumeQueue :exec
+const ResumeQueue = `-- name: ResumeQueue :exec
 WITH resumed AS (
     UPDATE outbox.queues
     SET paused_at  = NULL,
@@ -94,6 +94,6 @@ FROM resumed
 
 // ResumeQueue lets claims of the queue go on and wakes the dispatchers.
 func (q *Queries) ResumeQueue(ctx context.Context, queue string) error {
-	_, err := q.db.Exec(ctx, resumeQueue, queue)
+	_, err := q.db.Exec(ctx, ResumeQueue, queue)
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const settleSucceeded = `-- name: SettleSucceeded :many
+const SettleSucceeded = `-- name: SettleSucceeded :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::bytea[]) AS result
 ), done AS (
@@ -42,7 +42,7 @@ type SettleSucceededParams struct {
 // not also ask for status = 'running', because with stale statistics that lets
 // the planner walk the index of running jobs instead of the primary key.
 func (q *Queries) SettleSucceeded(ctx context.Context, arg SettleSucceededParams) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, settleSucceeded, arg.Ids, arg.Epochs, arg.Results)
+	rows, err := q.db.Query(ctx, SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (q *Queries) SettleSucceeded(ctx context.Context, arg SettleSucceededParams
 	return items, nil
 }
 
-const settleUnfinished = `-- name: SettleUnfinished :many
+const SettleUnfinished = `-- name: SettleUnfinished :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[])                    AS id,
            unnest($2::bigint[])               AS epoch,
@@ -108,7 +108,7 @@ type SettleUnfinishedParams struct {
 // attempt given back. Each raises the epoch. A NULL delay leaves run_at alone.
 // It returns the ids that it settled; the others' leases were lost.
 func (q *Queries) SettleUnfinished(ctx context.Context, arg SettleUnfinishedParams) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, settleUnfinished,
+	rows, err := q.db.Query(ctx, SettleUnfinished,
 		arg.Ids,
 		arg.Epochs,
 		arg.Statuses,

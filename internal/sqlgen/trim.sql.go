@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const listHistoryPartitions = `-- name: ListHistoryPartitions :many
+const ListHistoryPartitions = `-- name: ListHistoryPartitions :many
 WITH partition AS MATERIALIZED (
     SELECT format('%I.%I', namespace.nspname, child.relname)::text AS name,
            pg_relation_size(child.oid) / current_setting('block_size')::integer AS blocks,
@@ -26,7 +26,9 @@ WITH partition AS MATERIALIZED (
     WHERE bounds IS NOT NULL
 )
 SELECT name, blocks::bigint AS blocks, first_instant::timestamptz AS first_instant, end_instant::timestamptz AS end_instant,
-       (end_instant <= now() - $1::interval)::boolean AS beyond_all,
+       -- Yesterday's partition would be made again.
+       (end_instant <= now() - $1::interval
+           AND end_instant < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')::boolean AS beyond_all,
        (SELECT count(*) FROM unnest($2::interval[]) AS shorter(keep) WHERE end_instant <= now() - keep) AS past,
        (SELECT count(*) FROM unnest($2::interval[]) AS shorter(keep) WHERE first_instant < now() - keep) AS touched
 FROM day
@@ -49,7 +51,7 @@ type ListHistoryPartitionsRow struct {
 // of the shorter retentions all of it is beyond (past), or some of it (touched).
 // The bounds are read from the catalog: names prove nothing.
 func (q *Queries) ListHistoryPartitions(ctx context.Context, longest pgtype.Interval, shorter []pgtype.Interval) ([]ListHistoryPartitionsRow, error) {
-	rows, err := q.db.Query(ctx, listHistoryPartitions, longest, shorter)
+	rows, err := q.db.Query(ctx, ListHistoryPartitions, longest, shorter)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +78,7 @@ func (q *Queries) ListHistoryPartitions(ctx context.Context, longest pgtype.Inte
 	return items, nil
 }
 
-const terminateWedgedListeners = `-- name: TerminateWedgedListeners :many
+const TerminateWedgedListeners = `-- name: TerminateWedgedListeners :many
 SELECT activity.pid::integer AS pid,
        activity.application_name::text AS application_name,
        activity.backend_start::timestamptz AS backend_start,
@@ -112,7 +114,7 @@ type TerminateWedgedListenersRow struct {
 // that waits for its client now. One that waits inside of a transaction holds a
 // snapshot, which keeps vacuum from removing anything in the whole database.
 func (q *Queries) TerminateWedgedListeners(ctx context.Context, arg TerminateWedgedListenersParams) ([]TerminateWedgedListenersRow, error) {
-	rows, err := q.db.Query(ctx, terminateWedgedListeners, arg.Wedged, arg.Suspects, arg.SuspectStarts)
+	rows, err := q.db.Query(ctx, TerminateWedgedListeners, arg.Wedged, arg.Suspects, arg.SuspectStarts)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +138,7 @@ func (q *Queries) TerminateWedgedListeners(ctx context.Context, arg TerminateWed
 	return items, nil
 }
 
-const trimAttempts = `-- name: TrimAttempts :one
+const TrimAttempts = `-- name: TrimAttempts :one
 WITH old AS MATERIALIZED (
     SELECT attempts.finished_at, attempts.job_id, attempts.epoch,
            EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = attempts.job_id) AS is_open
@@ -181,7 +183,7 @@ type TrimAttemptsRow struct {
 // now() - @keep, beginning after the given one, and tells where it stopped. What
 // belongs to a job that is still open stays.
 func (q *Queries) TrimAttempts(ctx context.Context, arg TrimAttemptsParams) (TrimAttemptsRow, error) {
-	row := q.db.QueryRow(ctx, trimAttempts,
+	row := q.db.QueryRow(ctx, TrimAttempts,
 		arg.AfterFinishedAt,
 		arg.AfterJobID,
 		arg.AfterEpoch,
@@ -199,7 +201,7 @@ func (q *Queries) TrimAttempts(ctx context.Context, arg TrimAttemptsParams) (Tri
 	return i, err
 }
 
-const trimHistory = `-- name: TrimHistory :one
+const TrimHistory = `-- name: TrimHistory :one
 WITH rule AS MATERIALIZED (
     SELECT unnest($1::text[])::outbox.job_status AS status, unnest($2::interval[]) AS keep
 ), trimmed AS (
@@ -230,7 +232,7 @@ type TrimHistoryParams struct {
 // Blocks rather than a LIMIT: however many rows stay or are dead already, a
 // partition is read once from end to end.
 func (q *Queries) TrimHistory(ctx context.Context, arg TrimHistoryParams) (int64, error) {
-	row := q.db.QueryRow(ctx, trimHistory,
+	row := q.db.QueryRow(ctx, TrimHistory,
 		arg.Statuses,
 		arg.Keeps,
 		arg.FirstInstant,
@@ -243,7 +245,7 @@ func (q *Queries) TrimHistory(ctx context.Context, arg TrimHistoryParams) (int64
 	return count, err
 }
 
-const trimIdempotencyKeys = `-- name: TrimIdempotencyKeys :one
+const TrimIdempotencyKeys = `-- name: TrimIdempotencyKeys :one
 WITH old AS MATERIALIZED (
     SELECT k.created_at, k.tenant_id, k.kind, k.key,
            EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = k.job_id) AS is_open
@@ -292,7 +294,7 @@ type TrimIdempotencyKeysRow struct {
 // now() - @keep, beginning after the given one, and tells where it stopped. The
 // key of a job that is still open stays: a repeat must find its job.
 func (q *Queries) TrimIdempotencyKeys(ctx context.Context, arg TrimIdempotencyKeysParams) (TrimIdempotencyKeysRow, error) {
-	row := q.db.QueryRow(ctx, trimIdempotencyKeys,
+	row := q.db.QueryRow(ctx, TrimIdempotencyKeys,
 		arg.AfterCreatedAt,
 		arg.AfterTenantID,
 		arg.AfterKind,
@@ -312,7 +314,7 @@ func (q *Queries) TrimIdempotencyKeys(ctx context.Context, arg TrimIdempotencyKe
 	return i, err
 }
 
-const trimInbox = `-- name: TrimInbox :one
+const TrimInbox = `-- name: TrimInbox :one
 WITH old AS MATERIALIZED (
     SELECT inbox.received_at, inbox.consumer, inbox.message_id
     FROM outbox.inbox
@@ -346,19 +348,19 @@ type TrimInboxRow struct {
 // TrimInbox deletes up to @max_rows messages that were received before
 // now() - @keep, beginning with @from_received_at, and tells where it stopped.
 func (q *Queries) TrimInbox(ctx context.Context, arg TrimInboxParams) (TrimInboxRow, error) {
-	row := q.db.QueryRow(ctx, trimInbox, arg.FromReceivedAt, arg.Keep, arg.MaxRows)
+	row := q.db.QueryRow(ctx, TrimInbox, arg.FromReceivedAt, arg.Keep, arg.MaxRows)
 	var i TrimInboxRow
 	err := row.Scan(&i.Trimmed, &i.LookedAt, &i.ReceivedAt)
 	return i, err
 }
 
-const tryTrimLock = `-- name: TryTrimLock :one
+const TryTrimLock = `-- name: TryTrimLock :one
 SELECT pg_try_advisory_xact_lock(hashtextextended('outbox.trim', 0))
 `
 
 // TryTrimLock makes this transaction the only one that trims, unless another is.
 func (q *Queries) TryTrimLock(ctx context.Context) (bool, error) {
-	row := q.db.QueryRow(ctx, tryTrimLock)
+	row := q.db.QueryRow(ctx, TryTrimLock)
 	var pg_try_advisory_xact_lock bool
 	err := row.Scan(&pg_try_advisory_xact_lock)
 	return pg_try_advisory_xact_lock, err

@@ -1,0 +1,81 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+)
+
+// component is a part of the process that runs for as long as the process does.
+type component struct {
+	name       string
+	run        func(context.Context) error
+	look       func() State // while it runs
+	needSchema bool         // starts once the schema is there
+
+	running atomic.Bool
+	stopped atomic.Bool           // for good, as it was told to
+	failure atomic.Pointer[error] // why it stopped by itself
+}
+
+// maxRestartWait is the longest rest of a component that keeps stopping by itself.
+const maxRestartWait = time.Minute
+
+// supervise keeps a component running until ctx ends. No component takes the
+// process down: the others do their part meanwhile, and /readyz tells.
+func (p *process) supervise(ctx context.Context, c *component) {
+	defer c.stopped.Store(true)
+	if c.needSchema {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.gate.open:
+		}
+	}
+	retry := backoff.Backoff{Min: time.Second, Max: maxRestartWait}
+	for {
+		c.running.Store(true)
+		err := c.run(ctx)
+		c.running.Store(false)
+		if ctx.Err() != nil {
+			if err != nil {
+				p.log.LogAttrs(ctx, slog.LevelWarn, "component did not stop in good order", slog.String("component", c.name), slog.String("err", err.Error()))
+			}
+			return
+		}
+		if err == nil {
+			err = errStopped
+		}
+		c.failure.Store(&err)
+		p.log.LogAttrs(ctx, slog.LevelError, "component stopped by itself", slog.String("component", c.name), slog.String("err", err.Error()))
+		if retry.Wait(ctx) != nil {
+			return
+		}
+	}
+}
+
+// state is what /readyz says of the component.
+func (c *component) state() State {
+	switch failure := c.failure.Load(); {
+	case c.stopped.Load():
+		return State{State: stateStopped}
+	case c.running.Load():
+		return c.look()
+	case failure != nil:
+		return State{State: stateFailed, Detail: (*failure).Error()}
+	}
+	return State{State: stateWaiting}
+}
+
+// unlessReady makes a look of a component's Ready method.
+func unlessReady(ready func() error) func() State {
+	return func() State {
+		if err := ready(); err != nil {
+			return State{State: stateFailing, Detail: err.Error()}
+		}
+		return State{State: stateWorking}
+	}
+}

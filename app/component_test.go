@@ -1,0 +1,56 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAComponentThatStopsByItselfIsStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		p := &process{log: slog.New(slog.DiscardHandler)}
+		runs := 0
+		c := &component{name: "odd", look: func() State { return State{State: stateWorking} }, run: func(context.Context) error {
+			runs++
+			return errors.New("a reason")
+		}}
+		go p.supervise(ctx, c)
+		time.Sleep(10 * time.Minute) // virtual
+		synctest.Wait()
+		if runs < 10 || runs > 60 {
+			t.Errorf("got %d runs in ten minutes, want some that are minutes apart at most", runs)
+		}
+		if got := c.state(); got != (State{State: stateFailed, Detail: "a reason"}) {
+			t.Errorf("got %+v, want failed with the reason", got)
+		}
+		stop()
+		synctest.Wait()
+		if got := c.state(); got.State != stateStopped {
+			t.Errorf("got %+v after the stop, want stopped", got)
+		}
+	})
+}
+
+func TestAComponentWaitsForTheSchema(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		p := &process{log: slog.New(slog.DiscardHandler), gate: newGate(nil, Config{})}
+		c := &component{name: "worker", needSchema: true, look: func() State { return State{State: stateWorking} },
+			run: func(ctx context.Context) error { <-ctx.Done(); return nil }}
+		go p.supervise(ctx, c)
+		synctest.Wait()
+		if got := c.state(); got.State != stateWaiting {
+			t.Errorf("got %+v before the schema is there, want waiting", got)
+		}
+		close(p.gate.open)
+		synctest.Wait()
+		if got := c.state(); got.State != stateWorking {
+			t.Errorf("got %+v, want working", got)
+		}
+	})
+}

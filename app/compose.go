@@ -1,0 +1,117 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+
+	"github.com/IBM/pgxpoolprometheus"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/listener"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/reaper"
+)
+
+const noHandlers = "no handler and no webhook: jobs are left alone"
+
+var errStopped = errors.New("it returned without having been asked to")
+
+// compose makes the components and introduces them to each other: the listener's
+// signal wakes the dispatcher, and its hearing decides how often that polls.
+func (p *process) compose(mux *dispatcher.Mux) error {
+	var errs []error
+	note := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	wake := listener.NewSignal()
+	if !p.config.NoListen {
+		note(p.addListener(wake))
+	}
+	if !p.config.NoDispatch {
+		note(p.addDispatcher(mux, wake))
+	}
+	if !p.config.NoReap {
+		note(p.addReaper())
+	}
+	if p.config.AdminAddr != "" && len(errs) == 0 {
+		var err error
+		p.admin, err = newAdmin(p)
+		note(err)
+	}
+	p.registerCollectors()
+	return errors.Join(errs...)
+}
+
+func (p *process) addListener(wake listener.Signal) error {
+	l, err := listener.New(p.config.listenURL(), outbox.Channel, wake, listener.Config{
+		Canary: p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	p.listener = l
+	p.components = append(p.components, &component{name: "listener", run: l.Run, look: func() State {
+		if !l.Hearing() {
+			return State{State: stateDeaf, Detail: "no notifications arrive: jobs are found by polling"}
+		}
+		return State{State: stateHearing}
+	}})
+	return nil
+}
+
+func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) error {
+	if mux == nil || len(mux.Kinds()) == 0 {
+		p.log.LogAttrs(background, slog.LevelWarn, noHandlers)
+		return nil
+	}
+	c := p.config
+	d := dispatcher.Config{
+		Queues: c.Queues, Worker: c.Worker, PollInterval: c.PollInterval, LeaseTTL: c.LeaseTTL, Timeout: c.Timeout,
+		Retry: c.Retry, GracePeriod: c.GracePeriod, Logger: p.log, Registerer: c.Registry, Wake: wake,
+	}
+	if p.listener != nil {
+		d.Hearing = p.listener.Hearing
+	}
+	made, err := dispatcher.New(p.handlerPool(), mux, d)
+	if err != nil {
+		return err
+	}
+	p.components = append(p.components, &component{name: "dispatcher", run: made.Run, look: unlessReady(made.Ready), needSchema: true})
+	return nil
+}
+
+func (p *process) addReaper() error {
+	r, err := reaper.New(p.handlerPool(), reaper.Config{Keep: p.config.Keep, KeepByStatus: p.config.KeepByStatus, Logger: p.log, Registerer: p.config.Registry})
+	if err != nil {
+		return err
+	}
+	p.components = append(p.components, &component{name: "reaper", run: r.Run, look: unlessReady(r.Ready), needSchema: true})
+	return nil
+}
+
+// handlerPool is the pool that dispatcher and reaper take their settings from, and
+// reset when it leads to a server that became read-only.
+func (p *process) handlerPool() *pgxpool.Pool {
+	return cmp.Or(p.config.Pool, p.pool)
+}
+
+// registerCollectors publishes what is not a component's own. What the caller has
+// registered already stays.
+func (p *process) registerCollectors() {
+	register := func(c prometheus.Collector) { _ = p.config.Registry.Register(c) } // only fails if it is there already
+	register(collectors.NewGoCollector())
+	register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	publish := func(pool *pgxpool.Pool, name string) {
+		register(pgxpoolprometheus.NewCollector(pool, map[string]string{"pool": name}))
+	}
+	publish(p.pool, "process")
+	if p.config.Pool != nil {
+		publish(p.config.Pool, "handlers")
+	}
+}

@@ -1,0 +1,86 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Config is how a process works. With a DatabaseURL, its zero value is a sane
+// production setup in which every component runs.
+type Config struct {
+	DatabaseURL string        // of Postgres; required unless Pool is given
+	ListenURL   string        // the listener's; "" is DatabaseURL. Set it when that leads to a pooler
+	Pool        *pgxpool.Pool // of the handlers, whose metrics are then published too. The caller closes it
+
+	NoDispatch bool // claim no jobs
+	NoListen   bool // do not LISTEN: jobs are found by polling
+	NoReap     bool // expire no leases, trim no history: another process does
+	Migrate    bool // bring the schema to the newest version at the start
+
+	Queues       map[string]dispatcher.QueueConfig // nil works the queue "default"
+	Worker       string                            // who holds the leases; "" is host-pid-random
+	PollInterval time.Duration                     // while notifications arrive; 0 is 30 s. Otherwise at most 2 s
+	LeaseTTL     time.Duration                     // 0 is 15 s
+	Timeout      time.Duration                     // of one attempt; 0 is 5 min
+	Retry        dispatcher.RetryPolicy            // nil is exponential from 1 s to 1 h
+	GracePeriod  time.Duration                     // for running jobs at a stop; 0 is 20 s, negative none
+	Keep         time.Duration                     // of closed jobs; 0 is 14 days
+	KeepByStatus map[outbox.Status]time.Duration   // of outcomes that differ from Keep
+
+	// Cut, when closed, ends a stop at once; see [Signals]. Nil never does.
+	Cut <-chan struct{}
+
+	// AdminAddr is where /livez, /readyz, /metrics and /debug/pprof/ are served,
+	// such as "127.0.0.1:9090". There is no login: do not expose it. "" serves
+	// them nowhere.
+	AdminAddr string
+
+	Logger   *slog.Logger         // nil logs nothing
+	Registry *prometheus.Registry // nil makes a new one
+}
+
+const defaultGracePeriod = 20 * time.Second
+
+func (c Config) withDefaults() Config {
+	c.GracePeriod = cmp.Or(c.GracePeriod, defaultGracePeriod)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.DatabaseURL == "" && c.Pool == nil {
+		errs = append(errs, errors.New("DatabaseURL is empty and Pool is nil, want one of them"))
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"PollInterval", c.PollInterval}, {"LeaseTTL", c.LeaseTTL}, {"Timeout", c.Timeout}, {"Keep", c.Keep}} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for the default", d.name, d.value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// listenURL is where the listener connects to.
+func (c Config) listenURL() string {
+	if c.Pool != nil {
+		return cmp.Or(c.ListenURL, c.DatabaseURL, c.Pool.Config().ConnString())
+	}
+	return cmp.Or(c.ListenURL, c.DatabaseURL)
+}

@@ -1,0 +1,33 @@
+// Package app makes one process of the other packages: a listener that wakes, a
+// dispatcher that works, a reaper that cleans up, and an admin server that tells
+// how they are. The command posthaste is app.Run with webhooks; a program with
+// handlers of its own is about as short:
+//
+//	var mux dispatcher.Mux
+//	dispatcher.Handle(&mux, sendReceipt)
+//	ctx, cut := app.Signals(context.Background())
+//	err := app.Run(ctx, &mux, app.Config{DatabaseURL: os.Getenv("DATABASE_URL"), Cut: cut})
+//
+// # Guarantees
+//
+//   - Only a mistake in the configuration makes Run return by itself, before it
+//     has started anything. Whatever happens afterwards, the database going away
+//     first of all, is waited out.
+//   - The database may be down when the process starts, and the schema missing or
+//     older than the build. Dispatcher and reaper start once both are there.
+//   - When ctx ends: the process is unready, claiming stops, jobs that had not
+//     started are given back, running jobs get the grace period, outcomes are
+//     stored, Run returns. A second signal (see [Signals]) ends the waiting at
+//     once: what still ran runs again elsewhere when its lease lapses.
+//   - Handlers cannot starve the process: it has connections of its own.
+//
+// # Threads
+//
+//	goroutine     started by   ended by                        owns
+//	Run           the caller   its context                     the order of the stop
+//	schema gate   Run          the schema being there, stop    Config.Migrate
+//	listener      Run          stop                            see package listener
+//	dispatcher    Run          stop, after the drain           see package dispatcher
+//	reaper        Run          stop                            see package reaper
+//	admin server  Run          the end of all the others       its connections
+package app

@@ -1,0 +1,39 @@
+package app_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+type SendReceipt struct{ OrderID int64 }
+
+func (SendReceipt) Kind() string { return "receipt.send" }
+
+func sendReceipt(_ context.Context, job *outbox.Job[SendReceipt]) error {
+	fmt.Println("sending the receipt of order", job.Args.OrderID)
+	return nil
+}
+
+// A whole program with a handler of its own.
+func Example() {
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, sendReceipt)
+
+	ctx, cut := app.Signals(context.Background())
+	err := app.Run(ctx, &mux, app.Config{
+		DatabaseURL: os.Getenv("DATABASE_URL"),
+		AdminAddr:   "127.0.0.1:9090",
+		Logger:      slog.New(slog.NewJSONHandler(os.Stderr, nil)),
+		Cut:         cut,
+	})
+	if err != nil {
+		slog.Error("stopped", "err", err)
+		os.Exit(1)
+	}
+}

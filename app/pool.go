@@ -1,0 +1,61 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	ownConnections = 4 // for canaries, readiness and migrations
+	connectTimeout = 5 * time.Second
+	closeTimeout   = 5 * time.Second
+)
+
+// openPool opens the process's own connections, which handlers cannot exhaust.
+// It connects to nothing yet.
+func openPool(c Config) (*pgxpool.Pool, error) {
+	config, err := poolConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	config.MinConns, config.MinIdleConns = 0, 0
+	config.MaxConns = ownConnections
+	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, connectTimeout)
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "posthaste"
+	}
+	pool, err := pgxpool.NewWithConfig(background, config)
+	if err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	return pool, nil
+}
+
+func poolConfig(c Config) (*pgxpool.Config, error) {
+	if c.DatabaseURL == "" {
+		return c.Pool.Config(), nil
+	}
+	config, err := pgxpool.ParseConfig(c.DatabaseURL)
+	if err != nil {
+		// pgx quotes the string with its password masked, as far as it finds it.
+		return nil, errors.New("DatabaseURL is malformed (it may hold a password and is not shown)")
+	}
+	return config, nil
+}
+
+// closePool does not wait for ever for a connection that somebody kept.
+func closePool(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTimeout):
+	}
+}

@@ -1,0 +1,120 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/listener"
+)
+
+// background is for what must outlive the context of Run.
+var background = context.Background()
+
+// stopMargin is what a stop may take beyond the grace period, for outcomes to be
+// stored, until Run gives up on a handler that does not heed its context.
+const stopMargin = 10 * time.Second
+
+// ErrCut is what Run returns when [Config.Cut] ended a stop before its time.
+var ErrCut = errors.New("stopped at once: jobs that were running run again when their leases lapse")
+
+// Run works until ctx ends and then stops in good order; see the package's
+// guarantees. It returns nil after an orderly stop, an error before it has started
+// anything if the configuration is wrong, and [ErrCut] or an error that names what
+// still ran if the stop took too long; the process should exit then.
+func Run(ctx context.Context, mux *dispatcher.Mux, config Config) error {
+	p, err := newProcess(mux, config)
+	if err != nil {
+		return err
+	}
+	return p.run(ctx)
+}
+
+// process is one call of Run.
+type process struct {
+	config     Config
+	log        *slog.Logger
+	pool       *pgxpool.Pool // the process's own
+	gate       *gate
+	components []*component
+	listener   *listener.Listener // nil while off
+	admin      *admin             // nil while off
+
+	draining  atomic.Bool
+	readiness readiness
+}
+
+// newProcess makes everything and starts nothing. Its errors are mistakes in the
+// configuration.
+func newProcess(mux *dispatcher.Mux, config Config) (*process, error) {
+	config = config.withDefaults()
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("configure: %w", err)
+	}
+	pool, err := openPool(config)
+	if err != nil {
+		return nil, fmt.Errorf("configure: %w", err)
+	}
+	p := &process{config: config, log: config.Logger, pool: pool, gate: newGate(pool, config)}
+	if err := p.compose(mux); err != nil {
+		closePool(pool)
+		return nil, fmt.Errorf("configure: %w", err)
+	}
+	return p, nil
+}
+
+// run starts everything, waits for ctx, and stops everything in order.
+func (p *process) run(ctx context.Context) error {
+	defer closePool(p.pool)
+	stopAdmin := p.admin.start()
+	defer stopAdmin()
+
+	working, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var components sync.WaitGroup
+	components.Go(func() { p.gate.run(working) })
+	for _, c := range p.components {
+		components.Go(func() { p.supervise(working, c) })
+	}
+	ended := make(chan struct{})
+	go func() {
+		components.Wait()
+		close(ended)
+	}()
+
+	<-ctx.Done()
+	p.draining.Store(true) // unready comes first
+	p.log.LogAttrs(ctx, slog.LevelInfo, "stopping", slog.Any("cause", context.Cause(ctx)), slog.String("grace_period", p.config.GracePeriod.String()))
+	stop()
+	err := p.awaitEnd(ended)
+	if err == nil {
+		p.log.LogAttrs(ctx, slog.LevelInfo, "stopped")
+	}
+	return err
+}
+
+func (p *process) awaitEnd(ended <-chan struct{}) error {
+	patience := time.NewTimer(max(p.config.GracePeriod, 0) + stopMargin)
+	defer patience.Stop()
+	select {
+	case <-ended:
+		return nil
+	case <-p.config.Cut:
+		return ErrCut
+	case <-patience.C:
+		var errs []error
+		for _, c := range p.components {
+			if c.running.Load() {
+				errs = append(errs, fmt.Errorf("%s has not stopped %s after the grace period", c.name, stopMargin))
+			}
+		}
+		return errors.Join(errs...)
+	}
+}

@@ -1,0 +1,193 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func enqueue(t *testing.T, pool *pgxpool.Pool, name string) outbox.ID {
+	t.Helper()
+	id, err := outbox.Enqueue(t.Context(), pool, greet{name}, outbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestAJobIsHandledWithinMomentsThroughTheListener(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	handled := make(chan time.Time, 1)
+	r := start(t, greeter(func(context.Context, string) error { handled <- time.Now(); return nil }),
+		Config{DatabaseURL: pool.Config().ConnString()})
+	r.awaitReadyz(200, "ready", nil)
+
+	enqueued := time.Now()
+	enqueue(t, pool, "Ada")
+	select {
+	case at := <-handled:
+		t.Logf("picked up after %s", at.Sub(enqueued))
+	case <-time.After(time.Second): // the poll comes after 30
+		t.Fatal("the job was not handled within a second")
+	}
+	r.end(nil)
+	var succeeded int
+	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM outbox.history WHERE status = 'succeeded'`).Scan(&succeeded); err != nil || succeeded != 1 {
+		t.Errorf("got %d succeeded jobs (%v), want 1", succeeded, err)
+	}
+}
+
+func TestADrainingProcessIsUnreadyAndLetsRunningJobsFinish(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	started, release := make(chan struct{}), make(chan struct{})
+	r := start(t, greeter(func(context.Context, string) error {
+		close(started)
+		<-release
+		return nil
+	}), Config{DatabaseURL: pool.Config().ConnString()})
+	enqueue(t, pool, "Ada")
+	await(t, "the handler", started)
+
+	r.stop(errors.New("the test says so"))
+	r.awaitReadyz(503, "draining", map[string]string{"listener": "stopped", "reaper": "stopped"})
+	close(release)
+	r.wait(nil)
+	var status string
+	if err := pool.QueryRow(t.Context(), `SELECT status FROM outbox.history`).Scan(&status); err != nil || status != "succeeded" {
+		t.Errorf("the running job is %q (%v), want succeeded", status, err)
+	}
+}
+
+func TestCutEndsADrainAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	started, release := make(chan struct{}), make(chan struct{})
+	cut := make(chan struct{})
+	r := start(t, greeter(func(context.Context, string) error {
+		close(started)
+		<-release
+		return nil
+	}), Config{DatabaseURL: pool.Config().ConnString(), Cut: cut, GracePeriod: time.Hour})
+	enqueue(t, pool, "Ada")
+	await(t, "the handler", started)
+
+	close(cut)
+	r.end(ErrCut)
+	close(release) // so that the dispatcher ends before the test does
+	for _, c := range r.components {
+		for c.running.Load() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+func TestHandlersCannotStarveReadiness(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	var held []*pgxpool.Conn
+	for range pool.Config().MaxConns {
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	r := start(t, greeter(nothing), Config{Pool: pool})
+	r.awaitReadyz(200, "ready", nil)
+	for _, conn := range held {
+		conn.Release()
+	}
+	r.end(nil)
+}
+
+func TestWhatIsOffIsNotMade(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	tests := map[string]struct {
+		config Config
+		mux    *dispatcher.Mux
+		states map[string]string
+	}{
+		"no listener":       {Config{NoListen: true}, greeter(nothing), map[string]string{"listener": "off"}},
+		"no dispatcher":     {Config{NoDispatch: true}, greeter(nothing), map[string]string{"dispatcher": "off"}},
+		"no reaper":         {Config{NoReap: true}, greeter(nothing), map[string]string{"reaper": "off"}},
+		"nothing to handle": {Config{}, new(dispatcher.Mux), map[string]string{"dispatcher": "idle"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			test.config.DatabaseURL = pool.Config().ConnString()
+			r := start(t, test.mux, test.config)
+			r.awaitReadyz(200, "ready", test.states)
+			r.end(nil)
+		})
+	}
+}
+
+func TestADeafListenerIsDegradedAndReady(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	r := start(t, greeter(nothing), Config{
+		DatabaseURL: pool.Config().ConnString(), ListenURL: "postgres://nobody@127.0.0.1:1/nowhere",
+	})
+	r.awaitReadyz(200, "degraded", map[string]string{"listener": "deaf"})
+	r.end(nil)
+}
+
+func TestMistakesAreReturnedAtOnce(t *testing.T) {
+	t.Parallel()
+	const url = "postgres://ada:hush@127.0.0.1:1/x"
+	taken := start(t, greeter(nothing), Config{DatabaseURL: url})
+	tests := map[string]struct {
+		config Config
+		want   string
+	}{
+		"no database":       {Config{}, "DatabaseURL is empty"},
+		"malformed URL":     {Config{DatabaseURL: "postgres://ada:hush@:x:y"}, "DatabaseURL is malformed"},
+		"malformed listen":  {Config{DatabaseURL: url, ListenURL: "postgres://ada:hush@:x:y"}, "listener"},
+		"negative keep":     {Config{DatabaseURL: url, Keep: -1}, "Keep"},
+		"lease too short":   {Config{DatabaseURL: url, LeaseTTL: time.Millisecond}, "LeaseTTL"},
+		"address in use":    {Config{DatabaseURL: url, AdminAddr: taken.admin.listener.Addr().String()}, "admin address"},
+		"malformed address": {Config{DatabaseURL: url, AdminAddr: "x"}, "admin address"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := Run(t.Context(), greeter(nothing), test.config)
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hush") {
+				t.Errorf("got %v, want an error about %s and no password", err, test.want)
+			}
+		})
+	}
+}
+
+func TestTheAdminServerAnswers(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
+	r.awaitReadyz(200, "ready", nil)
+	for path, want := range map[string]string{
+		"/livez":        "ok",
+		"/metrics":      "pgxpool_",
+		"/debug/pprof/": "goroutine",
+	} {
+		res, err := probe.Get("http://" + r.admin.listener.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := readAll(t, res)
+		if res.StatusCode != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("GET %s is %d %.200q, want 200 with %q", path, res.StatusCode, body, want)
+		}
+	}
+	r.end(nil)
+}

@@ -1,0 +1,102 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/migrations"
+)
+
+const (
+	lookTimeout = 3 * time.Second
+	reminder    = 30 * time.Second // between two lines about the same obstacle
+)
+
+// gate opens once the database is there and its schema is one that this build can
+// work with.
+type gate struct {
+	pool    *pgxpool.Pool
+	migrate bool
+	log     *slog.Logger
+	open    chan struct{} // closed when it opens
+}
+
+func newGate(pool *pgxpool.Pool, c Config) *gate {
+	return &gate{pool: pool, migrate: c.Migrate, log: c.Logger, open: make(chan struct{})}
+}
+
+// run looks until the gate opens or ctx ends.
+func (g *gate) run(ctx context.Context) {
+	var retry backoff.Backoff
+	var said time.Time
+	var last State
+	for ctx.Err() == nil {
+		database, schema := look(ctx, g.pool)
+		if schema.State == schemaCurrent {
+			close(g.open)
+			g.log.LogAttrs(ctx, slog.LevelInfo, "database and schema are there")
+			return
+		}
+		if g.migrate && schema.State == schemaBehind {
+			err := migrations.Up(ctx, g.pool)
+			if err == nil {
+				g.log.LogAttrs(ctx, slog.LevelInfo, "schema migrated")
+				continue
+			}
+			schema.Detail = err.Error()
+		}
+		obstacle := database
+		if database.State == databaseUp {
+			obstacle = schema
+		}
+		if ctx.Err() == nil && (obstacle.State != last.State || time.Since(said) >= reminder) {
+			g.log.LogAttrs(ctx, slog.LevelWarn, "waiting for the database", slog.String("database", database.State),
+				slog.String("schema", schema.State), slog.String("err", obstacle.Detail))
+			said, last = time.Now(), obstacle
+		}
+		if retry.Wait(ctx) != nil {
+			return
+		}
+	}
+}
+
+// States of the database and of the schema.
+const (
+	databaseUp       = "up"
+	databaseDown     = "down"
+	databaseReadOnly = "read-only"
+	schemaCurrent    = "current"
+	schemaBehind     = "behind"
+	schemaUnknown    = "unknown"
+)
+
+// look asks the database how it is. A server that is read-only after a failover
+// is left: the next connections go to whatever the address leads to then.
+func look(ctx context.Context, pool *pgxpool.Pool) (database, schema State) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	schema.State = schemaUnknown
+	var readOnly bool
+	if err := pool.QueryRow(ctx, `SELECT current_setting('transaction_read_only') = 'on'`).Scan(&readOnly); err != nil {
+		return State{State: databaseDown, Detail: err.Error()}, schema
+	}
+	if readOnly {
+		pool.Reset()
+		return State{State: databaseReadOnly, Detail: "the server does not accept writes (a standby?)"}, schema
+	}
+	database.State = databaseUp
+	current, err := migrations.Current(ctx, pool)
+	switch {
+	case err != nil:
+		schema.Detail = err.Error()
+	case current:
+		schema.State = schemaCurrent
+	default:
+		schema.State, schema.Detail = schemaBehind, "the schema is missing or older than this build; run: posthaste migrate up"
+	}
+	return database, schema
+}

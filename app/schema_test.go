@@ -1,0 +1,91 @@
+package app
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/migrations"
+)
+
+func TestADatabaseThatComesLateIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	server, err := pgdev.Start(t.Context(), pgdev.Options{Fast: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := server.Kill9(); err != nil {
+		t.Fatal(err)
+	}
+	handled := make(chan struct{}, 2)
+	r := start(t, greeter(func(context.Context, string) error { handled <- struct{}{}; return nil }), Config{DatabaseURL: server.URL()})
+	r.awaitReadyz(503, "unready", map[string]string{
+		"database": "down", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "listener": "deaf"})
+
+	if err := server.StartAgain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitReadyz(503, "unready", map[string]string{"schema": "behind", "dispatcher": "waiting", "reaper": "waiting"})
+
+	pool, err := pgxpool.New(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := migrations.Up(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitReadyz(200, "ready", nil)
+	enqueue(t, pool, "Ada")
+	await(t, "the job", handled)
+
+	if err := server.Restart(t.Context(), pgdev.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	pool.Reset()
+	enqueue(t, pool, "Bob")
+	await(t, "the job after the restart", handled)
+	r.awaitReadyz(200, "ready", nil)
+	r.end(nil)
+}
+
+func TestMigrateAtTheStart(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.NewEmpty(t)
+	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), Migrate: true})
+	r.awaitReadyz(200, "ready", nil)
+	r.end(nil)
+}
+
+func TestAReadOnlyServerIsLeftAndFoundAgain(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	writable, err := pool.Acquire(t.Context()) // opened before: it stays writable
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writable.Release()
+	alter := func(what string) {
+		t.Helper()
+		name := pgx.Identifier{pool.Config().ConnConfig.Database}.Sanitize()
+		if _, err := writable.Exec(t.Context(), "ALTER DATABASE "+name+" "+what); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alter("SET default_transaction_read_only = on")
+	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
+	r.awaitReadyz(503, "unready", map[string]string{
+		"database": "read-only", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "listener": "deaf"})
+	alter("RESET default_transaction_read_only")
+	r.awaitReadyz(200, "ready", nil)
+	r.end(nil)
+}

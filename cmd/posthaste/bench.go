@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/bench"
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// benchCommand is the yardstick: `posthaste bench WORKLOAD`.
+func benchCommand() *cli.Command {
+	var about strings.Builder
+	for _, w := range bench.Workloads() {
+		fmt.Fprintf(&about, "%-14s %s\n", w.Name, w.About)
+	}
+	about.WriteString("all            every one of them, with its defaults\n\n" +
+		"Each makes a database of its own on the server and drops it. Without --database-url a durable server is started for the run.")
+	return &cli.Command{
+		Name:        "bench",
+		Usage:       "measure this build against a Postgres",
+		ArgsUsage:   "WORKLOAD",
+		Description: about.String(),
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "database-url", Usage: "a server to measure on, as a role that may create databases", Sources: cli.EnvVars("DATABASE_URL")},
+			&cli.BoolFlag{Name: "json", Usage: "print one JSON object a line"},
+			&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
+			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
+			&cli.DurationFlag{Name: "every", Usage: "latency: time between two jobs (default 10ms)"},
+			&cli.IntFlag{Name: "clients", Usage: "enqueue: concurrent producers (default 64)"},
+			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
+		},
+		Commands: []*cli.Command{benchWorkerCommand()},
+		Action:   runBench,
+	}
+}
+
+func runBench(ctx context.Context, c *cli.Command) error {
+	names := c.Args().Slice()
+	if len(names) != 1 {
+		return cli.Exit("bench: name one workload, or all; see posthaste bench --help", 2)
+	}
+	if names[0] == "all" {
+		names = nil
+		for _, w := range bench.Workloads() {
+			names = append(names, w.Name)
+		}
+	}
+	options := bench.Options{
+		DatabaseURL: c.String("database-url"),
+		Jobs:        int(c.Int("jobs")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")),
+		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Worker: startBenchWorker,
+	}
+	if mode := c.String("notify"); mode != "" {
+		var err error
+		if options.Notify, err = outbox.ParseNotifyMode(mode); err != nil {
+			return cli.Exit("bench: --notify: "+err.Error(), 2)
+		}
+	}
+	if options.DatabaseURL == "" {
+		server, err := pgdev.Start(ctx, pgdev.Options{Log: c.Root().ErrWriter, Major: os.Getenv("PG")})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = server.Stop() }()
+		options.DatabaseURL = server.URL()
+	}
+	for _, name := range names {
+		result, err := bench.Run(ctx, name, options)
+		if errors.Is(err, bench.ErrUnknownWorkload) {
+			return cli.Exit("bench: "+err.Error(), 2)
+		}
+		if err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		if err := printResult(c.Root().Writer, result, c.Bool("json")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printResult(w io.Writer, r *bench.Result, asJSON bool) error {
+	if asJSON {
+		line := map[string]any{
+			"workload": r.Workload, "postgresql": r.Server.Version, "fsync": r.Server.Fsync,
+			"synchronous_commit": r.Server.SynchronousCommit, "full_page_writes": r.Server.FullPageWrites, "cores": r.Server.Cores,
+		}
+		for _, f := range r.Figures {
+			line[f.Name] = f.Value
+		}
+		return json.NewEncoder(w).Encode(line)
+	}
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	t.SetStyle(table.StyleLight)
+	t.SetTitle("%s  (PostgreSQL %s, %d cores, fsync=%s, synchronous_commit=%s)", r.Workload,
+		r.Server.Version, r.Server.Cores, r.Server.Fsync, r.Server.SynchronousCommit)
+	for _, f := range r.Figures {
+		format := "%.2f"
+		if f.Value >= 1000 {
+			format = "%.0f"
+		}
+		t.AppendRow(table.Row{f.Name, fmt.Sprintf(format, f.Value)})
+	}
+	t.Render()
+	return nil
+}
+
+// benchWorkerCommand is the child process of the workloads that kill one.
+func benchWorkerCommand() *cli.Command {
+	return &cli.Command{
+		Name: "worker", Hidden: true,
+		Action: func(ctx context.Context, c *cli.Command) error {
+			ledger, err := os.OpenFile(c.Args().Get(1), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = ledger.Close() }()
+			var mux dispatcher.Mux
+			dispatcher.Handle(&mux, func(ctx context.Context, _ *outbox.Job[bench.Sleep]) error {
+				if _, err := fmt.Fprintln(ledger, time.Now().Format(time.RFC3339Nano)); err != nil {
+					return err
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			return app.Run(ctx, &mux, app.Config{DatabaseURL: c.Args().Get(0)})
+		},
+	}
+}
+
+// startBenchWorker starts this program again and returns how to kill -9 it.
+func startBenchWorker(ctx context.Context, databaseURL, ledger string) (kill func() error, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	child := exec.CommandContext(ctx, self, "bench", "worker", databaseURL, ledger)
+	child.Stderr = os.Stderr
+	if err := child.Start(); err != nil {
+		return nil, fmt.Errorf("start a worker: %w", err)
+	}
+	return func() error {
+		if err := child.Process.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		_ = child.Wait() // it was killed: the status says so
+		return nil
+	}, nil
+}

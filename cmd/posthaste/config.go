@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+
+	"github.com/urfave/cli/v3"
+)
+
+func (p *program) configCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "config",
+		Usage: "print the effective value of every switch and where it comes from, secrets left out",
+		Flags: append(flags(), outputFlag()),
+		Action: func(_ context.Context, c *cli.Command) error {
+			if err := wantArgs(c, 0, 0); err != nil {
+				return err
+			}
+			if err := p.print(c, p.effective(c)); err != nil {
+				return err
+			}
+			_, err := p.load(c) // what is wrong is told after what is there
+			return err
+		},
+	}
+}
+
+func (p *program) effective(c *cli.Command) listing {
+	t := listing{header: []string{"setting", "value", "source"}}
+	for _, s := range allSettings {
+		v := p.choose(c, s)
+		t.add(s.flag, s.shown(v.value), v.source)
+	}
+	return t
+}

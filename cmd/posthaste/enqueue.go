@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func (p *program) enqueueCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "enqueue",
+		Usage:     "store a job and print its id",
+		ArgsUsage: "KIND [PAYLOAD|-]",
+		Description: `PAYLOAD is JSON unless --content-type says otherwise; without it the payload is
+{}, and - reads it from standard input. Write -- before a payload that begins
+with a dash.`,
+		Flags: append(flags("database-url", "notify"),
+			&cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"},
+			&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
+			&cli.StringFlag{Name: "delay", Usage: "due after this `DURATION`"},
+			&cli.StringFlag{Name: "run-at", Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z"},
+			&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
+			&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},
+			&cli.StringFlag{Name: "key", Usage: "what ordering or concurrency is bound to"},
+			&cli.StringFlag{Name: "idempotency-key", Usage: "a repeat with the same `KEY` stores nothing and prints the first job's id"},
+			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
+			&cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"},
+			&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
+		),
+		DisableSliceFlagSeparator: true, // a header's value may have commas
+		Action:                    p.enqueue,
+	}
+}
+
+func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 1, 2); err != nil {
+		return err
+	}
+	s, err := p.load(c, "database-url", "notify")
+	if err != nil {
+		return err
+	}
+	options, err := enqueueOptions(c)
+	if err != nil {
+		return &usageError{err}
+	}
+	payload, err := p.payload(c.Args().Get(1))
+	if err != nil {
+		return err
+	}
+	job := outbox.Raw{KindName: c.Args().First(), Payload: payload, ContentType: c.String("content-type")}
+	return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
+		producer := outbox.NewProducer(pool, s.notify)
+		var id outbox.ID
+		err := producer.InTx(ctx, func(tx pgx.Tx) (err error) {
+			id, err = outbox.Enqueue(ctx, tx, job, options)
+			return err
+		})
+		producer.Flush()
+		if err != nil {
+			return inFlagWords(err)
+		}
+		_, err = fmt.Fprintln(p.stdout, id)
+		return err
+	})
+}
+
+func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
+	o = outbox.Options{
+		Queue: c.String("queue"), Priority: c.Int("priority"), MaxAttempts: c.Int("max-attempts"),
+		Key: c.String("key"), IdempotencyKey: c.String("idempotency-key"),
+	}
+	var errs []error
+	for flag, to := range map[string]*time.Duration{"delay": &o.Delay, "timeout": &o.Timeout} {
+		if v := c.String(flag); v != "" {
+			if *to, err = parseDuration(v, 0, 100*365*24*time.Hour); err != nil {
+				errs = append(errs, fmt.Errorf("--%s is %q: %w", flag, v, err))
+			}
+		}
+	}
+	if v := c.String("run-at"); v != "" {
+		if o.RunAt, err = time.Parse(time.RFC3339, v); err != nil {
+			errs = append(errs, fmt.Errorf("--run-at is %q: want a time like 2027-01-31T09:00:00Z", v))
+		}
+	}
+	if v := c.String("tenant"); v != "" {
+		if o.Tenant, err = outbox.ParseID(v); err != nil {
+			errs = append(errs, fmt.Errorf("--tenant: %w", err))
+		}
+	}
+	for _, header := range c.StringSlice("header") {
+		name, value, ok := strings.Cut(header, "=")
+		if !ok || name == "" {
+			errs = append(errs, fmt.Errorf("--header is %q: want NAME=VALUE", header))
+			continue
+		}
+		if o.Headers == nil {
+			o.Headers = map[string]string{}
+		}
+		o.Headers[name] = value
+	}
+	return o, errors.Join(errs...)
+}
+
+// payload reads what the argument says.
+func (p *program) payload(argument string) ([]byte, error) {
+	switch argument {
+	case "":
+		return []byte("{}"), nil
+	case "-":
+		b, err := io.ReadAll(io.LimitReader(p.stdin, outbox.MaxPayloadBytes+1)) // one more is told apart by outbox
+		if err != nil {
+			return nil, fmt.Errorf("read the payload: %w", err)
+		}
+		return b, nil
+	}
+	return []byte(argument), nil
+}
+
+// flagWords are our words for the fields that package outbox complains of.
+var flagWords = strings.NewReplacer(
+	"Args.Kind()", "KIND", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Args are", "PAYLOAD is",
+	"Options.Queue", "--queue", "Options.Priority", "--priority", "Options.Delay", "--delay", "Options.RunAt", "--run-at",
+	"Options.MaxAttempts", "--max-attempts", "Options.Timeout", "--timeout", "Options.IdempotencyKey", "--idempotency-key",
+	"Options.Key", "--key", "Options.Headers", "--header", "Options.Tenant", "--tenant",
+)
+
+// inFlagWords makes a usage error of a request that is not acceptable.
+func inFlagWords(err error) error {
+	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
+		return usagef("%s", flagWords.Replace(err.Error()))
+	}
+	return err
+}

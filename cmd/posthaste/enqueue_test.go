@@ -1,0 +1,35 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+func TestEnqueueStoresWhatWasAsked(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	e := env{"DATABASE_URL": pool.Config().ConnString()}
+	r := posthaste(t, e, "\x00\x01bytes", "enqueue", "greet", "-", "--content-type", "application/x-odd", "--queue", "mail", "--priority", "-3",
+		"--run-at", "2099-01-01T00:00:00Z", "--max-attempts", "7", "--timeout", "90s", "--key", "k", "--header", "user=a,b=c", "--header", "x=y",
+		"--tenant", "00000000-0000-0000-0000-000000000009", "--idempotency-key", "once")
+	if r.code != exitOK {
+		t.Fatalf("got %+v", r)
+	}
+	var got string
+	err := pool.QueryRow(t.Context(), `SELECT concat_ws('|', kind, queue, priority, max_attempts, timeout, key, content_type, headers, encode(payload, 'escape'), tenant_id, run_at AT TIME ZONE 'UTC')
+		FROM outbox.jobs WHERE id = $1`, strings.TrimSpace(r.out)).Scan(&got)
+	want := `greet|mail|-3|7|00:01:30|k|application/x-odd|{"x": "y", "user": "a,b=c"}|\000\x01bytes|00000000-0000-0000-0000-000000000009|2099-01-01 00:00:00`
+	if want = strings.ReplaceAll(want, `\x01`, "\x01"); err != nil || got != want {
+		t.Errorf("got  %q (%v)\nwant %q", got, err, want)
+	}
+	again := ok(t, e, "enqueue", "greet", "--tenant", "00000000-0000-0000-0000-000000000009", "--idempotency-key", "once")
+	if again != r.out {
+		t.Errorf("a repeat got %q, want the first job's id %q", again, r.out)
+	}
+	if r := posthaste(t, e, "", "enqueue", "greet", `{"a":`, "--queue", "a b"); r.code != exitUsage ||
+		!strings.Contains(r.errOut, "PAYLOAD is not valid JSON") || !strings.Contains(r.errOut, `--queue is "a b"`) {
+		t.Errorf("got %+v, want exit status 2 and both mistakes in the words of the command line", r)
+	}
+}

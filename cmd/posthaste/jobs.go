@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func (p *program) jobsCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "jobs",
+		Usage: "look at jobs; retry or dismiss dead letters",
+		Commands: []*cli.Command{
+			{
+				Name:  "list",
+				Usage: "list jobs, open and closed, newest first",
+				Flags: append(flags("database-url"), outputFlag(),
+					&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
+					&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
+					&cli.StringSliceFlag{Name: "status", Usage: "only of this `STATUS`, repeated or separated by commas; dead letters are failed,dead"},
+					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` jobs"},
+					&cli.StringFlag{Name: "before", Usage: "only older ones than the job with this `ID`: the next page begins with the last id of this one"},
+				),
+				Action: p.listJobs,
+			},
+			{
+				Name:      "show",
+				Usage:     "print a job with its payload and its failed attempts",
+				ArgsUsage: "ID",
+				Flags:     append(flags("database-url"), outputFlag()),
+				Action:    p.showJob,
+			},
+			p.actCommand("retry", "have dead letters run again with all their attempts, and waiting jobs at once", (*operator.Operator).Retry),
+			p.actCommand("dismiss", "put dead letters away: they move to the history", (*operator.Operator).Dismiss),
+		},
+	}
+}
+
+// operate runs a command's act with an operator of its database.
+func (p *program) operate(ctx context.Context, c *cli.Command, act func(context.Context, *operator.Operator) error) error {
+	s, err := p.load(c, "database-url")
+	if err != nil {
+		return err
+	}
+	return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
+		return act(ctx, operator.New(pool))
+	})
+}
+
+func (p *program) listJobs(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	filter, err := jobsFilter(c)
+	if err != nil {
+		return &usageError{err}
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		jobs, err := collectJobs(ctx, o, filter, c.Int("limit"))
+		if err != nil {
+			return err
+		}
+		return p.print(c, listJobs(jobs))
+	})
+}
+
+func jobsFilter(c *cli.Command) (f operator.Filter, err error) {
+	f = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue")}
+	var errs []error
+	for _, text := range c.StringSlice("status") {
+		status, err := outbox.ParseStatus(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--status: %w", err))
+		}
+		f.Statuses = append(f.Statuses, status)
+	}
+	if v := c.String("before"); v != "" {
+		if f.Before, err = outbox.ParseID(v); err != nil {
+			errs = append(errs, fmt.Errorf("--before: %w", err))
+		}
+	}
+	if n := c.Int("limit"); n < 1 {
+		errs = append(errs, fmt.Errorf("--limit is %d: want at least 1", n))
+	}
+	return f, errors.Join(errs...)
+}
+
+// collectJobs reads page after page until there are enough.
+func collectJobs(ctx context.Context, o *operator.Operator, f operator.Filter, limit int) ([]operator.Job, error) {
+	var jobs []operator.Job
+	for len(jobs) < limit {
+		f.Limit = min(limit-len(jobs), operator.MaxLimit)
+		page, err := o.Jobs(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, page...)
+		if len(page) < f.Limit {
+			break
+		}
+		f.Before = page[len(page)-1].ID
+	}
+	return jobs, nil
+}
+
+func (p *program) showJob(ctx context.Context, c *cli.Command) error {
+	ids, err := jobIDs(c)
+	if err != nil {
+		return err
+	}
+	if len(ids) != 1 {
+		return wantArgs(c, 1, 1)
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		job, err := o.Job(ctx, ids[0])
+		if err != nil {
+			return err
+		}
+		return p.printJob(c, job)
+	})
+}
+
+func jobIDs(c *cli.Command) ([]outbox.ID, error) {
+	if c.NArg() == 0 {
+		return nil, wantArgs(c, 1, 1)
+	}
+	var ids []outbox.ID
+	for _, text := range c.Args().Slice() {
+		id, err := outbox.ParseID(text)
+		if err != nil {
+			return nil, &usageError{err}
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// actCommand does something to each of the jobs that are named. One that cannot
+// be done does not keep the others from it.
+func (p *program) actCommand(name, usage string, act func(*operator.Operator, context.Context, outbox.ID) error) *cli.Command {
+	return &cli.Command{
+		Name: name, Usage: usage, ArgsUsage: "ID…", Flags: flags("database-url"),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			ids, err := jobIDs(c)
+			if err != nil {
+				return err
+			}
+			return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+				var errs []error
+				for _, id := range ids {
+					if err := act(o, ctx, id); err != nil {
+						errs = append(errs, err)
+						continue
+					}
+					fmt.Fprintln(p.stdout, id)
+				}
+				return errors.Join(errs...)
+			})
+		},
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+// jobColumns are a job in a listing; the first of them fit on a screen.
+var jobColumns = []string{
+	"id", "status", "kind", "queue", "attempt", "max_attempts", "created_at", "run_at", "error_code",
+	"finished_at", "started_at", "lease_expires_at", "worker", "priority", "key", "lost_leases", "epoch", "tenant", "timeout",
+	"error_message", "content_type", "payload_bytes",
+}
+
+const jobColumnsOnScreen = 9
+
+func jobValues(j operator.Job) []any {
+	timeout := ""
+	if j.Timeout != 0 {
+		timeout = j.Timeout.String()
+	}
+	return []any{
+		j.ID, j.Status, j.Kind, j.Queue, j.Attempt, j.MaxAttempts, instant(j.CreatedAt), instant(j.RunAt), j.ErrorCode,
+		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), j.Worker, j.Priority, j.Key, j.LostLeases, j.Epoch, j.Tenant, timeout,
+		j.ErrorMessage, j.ContentType, j.PayloadBytes,
+	}
+}
+
+// instant is nil for a time that does not apply.
+func instant(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t
+}
+
+func listJobs(jobs []operator.Job) listing {
+	l := listing{header: jobColumns, onScreen: jobColumnsOnScreen}
+	for _, j := range jobs {
+		l.add(jobValues(j)...)
+	}
+	return l
+}
+
+// printJob prints one job: an object for machines, a name and a value a line for
+// people.
+func (p *program) printJob(c *cli.Command, j operator.Job) error {
+	names := append(append([]string{}, jobColumns...), "headers", "payload", "result", "attempts")
+	if c.String("output") == "json" {
+		values := append(jobValues(j), rawJSON(j.Headers), content(j.ContentType, j.Payload), content("", j.Result), attemptObjects(j.Attempts))
+		object, err := listing{header: names}.object(values)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(p.stdout, string(object))
+		return err
+	}
+	l := listing{header: []string{"field", "value"}}
+	values := append(jobValues(j), string(j.Headers), readable(j.Payload), readable(j.Result), len(j.Attempts))
+	for i, name := range names {
+		if name == "attempts" {
+			name = "failed_attempts"
+		}
+		l.add(name, values[i])
+	}
+	for _, a := range j.Attempts {
+		l.add(fmt.Sprintf("attempt %d", a.Attempt), fmt.Sprintf("%s by %s: %s: %s", a.FinishedAt.Local().Format(time.RFC3339), a.Worker, a.ErrorCode, a.ErrorMessage))
+	}
+	return p.print(c, l)
+}
+
+func attemptObjects(attempts []operator.Attempt) []map[string]any {
+	objects := []map[string]any{}
+	for _, a := range attempts {
+		objects = append(objects, map[string]any{
+			"attempt": a.Attempt, "epoch": a.Epoch, "worker": a.Worker, "started_at": instant(a.StartedAt), "finished_at": instant(a.FinishedAt),
+			"error_code": a.ErrorCode, "error_message": a.ErrorMessage, "stack": a.Stack,
+		})
+	}
+	return objects
+}
+
+// content is bytes in JSON: as they are if they are JSON themselves, as text if
+// they are text, else in base64 under a name that says so.
+func content(contentType string, b []byte) any {
+	switch {
+	case b == nil:
+		return nil
+	case (contentType == "" || contentType == "application/json") && json.Valid(b):
+		return json.RawMessage(b)
+	case utf8.Valid(b):
+		return string(b)
+	}
+	return map[string][]byte{"base64": b}
+}
+
+func rawJSON(b json.RawMessage) any {
+	if b == nil {
+		return nil
+	}
+	return b
+}
+
+// readable is bytes for people.
+func readable(b []byte) string {
+	if !utf8.Valid(b) {
+		return fmt.Sprintf("%d bytes that are not text", len(b))
+	}
+	return string(b)
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func listed(t *testing.T, e env, args ...string) []map[string]any {
+	t.Helper()
+	var rows []map[string]any
+	out := ok(t, e, append(append([]string{"jobs", "list"}, args...), "-o", "json")...)
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	return rows
+}
+
+func TestJobsListAndShow(t *testing.T) {
+	t.Parallel()
+	e := env{"DATABASE_URL": pgtest.URL(t)}
+	if rows := listed(t, e); len(rows) != 0 {
+		t.Errorf("got %v of an empty database, want none", rows)
+	}
+	first := strings.TrimSpace(ok(t, e, "enqueue", "greet", `{"name": "Ada"}`, "--header", "user=7"))
+	second := strings.TrimSpace(ok(t, e, "enqueue", "mail.send", "--queue", "mail"))
+
+	rows := listed(t, e)
+	if len(rows) != 2 || rows[0]["id"] != second || rows[1]["id"] != first || rows[1]["status"] != "pending" || rows[1]["finished_at"] != nil {
+		t.Errorf("got %v, want both pending jobs, newest first", rows)
+	}
+	for name, args := range map[string][]string{
+		"kind": {"--kind", "greet"}, "queue": {"--queue", "default"}, "page": {"--before", second}, "kind and status": {"--kind", "greet", "--status", "pending,dead"},
+	} {
+		if rows := listed(t, e, args...); len(rows) != 1 || rows[0]["id"] != first {
+			t.Errorf("by %s got %v, want the first job", name, rows)
+		}
+	}
+	if rows := listed(t, e, "--status", "dead"); len(rows) != 0 {
+		t.Errorf("got %v dead, want none", rows)
+	}
+	if rows := listed(t, e, "--limit", "1"); len(rows) != 1 || rows[0]["id"] != second {
+		t.Errorf("with a limit of 1 got %v, want the newest", rows)
+	}
+	if out := ok(t, e, "jobs", "list"); !strings.Contains(out, "STATUS") || !strings.Contains(out, first) {
+		t.Errorf("got %q, want a table", out)
+	}
+
+	var shown struct {
+		ID, Kind string
+		Payload  struct{ Name string }
+		Headers  map[string]string
+		Attempts []any
+	}
+	if err := json.Unmarshal([]byte(ok(t, e, "jobs", "show", first, "-o", "json")), &shown); err != nil {
+		t.Fatal(err)
+	}
+	if shown.ID != first || shown.Payload.Name != "Ada" || shown.Headers["user"] != "7" || shown.Attempts == nil {
+		t.Errorf("got %+v, want the first job with its payload and headers", shown)
+	}
+	if out := ok(t, e, "jobs", "show", first); !strings.Contains(out, `{"name": "Ada"}`) {
+		t.Errorf("got %q, want the payload in it", out)
+	}
+	if r := posthaste(t, e, "", "jobs", "show", outbox.NewID().String()); r.code != exitFailed || !strings.Contains(r.errOut, "not found") {
+		t.Errorf("got %+v of a job that does not exist, want exit status 1", r)
+	}
+}
+
+func TestLongListsAreReadPageByPage(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	requests := make([]outbox.Request, 450)
+	for i := range requests {
+		requests[i].Args = outbox.Raw{KindName: "greet", Payload: []byte(`{}`)}
+	}
+	if _, err := outbox.EnqueueMany(t.Context(), pool, requests); err != nil {
+		t.Fatal(err)
+	}
+	rows := listed(t, env{"DATABASE_URL": pool.Config().ConnString()}, "--limit", "430")
+	seen := map[any]bool{}
+	for _, row := range rows {
+		seen[row["id"]] = true
+	}
+	if len(rows) != 430 || len(seen) != 430 {
+		t.Errorf("got %d jobs, %d of them different, want 430", len(rows), len(seen))
+	}
+}
+
+func TestRetryAndDismissDeadLetters(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	e := env{"DATABASE_URL": pool.Config().ConnString()}
+	var ids []string
+	for range 2 {
+		ids = append(ids, strings.TrimSpace(ok(t, e, "enqueue", "greet")))
+	}
+	// What claims and failures leave behind, without a dispatcher.
+	for _, step := range []string{
+		`UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = 1, lease_owner = 'w', lease_expires_at = now(), started_at = now()`,
+		`UPDATE outbox.jobs SET status = 'dead', epoch = 2, lease_owner = NULL, lease_expires_at = NULL, last_error_code = 'http_500'`,
+	} {
+		if _, err := pool.Exec(t.Context(), step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rows := listed(t, e, "--status", "failed", "--status", "dead"); len(rows) != 2 || rows[0]["error_code"] != "http_500" {
+		t.Errorf("got %v, want two dead letters", rows)
+	}
+	ok(t, e, "jobs", "retry", ids[0])
+	r := posthaste(t, e, "", "jobs", "dismiss", ids[0], ids[1])
+	if r.code != exitFailed || r.out != ids[1]+"\n" || !strings.Contains(r.errOut, "it is pending") {
+		t.Errorf("got %+v, want the second dismissed and the first refused", r)
+	}
+	if rows := listed(t, e, "--status", "dismissed"); len(rows) != 1 || rows[0]["id"] != ids[1] {
+		t.Errorf("got %v dismissed, want the second job", rows)
+	}
+}

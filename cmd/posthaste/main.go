@@ -1,0 +1,138 @@
+// Command posthaste is the process beside your application: it finds the jobs
+// that your transactions enqueued and carries them out, and it is the tool for
+// looking at them.
+//
+// Flags and environment variables live here and nowhere else; see settings.go.
+// Programs with Go handlers are built from the same packages: see package app.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+)
+
+// Exit statuses.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	tuneGarbage()
+	os.Exit(run(context.Background(), os.Args, os.Getenv, os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the whole program but for the process around it.
+func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+	p := &program{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr}
+	err := p.root().Run(ctx, args)
+	if err == nil {
+		return exitOK
+	}
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintf(stderr, "posthaste: %s\n", strings.TrimRight(line, "\n"))
+	}
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return exitUsage
+	}
+	if coded, ok := errors.AsType[cli.ExitCoder](err); ok {
+		return coded.ExitCode()
+	}
+	return exitFailed
+}
+
+// program is what every command gets of its surroundings.
+type program struct {
+	getenv         func(string) string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
+
+// usageError is a mistake of whoever typed the command or set the environment.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+const description = `Jobs are enqueued in your own transactions (package outbox, SQL function
+outbox.enqueue, or "posthaste enqueue") and carried out at least once.
+
+Every switch is a flag and an environment variable; a flag wins over the
+environment, which wins over the default. "posthaste config" prints what is in
+effect and where it comes from.
+
+Exit status: 0 all is well, 1 it failed, 2 the command line or an environment
+variable is wrong.
+
+The first SIGINT or SIGTERM has "serve" and "dev" stop claiming, give back what
+had not started and let running jobs finish for the grace period; the second
+ends the process at once, and jobs that were running run again when their leases
+lapse. An orderly stop is exit status 0.`
+
+func (p *program) root() *cli.Command {
+	root := &cli.Command{
+		Name:        "posthaste",
+		Usage:       "transactional outbox and job dispatcher for Postgres",
+		Description: description,
+		Writer:      p.stdout,
+		ErrWriter:   p.stderr,
+		HideVersion: true,
+		Suggest:     true,
+
+		EnableShellCompletion: true,
+		ExitErrHandler:        func(context.Context, *cli.Command, error) {}, // run decides
+		Commands: []*cli.Command{
+			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.jobsCommand(), p.queuesCommand(),
+			p.healthcheckCommand(), p.configCommand(), p.versionCommand(), benchCommand(),
+		},
+	}
+	finish(root)
+	return root
+}
+
+// finish gives every command the same manners.
+func finish(c *cli.Command) {
+	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
+		return usagef("%w (see %s --help)", err, c.FullName())
+	}
+	if c.Action == nil {
+		c.Action = chooseSubcommand
+	}
+	for _, sub := range c.Commands {
+		finish(sub)
+	}
+}
+
+// chooseSubcommand is what a command does that only groups others.
+func chooseSubcommand(_ context.Context, c *cli.Command) error {
+	if first := c.Args().First(); first != "" {
+		return usagef("%s has no command %q (see %s --help)", c.FullName(), first, c.FullName())
+	}
+	if c.Root() == c {
+		return cli.ShowRootCommandHelp(c)
+	}
+	var names []string
+	for _, sub := range c.Commands {
+		if !sub.Hidden && sub.Name != "help" {
+			names = append(names, sub.Name)
+		}
+	}
+	return usagef("%s what? want one of: %s", c.FullName(), strings.Join(names, ", "))
+}
+
+// wantArgs checks the number of arguments that are not flags.
+func wantArgs(c *cli.Command, least, most int) error {
+	if n := c.NArg(); n < least || n > most {
+		return usagef("usage: %s %s (see %s --help)", c.FullName(), c.ArgsUsage, c.FullName())
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+// asCommand makes the test binary be the command: tests that need a process of
+// their own start it with this variable set.
+const asCommand = "POSTHASTE_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+	pgtest.Main(m)
+}
+
+// ran is what a command left behind.
+type ran struct {
+	code        int
+	out, errOut string
+}
+
+type env map[string]string
+
+// posthaste runs a command line in this process.
+func posthaste(t *testing.T, env env, stdin string, args ...string) ran {
+	t.Helper()
+	return posthasteUntil(t.Context(), env, stdin, args...)
+}
+
+func posthasteUntil(ctx context.Context, env env, stdin string, args ...string) ran {
+	var out, errOut bytes.Buffer
+	code := run(ctx, append([]string{"posthaste"}, args...), func(name string) string { return env[name] },
+		strings.NewReader(stdin), &out, &errOut)
+	return ran{code, out.String(), errOut.String()}
+}
+
+// ok is the output of a command that must succeed.
+func ok(t *testing.T, env env, args ...string) string {
+	t.Helper()
+	r := posthaste(t, env, "", args...)
+	if r.code != exitOK {
+		t.Fatalf("posthaste %s: exit status %d, want 0\n%s%s", strings.Join(args, " "), r.code, r.out, r.errOut)
+	}
+	return r.out
+}
+
+func TestEveryCommandHasHelp(t *testing.T) {
+	for _, args := range [][]string{
+		{}, {"--help"}, {"serve"}, {"dev"}, {"migrate"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"}, {"migrate", "sql"},
+		{"enqueue"}, {"jobs"}, {"jobs", "list"}, {"jobs", "show"}, {"jobs", "retry"}, {"jobs", "dismiss"}, {"queues"},
+		{"queues", "list"}, {"queues", "pause"}, {"queues", "resume"}, {"bench"}, {"healthcheck"}, {"config"}, {"version"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			if len(args) > 0 && args[0] != "--help" {
+				args = append(args, "--help")
+			}
+			if out := ok(t, nil, args...); !strings.Contains(out, "USAGE:") {
+				t.Errorf("got %q, want help", out)
+			}
+		})
+	}
+}
+
+func TestMistakesAreExitStatus2(t *testing.T) {
+	for line, want := range map[string]string{
+		"fly":                          `no command "fly"`,
+		"migrate":                      "want one of: up, down, status, sql",
+		"migrate sideways":             `no command "sideways"`,
+		"serve":                        "set DATABASE_URL",
+		"serve now":                    "usage: posthaste serve",
+		"serve --colour":               "colour",
+		"migrate up":                   "set DATABASE_URL",
+		"enqueue":                      "usage: posthaste enqueue KIND",
+		"enqueue a b c":                "usage: posthaste enqueue KIND",
+		"enqueue a --priority x":       "priority",
+		"enqueue a --delay soon":       "--delay",
+		"enqueue a --run-at tomorrow":  "--run-at",
+		"enqueue a --header x":         "--header",
+		"enqueue a --tenant x":         "--tenant",
+		"jobs list --status odd":       `--status: status "odd" is unknown`,
+		"jobs list --limit 0":          "--limit is 0",
+		"jobs show":                    "usage: posthaste jobs show ID",
+		"jobs show 1":                  "36 characters",
+		"jobs retry":                   "usage: posthaste jobs retry ID",
+		"queues pause":                 "usage: posthaste queues pause QUEUE",
+		"queues pause -- -":            "not a queue's name",
+		"bench nothing":                "nothing",
+		"config --output xml":          "table, json, csv",
+		"healthcheck --admin-addr off": "off",
+	} {
+		t.Run(line, func(t *testing.T) {
+			r := posthaste(t, nil, "", strings.Fields(line)...)
+			if r.code != exitUsage || !strings.Contains(r.errOut, want) {
+				t.Errorf("got exit status %d and %q, want 2 and %q", r.code, r.errOut, want)
+			}
+		})
+	}
+}
+
+func TestVersionNamesTheToolchain(t *testing.T) {
+	if out := ok(t, nil, "version"); !strings.HasPrefix(out, "posthaste ") || !strings.Contains(out, "go1.") {
+		t.Errorf("got %q", out)
+	}
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestMigrateUpStatusDown(t *testing.T) {
+	t.Parallel()
+	e := env{"DATABASE_URL": pgtest.NewEmpty(t).Config().ConnString()}
+	applied := func() (n, all int) {
+		var rows []struct{ Applied bool }
+		if err := json.Unmarshal([]byte(ok(t, e, "migrate", "status", "-o", "json")), &rows); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rows {
+			if r.Applied {
+				n++
+			}
+		}
+		return n, len(rows)
+	}
+	if n, all := applied(); n != 0 || all == 0 {
+		t.Errorf("got %d of %d migrations applied at first, want none of some", n, all)
+	}
+	ok(t, e, "migrate", "up")
+	ok(t, e, "migrate", "up")
+	if n, all := applied(); n != all {
+		t.Errorf("got %d of %d migrations applied, want all", n, all)
+	}
+	ok(t, e, "migrate", "down")
+	if n, all := applied(); n != all-1 {
+		t.Errorf("got %d of %d migrations applied after down, want all but one", n, all)
+	}
+	ok(t, e, "migrate", "up")
+}
+
+func TestMigrateSQLIsTheSameAsUp(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.NewEmpty(t)
+	script := ok(t, nil, "migrate", "sql")
+	if _, err := pool.Exec(t.Context(), script); err != nil { // without arguments: many statements at once
+		t.Fatal(err)
+	}
+	if current, err := migrations.Current(t.Context(), pool); err != nil || !current {
+		t.Errorf("got current %v (%v), want true", current, err)
+	}
+	ok(t, env{"DATABASE_URL": pool.Config().ConnString()}, "migrate", "up")
+	if _, err := outbox.Enqueue(t.Context(), pool, outbox.Raw{KindName: "greet", Payload: []byte(`{}`)}, outbox.Options{}); err != nil {
+		t.Error(err)
+	}
+	if rest := ok(t, nil, "migrate", "sql", "--after", "99999"); strings.Contains(rest, "CREATE SCHEMA") {
+		t.Errorf("got a migration after the last:\n%s", rest)
+	}
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay/webhook"
+)
+
+// The parse functions return errors that end the sentence "OUTBOX_X is "value", …".
+
+func parseSwitch(v string) (bool, error) {
+	switch strings.ToLower(v) {
+	case "on", "true", "1", "yes":
+		return true, nil
+	case "off", "false", "0", "no":
+		return false, nil
+	}
+	return false, errors.New("want on or off")
+}
+
+func parseOneOf(v string, wanted ...string) (string, error) {
+	if slices.Contains(wanted, v) {
+		return v, nil
+	}
+	return "", fmt.Errorf("want one of %s", strings.Join(wanted, ", "))
+}
+
+func parseNotify(v string) (outbox.NotifyMode, error) {
+	mode, err := outbox.ParseNotifyMode(v)
+	if err != nil {
+		return "", errors.New("want off, transactional or coalesced")
+	}
+	return mode, nil
+}
+
+// parseKeep reads a retention and those of outcomes that differ: 14d,succeeded=2d.
+func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Duration, err error) {
+	const least, most = time.Hour, 100 * 365 * 24 * time.Hour
+	for part := range strings.SplitSeq(v, ",") {
+		name, value, named := strings.Cut(strings.TrimSpace(part), "=")
+		if !named {
+			if keep != 0 {
+				return 0, nil, errors.New("want one duration for all outcomes, then outcome=duration for those that differ")
+			}
+			if keep, err = parseDuration(name, least, most); err != nil {
+				return 0, nil, err
+			}
+			continue
+		}
+		status, err := outbox.ParseStatus(name)
+		if err != nil || !status.Closed() {
+			return 0, nil, fmt.Errorf("%q is not an outcome, want one like succeeded or cancelled", name)
+		}
+		if byStatus == nil {
+			byStatus = map[outbox.Status]time.Duration{}
+		}
+		if byStatus[status], err = parseDuration(value, least, most); err != nil {
+			return 0, nil, err
+		}
+	}
+	return keep, byStatus, nil
+}
+
+var days = regexp.MustCompile(`^([0-9]{1,6})d`)
+
+// parseDuration reads a Go duration that may begin with days: 30s, 1h30m, 14d, 1d12h.
+func parseDuration(v string, least, most time.Duration) (time.Duration, error) {
+	want := fmt.Errorf("want a duration of %s to %s, like 500ms, 30s, 5m or 14d", short(least), short(most))
+	var d time.Duration
+	rest := v
+	if m := days.FindStringSubmatch(v); m != nil {
+		n, _ := strconv.Atoi(m[1]) // six digits
+		d, rest = time.Duration(n)*24*time.Hour, v[len(m[0]):]
+	}
+	if rest != "" {
+		more, err := time.ParseDuration(rest)
+		if err != nil {
+			return 0, want
+		}
+		d += more
+	}
+	if v == "" || d < least || d > most {
+		return 0, want
+	}
+	return d, nil
+}
+
+// short is d as a person would write it.
+func short(d time.Duration) string {
+	if day := 24 * time.Hour; d >= day && d%day == 0 {
+		return strconv.Itoa(int(d/day)) + "d"
+	}
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// namePattern is what package outbox accepts as a kind or a queue.
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}$`)
+
+func parseQueues(v string) (map[string]dispatcher.QueueConfig, error) {
+	queues := map[string]dispatcher.QueueConfig{}
+	for part := range strings.SplitSeq(v, ",") {
+		name, number, limited := strings.Cut(strings.TrimSpace(part), "=")
+		if !namePattern.MatchString(name) {
+			return nil, fmt.Errorf("%q is not a queue's name, want a list like default=64,mail=8", name)
+		}
+		if _, twice := queues[name]; twice {
+			return nil, fmt.Errorf("the queue %q is listed twice", name)
+		}
+		var config dispatcher.QueueConfig
+		if limited {
+			n, err := strconv.Atoi(number)
+			if err != nil || n < 1 || n > 100_000 {
+				return nil, fmt.Errorf("the queue %q has %q jobs at once, want 1 to 100000", name, number)
+			}
+			config.Concurrency = n
+		}
+		queues[name] = config
+	}
+	return queues, nil
+}
+
+// webhookRoute says where the jobs of a kind go.
+type webhookRoute struct{ kind, url string }
+
+func parseWebhooks(v string) ([]webhookRoute, error) {
+	var routes []webhookRoute
+	for part := range strings.SplitSeq(v, ",") {
+		if strings.TrimSpace(part) == "" {
+			continue
+		}
+		kind, url, ok := strings.Cut(strings.TrimSpace(part), "=")
+		if !ok || !namePattern.MatchString(kind) {
+			return nil, errors.New("want KIND=URL, separated by commas (a comma within a URL is written %2C)")
+		}
+		if _, err := webhook.Parse(url); err != nil {
+			return nil, fmt.Errorf("of kind %q: %w", kind, err)
+		}
+		if slices.ContainsFunc(routes, func(r webhookRoute) bool { return r.kind == kind }) {
+			return nil, fmt.Errorf("the kind %q is listed twice", kind)
+		}
+		routes = append(routes, webhookRoute{kind, url})
+	}
+	return routes, nil
+}
+
+func parseWorker(v string) (string, error) {
+	if len(v) > 128 || strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' }) {
+		return "", errors.New("want up to 128 characters without spaces")
+	}
+	return v, nil
+}
+
+func parseAddr(v string) (string, error) {
+	if v == "off" {
+		return "", nil
+	}
+	_, port, err := net.SplitHostPort(v)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return "", errors.New("want HOST:PORT like 127.0.0.1:9090, or off")
+	}
+	return v, nil
+}
+
+func parseLogLevel(v string) (slog.Level, error) {
+	var level slog.Level
+	if _, err := parseOneOf(v, "debug", "info", "warn", "error"); err != nil {
+		return 0, err
+	}
+	return level, level.UnmarshalText([]byte(v))
+}
+
+func parseDSN(v string) (string, error) {
+	if v == "" {
+		return "", nil
+	}
+	if _, err := pgxpool.ParseConfig(v); err != nil {
+		return "", errors.New("want something like postgres://user:password@host:5432/database or host=… dbname=…")
+	}
+	return v, nil
+}

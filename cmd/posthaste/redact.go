@@ -1,0 +1,64 @@
+package main
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/relay/webhook"
+)
+
+const redacted = "REDACTED"
+
+// showDSN is where a connection string leads and as whom, made from what it means
+// instead of what it says, so that nothing secret can slip through.
+func showDSN(dsn string) string {
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return redacted
+	}
+	if strings.HasPrefix(config.Host, "/") {
+		text := "host=" + config.Host + " port=" + strconv.Itoa(int(config.Port)) + " user=" + config.User + " dbname=" + config.Database
+		if config.Password != "" {
+			text += " password=" + redacted
+		}
+		return text
+	}
+	u := url.URL{Scheme: "postgres", Host: config.Host + ":" + strconv.Itoa(int(config.Port)), Path: "/" + config.Database}
+	if strings.Contains(config.Host, ":") {
+		u.Host = "[" + config.Host + "]:" + strconv.Itoa(int(config.Port))
+	}
+	if u.User = url.User(config.User); config.Password != "" {
+		u.User = url.UserPassword(config.User, redacted)
+	}
+	return u.String()
+}
+
+// showWebhooks leaves out user, password and query of every URL.
+func showWebhooks(v string) string {
+	routes, err := parseWebhooks(v)
+	if err != nil {
+		return redacted
+	}
+	shown := make([]string, len(routes))
+	for i, r := range routes {
+		shown[i] = r.kind + "=" + showURL(r.url)
+	}
+	return strings.Join(shown, ",")
+}
+
+func showURL(target string) string {
+	u, err := webhook.Parse(target)
+	if err != nil {
+		return redacted
+	}
+	if u.User != nil {
+		u.User = url.User(redacted)
+	}
+	if u.RawQuery != "" {
+		u.RawQuery = redacted
+	}
+	return u.String()
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+)
+
+// chosen is a setting's value and where it comes from.
+type chosen struct {
+	setting
+	value  string
+	source string // "--flag", the variable's name, or "default"
+}
+
+// flags are those of the named settings; without names, of all.
+func flags(names ...string) []cli.Flag {
+	var list []cli.Flag
+	for _, s := range selected(names) {
+		usage := s.usage + " [$" + strings.Join(s.envs, ", $") + "]"
+		if s.fallback != "" {
+			usage += " (default: " + s.fallback + ")"
+		}
+		if s.flag == "webhook" {
+			list = append(list, &cli.StringSliceFlag{Name: s.flag, Usage: usage})
+		} else {
+			list = append(list, &cli.StringFlag{Name: s.flag, Usage: usage})
+		}
+	}
+	return list
+}
+
+func selected(names []string) []setting {
+	if len(names) == 0 {
+		return allSettings
+	}
+	return slices.DeleteFunc(slices.Clone(allSettings), func(s setting) bool { return !slices.Contains(names, s.flag) })
+}
+
+// load reads the named settings; without names, all. Its error names every
+// mistake.
+func (p *program) load(c *cli.Command, names ...string) (settings, error) {
+	var result settings
+	var errs []error
+	for _, s := range selected(names) {
+		v := p.choose(c, s)
+		if v.value == "" {
+			continue
+		}
+		if err := s.parse(&result, v.value); err != nil {
+			said := "is " + quoted(v.value)
+			if s.show != nil {
+				said = "is not acceptable" // and not shown
+			}
+			errs = append(errs, fmt.Errorf("%s %s: %w", v.source, said, err))
+		}
+	}
+	if len(errs) > 0 {
+		return settings{}, &usageError{errors.Join(errs...)}
+	}
+	return result, nil
+}
+
+// choose takes the flag before the environment before the default. An empty
+// variable counts as none.
+func (p *program) choose(c *cli.Command, s setting) chosen {
+	if c.IsSet(s.flag) {
+		value := c.String(s.flag)
+		if s.flag == "webhook" {
+			value = strings.Join(c.StringSlice(s.flag), ",")
+		}
+		if value != "" {
+			return chosen{s, value, "--" + s.flag}
+		}
+	}
+	for _, name := range s.envs {
+		if value := p.getenv(name); value != "" {
+			return chosen{s, value, name}
+		}
+	}
+	return chosen{s, s.fallback, "default"}
+}
+
+// requireDatabase is for commands that cannot do without one.
+func requireDatabase(s settings) error {
+	if s.app.DatabaseURL == "" {
+		return usagef("no database: set DATABASE_URL or pass --database-url")
+	}
+	return nil
+}

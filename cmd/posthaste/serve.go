@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/relay/webhook"
+)
+
+func (p *program) serveCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "serve",
+		Usage: "carry out jobs until told to stop",
+		Description: `Waits for the database and the schema if they are not there yet, and for the
+database whenever it goes away. Jobs are carried out by webhooks; jobs of kinds
+without one are left alone, for programs with handlers of their own.`,
+		Flags: flags(),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if err := wantArgs(c, 0, 0); err != nil {
+				return err
+			}
+			s, err := p.load(c)
+			if err != nil {
+				return err
+			}
+			if err := requireDatabase(s); err != nil {
+				return err
+			}
+			return p.serve(ctx, s)
+		},
+	}
+}
+
+// serve runs the process until a signal or the end of ctx.
+func (p *program) serve(ctx context.Context, s settings) error {
+	mux, err := webhookMux(s.webhooks)
+	if err != nil {
+		return err
+	}
+	ctx, s.app.Cut = app.Signals(ctx)
+	s.app.Logger = p.logger(s)
+	return app.Run(ctx, mux, s.app)
+}
+
+func webhookMux(routes []webhookRoute) (*dispatcher.Mux, error) {
+	mux := new(dispatcher.Mux)
+	for _, r := range routes {
+		handler, err := webhook.Handler(r.url, webhook.Config{UserAgent: "posthaste/" + buildVersion()})
+		if err != nil {
+			return nil, usagef("webhook of kind %q: %w", r.kind, err)
+		}
+		mux.HandleRaw(r.kind, handler)
+	}
+	return mux, nil
+}

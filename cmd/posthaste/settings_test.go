@@ -1,0 +1,166 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestEverySettingHasAFlagAVariableAndADefaultThatParses(t *testing.T) {
+	name := regexp.MustCompile(`^(OUTBOX|DATABASE)_[A-Z_]+$`)
+	for _, s := range allSettings {
+		if s.flag == "" || len(s.envs) == 0 || s.usage == "" {
+			t.Errorf("%+v lacks something", s.flag)
+		}
+		for _, env := range s.envs {
+			if !name.MatchString(env) {
+				t.Errorf("--%s has the variable %s, want OUTBOX_…", s.flag, env)
+			}
+		}
+		if s.fallback == "" {
+			continue
+		}
+		if err := s.parse(new(settings), s.fallback); err != nil {
+			t.Errorf("the default %q of --%s: %v", s.fallback, s.flag, err)
+		}
+	}
+}
+
+func TestBadVariablesAreAllNamedWithWhatIsWanted(t *testing.T) {
+	r := posthaste(t, env{
+		"DATABASE_URL": "postgres://ada:hush@:x:y", "OUTBOX_DISPATCH": "maybe", "OUTBOX_POLL_INTERVAL": "fast", "OUTBOX_QUEUES": "mail=none",
+		"OUTBOX_WEBHOOKS": "greet=ftp://u:hush@x", "OUTBOX_NOTIFY": "loud", "OUTBOX_LEASE_TTL": "1ms", "OUTBOX_ADMIN_ADDR": "9090",
+		"OUTBOX_LOG_LEVEL": "loud", "OUTBOX_LOG_FORMAT": "xml", "OUTBOX_KEEP": "-1d", "OUTBOX_WORKER": "a b",
+	}, "", "serve")
+	if r.code != exitUsage {
+		t.Errorf("got exit status %d, want 2", r.code)
+	}
+	for _, want := range []string{
+		"DATABASE_URL is not acceptable: want something like postgres://",
+		`OUTBOX_DISPATCH is "maybe": want on or off`,
+		`OUTBOX_POLL_INTERVAL is "fast": want a duration of 10ms to 1h`,
+		`OUTBOX_QUEUES is "mail=none": the queue "mail" has "none" jobs at once, want 1 to 100000`,
+		`OUTBOX_WEBHOOKS is not acceptable: of kind "greet"`,
+		`OUTBOX_NOTIFY is "loud": want off, transactional or coalesced`,
+		`OUTBOX_LEASE_TTL is "1ms": want a duration of 1s to 1d`,
+		`OUTBOX_ADMIN_ADDR is "9090": want HOST:PORT`,
+		`OUTBOX_LOG_LEVEL is "loud": want one of debug, info, warn, error`,
+		`OUTBOX_LOG_FORMAT is "xml"`, `OUTBOX_KEEP is "-1d"`, `OUTBOX_WORKER is "a b"`,
+	} {
+		if !strings.Contains(r.errOut, want) {
+			t.Errorf("got\n%swant a line with %q", r.errOut, want)
+		}
+	}
+	if strings.Contains(r.errOut, "hush") {
+		t.Errorf("a password is shown:\n%s", r.errOut)
+	}
+}
+
+func TestConfigTellsValuesAndSourcesWithoutSecrets(t *testing.T) {
+	out := ok(t, env{
+		"DATABASE_URL":        "postgres://ada:hush@db:5433/shop?sslmode=require&sslpassword=hush",
+		"OUTBOX_LISTEN_URL":   "host=/run/pg user=ada password=hush dbname=shop",
+		"OUTBOX_WEBHOOKS":     "greet=https://u:hush@example.com/x?token=hush",
+		"OUTBOX_LISTEN":       "off",
+		"OUTBOX_GRACE_PERIOD": "",
+	}, "config", "-o", "json", "--listen", "on", "--lease-ttl=1m")
+	var rows []map[string]string
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, row := range rows {
+		got[row["setting"]] = row["value"] + " from " + row["source"]
+	}
+	if len(got) != len(allSettings) {
+		t.Errorf("got %d settings, want all %d", len(got), len(allSettings))
+	}
+	for name, want := range map[string]string{
+		"database-url": "postgres://ada:REDACTED@db:5433/shop from DATABASE_URL",
+		"listen-url":   "host=/run/pg port=5432 user=ada dbname=shop password=REDACTED from OUTBOX_LISTEN_URL",
+		"webhook":      "greet=https://REDACTED@example.com/x?REDACTED from OUTBOX_WEBHOOKS",
+		"listen":       "on from --listen",
+		"lease-ttl":    "1m from --lease-ttl",
+		"grace-period": "20s from default",
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %q, want %q", name, got[name], want)
+		}
+	}
+	if strings.Contains(out, "hush") {
+		t.Errorf("a secret is shown:\n%s", out)
+	}
+}
+
+func TestParseDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"30s": 30 * time.Second, "14d": 14 * 24 * time.Hour, "1d12h": 36 * time.Hour, "0s": 0,
+		"": -1, "5": -1, "-1s": -1, "d": -1, "1d-1h30": -1, "9999999d": -1, "40d": -1,
+	} {
+		got, err := parseDuration(text, 0, 30*24*time.Hour)
+		if err != nil {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("parseDuration(%q) is %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestParseQueues(t *testing.T) {
+	got, err := parseQueues("default=64, mail=8,slow")
+	want := map[string]dispatcher.QueueConfig{"default": {Concurrency: 64}, "mail": {Concurrency: 8}, "slow": {}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("got %v (-want +got):\n%s", err, diff)
+	}
+	for _, bad := range []string{"", "a=0", "a=x", "=3", "a,a", "a b", "a=100001", ","} {
+		if got, err := parseQueues(bad); err == nil {
+			t.Errorf("parseQueues(%q) is %v, want an error", bad, got)
+		}
+	}
+}
+
+func TestParseWebhooks(t *testing.T) {
+	got, err := parseWebhooks("a=http://x/?q=1%2C2, b.c=https://y")
+	want := []webhookRoute{{"a", "http://x/?q=1%2C2"}, {"b.c", "https://y"}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(webhookRoute{})); err != nil || diff != "" {
+		t.Errorf("got %v (-want +got):\n%s", err, diff)
+	}
+	for _, bad := range []string{"http://x", "a=", "a=x", "a=http://x,a=http://y", "a=http://x/?q=1,2", "a b=http://x"} {
+		if got, err := parseWebhooks(bad); err == nil {
+			t.Errorf("parseWebhooks(%q) is %v, want an error", bad, got)
+		}
+	}
+}
+
+func TestShort(t *testing.T) {
+	for want, d := range map[string]time.Duration{
+		"10ms": 10 * time.Millisecond, "1h": time.Hour, "5m": 5 * time.Minute, "1d": 24 * time.Hour, "10s": 10 * time.Second,
+		"1h30m": 90 * time.Minute, "10m": 10 * time.Minute, "0s": 0,
+	} {
+		if got := short(d); got != want {
+			t.Errorf("short(%s) is %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestKeepIsADurationAndThoseOfOutcomes(t *testing.T) {
+	keep, byStatus, err := parseKeep("14d, succeeded=2d,cancelled=36h")
+	want := map[outbox.Status]time.Duration{outbox.Succeeded: 48 * time.Hour, outbox.Cancelled: 36 * time.Hour}
+	if err != nil || keep != 14*24*time.Hour || !maps.Equal(byStatus, want) {
+		t.Errorf("got %s, %v, %v, want 336h, %v", keep, byStatus, err, want)
+	}
+	for _, bad := range []string{"", "14d,15d", "running=2d", "succeeded=", "succeeded=-1h", "14d,nonsense=2d"} {
+		if keep, byStatus, err := parseKeep(bad); err == nil {
+			t.Errorf("parseKeep(%q) is %s, %v, want an error", bad, keep, byStatus)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+// Package bench is the project's own yardstick: each workload runs against a
+// durable Postgres, in a database of its own, and prints figures that a change to
+// the hot path is judged by. `posthaste bench` is its face.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Options are what the workloads can be asked for; a zero takes the workload's
+// own default.
+type Options struct {
+	DatabaseURL string        // of a server; every workload makes a database there and drops it
+	Jobs        int           // burndown, latency, held-snapshot, future, backlog
+	Duration    time.Duration // steady, enqueue, idle
+	Every       time.Duration // latency: between two jobs
+	Clients     int           // enqueue
+	Notify      outbox.NotifyMode
+	Logger      *slog.Logger
+
+	// Worker starts a child process that works kind on databaseURL with all
+	// defaults and appends a line to ledger when a job starts. For recovery and idle.
+	Worker func(ctx context.Context, databaseURL, ledger string) (kill func() error, err error)
+}
+
+// Figure is one number of a result.
+type Figure struct {
+	Name  string
+	Value float64
+}
+
+// Result is what one workload measured.
+type Result struct {
+	Workload string
+	Figures  []Figure
+	Server   Server
+}
+
+// Server is what the figures depend on.
+type Server struct {
+	Version           string `json:"postgresql"`
+	Fsync             string `json:"fsync"`
+	SynchronousCommit string `json:"synchronous_commit"`
+	FullPageWrites    string `json:"full_page_writes"`
+	Cores             int    `json:"cores"`
+}
+
+// Workload is one measurement.
+type Workload struct {
+	Name  string
+	About string
+	run   func(context.Context, *rig) ([]Figure, error)
+}
+
+// Workloads are all of them, in the order in which "all" runs them.
+func Workloads() []Workload {
+	return []Workload{
+		{"burndown", "enqueue in bulk, then dispatch until the last job is settled (--jobs)", burndown},
+		{"steady", "enqueue and dispatch at once, at most 20 000 open jobs (--duration)", steady},
+		{"latency", "one job a transaction, all defaults: from before the insert until its handler starts (--jobs, --every)", latency},
+		{"enqueue", "a business row and a job a transaction (--clients, --notify, --duration)", enqueue},
+		{"held-snapshot", "burn down with and without a forgotten transaction (--jobs)", heldSnapshot},
+		{"future", "claim due jobs beside many urgent ones that are due tomorrow (--jobs)", future},
+		{"backlog", "claim latency with many jobs open, against 10 000 (--jobs)", backlog},
+		{"recovery", "kill -9 a worker with running jobs: time until each runs again", recovery},
+		{"idle", "queries a minute of a process with nothing to do (--duration)", idle},
+	}
+}
+
+// ErrUnknownWorkload is returned for a name that Workloads does not have.
+var ErrUnknownWorkload = errors.New("unknown workload")
+
+// Run runs one workload.
+func Run(ctx context.Context, name string, o Options) (*Result, error) {
+	all := Workloads()
+	i := slices.IndexFunc(all, func(w Workload) bool { return w.Name == name })
+	if i < 0 {
+		var names []string
+		for _, w := range all {
+			names = append(names, w.Name)
+		}
+		return nil, fmt.Errorf("%w %q, want one of %s", ErrUnknownWorkload, name, strings.Join(names, ", "))
+	}
+	r, err := newRig(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	server, err := r.server(ctx)
+	if err != nil {
+		return nil, err
+	}
+	figures, err := all[i].run(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return &Result{Workload: name, Figures: figures, Server: server}, nil
+}
+
+// rig is a migrated database of our own.
+type rig struct {
+	Options
+	url  string
+	pool *pgxpool.Pool
+	drop func(context.Context) error
+}
+
+func newRig(ctx context.Context, o Options) (*rig, error) {
+	name := fmt.Sprintf("posthaste_bench_%d_%d", os.Getpid(), time.Now().UnixNano()%1e9)
+	url, drop, err := pgdev.CreateDatabase(ctx, o.DatabaseURL, name)
+	if err != nil {
+		return nil, fmt.Errorf("create a database: %w", err)
+	}
+	r := &rig{Options: o, url: url, drop: drop}
+	config, err := pgxpool.ParseConfig(url)
+	if err == nil {
+		config.MaxConns = int32(max(o.Clients, 16) + 8)
+		r.pool, err = pgxpool.NewWithConfig(ctx, config)
+	}
+	if err == nil {
+		err = migrations.Up(ctx, r.pool)
+	}
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// close leaves nothing behind, also after an interrupt.
+func (r *rig) close() {
+	if r.pool != nil {
+		r.pool.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := r.drop(ctx); err != nil && r.Logger != nil {
+		r.Logger.LogAttrs(ctx, slog.LevelWarn, "database not dropped", slog.Any("err", err))
+	}
+}
+
+// server refuses settings that lose commits: figures made with them mean nothing.
+func (r *rig) server(ctx context.Context) (Server, error) {
+	s := Server{Cores: runtime.NumCPU()}
+	err := r.pool.QueryRow(ctx, `SELECT current_setting('server_version'), current_setting('fsync'),
+		current_setting('synchronous_commit'), current_setting('full_page_writes')`).
+		Scan(&s.Version, &s.Fsync, &s.SynchronousCommit, &s.FullPageWrites)
+	if err != nil {
+		return s, err
+	}
+	if s.Fsync != "on" || s.SynchronousCommit == "off" || s.FullPageWrites != "on" {
+		return s, fmt.Errorf("the server is not durable (fsync=%s, synchronous_commit=%s, full_page_writes=%s); nothing is measured on it",
+			s.Fsync, s.SynchronousCommit, s.FullPageWrites)
+	}
+	return s, nil
+}

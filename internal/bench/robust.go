@@ -1,0 +1,162 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// rate burns n due jobs down, from the start of the dispatcher.
+func (r *rig) rate(ctx context.Context, n int) (float64, error) {
+	started := time.Now()
+	w, err := r.work(ctx, r.pool, nil)
+	if err != nil {
+		return 0, err
+	}
+	if err := r.settled(ctx, w, int64(n)); err != nil {
+		return 0, err
+	}
+	rate := perSecond(int64(n), started)
+	return rate, w.stop()
+}
+
+// heldSnapshot burns down twice: once alone, once while a transaction that
+// somebody forgot keeps vacuum and index clean-up from removing anything.
+func heldSnapshot(ctx context.Context, r *rig) ([]Figure, error) {
+	n := cmp.Or(r.Jobs, 300_000)
+	run := func() (float64, error) {
+		if err := r.insert(ctx, n, outbox.Options{}); err != nil {
+			return 0, err
+		}
+		return r.rate(ctx, n)
+	}
+	if err := r.calm(ctx); err != nil {
+		return nil, err
+	}
+	clean, err := run()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.calm(ctx); err != nil {
+		return nil, err
+	}
+	forgotten, err := r.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = forgotten.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := forgotten.Exec(ctx, `SELECT count(*) FROM outbox.queues`); err != nil {
+		return nil, err
+	}
+	held, err := run()
+	if err != nil {
+		return nil, err
+	}
+	return []Figure{{"clean_jobs_per_s", clean}, {"held_jobs_per_s", held}, {"kept", held / clean}}, nil
+}
+
+// future burns down due jobs without and with rows that are more urgent and due
+// tomorrow.
+func future(ctx context.Context, r *rig) ([]Figure, error) {
+	n, due := cmp.Or(r.Jobs, 1_000_000), 100_000
+	burn := func() (float64, error) {
+		if err := r.insert(ctx, due, outbox.Options{}); err != nil {
+			return 0, err
+		}
+		if err := r.calm(ctx); err != nil {
+			return 0, err
+		}
+		return r.rate(ctx, due)
+	}
+	alone, err := burn()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.insert(ctx, n, outbox.Options{Priority: 10, RunAt: time.Now().Add(24 * time.Hour)}); err != nil {
+		return nil, err
+	}
+	beside, err := burn()
+	if err != nil {
+		return nil, err
+	}
+	return []Figure{{"alone_jobs_per_s", alone}, {"beside_jobs_per_s", beside}, {"kept", beside / alone}}, nil
+}
+
+// backlog compares how long claims take with few and with many jobs open.
+func backlog(ctx context.Context, r *rig) ([]Figure, error) {
+	n := cmp.Or(r.Jobs, 1_000_000)
+	const small = 10_000
+	few, err := r.claimTimes(ctx, small)
+	if err != nil {
+		return nil, err
+	}
+	many, err := r.claimTimes(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	f, m := percentiles(few)[2].Value, percentiles(many)[2].Value
+	return []Figure{{"claim_p99_ms_at_10000", f}, {"claim_p99_ms", m}, {"ratio", m / f}}, nil
+}
+
+// claimTimes works off 5 000 jobs of n open ones, one at a time so that a claim's
+// time is that of finding a job, and returns how long the claims took.
+func (r *rig) claimTimes(ctx context.Context, n int) ([]time.Duration, error) {
+	if _, err := r.pool.Exec(ctx, `TRUNCATE outbox.jobs, outbox.history`); err != nil {
+		return nil, err
+	}
+	if err := r.insert(ctx, n, outbox.Options{}); err != nil {
+		return nil, err
+	}
+	if err := r.calm(ctx); err != nil {
+		return nil, err
+	}
+	config := r.pool.Config()
+	timer := &claimTimer{}
+	config.ConnConfig.Tracer = timer
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	w, err := r.work(ctx, pool, func(*outbox.Job[Noop]) { time.Sleep(20 * time.Millisecond) })
+	if err != nil {
+		return nil, err
+	}
+	for w.done.Load() < 5000 && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	if err := w.stop(); err != nil {
+		return nil, err
+	}
+	return timer.took, ctx.Err()
+}
+
+// claimTimer times the claiming statement on the wire.
+type claimTimer struct {
+	mu   sync.Mutex
+	took []time.Duration
+}
+
+type claimStart struct{}
+
+func (*claimTimer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(data.SQL, "-- name: ClaimJobs") {
+		return context.WithValue(ctx, claimStart{}, time.Now())
+	}
+	return ctx
+}
+
+func (t *claimTimer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if started, ok := ctx.Value(claimStart{}).(time.Time); ok {
+		t.mu.Lock()
+		t.took = append(t.took, time.Since(started))
+		t.mu.Unlock()
+	}
+}

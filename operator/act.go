@@ -1,0 +1,54 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Retry makes a job run again as soon as a worker is free. A dead letter becomes
+// pending with all its attempts before it, and no lost leases counted; a job that
+// waits, pending or retrying, becomes due now and keeps its count. It raises the
+// epoch: whatever an earlier worker of the job still writes is refused.
+//
+// It returns a [*StatusError] for a job in another status, and [ErrNotFound].
+func (o *Operator) Retry(ctx context.Context, id outbox.ID) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found, err := o.db.RetryJob(ctx, pgID(id))
+	switch {
+	case err != nil:
+		return fmt.Errorf("retry job %s: %w", id, err)
+	case len(found) == 0:
+		return o.refuse(ctx, id, "retry")
+	case !found[0].Moved:
+		return &StatusError{ID: id, Status: outbox.Status(found[0].Status), Act: "retry"}
+	}
+	return nil
+}
+
+// Dismiss puts a dead letter away: it moves to the history as dismissed. It
+// returns a [*StatusError] for a job in another status, and [ErrNotFound].
+func (o *Operator) Dismiss(ctx context.Context, id outbox.ID) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	moved, err := o.db.DismissJob(ctx, pgID(id))
+	switch {
+	case err != nil:
+		return fmt.Errorf("dismiss job %s: %w", id, err)
+	case len(moved) == 0:
+		return o.refuse(ctx, id, "dismiss")
+	}
+	return nil
+}
+
+// refuse says why nothing was done. It looks in a statement of its own, which
+// sees what the first one may just have missed: a job that closed meanwhile.
+func (o *Operator) refuse(ctx context.Context, id outbox.ID, act string) error {
+	job, err := o.Job(ctx, id)
+	if err != nil {
+		return fmt.Errorf("%s: %w", act, err)
+	}
+	return &StatusError{ID: id, Status: job.Status, Act: act}
+}

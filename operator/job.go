@@ -1,0 +1,105 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Job is a job as it is stored, open or closed. Times are the database's; one
+// that does not apply is zero.
+type Job struct {
+	ID          outbox.ID
+	Tenant      outbox.ID
+	Queue       string
+	Kind        string
+	Status      outbox.Status
+	Priority    int
+	Attempt     int // of MaxAttempts; 0 before the first
+	MaxAttempts int
+	LostLeases  int
+	Epoch       int64
+	Key         string
+	Timeout     time.Duration // 0 leaves it to the kind
+
+	CreatedAt      time.Time
+	RunAt          time.Time // due, or to become due
+	StartedAt      time.Time // of the latest attempt
+	FinishedAt     time.Time // zero while the job is open
+	LeaseExpiresAt time.Time // zero unless it is running
+	Worker         string    // who holds the lease, or closed the job; "" for nobody
+
+	ErrorCode    string // of the latest failed attempt; "" for none
+	ErrorMessage string
+
+	ContentType  string
+	PayloadBytes int
+
+	// Left out of the jobs of [Operator.Jobs].
+	Payload  []byte
+	Headers  json.RawMessage // nil for none
+	Result   []byte
+	Attempts []Attempt // failed ones, newest first, the newest 100 at most
+}
+
+// Attempt is an attempt that failed.
+type Attempt struct {
+	Attempt      int
+	Epoch        int64
+	Worker       string
+	StartedAt    time.Time
+	FinishedAt   time.Time
+	ErrorCode    string
+	ErrorMessage string
+	Stack        string // of a panic
+}
+
+const maxAttempts = 100
+
+// Job returns a job with its payload and its failed attempts, or [ErrNotFound].
+func (o *Operator) Job(ctx context.Context, id outbox.ID) (Job, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found, err := o.db.FindJob(ctx, pgID(id))
+	if err != nil {
+		return Job{}, fmt.Errorf("find job %s: %w", id, err)
+	}
+	if len(found) == 0 {
+		return Job{}, fmt.Errorf("find job %s: %w", id, ErrNotFound)
+	}
+	attempts, err := o.db.ListAttempts(ctx, pgID(id), maxAttempts)
+	if err != nil {
+		return Job{}, fmt.Errorf("list the attempts of job %s: %w", id, err)
+	}
+	job := fromRow(found[0])
+	for _, a := range attempts {
+		job.Attempts = append(job.Attempts, Attempt{
+			Attempt: int(a.Attempt), Epoch: a.Epoch, Worker: a.Worker, StartedAt: a.StartedAt.Time, FinishedAt: a.FinishedAt.Time,
+			ErrorCode: a.ErrorCode, ErrorMessage: a.ErrorMessage, Stack: a.Stack,
+		})
+	}
+	return job, nil
+}
+
+func fromRow(row sqlgen.FindJobRow) Job {
+	return Job{
+		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Queue: row.Queue, Kind: row.Kind, Status: outbox.Status(row.Status),
+		Priority: int(row.Priority), Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases),
+		Epoch: row.Epoch, Key: row.Key, Timeout: duration(row.Timeout),
+		CreatedAt: row.CreatedAt.Time, RunAt: row.RunAt.Time, StartedAt: row.StartedAt.Time, FinishedAt: row.FinishedAt.Time,
+		LeaseExpiresAt: row.LeaseExpiresAt.Time, Worker: row.Worker,
+		ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
+		ContentType: row.ContentType, PayloadBytes: len(row.Payload), Payload: row.Payload, Headers: row.Headers, Result: row.Result,
+	}
+}
+
+// duration is 0 for NULL.
+func duration(i pgtype.Interval) time.Duration {
+	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
+}

@@ -1,0 +1,127 @@
+package operator_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestAJobIsFoundOpenAndClosed(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	id := enqueue(t, db, "mail", outbox.Options{Queue: "post", Key: "k", Timeout: time.Minute, Headers: map[string]string{"a": "b"}})
+	j := job(t, o, id)
+	if j.ID != id || j.Status != outbox.Pending || j.Kind != "mail" || j.Queue != "post" || j.Key != "k" || j.Timeout != time.Minute ||
+		string(j.Payload) != `{"n":1}` || j.PayloadBytes != 7 || string(j.Headers) != `{"a": "b"}` || j.Tenant != outbox.RootTenant ||
+		j.MaxAttempts != outbox.DefaultMaxAttempts || j.CreatedAt.IsZero() || !j.StartedAt.IsZero() || !j.FinishedAt.IsZero() {
+		t.Errorf("a pending job is %+v", j)
+	}
+	epoch := claim(t, db, "post")[id]
+	if j := job(t, o, id); j.Status != outbox.Running || j.Worker != "worker-1" || j.LeaseExpiresAt.IsZero() || j.Attempt != 1 {
+		t.Errorf("a running job is %+v", j)
+	}
+	settle(t, db, id, epoch, outbox.Succeeded)
+	if j := job(t, o, id); j.Status != outbox.Succeeded || j.FinishedAt.IsZero() || string(j.Result) != "done" || j.Worker != "worker-1" {
+		t.Errorf("a closed job is %+v", j)
+	}
+}
+
+func TestAFailedJobHasItsAttempts(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	id, epoch := reach(t, db, outbox.Failed)
+	j := job(t, o, id)
+	if j.ErrorCode != "smtp" || j.ErrorMessage != "mailbox full" || len(j.Attempts) != 1 {
+		t.Fatalf("a failed job is %+v", j)
+	}
+	if a := j.Attempts[0]; a.Attempt != 1 || a.Epoch != epoch || a.Worker != "worker-1" || a.ErrorCode != "smtp" || a.StartedAt.IsZero() || a.FinishedAt.IsZero() {
+		t.Errorf("its attempt is %+v", a)
+	}
+}
+
+func TestAnUnknownJobIsNotFound(t *testing.T) {
+	t.Parallel()
+	o, _ := newRig(t)
+	id := outbox.NewID()
+	_, err := o.Job(t.Context(), id)
+	for what, err := range map[string]error{
+		"find": err, "retry": o.Retry(t.Context(), id), "dismiss": o.Dismiss(t.Context(), id),
+	} {
+		if !errors.Is(err, operator.ErrNotFound) {
+			t.Errorf("%s = %v, want %v", what, err, operator.ErrNotFound)
+		}
+	}
+}
+
+func ids(jobs []operator.Job) (ids []outbox.ID) {
+	for _, j := range jobs {
+		ids = append(ids, j.ID)
+	}
+	return ids
+}
+
+func TestJobsAreListedNewestFirstAndByFilter(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	succeeded, _ := reach(t, db, outbox.Succeeded)
+	failed, _ := reach(t, db, outbox.Failed)
+	dead, _ := reach(t, db, outbox.Dead)
+	running, _ := reach(t, db, outbox.Running)
+	pending := enqueue(t, db, "bill", outbox.Options{})
+	other := enqueue(t, db, "mail", outbox.Options{Queue: "post"})
+
+	tests := map[string]struct {
+		filter operator.Filter
+		want   []outbox.ID
+	}{
+		"everything":          {operator.Filter{}, []outbox.ID{other, pending, running, dead, failed, succeeded}},
+		"a kind":              {operator.Filter{Kind: "bill"}, []outbox.ID{pending}},
+		"a queue":             {operator.Filter{Queue: "post"}, []outbox.ID{other}},
+		"closed":              {operator.Filter{Statuses: []outbox.Status{outbox.Succeeded, outbox.Cancelled}}, []outbox.ID{succeeded}},
+		"dead letters":        {operator.Filter{Statuses: []outbox.Status{outbox.Failed, outbox.Dead}}, []outbox.ID{dead, failed}},
+		"across all places":   {operator.Filter{Statuses: []outbox.Status{outbox.Succeeded, outbox.Dead, outbox.Running}}, []outbox.ID{running, dead, succeeded}},
+		"a limit":             {operator.Filter{Limit: 2}, []outbox.ID{other, pending}},
+		"the page after that": {operator.Filter{Limit: 2, Before: pending}, []outbox.ID{running, dead}},
+		"nothing":             {operator.Filter{Kind: "none"}, nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			jobs, err := o.Jobs(t.Context(), tt.filter)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := ids(jobs); !slices.Equal(got, tt.want) {
+				t.Errorf("jobs = %v, want %v", got, tt.want)
+			}
+			for _, j := range jobs {
+				if j.Payload != nil || j.PayloadBytes != 7 {
+					t.Errorf("payload = %q of %d bytes, want none of 7", j.Payload, j.PayloadBytes)
+				}
+			}
+		})
+	}
+}
+
+func TestNoMoreThanTheMaximumIsListed(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	if _, err := outbox.EnqueueMany(t.Context(), db, slices.Repeat([]outbox.Request{{Args: outbox.Raw{KindName: "mail", Payload: []byte("{}")}}}, 250)); err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[int]int{0: 50, 10: 10, 200: 200, 10_000: 200} {
+		jobs, err := o.Jobs(t.Context(), operator.Filter{Limit: limit})
+		if err != nil || len(jobs) != want {
+			t.Errorf("jobs with limit %d = %d, %v, want %d", limit, len(jobs), err, want)
+		}
+	}
+	for _, f := range []operator.Filter{{Limit: -1}, {Statuses: []outbox.Status{"open"}}} {
+		_, err := o.Jobs(t.Context(), f)
+		if _, ok := errors.AsType[*outbox.InvalidError](err); !ok {
+			t.Errorf("jobs of %+v = %v, want an InvalidError", f, err)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// statementTimeout bounds every statement: a filter that matches hardly anything
+// in a long history is given up.
+const statementTimeout = 10 * time.Second
+
+// ErrNotFound says that no job has the id: it never existed, its transaction has
+// not committed, or it was trimmed.
+var ErrNotFound = errors.New("job not found")
+
+// StatusError says that a job is in no status in which the act is possible. Nothing was
+// changed.
+type StatusError struct {
+	ID     outbox.ID
+	Status outbox.Status // in which it was found
+	Act    string        // "retry", "dismiss"
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("%s job %s: it is %s", e.Act, e.ID, e.Status)
+}
+
+// Operator looks at jobs and queues and acts on them. It is safe for concurrent use.
+type Operator struct{ db *sqlgen.Queries }
+
+// New makes an operator of the database that pool connects to.
+func New(pool *pgxpool.Pool) *Operator { return &Operator{db: sqlgen.New(pool)} }
+
+// bounded is the context of one statement.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, statementTimeout)
+}
+
+func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

@@ -1,0 +1,112 @@
+package reaper
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestPartitionsAreMadeAhead(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{HistoryAhead: 30})
+	if _, err := r.partition(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if query[bool](t, db, `SELECT to_regclass(to_char(now() AT TIME ZONE 'UTC' + interval '30 days', '"outbox.history_"YYYYMMDD')) IS NULL`) {
+		t.Error("there is no partition for 30 days from now")
+	}
+}
+
+func TestDaysBeyondEveryRetentionAreDropped(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeClosed(t, db, 3, outbox.Succeeded, 15*day)
+	storeClosed(t, db, 2, outbox.Succeeded, 14*day-time.Hour)
+	future := query[int](t, db, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass`) - 2
+	trimPass(t, r)
+	if got := countHistory(t, db, outbox.Succeeded); got != 2 {
+		t.Errorf("closed jobs left = %d, want the 2 within their retention", got)
+	}
+	if got := query[int](t, db, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass`); got != future+1 {
+		t.Errorf("days left = %d, want %d", got, future+1)
+	}
+	if got := value(t, r.metrics.dropped); got != 1 {
+		t.Errorf("days dropped = %v, want 1", got)
+	}
+}
+
+// A partition of yesterday that is dropped would be made again an hour later.
+func TestYesterdayIsNeverDropped(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{Keep: time.Nanosecond})
+	before := query[int](t, db, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass`)
+	trimPass(t, r)
+	if after := query[int](t, db, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass`); after != before {
+		t.Errorf("days left = %d, want %d", after, before)
+	}
+}
+
+// A long report holds a lock on the day that is to be dropped, and settlements go on:
+//
+//	report   BEGIN, SELECT … history (all days)                                   COMMIT
+//	reaper                           LOCK day: waits 100 ms, gives way                    drops
+//	settle                                INSERT into today: not in the queue behind it
+func TestADropGivesWayToAReport(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeClosed(t, db, 1, outbox.Succeeded, 20*day)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `SELECT count(*) FROM outbox.history`); err != nil {
+		t.Fatal(err)
+	}
+
+	ended := make(chan struct{})
+	settled := make(chan time.Duration, 1)
+	go func() {
+		var slowest time.Duration
+		for {
+			started := time.Now()
+			_, err := db.Exec(context.WithoutCancel(t.Context()), `
+				INSERT INTO outbox.history (id, tenant_id, run_at, created_at, epoch, status, closed_from, attempt,
+					max_attempts, lost_leases, priority, queue, kind, payload, content_type)
+				VALUES (outbox.uuid_v7(), outbox.uuid_v7(), now(), now(), 1, 'succeeded', 'running', 1, 25, 0, 0, 'default', 'test', '', 'text/plain')`)
+			if err != nil {
+				t.Errorf("settle beside a drop: %v", err)
+			}
+			slowest = max(slowest, time.Since(started))
+			select {
+			case <-ended:
+				settled <- slowest
+				return
+			default:
+			}
+		}
+	}()
+	started := time.Now()
+	wait := trimPass(t, r)
+	took := time.Since(started)
+	close(ended)
+	t.Logf("the pass took %s, the slowest settlement %s", took, <-settled)
+	if took > 3*time.Second {
+		t.Errorf("the pass took %s, want about the 100 ms of the lock timeout", took)
+	}
+	if wait > 10*time.Minute {
+		t.Errorf("the next try is in %s, want minutes", wait)
+	}
+	if got := value(t, r.metrics.dropped); got != 0 {
+		t.Errorf("days dropped under a report = %v, want 0", got)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	trimPass(t, r)
+	if got := value(t, r.metrics.dropped); got != 1 {
+		t.Errorf("days dropped after the report = %v, want 1", got)
+	}
+}

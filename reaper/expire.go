@@ -1,0 +1,95 @@
+package reaper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const expireBatch = 500
+
+// expire makes one pass over the leases.
+func (r *Reaper) expire(ctx context.Context) (time.Duration, error) {
+	err := r.expirePass(ctx)
+	r.health.Store(&err)
+	return jittered(expireInterval), err
+}
+
+func (r *Reaper) expirePass(ctx context.Context) error {
+	for _, s := range r.scan.spans(time.Now()) {
+		cost, now, err := r.expireSpan(ctx, s)
+		r.scan.note(s, cost, now, time.Now(), err)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rowCost is what a lapsed lease may take of a statement's time before the rest
+// counts as the cost of looking for it.
+const rowCost = 100 * time.Microsecond
+
+// expireSpan expires every lease that lapsed within the span, and returns what
+// it cost to look for them and the database's time of the last look.
+func (r *Reaper) expireSpan(ctx context.Context, s span) (cost time.Duration, now time.Time, err error) {
+	params := sqlgen.ExpireLeasesParams{FromLease: s.from, BeforeLease: s.before, Overlap: interval(overlap), MaxJobs: expireBatch}
+	for {
+		bound, cancel := context.WithTimeout(ctx, statementTimeout)
+		sent := time.Now()
+		rows, err := sqlgen.New(r.leases).ExpireLeases(bound, params)
+		took := time.Since(sent)
+		cancel()
+		if err != nil {
+			return cost + took, now, fmt.Errorf("expire leases: %w", err)
+		}
+		now = rows[0].Now.Time // there is always a row
+		if !rows[0].ID.Valid {
+			rows = rows[:0]
+		}
+		cost += max(took-time.Duration(len(rows))*rowCost, 0)
+		r.reportExpired(ctx, rows)
+		if len(rows) < expireBatch {
+			return cost, now, nil
+		}
+		// What lies before the last of them is expired or locked by somebody.
+		last := rows[0].LeaseExpiresAt
+		for _, row := range rows {
+			if row.LeaseExpiresAt.Time.After(last.Time) {
+				last = row.LeaseExpiresAt
+			}
+		}
+		params.FromLease = last
+	}
+}
+
+// reportExpired counts what a statement did, and logs one line for each worker
+// and one for each job that is dead.
+func (r *Reaper) reportExpired(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
+	workers := map[string]int{}
+	for _, row := range rows {
+		workers[row.Worker]++
+		r.metrics.expired.Inc()
+		if row.Status != outbox.Dead.String() {
+			continue
+		}
+		r.metrics.dead.Inc()
+		r.log.LogAttrs(ctx, slog.LevelError, "job_failed",
+			slog.String("event", "job_failed"), slog.String("job_id", outbox.ID(row.ID.Bytes).String()),
+			slog.String("kind", row.Kind), slog.String("queue", row.Queue), slog.Int("attempt", int(row.Attempt)),
+			slog.String("worker_id", row.Worker), slog.String("error_code", "lease_lost"),
+			slog.Bool("will_retry", false), slog.String("status", row.Status))
+	}
+	for worker, jobs := range workers {
+		r.log.LogAttrs(ctx, slog.LevelWarn, "leases expired", slog.String("worker_id", worker), slog.Int("jobs", jobs))
+	}
+}
+
+func isTimeout(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || sqlstate(err) == sqlstateQueryCanceled
+}

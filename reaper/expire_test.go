@@ -1,0 +1,246 @@
+package reaper
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestALapsedLeaseIsTakenAway(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeRunning(t, db, 1, -time.Second)
+	storeRunning(t, db, 1, time.Minute)
+	before := query[time.Time](t, db, `SELECT min(run_at) FROM outbox.jobs`)
+
+	expirePass(t, r)
+
+	ok := query[bool](t, db, `
+		SELECT status = 'retrying' AND epoch = 2 AND attempt = 1 AND lost_leases = 1 AND run_at = $1
+		   AND lease_owner IS NULL AND last_error_code = 'lease_lost'
+		   AND last_error_message ~ '^the lease of worker worker-1 lapsed at 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d\d\dZ: '
+		FROM outbox.jobs WHERE status <> 'running'`, before)
+	if !ok {
+		t.Error("the job is not as it should be: retrying, a higher epoch, one lost lease, at its old place in the queue, with the reason")
+	}
+	recorded := query[bool](t, db, `
+		SELECT count(*) = 1 AND bool_and(epoch = 1 AND attempt = 1 AND worker = 'worker-1' AND error_code = 'lease_lost')
+		FROM outbox.attempts`)
+	if !recorded {
+		t.Error("the attempt was not recorded")
+	}
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running' AND epoch = 1`); got != 1 {
+		t.Errorf("live leases left = %d, want 1", got)
+	}
+	if got := value(t, r.metrics.expired); got != 1 {
+		t.Errorf("leases expired = %v, want 1", got)
+	}
+}
+
+func TestWhatBecomesOfAJobWhoseLeaseLapsed(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		set         string // on a job with attempt 1 of 25
+		status      outbox.Status
+		attempt     int
+		lost        int
+		waitSeconds int // 0: run_at stays
+	}{
+		"attempts are left: it is retried at once":           {`attempt = 24`, outbox.Retrying, 24, 1, 0},
+		"the last attempt: it is dead":                       {`attempt = 25`, outbox.Dead, 25, 1, 0},
+		"the second lost lease: it waits a second":           {`lost_leases = 1`, outbox.Retrying, 1, 2, 1},
+		"the fourth: it waits longer":                        {`lost_leases = 3`, outbox.Retrying, 1, 4, 7},
+		"the twentieth: it waits a minute, no more":          {`lost_leases = 19`, outbox.Retrying, 1, 20, 60},
+		"it lost one lease too many":                         {`lost_leases = 59`, outbox.Dead, 1, 60, 60},
+		"an outage: the attempt is given back":               {`started_at = now() - interval '1 year'`, outbox.Retrying, 0, 1, 0},
+		"an outage in the last attempt: it is not dead":      {`attempt = 25, started_at = now() - interval '1 year'`, outbox.Retrying, 24, 1, 0},
+		"outage upon outage: the lost leases still bound it": {`lost_leases = 59, started_at = now() - interval '1 year'`, outbox.Dead, 0, 60, 60},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{})
+			storeRunning(t, db, 1, -time.Second)
+			exec(t, db, `UPDATE outbox.jobs SET `+tt.set)
+
+			expirePass(t, r)
+
+			var status string
+			var attempt, lost, wait int
+			err := db.QueryRow(t.Context(), `
+				SELECT status::text, attempt, lost_leases, greatest(round(extract(epoch FROM run_at - now())), 0)::integer
+				FROM outbox.jobs`).Scan(&status, &attempt, &lost, &wait)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status != tt.status.String() || attempt != tt.attempt || lost != tt.lost {
+				t.Errorf("got %s, attempt %d, %d lost leases, want %s, %d, %d", status, attempt, lost, tt.status, tt.attempt, tt.lost)
+			}
+			if wait < tt.waitSeconds-1 || wait > tt.waitSeconds {
+				t.Errorf("due in %d s, want %d", wait, tt.waitSeconds)
+			}
+			if got := value(t, r.metrics.dead) == 1; got != (tt.status == outbox.Dead) {
+				t.Errorf("counted as dead = %t", got)
+			}
+		})
+	}
+}
+
+func TestDispatchersAreWoken(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	conn, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { conn.Hijack().Close(context.WithoutCancel(t.Context())) }()
+	exec := func(sql string) {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("LISTEN outbox_jobs")
+
+	expirePass(t, r) // nothing to do: it wakes nobody
+	exec("SELECT")
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if n, err := conn.Conn().WaitForNotification(short); err == nil {
+		t.Errorf("an idle pass notified %+v", n)
+	}
+}
+
+func TestAnExpiryNotifiesOnceForManyJobs(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	conn, err := pgx.ConnectConfig(t.Context(), db.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), "LISTEN outbox_jobs"); err != nil {
+		t.Fatal(err)
+	}
+	storeRunning(t, db, 100, -time.Second)
+	expirePass(t, r)
+	n, err := conn.WaitForNotification(t.Context())
+	if err != nil || n.Payload != "" {
+		t.Fatalf("notification = %+v, %v, want an empty one", n, err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if n, err := conn.WaitForNotification(short); err == nil {
+		t.Errorf("a second notification %+v, want one for the statement", n)
+	}
+}
+
+// A handler that calls Complete keeps its job's row locked until it commits:
+//
+//	handler  BEGIN … Complete (row locked)                        COMMIT
+//	reaper                        pass: skips it, takes the others
+func TestALockedRowIsSkippedAndTheOthersAreNot(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeRunning(t, db, 3, -time.Second)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	var locked outbox.ID
+	if err := tx.QueryRow(t.Context(), `SELECT id FROM outbox.jobs LIMIT 1 FOR UPDATE`).Scan(&locked); err != nil {
+		t.Fatal(err)
+	}
+	expirePass(t, r)
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'retrying'`); got != 2 {
+		t.Errorf("jobs taken beside a locked one = %d, want 2", got)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expirePass(t, r)
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'retrying'`); got != 3 {
+		t.Errorf("jobs taken when nobody locks any = %d, want 3", got)
+	}
+}
+
+// A lease is extended after the reaper's statement has taken its snapshot and
+// before it locks the row; the row that the snapshot shows has lapsed:
+//
+//	reaper   snapshot: lapsed …           waits on the gate   lock: judged anew, kept
+//	worker                      extends, commits
+//
+// SKIP LOCKED does not wait, so the order is forced with an advisory lock that a
+// policy on the table takes: it is evaluated between scan and lock.
+func TestALeaseExtendedUnderTheReapersSnapshotIsKept(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeRunning(t, db, 1, -time.Millisecond)
+	exec(t, db, `
+		CREATE FUNCTION pass_gate() RETURNS boolean LANGUAGE plpgsql AS $$
+		BEGIN
+			IF current_setting('application_name') = 'gated' THEN PERFORM pg_advisory_xact_lock_shared(42); END IF;
+			RETURN true;
+		END $$`)
+	config := db.Config()
+	conn, err := pgx.ConnectConfig(t.Context(), config.ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock(42)`); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `ALTER TABLE outbox.jobs ENABLE ROW LEVEL SECURITY`)
+	exec(t, db, `ALTER TABLE outbox.jobs FORCE ROW LEVEL SECURITY`)
+	exec(t, db, `CREATE POLICY gate ON outbox.jobs USING (pass_gate())`)
+	role := "gated_" + query[string](t, db, `SELECT current_database()`)
+	exec(t, db, `CREATE ROLE `+role)
+	exec(t, db, `GRANT USAGE ON SCHEMA outbox TO `+role)
+	exec(t, db, `GRANT ALL ON ALL TABLES IN SCHEMA outbox TO `+role)
+	t.Cleanup(func() {
+		_, _ = db.Exec(context.Background(), `DROP OWNED BY `+role)
+		_, _ = db.Exec(context.Background(), `DROP ROLE `+role)
+	})
+	if _, err := r.leases.Exec(t.Context(), `SET ROLE `+role+`; SET application_name = 'gated'`); err != nil {
+		t.Fatal(err)
+	}
+
+	passed := make(chan error, 1)
+	go func() { passed <- r.expirePass(context.WithoutCancel(t.Context())) }()
+	await(t, "the reaper stands at the gate", func() bool {
+		return query[int](t, db, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
+	})
+	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() + interval '15 s'`)
+	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_unlock(42)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-passed; err != nil {
+		t.Fatal(err)
+	}
+	if got := query[string](t, db, `SELECT status::text || epoch FROM outbox.jobs`); got != "running1" {
+		t.Errorf("the job whose lease was extended in time is %s, want running1", got)
+	}
+}
+
+// A worker that was stopped past its lease and continued settles with an old epoch.
+func TestAZombiesOutcomeIsRefused(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeRunning(t, db, 1, -time.Second)
+	expirePass(t, r)
+	id := query[outbox.ID](t, db, `SELECT id FROM outbox.jobs`)
+	job := &outbox.Claimed{ID: id, Epoch: 1}
+	if err := job.Complete(t.Context(), db); err == nil {
+		t.Error("the zombie's Complete was accepted")
+	}
+	left, err := sqlgen.New(db).GuardLease(t.Context(), mustUUID(id), 1)
+	if err != nil || left != 0 {
+		t.Errorf("the zombie still passes the guard: %d, %v", left, err)
+	}
+}

@@ -1,0 +1,116 @@
+package reaper
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// newRig returns a reaper that can be made to do one thing at a time.
+func newRig(t testing.TB, config Config) (*Reaper, *pgxpool.Pool) {
+	t.Helper()
+	db := pgtest.New(t)
+	return newReaper(t, db, config), db
+}
+
+func newReaper(t testing.TB, db *pgxpool.Pool, config Config) *Reaper {
+	t.Helper()
+	r, err := New(db, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.openPools(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.leases.Close(); r.chores.Close() })
+	return r
+}
+
+// run runs a reaper until the test is over.
+func run(t testing.TB, r *Reaper) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run after a stop = %v, want nil", err)
+		}
+	})
+}
+
+func exec(t testing.TB, db *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func query[T any](t testing.TB, db *pgxpool.Pool, sql string, args ...any) (v T) {
+	t.Helper()
+	if err := db.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// storeRunning stores n running jobs whose lease lapses so long from now.
+func storeRunning(t testing.TB, db *pgxpool.Pool, n int, lapsesIn time.Duration) {
+	t.Helper()
+	exec(t, db, `
+		INSERT INTO outbox.jobs (id, kind, payload, status, epoch, attempt, run_at, started_at, lease_owner, lease_expires_at)
+		SELECT gen_random_uuid(), 'test', '{}', 'running', 1, 1, now() - interval '1 minute', now(), 'worker-1', now() + $2::interval + i * interval '1 us'
+		FROM generate_series(1, $1) AS i`, n, lapsesIn)
+}
+
+func expirePass(t testing.TB, r *Reaper) {
+	t.Helper()
+	if err := r.expirePass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func trimPass(t testing.TB, r *Reaper) (wait time.Duration) {
+	t.Helper()
+	wait, err := r.trim(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wait
+}
+
+// await asks until the condition holds.
+func await(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(20 * time.Second)
+	for !holds() {
+		select {
+		case <-deadline:
+			t.Fatalf("%s: not within 20 s", what)
+		case <-ticker.C:
+		}
+	}
+}
+
+func mustUUID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
+
+// value reads a counter or a gauge.
+func value(t testing.TB, metric prometheus.Metric) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := metric.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+}

@@ -1,0 +1,126 @@
+package reaper
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// scan remembers where passes over the lapsed leases have to look.
+//
+// The index of the leases keeps a dead entry for every job that was claimed since
+// vacuum last could remove them. Usually that is not long ago, a pass over all of
+// it is free, and every pass is one. While some snapshot is held it is not, and
+// every process would walk a growing heap of entries every two seconds. Then
+// there are two kinds of passes:
+//
+//	near   from where the last complete pass ended, less an overlap, to now
+//	sweep  everything before that; it takes a tenth of the time at most, and is
+//	       made in slices, from the youngest to the oldest, when it is long
+//
+// Nothing is missed. A lease is found by a near pass when it lapses, whatever its
+// length, because lapsing means that its time comes to lie between the end of the
+// last pass and the database's now; both are readings of the database's clock, and
+// when that was set back, the pass begins at the clock rather than at the
+// position. What a near pass had to leave (the row was locked, or the claim
+// committed only after its lease had lapsed) is found again within the overlap,
+// and after that by the sweep.
+type scan struct {
+	passed time.Time     // the database's time of the last complete pass; zero: none
+	paid   time.Time     // by our clock: no sweep before
+	slice  time.Duration // of a sweep; 0: all at once, together with the near pass
+	left   time.Time     // the sweep's slices have come down to here; zero: a new one begins
+	swept  time.Duration // what the slices of this sweep have cost so far
+}
+
+// span is a range of times at which leases lapse.
+type span struct {
+	from, before pgtype.Timestamptz
+	near, sweep  bool // what it counts as; both: all at once
+}
+
+const (
+	overlap = 5 * time.Second
+	// From here on a pass over everything is made in slices: well below a
+	// statement's deadline, so that one that grows never gets there.
+	slowSweep  = time.Second
+	quickSlice = 100 * time.Millisecond
+	firstSlice = time.Hour
+	horizon    = 400 * 24 * time.Hour // what lapsed earlier is one slice
+)
+
+var (
+	always = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	never  = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+)
+
+// spans is what to look at now.
+func (s *scan) spans(now time.Time) []span {
+	affordable := !now.Before(s.paid)
+	if affordable && s.slice == 0 {
+		return []span{{from: always, before: never, near: true, sweep: true}}
+	}
+	near := span{from: never, before: never, near: true} // the statement begins an overlap before the database's now at the latest
+	if !s.passed.IsZero() {
+		near.from = instant(s.passed.Add(-overlap))
+	}
+	if !affordable || s.passed.IsZero() {
+		return []span{near}
+	}
+	if s.left.IsZero() {
+		s.left = s.passed
+	}
+	sweep := span{from: always, before: instant(s.left), sweep: true}
+	if from := s.left.Add(-s.slice); s.passed.Sub(from) < horizon {
+		sweep.from = instant(from)
+	}
+	return []span{near, sweep}
+}
+
+// note records what a span cost and the database's time of its last look, or the
+// error that ended it half-way.
+func (s *scan) note(done span, cost time.Duration, dbNow, now time.Time, err error) {
+	if done.sweep {
+		s.paid = now.Add(budget * cost)
+	}
+	if err != nil {
+		if done.sweep && isTimeout(err) {
+			s.split(done)
+		}
+		return
+	}
+	if done.near {
+		s.passed = dbNow
+	}
+	switch {
+	case done.near && done.sweep:
+		if cost > slowSweep {
+			s.slice = firstSlice
+		}
+	case done.sweep:
+		s.swept += cost
+		s.left = done.from.Time
+		switch {
+		case done.from.InfinityModifier != pgtype.Finite: // the sweep is complete
+			if s.swept < slowSweep {
+				s.slice = 0
+			}
+			s.left, s.swept = time.Time{}, 0
+		case cost < quickSlice:
+			s.slice *= 2
+		case cost > slowSweep:
+			s.slice /= 2
+		}
+	}
+}
+
+// split makes the next slice shorter than one that took too long.
+func (s *scan) split(done span) {
+	if done.near {
+		s.slice = firstSlice
+	} else {
+		s.slice = max(s.slice/4, time.Second)
+	}
+}
+
+func instant(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, Valid: true} }

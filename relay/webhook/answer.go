@@ -1,0 +1,89 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+)
+
+// Error says how a delivery failed. Its code is stored with the failed attempt.
+type Error struct {
+	Place  string // scheme and host of the target
+	Status int    // 0 if there was no answer
+	Body   string // the first 1 KiB of the answer
+	Err    error  // why there was no answer
+}
+
+func (e *Error) Error() string {
+	if e.Status == 0 {
+		return fmt.Sprintf("POST to %s: %v", e.Place, e.Err)
+	}
+	text := fmt.Sprintf("POST to %s: %d %s", e.Place, e.Status, http.StatusText(e.Status))
+	if e.Status >= 300 && e.Status < 400 {
+		text += " (redirects are not followed: configure the final URL)"
+	}
+	if e.Body != "" {
+		text += ": " + e.Body
+	}
+	return text
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Code is http_STATUS, http_timeout or http_unreachable.
+func (e *Error) Code() string {
+	if e.Status != 0 {
+		return "http_" + strconv.Itoa(e.Status)
+	}
+	if timeout, ok := errors.AsType[net.Error](e.Err); ok && timeout.Timeout() || errors.Is(e.Err, context.DeadlineExceeded) {
+		return "http_timeout"
+	}
+	return "http_unreachable"
+}
+
+// maxRetryAfter keeps a receiver's mistake from putting a job off for years.
+const maxRetryAfter = 24 * time.Hour
+
+// judge turns an answer into the attempt's outcome.
+func judge(place string, res *http.Response, now time.Time) error {
+	status := res.StatusCode
+	if status >= 200 && status < 300 {
+		return nil
+	}
+	quoted, _ := io.ReadAll(io.LimitReader(res.Body, maxQuoted))
+	failed := &Error{Place: place, Status: status, Body: strings.TrimSpace(strings.ToValidUTF8(string(quoted), "?"))}
+	switch status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		if wait, ok := retryAfter(res.Header.Get("Retry-After"), now); ok {
+			return dispatcher.RetryAfter(wait, failed)
+		}
+		return failed
+	case http.StatusRequestTimeout, http.StatusTooEarly:
+		return failed
+	}
+	if status >= 400 && status < 500 {
+		return dispatcher.Discard(failed)
+	}
+	return failed
+}
+
+// retryAfter reads seconds or a date (RFC 9110, 10.2.3).
+func retryAfter(value string, now time.Time) (time.Duration, bool) {
+	var wait time.Duration
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		wait = time.Duration(seconds) * time.Second
+	} else if date, err := http.ParseTime(value); err == nil {
+		wait = date.Sub(now)
+	} else {
+		return 0, false
+	}
+	return min(max(wait, 0), maxRetryAfter), true
+}

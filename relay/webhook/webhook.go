@@ -1,0 +1,115 @@
+package webhook
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Config is how requests are made. Its zero value is a sane production setup.
+type Config struct {
+	// Transport makes the requests. Nil means one that all handlers share: it
+	// keeps connections open and honours HTTP_PROXY and its like.
+	Transport http.RoundTripper
+
+	// UserAgent names us to the receiver; "" is "posthaste".
+	UserAgent string
+}
+
+const (
+	maxQuoted  = 1 << 10  // of an answer, in an error
+	maxDrained = 64 << 10 // of an answer, read so that its connection can be used again
+)
+
+// sharedTransport has no timeouts for the whole request: the attempt's context
+// bounds that.
+var sharedTransport = newTransport()
+
+func newTransport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DisableCompression = true // answers are hardly read
+	t.MaxIdleConns = 1024
+	t.MaxIdleConnsPerHost = 256 // jobs of one kind go to one host, many at a time
+	t.MaxResponseHeaderBytes = 64 << 10
+	return t
+}
+
+// Handler returns a handler that posts each job to target. It fails if target is
+// not an absolute http or https URL; the error does not quote it.
+func Handler(target string, config Config) (dispatcher.Handler, error) {
+	u, err := Parse(target)
+	if err != nil {
+		return nil, err
+	}
+	h := &hook{
+		target:    u,
+		userAgent: cmp.Or(config.UserAgent, "posthaste"),
+		client: &http.Client{
+			Transport:     cmp.Or[http.RoundTripper](config.Transport, sharedTransport),
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+	return h.deliver, nil
+}
+
+// Parse reads a webhook's URL. Its errors do not quote the URL, which may hold
+// secrets.
+func Parse(target string) (*url.URL, error) {
+	u, err := url.Parse(target)
+	if err != nil {
+		return nil, errors.New("webhook URL: it is malformed (it may hold a password and is not shown)")
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("webhook URL: the scheme is %q, want http or https", u.Scheme)
+	}
+	if u.Hostname() == "" {
+		return nil, errors.New("webhook URL: the host is missing")
+	}
+	u.Fragment, u.RawFragment = "", ""
+	return u, nil
+}
+
+// hook is one target.
+type hook struct {
+	target    *url.URL
+	userAgent string
+	client    *http.Client
+}
+
+// place is the part of the target that may be shown.
+func (h *hook) place() string { return h.target.Scheme + "://" + h.target.Host }
+
+func (h *hook) deliver(ctx context.Context, job *outbox.Claimed) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.target.String(), bytes.NewReader(job.Payload))
+	if err != nil {
+		return dispatcher.Discard(fmt.Errorf("make a request to %s: %w", h.place(), stripped(err)))
+	}
+	setHeaders(req.Header, job)
+	req.Header.Set("User-Agent", h.userAgent)
+
+	res, err := h.client.Do(req)
+	if err != nil {
+		return &Error{Place: h.place(), Err: stripped(err)}
+	}
+	defer res.Body.Close()
+	outcome := judge(h.place(), res, time.Now())
+	_, _ = io.CopyN(io.Discard, res.Body, maxDrained) // what is longer costs the connection, not the job
+	return outcome
+}
+
+// stripped removes the URL from what net/http says.
+func stripped(err error) error {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		return wrapped.Err
+	}
+	return err
+}

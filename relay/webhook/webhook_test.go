@@ -1,0 +1,258 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func claimed() *outbox.Claimed {
+	return &outbox.Claimed{
+		ID: outbox.NewID(), Kind: "receipt.send", Attempt: 3, MaxAttempts: 25, Epoch: 7,
+		ContentType: "application/json", Payload: []byte(`{"OrderID":7}`),
+		RawHeaders: []byte(`{"traceparent":"00-a-b-01","Tracestate":"k=v","user":"ada","bad name":"x","evil":"a\r\nb: c","Authorization":"stolen"}`),
+	}
+}
+
+// deliver sends a job to a server with the given handler.
+func deliver(t *testing.T, ctx context.Context, job *outbox.Claimed, serve http.HandlerFunc) error {
+	t.Helper()
+	server := httptest.NewServer(serve)
+	t.Cleanup(server.Close)
+	return deliverTo(t, ctx, server.URL, job)
+}
+
+func deliverTo(t *testing.T, ctx context.Context, url string, job *outbox.Claimed) error {
+	t.Helper()
+	transport := newTransport()
+	t.Cleanup(transport.CloseIdleConnections)
+	handle, err := Handler(url, Config{Transport: transport})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return handle(ctx, job)
+}
+
+func TestTheRequestCarriesTheJob(t *testing.T) {
+	job := claimed()
+	var got http.Header
+	var method, body string
+	err := deliver(t, t.Context(), job, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		got, method, body = r.Header, r.Method, string(b)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if method != "POST" || body != `{"OrderID":7}` {
+		t.Errorf("got %s %s, want POST of the payload", method, body)
+	}
+	for _, name := range []string{"Accept-Encoding", "Content-Length"} {
+		got.Del(name)
+	}
+	want := http.Header{
+		"Content-Type": {"application/json"}, "User-Agent": {"posthaste"},
+		"Posthaste-Job-Id": {job.ID.String()}, "Idempotency-Key": {job.ID.String()},
+		"Posthaste-Kind": {"receipt.send"}, "Posthaste-Attempt": {"3"}, "Posthaste-Epoch": {"7"},
+		"Posthaste-Header-User": {"ada"}, "Posthaste-Header-Authorization": {"stolen"},
+		"Traceparent": {"00-a-b-01"}, "Tracestate": {"k=v"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+}
+
+func TestStatusDecides(t *testing.T) {
+	const discard, retry, retryAfter = "*dispatcher.discardError", "*webhook.Error", "*dispatcher.retryAfterError"
+	tests := map[string]struct {
+		status int
+		header string
+		want   string
+		code   string
+	}{
+		"200 succeeds":                       {status: 200},
+		"204 succeeds":                       {status: 204},
+		"302 is tried again":                 {302, "", retry, "http_302"},
+		"400 waits for a person":             {400, "", discard, "http_400"},
+		"401 waits for a person":             {401, "", discard, "http_401"},
+		"404 waits for a person":             {404, "", discard, "http_404"},
+		"408 is tried again":                 {408, "", retry, "http_408"},
+		"410 waits for a person":             {410, "", discard, "http_410"},
+		"425 is tried again":                 {425, "", retry, "http_425"},
+		"429 is tried again":                 {429, "", retry, "http_429"},
+		"429 with Retry-After is obeyed":     {429, "7", retryAfter, "http_429"},
+		"500 is tried again":                 {500, "", retry, "http_500"},
+		"500 with Retry-After is not obeyed": {500, "7", retry, "http_500"},
+		"503 with Retry-After is obeyed":     {503, "7", retryAfter, "http_503"},
+		"503 with an odd Retry-After":        {503, "soon", retry, "http_503"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := deliver(t, t.Context(), claimed(), func(w http.ResponseWriter, r *http.Request) {
+				if test.header != "" {
+					w.Header().Set("Retry-After", test.header)
+				}
+				w.WriteHeader(test.status)
+				if test.status != 204 {
+					_, _ = io.WriteString(w, "the reason")
+				}
+			})
+			if got := typeName(err); got != test.want {
+				t.Fatalf("got %s (%v), want %s", got, err, test.want)
+			}
+			if err == nil {
+				return
+			}
+			failed, ok := errors.AsType[*Error](err)
+			if !ok || failed.Code() != test.code || failed.Body != "the reason" {
+				t.Errorf("got %v, want code %s and the answer's body", err, test.code)
+			}
+		})
+	}
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	var followed atomic.Bool
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed.Store(true) }))
+	defer other.Close()
+	err := deliver(t, t.Context(), claimed(), func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+	})
+	if err == nil || followed.Load() {
+		t.Errorf("got %v, followed %v, want an error and no request to the other server", err, followed.Load())
+	}
+}
+
+func TestAHugeAnswerIsNotRead(t *testing.T) {
+	var written atomic.Int64
+	chunk := []byte(strings.Repeat("x", 32<<10))
+	err := deliver(t, t.Context(), claimed(), func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(400)
+		for range 4096 { // 128 MiB
+			n, err := w.Write(chunk)
+			if written.Add(int64(n)); err != nil {
+				return
+			}
+		}
+	})
+	failed, ok := errors.AsType[*Error](err)
+	if !ok || len(failed.Body) != maxQuoted {
+		t.Errorf("got %.80v with %d bytes of the answer, want %d", err, len(failed.Body), maxQuoted)
+	}
+	if got := written.Load(); got > 64<<20 {
+		t.Errorf("the server could write %d bytes, want it to be cut off early", got)
+	}
+}
+
+func TestTheContextBoundsTheRequest(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	release := make(chan struct{})
+	defer close(release)
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	t.Cleanup(server.Close)
+	err := deliverTo(t, ctx, server.URL, claimed())
+	if failed, ok := errors.AsType[*Error](err); !ok || failed.Code() != "http_timeout" {
+		t.Errorf("got %v, want code http_timeout", err)
+	}
+}
+
+func TestNobodyThereIsTriedAgainAndTellsNoSecrets(t *testing.T) {
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	err = deliverTo(t, t.Context(), "http://ada:hush@"+nobody.Addr().String()+"/secret-path?token=hidden", claimed())
+	failed, ok := errors.AsType[*Error](err)
+	if !ok || failed.Code() != "http_unreachable" {
+		t.Fatalf("got %v, want code http_unreachable", err)
+	}
+	for _, secret := range []string{"ada", "hush", "secret-path", "hidden"} {
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("got %q, want no %q in it", err, secret)
+		}
+	}
+}
+
+func TestConnectionsAreReused(t *testing.T) {
+	var opened atomic.Int32
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, strings.Repeat("y", 10_000))
+	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	transport := newTransport()
+	defer transport.CloseIdleConnections()
+	handle, err := Handler(server.URL, Config{Transport: transport})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if err := handle(t.Context(), claimed()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := opened.Load(); got != 1 {
+		t.Errorf("got %d connections for 20 jobs, want 1", got)
+	}
+}
+
+func TestBadURLsAreRefusedWithoutQuotingThem(t *testing.T) {
+	for name, target := range map[string]string{
+		"no scheme":    "example.com/secret",
+		"other scheme": "ftp://u:secret@example.com",
+		"no host":      "http:///secret",
+		"not a URL":    "http://u:secret@exa mple.com/%zz",
+		"empty":        "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Handler(target, Config{})
+			if err == nil || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v, want an error that does not quote the URL", err)
+			}
+		})
+	}
+}
+
+func TestRetryAfterIsSecondsOrADateWithinADay(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"0": 0, "120": 2 * time.Minute, "999999999": 24 * time.Hour, "": -1, "-1": -1, "soon": -1,
+		"Sat, 21 Nov 2026 12:00:30 GMT": 30 * time.Second,
+		"Fri, 20 Nov 2026 12:00:30 GMT": 0,
+	} {
+		got, ok := retryAfter(value, now)
+		if !ok {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("retryAfter(%q) is %s, want %s", value, got, want)
+		}
+	}
+}
+
+// typeName is how the tests look at the dispatcher's unexported outcomes.
+func typeName(err error) string {
+	if err == nil {
+		return ""
+	}
+	return fmt.Sprintf("%T", err)
+}
