@@ -40,8 +40,10 @@ func TestAComponentWaitsForTheSchema(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		p := &process{log: slog.New(slog.DiscardHandler), gate: newGate(nil, Config{})}
-		c := &component{name: "worker", needSchema: true, look: func() State { return State{State: stateWorking} },
-			run: func(ctx context.Context) error { <-ctx.Done(); return nil }}
+		c := &component{
+			name: "worker", needSchema: true, look: func() State { return State{State: stateWorking} },
+			run: func(ctx context.Context) error { <-ctx.Done(); return nil },
+		}
 		go p.supervise(ctx, c)
 		synctest.Wait()
 		if got := c.state(); got.State != stateWaiting {

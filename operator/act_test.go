@@ -112,8 +112,12 @@ func TestActsAreRefusedInOtherStatuses(t *testing.T) {
 		act    string
 		status outbox.Status
 	}{
-		{"retry", outbox.Running}, {"retry", outbox.Succeeded},
-		{"dismiss", outbox.Running}, {"dismiss", outbox.Succeeded}, {"dismiss", outbox.Retrying}, {"dismiss", outbox.Pending},
+		{"retry", outbox.Running},
+		{"retry", outbox.Succeeded},
+		{"dismiss", outbox.Running},
+		{"dismiss", outbox.Succeeded},
+		{"dismiss", outbox.Retrying},
+		{"dismiss", outbox.Pending},
 	} {
 		id, _ := reach(t, db, tt.status)
 		before := job(t, o, id)

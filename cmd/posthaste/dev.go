@@ -23,8 +23,10 @@ const (
 )
 
 // devSettings are the switches of dev: those of serve that do not name a database.
-var devSettings = []string{"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
-	"job-timeout", "grace-period", "keep", "admin-addr", "log-level", "log-format"}
+var devSettings = []string{
+	"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
+	"job-timeout", "grace-period", "keep", "admin-addr", "log-level", "log-format",
+}
 
 func (p *program) devCommand() *cli.Command {
 	return &cli.Command{

@@ -54,9 +54,29 @@ func ok(t *testing.T, env env, args ...string) string {
 
 func TestEveryCommandHasHelp(t *testing.T) {
 	for _, args := range [][]string{
-		{}, {"--help"}, {"serve"}, {"dev"}, {"migrate"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"}, {"migrate", "sql"},
-		{"enqueue"}, {"jobs"}, {"jobs", "list"}, {"jobs", "show"}, {"jobs", "retry"}, {"jobs", "dismiss"}, {"queues"},
-		{"queues", "list"}, {"queues", "pause"}, {"queues", "resume"}, {"bench"}, {"healthcheck"}, {"config"}, {"version"},
+		{},
+		{"--help"},
+		{"serve"},
+		{"dev"},
+		{"migrate"},
+		{"migrate", "up"},
+		{"migrate", "down"},
+		{"migrate", "status"},
+		{"migrate", "sql"},
+		{"enqueue"},
+		{"jobs"},
+		{"jobs", "list"},
+		{"jobs", "show"},
+		{"jobs", "retry"},
+		{"jobs", "dismiss"},
+		{"queues"},
+		{"queues", "list"},
+		{"queues", "pause"},
+		{"queues", "resume"},
+		{"bench"},
+		{"healthcheck"},
+		{"config"},
+		{"version"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			if len(args) > 0 && args[0] != "--help" {

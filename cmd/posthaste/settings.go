@@ -38,56 +38,124 @@ func (s setting) shown(value string) string {
 
 // allSettings is every switch there is, in the order in which they are explained.
 var allSettings = []setting{
-	{"database-url", []string{"OUTBOX_DATABASE_URL", "DATABASE_URL"}, "", "`URL` or keyword/value string of Postgres", showDSN,
-		func(s *settings, v string) (err error) { s.app.DatabaseURL, err = parseDSN(v); return err }},
-	{"listen-url", []string{"OUTBOX_LISTEN_URL"}, "", "`URL` for the listener, if the database URL leads to a pooler", showDSN,
-		func(s *settings, v string) (err error) { s.app.ListenURL, err = parseDSN(v); return err }},
-	{"dispatch", []string{"OUTBOX_DISPATCH"}, "on", "claim and carry out jobs: `on|off`", nil,
-		func(s *settings, v string) error { return parseOff(v, &s.app.NoDispatch) }},
-	{"listen", []string{"OUTBOX_LISTEN"}, "on", "be woken by notifications: `on|off`; off finds jobs by polling every 2s at most", nil,
-		func(s *settings, v string) error { return parseOff(v, &s.app.NoListen) }},
-	{"reap", []string{"OUTBOX_REAP"}, "on", "expire lapsed leases and trim the history: `on|off`", nil,
-		func(s *settings, v string) error { return parseOff(v, &s.app.NoReap) }},
-	{"migrate", []string{"OUTBOX_MIGRATE"}, "off", "migrate the schema at the start: `on|off`", nil,
-		func(s *settings, v string) (err error) { s.app.Migrate, err = parseSwitch(v); return err }},
-	{"webhook", []string{"OUTBOX_WEBHOOKS"}, "", "carry jobs out by HTTP POST: `KIND=URL`, repeated or separated by commas", showWebhooks,
-		func(s *settings, v string) (err error) { s.webhooks, err = parseWebhooks(v); return err }},
-	{"queues", []string{"OUTBOX_QUEUES"}, outbox.DefaultQueue, "queues to work, each with how many jobs may run at once: `default=64,mail=8`", nil,
-		func(s *settings, v string) (err error) { s.app.Queues, err = parseQueues(v); return err }},
-	{"worker", []string{"OUTBOX_WORKER"}, "", "`NAME` under which leases are held (default: host-pid-random)", nil,
-		func(s *settings, v string) (err error) { s.app.Worker, err = parseWorker(v); return err }},
-	{"poll-interval", []string{"OUTBOX_POLL_INTERVAL"}, "30s", "`DURATION` between looks for jobs while notifications arrive", nil,
+	{
+		"database-url",
+		[]string{"OUTBOX_DATABASE_URL", "DATABASE_URL"},
+		"", "`URL` or keyword/value string of Postgres", showDSN,
+		func(s *settings, v string) (err error) { s.app.DatabaseURL, err = parseDSN(v); return err },
+	},
+	{
+		"listen-url",
+		[]string{"OUTBOX_LISTEN_URL"},
+		"", "`URL` for the listener, if the database URL leads to a pooler", showDSN,
+		func(s *settings, v string) (err error) { s.app.ListenURL, err = parseDSN(v); return err },
+	},
+	{
+		"dispatch",
+		[]string{"OUTBOX_DISPATCH"},
+		"on", "claim and carry out jobs: `on|off`", nil,
+		func(s *settings, v string) error { return parseOff(v, &s.app.NoDispatch) },
+	},
+	{
+		"listen",
+		[]string{"OUTBOX_LISTEN"},
+		"on", "be woken by notifications: `on|off`; off finds jobs by polling every 2s at most", nil,
+		func(s *settings, v string) error { return parseOff(v, &s.app.NoListen) },
+	},
+	{
+		"reap",
+		[]string{"OUTBOX_REAP"},
+		"on", "expire lapsed leases and trim the history: `on|off`", nil,
+		func(s *settings, v string) error { return parseOff(v, &s.app.NoReap) },
+	},
+	{
+		"migrate",
+		[]string{"OUTBOX_MIGRATE"},
+		"off", "migrate the schema at the start: `on|off`", nil,
+		func(s *settings, v string) (err error) { s.app.Migrate, err = parseSwitch(v); return err },
+	},
+	{
+		"webhook",
+		[]string{"OUTBOX_WEBHOOKS"},
+		"", "carry jobs out by HTTP POST: `KIND=URL`, repeated or separated by commas", showWebhooks,
+		func(s *settings, v string) (err error) { s.webhooks, err = parseWebhooks(v); return err },
+	},
+	{
+		"queues",
+		[]string{"OUTBOX_QUEUES"},
+		outbox.DefaultQueue, "queues to work, each with how many jobs may run at once: `default=64,mail=8`", nil,
+		func(s *settings, v string) (err error) { s.app.Queues, err = parseQueues(v); return err },
+	},
+	{
+		"worker",
+		[]string{"OUTBOX_WORKER"},
+		"", "`NAME` under which leases are held (default: host-pid-random)", nil,
+		func(s *settings, v string) (err error) { s.app.Worker, err = parseWorker(v); return err },
+	},
+	{
+		"poll-interval",
+		[]string{"OUTBOX_POLL_INTERVAL"},
+		"30s", "`DURATION` between looks for jobs while notifications arrive", nil,
 		func(s *settings, v string) (err error) {
 			s.app.PollInterval, err = parseDuration(v, 10*time.Millisecond, time.Hour)
 			return err
-		}},
-	{"lease-ttl", []string{"OUTBOX_LEASE_TTL"}, "15s", "`DURATION` after which a silent worker's jobs are taken over", nil,
+		},
+	},
+	{
+		"lease-ttl",
+		[]string{"OUTBOX_LEASE_TTL"},
+		"15s", "`DURATION` after which a silent worker's jobs are taken over", nil,
 		func(s *settings, v string) (err error) {
 			s.app.LeaseTTL, err = parseDuration(v, time.Second, 24*time.Hour)
 			return err
-		}},
-	{"job-timeout", []string{"OUTBOX_JOB_TIMEOUT"}, "5m", "`DURATION` of one attempt, at most", nil,
+		},
+	},
+	{
+		"job-timeout",
+		[]string{"OUTBOX_JOB_TIMEOUT"},
+		"5m", "`DURATION` of one attempt, at most", nil,
 		func(s *settings, v string) (err error) {
 			s.app.Timeout, err = parseDuration(v, time.Millisecond, 30*24*time.Hour)
 			return err
-		}},
+		},
+	},
 	{"grace-period", []string{"OUTBOX_GRACE_PERIOD"}, "20s", "`DURATION` that running jobs get at a stop; 0s cuts them at once", nil, parseGracePeriod},
-	{"keep", []string{"OUTBOX_KEEP"}, "14d", "`DURATION` that closed jobs stay in the history; outcomes may differ: 14d,succeeded=2d", nil,
+	{
+		"keep",
+		[]string{"OUTBOX_KEEP"},
+		"14d", "`DURATION` that closed jobs stay in the history; outcomes may differ: 14d,succeeded=2d", nil,
 		func(s *settings, v string) (err error) {
 			s.app.Keep, s.app.KeepByStatus, err = parseKeep(v)
 			return err
-		}},
-	{"notify", []string{"OUTBOX_NOTIFY"}, string(outbox.NotifyCoalesced), "how \"posthaste enqueue\" wakes dispatchers: `off|transactional|coalesced`", nil,
-		func(s *settings, v string) (err error) { s.notify, err = parseNotify(v); return err }},
-	{"admin-addr", []string{"OUTBOX_ADMIN_ADDR"}, "127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it has no login", nil,
-		func(s *settings, v string) (err error) { s.app.AdminAddr, err = parseAddr(v); return err }},
-	{"log-level", []string{"OUTBOX_LOG_LEVEL"}, "info", "`debug|info|warn|error`", nil,
-		func(s *settings, v string) (err error) { s.logLevel, err = parseLogLevel(v); return err }},
-	{"log-format", []string{"OUTBOX_LOG_FORMAT"}, "auto", "`auto|json|text`; auto is text on a terminal", nil,
+		},
+	},
+	{
+		"notify",
+		[]string{"OUTBOX_NOTIFY"},
+		string(outbox.NotifyCoalesced), "how \"posthaste enqueue\" wakes dispatchers: `off|transactional|coalesced`", nil,
+		func(s *settings, v string) (err error) { s.notify, err = parseNotify(v); return err },
+	},
+	{
+		"admin-addr",
+		[]string{"OUTBOX_ADMIN_ADDR"},
+		"127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it has no login", nil,
+		func(s *settings, v string) (err error) { s.app.AdminAddr, err = parseAddr(v); return err },
+	},
+	{
+		"log-level",
+		[]string{"OUTBOX_LOG_LEVEL"},
+		"info", "`debug|info|warn|error`", nil,
+		func(s *settings, v string) (err error) { s.logLevel, err = parseLogLevel(v); return err },
+	},
+	{
+		"log-format",
+		[]string{"OUTBOX_LOG_FORMAT"},
+		"auto", "`auto|json|text`; auto is text on a terminal", nil,
 		func(s *settings, v string) (err error) {
 			s.logFormat, err = parseOneOf(v, "auto", "json", "text")
 			return err
-		}},
+		},
+	},
 }
 
 func parseGracePeriod(s *settings, v string) (err error) {
