@@ -78,7 +78,7 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("a queue's name is %q, want 1 to %d characters", name, outbox.MaxNameBytes))
 		}
 		if q.Concurrency < 0 || q.Concurrency > 100_000 {
-			errs = append(errs, fmt.Errorf("Concurrency of queue %q is %d, want 1 to 100000, or 0 for %d", name, q.Concurrency, defaultConcurrency))
+			errs = append(errs, fmt.Errorf("queue %q: Concurrency is %d, want 1 to 100000, or 0 for %d", name, q.Concurrency, defaultConcurrency))
 		}
 	}
 	atLeast := func(field string, d, least time.Duration) {

@@ -94,7 +94,7 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 	case err == nil && job.Completed():
 		// The handler says that its own transaction finished the job. If it did, this
 		// finds no row; if it rolled back, the attempt has failed.
-		return failure(job, 0, &codedError{"complete_not_committed", errors.New("Complete was called, but its transaction did not commit")})
+		return failure(job, 0, &codedError{"complete_not_committed", errors.New("job.Complete was called, but its transaction did not commit")})
 	case err == nil:
 		return outcome{status: outbox.Succeeded}
 	case errors.Is(cause, ErrShutdown), errors.Is(cause, outbox.ErrLeaseLost):

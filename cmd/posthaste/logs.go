@@ -15,7 +15,7 @@ func (p *program) logger(s settings) *slog.Logger {
 	if s.logFormat == "json" || s.logFormat == "auto" && !terminal {
 		return slog.New(slog.NewJSONHandler(p.stderr, &slog.HandlerOptions{Level: s.logLevel}))
 	}
-	return slog.New(tint.NewHandler(p.stderr, &tint.Options{
+	return slog.New(tint.NewTextHandler(p.stderr, &tint.Options{
 		Level:      s.logLevel,
 		TimeFormat: time.TimeOnly + ".000",
 		NoColor:    !terminal || p.getenv("NO_COLOR") != "",
