@@ -1,0 +1,43 @@
+package archtest
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestArchitectureDocNamesTestsThatExist keeps the table of invariants honest: a
+// guard that was renamed or deleted must not go on being promised.
+func TestArchitectureDocNamesTestsThatExist(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[string]bool{}
+	function := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	err = filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range function.FindAllSubmatch(source, -1) {
+			declared[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(doc, -1)
+	if len(named) < 20 {
+		t.Errorf("docs/architecture.md names %d tests, want at least 20", len(named))
+	}
+	for _, m := range named {
+		if !declared[string(m[1])] {
+			t.Errorf("docs/architecture.md names %s, which no test file declares", m[1])
+		}
+	}
+}
