@@ -1,0 +1,9 @@
+// Package examples holds programs to read and to copy from:
+//
+//	shop         two handlers, a producer and a worker; `make demo` runs it
+//	producer     the README's producer
+//	worker       the README's worker
+//	sqlproducer  the producer with database/sql
+//
+// The Go code of the README is taken from them, and a test compares.
+package examples
