@@ -22,8 +22,8 @@ CREATE TABLE outbox.jobs (
     max_attempts       integer              NOT NULL DEFAULT 25,
     lost_leases        integer              NOT NULL DEFAULT 0,
     priority           smallint             NOT NULL DEFAULT 0, -- higher is more urgent
-    queue              text                 NOT NULL DEFAULT 'default',
-    kind               text                 NOT NULL,
+    queue              text COLLATE "C"     NOT NULL DEFAULT 'default', -- compared byte by byte: claims do not depend on the database's locale
+    kind               text COLLATE "C"     NOT NULL,
     payload            bytea                NOT NULL, -- bytes exactly as given: jsonb would refuse \u0000 and reorder keys
     content_type       text                 NOT NULL DEFAULT 'application/json',
     key                text,
@@ -83,8 +83,8 @@ CREATE TABLE outbox.history (
     max_attempts       integer           NOT NULL,
     lost_leases        integer           NOT NULL,
     priority           smallint          NOT NULL,
-    queue              text              NOT NULL,
-    kind               text              NOT NULL,
+    queue              text COLLATE "C"  NOT NULL,
+    kind               text COLLATE "C"  NOT NULL,
     payload            bytea             NOT NULL,
     content_type       text              NOT NULL,
     key                text,
@@ -137,7 +137,7 @@ CREATE INDEX idempotency_keys_created_at_idx ON outbox.idempotency_keys (created
 
 -- A row exists only for a queue that somebody paused once.
 CREATE TABLE outbox.queues (
-    queue      text        NOT NULL PRIMARY KEY,
+    queue      text COLLATE "C" NOT NULL PRIMARY KEY,
     paused_at  timestamptz,
     updated_at timestamptz NOT NULL DEFAULT now()
 );

@@ -7,11 +7,11 @@ import (
 	"database/sql"
 	"embed"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
 )
 
 // FS is the migrations, in the order of their names.
@@ -79,12 +79,8 @@ func with(pool *pgxpool.Pool, do func(*goose.Provider) error) error {
 	db := stdlib.OpenDBFromPool(pool)
 	defer func(db *sql.DB) { _ = db.Close() }(db)
 
-	locker, err := lock.NewPostgresSessionLocker()
-	if err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, FS,
-		goose.WithSessionLocker(locker),
+		goose.WithSessionLocker(sessionLock{}),
 		goose.WithDisableGlobalRegistry(true),
 		goose.WithTableName("public."+versionTable))
 	if err != nil {
@@ -94,4 +90,34 @@ func with(pool *pgxpool.Pool, do func(*goose.Provider) error) error {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
+}
+
+// sessionLock is the advisory lock that migrating is done under. Goose's own asks
+// for it every five seconds, so that eight processes that start together would
+// take half a minute. Waiting inside of pg_advisory_lock would hold a snapshot,
+// for which CREATE INDEX CONCURRENTLY of the one that migrates would wait.
+type sessionLock struct{}
+
+const (
+	lockID    = 0x6f7574626f78 // "outbox"
+	lockRetry = 100 * time.Millisecond
+)
+
+func (sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
+	for {
+		var locked bool
+		if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_lock($1)`, int64(lockID)).Scan(&locked); err != nil || locked {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(lockRetry):
+		}
+	}
+}
+
+func (sessionLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+	_, err := conn.ExecContext(ctx, `SELECT pg_advisory_unlock($1)`, int64(lockID))
+	return err
 }

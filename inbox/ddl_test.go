@@ -1,0 +1,59 @@
+package inbox_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/inbox"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/migrations"
+)
+
+func TestDDLIsWhatTheMigrationMakes(t *testing.T) {
+	file, err := migrations.FS.ReadFile("00006_inbox.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, up, _ := strings.Cut(string(file), "-- +goose Up\n")
+	up, _, _ = strings.Cut(up, "-- +goose Down")
+
+	ddl := strings.ReplaceAll(inbox.DDL, "IF NOT EXISTS ", "")
+	ddl, hasSchema := strings.CutPrefix(ddl, "CREATE SCHEMA outbox;\n")
+	if !hasSchema {
+		t.Error("DDL does not begin with the schema, which the other database does not have")
+	}
+	if diff := cmp.Diff(words(up), words(ddl)); diff != "" {
+		t.Errorf("DDL differs from migrations/00006_inbox.sql (-migration +DDL):\n%s", diff)
+	}
+}
+
+var comment = regexp.MustCompile(`--.*`)
+
+func words(sql string) []string { return strings.Fields(comment.ReplaceAllString(sql, "")) }
+
+func TestOnceWorksInADatabaseOfItsOwn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	if _, err := inbox.Once(t.Context(), db, "mailer", "1"); err == nil || !strings.Contains(err.Error(), "inbox.DDL") {
+		t.Errorf("error without the table = %v, want one that names inbox.DDL", err)
+	}
+	for range 2 { // the second time it changes nothing
+		if _, err := db.Exec(t.Context(), inbox.DDL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		first, err := inbox.Once(t.Context(), tx, "mailer", "1")
+		if !first {
+			t.Errorf("first = %t, want true", first)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

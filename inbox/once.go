@@ -1,0 +1,89 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// MaxMessageIDBytes is how long a message id may be.
+const MaxMessageIDBytes = 512
+
+// Once reports whether this transaction is the first to handle the message, and
+// records it. Make the effect only if first is true, in the same transaction, and
+// roll back if it fails: the message is then free for the next delivery.
+//
+// If first is false, a committed transaction has handled the message, or this one
+// has already. A concurrent transaction with the same message is waited for. At
+// REPEATABLE READ and SERIALIZABLE, where its commit cannot be seen, the answer
+// is a serialization failure (SQLSTATE 40001): roll back and try again.
+//
+// Messages are counted by consumer, so that several consumers in one database
+// each handle the same message. A consumer is named like a kind: letters, digits
+// and _ . : / -. What is not acceptable gets [*outbox.InvalidError]s, joined,
+// before anything is sent.
+//
+// tx can be a pgx.Tx, or a database/sql transaction by [outbox.FromSQL]. A
+// connection or a pool is accepted too, but commits the record by itself: if the
+// process then dies before the effect, nobody makes it.
+func Once(ctx context.Context, tx outbox.DB, consumer, messageID string) (first bool, err error) {
+	if err := errors.Join(validConsumer(consumer), validMessageID(messageID)); err != nil {
+		return false, fmt.Errorf("receive message: %w", err)
+	}
+	n, err := sqlgen.New(tx).ReceiveMessage(ctx, consumer, messageID)
+	if err != nil {
+		return false, fmt.Errorf("receive message %q of %s: %w", messageID, consumer, explain(err))
+	}
+	return n == 1, nil
+}
+
+// consumerName is the rule for kinds and queues; a test compares them.
+var consumerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]*$`)
+
+func validConsumer(s string) error {
+	switch {
+	case s == "":
+		return invalid("consumer", "is empty, want 1 to %d characters", outbox.MaxNameBytes)
+	case len(s) > outbox.MaxNameBytes:
+		return invalid("consumer", "is %d bytes long, want at most %d", len(s), outbox.MaxNameBytes)
+	case !consumerName.MatchString(s):
+		return invalid("consumer", "is %q, want letters, digits and _ . : / -, first a letter or digit", s)
+	}
+	return nil
+}
+
+func validMessageID(s string) error {
+	if s == "" {
+		return invalid("messageID", "is empty, want 1 to %d bytes", MaxMessageIDBytes)
+	}
+	if len(s) > MaxMessageIDBytes {
+		return invalid("messageID", "is %d bytes long, want at most %d; use a hash of it", len(s), MaxMessageIDBytes)
+	}
+	if i := strings.IndexByte(s, 0); i >= 0 {
+		return invalid("messageID", "has a NUL at byte %d, which Postgres text cannot hold", i)
+	}
+	if !utf8.ValidString(s) {
+		return invalid("messageID", "is not valid UTF-8; use its hexadecimal form")
+	}
+	return nil
+}
+
+func invalid(field, format string, args ...any) error {
+	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}
+
+// explain adds what to do about a missing table.
+func explain(err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P01" {
+		return fmt.Errorf("%w (run posthaste migrate up, or inbox.DDL in a database that has no other part of Posthaste)", err)
+	}
+	return err
+}

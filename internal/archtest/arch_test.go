@@ -1,0 +1,217 @@
+package archtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const module = "github.com/posthaste-dev/posthaste"
+
+// allowed is the architecture: what each of our packages may import of ours,
+// tests left aside. A new edge is a decision that somebody makes in a diff of
+// this map. A name that ends in /... stands for all packages below.
+var allowed = map[string]string{
+	"internal/sqlgen":  "",
+	"internal/backoff": "",
+	"migrations":       "",
+
+	"listener":      "internal/backoff",
+	"outbox":        "internal/sqlgen",
+	"inbox":         "outbox internal/sqlgen",
+	"dispatcher":    "outbox internal/sqlgen internal/backoff",
+	"reaper":        "outbox internal/sqlgen internal/backoff",
+	"operator":      "outbox internal/sqlgen",
+	"relay/webhook": "outbox dispatcher",
+	"api":           "outbox operator",
+	"console":       "outbox operator",
+
+	// The only package that knows all others, and who starts it.
+	"app":           "outbox inbox listener dispatcher reaper operator api console relay/webhook migrations internal/backoff internal/sqlgen",
+	"cmd/posthaste": "app outbox dispatcher operator relay/webhook migrations internal/bench internal/pgdev",
+
+	// Postgres for development and tests.
+	"internal/pgdev":             "",
+	"internal/pgdocker":          "",
+	"internal/pgtest":            "migrations internal/pgdev internal/pgdocker",
+	"internal/pgtest/withserver": "internal/pgtest",
+
+	"internal/archtest": "",
+	"internal/bench":    "outbox listener dispatcher reaper migrations internal/pgdev",
+	"integration/...":   "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgtest",
+	"examples/...":      "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgdocker",
+}
+
+func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
+	t.Parallel()
+	for _, p := range list(t, "./...") {
+		name := p.name()
+		may, known := rule(name)
+		if !known {
+			t.Errorf("package %s is not in the architecture: add what it may import to the map allowed", name)
+			continue
+		}
+		for _, path := range p.Imports {
+			imported, ours := strings.CutPrefix(path, module+"/")
+			if ours && !slices.Contains(strings.Fields(may), imported) {
+				t.Errorf("package %s imports %s, but may only: %s", name, imported, may)
+			}
+		}
+	}
+}
+
+func rule(name string) (may string, known bool) {
+	for pattern, may := range allowed {
+		below, isPattern := strings.CutSuffix(pattern, "...")
+		if pattern == name || isPattern && strings.HasPrefix(name+"/", below) {
+			return may, true
+		}
+	}
+	return "", false
+}
+
+// A rule that names a package wrongly would forbid nothing and allow nothing.
+func TestTheMapIsSpelledRight(t *testing.T) {
+	t.Parallel()
+	for name, may := range allowed {
+		for imported := range strings.FieldsSeq(may) {
+			if _, known := allowed[imported]; !known {
+				t.Errorf("%s may import %s, which has no rule itself", name, imported)
+			}
+		}
+	}
+	if may := allowed["listener"] + allowed["dispatcher"]; strings.Contains(may, "listener") || strings.Contains(may, "dispatcher") {
+		t.Error("listener and dispatcher must not know each other: app hands the one's signal to the other")
+	}
+}
+
+func TestEveryPackageHasADoc(t *testing.T) {
+	t.Parallel()
+	for _, p := range list(t, "./...") {
+		if p.name() == "internal/sqlgen" {
+			continue // generated; its documentation is queries/
+		}
+		want := "Package " + p.Name + " "
+		if p.Name == "main" {
+			want = "Command " + p.ImportPath[strings.LastIndexByte(p.ImportPath, '/')+1:] + " "
+		}
+		if !strings.HasPrefix(p.Doc, want) {
+			t.Errorf("the comment of package %s begins %q, want %q…", p.name(), p.Doc, want)
+		}
+	}
+}
+
+func TestImportingOutboxIsLight(t *testing.T) {
+	t.Parallel()
+	got := map[string]bool{}
+	for _, p := range list(t, "-deps", "./outbox") {
+		if !p.Standard {
+			got[p.Module.Path] = true
+		}
+	}
+	light := []string{
+		module, "github.com/google/uuid", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile",
+		"github.com/jackc/pgx/v5", "github.com/jackc/puddle/v2", "golang.org/x/sync", "golang.org/x/text",
+	}
+	for path := range got {
+		if !slices.Contains(light, path) {
+			t.Errorf("importing outbox compiles %s: its users asked for pgx and a UUID package", path)
+		}
+	}
+	if !got[module] || !got["github.com/jackc/pgx/v5"] {
+		t.Errorf("outbox depends on %v: that cannot be all", got)
+	}
+}
+
+const (
+	testcontainers = "github.com/testcontainers/"
+	pgdocker       = module + "/internal/pgdocker"
+)
+
+func TestTestcontainersStaysInTests(t *testing.T) {
+	t.Parallel()
+	var importers []string
+	for _, p := range list(t, "./...") {
+		imports := slices.Concat(p.Imports, p.TestImports, p.XTestImports)
+		if slices.ContainsFunc(imports, func(path string) bool { return strings.HasPrefix(path, testcontainers) }) {
+			importers = append(importers, p.ImportPath)
+		}
+	}
+	if diff := cmp.Diff([]string{pgdocker}, importers); diff != "" {
+		t.Errorf("who imports testcontainers (-want +got):\n%s", diff)
+	}
+
+	for _, product := range []string{"./app", "./cmd/posthaste"} {
+		for _, p := range list(t, "-deps", product) {
+			if p.ImportPath == pgdocker || strings.HasPrefix(p.ImportPath, testcontainers) {
+				t.Errorf("%s depends on %s", product, p.ImportPath)
+			}
+		}
+	}
+}
+
+// What our users' binaries contain must not bring the tools of our tests along.
+func TestTheProductDoesNotContainItsTests(t *testing.T) {
+	t.Parallel()
+	for _, p := range list(t, "-deps", "./app", "./cmd/posthaste") {
+		if name := p.name(); name == "internal/pgtest" || p.ImportPath == "testing" {
+			t.Errorf("the product depends on %s", p.ImportPath)
+		}
+	}
+}
+
+// TestMain looks at every folder itself, because the test cache does not know
+// what go list reads: a result would outlive the change that breaks a rule.
+func TestMain(m *testing.M) {
+	err := filepath.WalkDir("../..", func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." {
+			return filepath.SkipDir
+		}
+		return err
+	})
+	if err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// pkg is what go list says of a package.
+type pkg struct {
+	ImportPath, Name, Doc              string
+	Imports, TestImports, XTestImports []string
+	Standard                           bool
+	Module                             struct{ Path string }
+}
+
+// name is the import path within our module.
+func (p pkg) name() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
+
+func list(t *testing.T, args ...string) (packages []pkg) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Standard,Module"}, args...)...)
+	cmd.Dir = "../.."
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", cmd, err)
+	}
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}

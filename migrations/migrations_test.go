@@ -1,0 +1,278 @@
+package migrations_test
+
+import (
+	"context"
+	"flag"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/migrations"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
+
+var update = flag.Bool("update", false, "write testdata/schema.golden")
+
+const golden = "testdata/schema.golden"
+
+// The schema at a glance, for whoever reviews a change of it.
+func TestTheSchemaIsTheGoldenOne(t *testing.T) {
+	t.Parallel()
+	got := schema(t, pgtest.New(t), outline)
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("go test ./migrations -update accepts this (-want +got):\n%s", diff)
+	}
+}
+
+func TestUpDownUpGivesTheSameSchema(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	up(t, db)
+	want := schema(t, db, outline+bodies)
+	files := names(t)
+	for i := range files {
+		if err := migrations.Down(t.Context(), db); err != nil {
+			t.Fatalf("down %d of %d: %v", i+1, len(files), err)
+		}
+	}
+	if got := schema(t, db, outline+bodies); got != "" {
+		t.Errorf("after all downs there is still\n%s", got)
+	}
+	up(t, db)
+	if diff := cmp.Diff(want, schema(t, db, outline+bodies)); diff != "" {
+		t.Errorf("schema (-first up +second up):\n%s", diff)
+	}
+}
+
+func TestDownTakesBackOneMigration(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	files := names(t)
+	if err := migrations.Down(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	var want []migrations.Status
+	for i, name := range files {
+		want = append(want, migrations.Status{Version: int64(i + 1), Name: name, Applied: i < len(files)-1})
+	}
+	got, err := migrations.List(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("list (-want +got):\n%s", diff)
+	}
+}
+
+func TestManyProcessesMayMigrateAtOnce(t *testing.T) {
+	t.Parallel()
+	url := pgtest.NewEmpty(t).Config().ConnString()
+	want := schema(t, pgtest.New(t), outline+bodies)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			db, err := pgxpool.New(t.Context(), url)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer db.Close()
+			if err := migrations.Up(t.Context(), db); err != nil {
+				t.Error(err)
+			}
+			if current, err := migrations.Current(t.Context(), db); err != nil || !current {
+				t.Errorf("after Up current = %t, %v; want true", current, err)
+			}
+		})
+	}
+	wg.Wait()
+	db, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if diff := cmp.Diff(want, schema(t, db, outline+bodies)); diff != "" {
+		t.Errorf("schema (-migrated alone +migrated at once):\n%s", diff)
+	}
+}
+
+func TestUpAgainChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := db.Exec(t.Context(), `SELECT outbox.enqueue('k')`); err != nil {
+		t.Fatal(err)
+	}
+	up(t, db)
+	var jobs int
+	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs`).Scan(&jobs); err != nil || jobs != 1 {
+		t.Errorf("got %d jobs, %v; want the one that was there", jobs, err)
+	}
+}
+
+func TestCurrentTellsWhetherTheDatabaseIsBehind(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	check := func(when string, want bool) {
+		t.Helper()
+		if got, err := migrations.Current(t.Context(), db); err != nil || got != want {
+			t.Errorf("%s: current = %t, %v; want %t", when, got, err, want)
+		}
+	}
+	check("in an empty database", false)
+	var made bool
+	if err := db.QueryRow(t.Context(), `SELECT to_regclass('public.outbox_schema_version') IS NOT NULL`).Scan(&made); err != nil || made {
+		t.Errorf("asking made the version table: %t, %v", made, err)
+	}
+	up(t, db)
+	check("after Up", true)
+	if err := migrations.Down(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	check("after Down", false)
+	up(t, db)
+	check("after Up again", true)
+	// A newer build migrated; this one was rolled back and goes on.
+	if _, err := db.Exec(t.Context(), `INSERT INTO public.outbox_schema_version (version_id, is_applied) VALUES (99999, true)`); err != nil {
+		t.Fatal(err)
+	}
+	check("with a migration that this build does not know", true)
+}
+
+func TestWithoutAServerTheErrorSaysWhatWasTried(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := migrations.Up(ctx, db); err == nil || !strings.HasPrefix(err.Error(), "migrate: ") {
+		t.Errorf("got %v, want an error of migrate", err)
+	}
+	if _, err := migrations.Current(ctx, db); err == nil {
+		t.Error("Current has no error")
+	}
+}
+
+var fileName = regexp.MustCompile(`^\d{5}_[a-z][a-z_]*\.sql$`)
+
+func TestEveryMigrationIsNumberedAndTellsWhy(t *testing.T) {
+	t.Parallel()
+	for i, name := range names(t) {
+		if !fileName.MatchString(name) {
+			t.Errorf("%s: want five digits, then words", name)
+		}
+		if got := strings.TrimLeft(name[:5], "0"); got != strconv.Itoa(i+1) {
+			t.Errorf("%s is number %d: the numbers have a gap", name, i+1)
+		}
+		content, err := migrations.FS.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		header, rest, found := strings.Cut(string(content), "-- +goose Up\n")
+		if !found || !strings.Contains(rest, "-- +goose Down\n") {
+			t.Errorf("%s lacks its Up or its Down", name)
+		}
+		if why := strings.TrimSpace(header); !strings.HasPrefix(why, "-- ") || len(why) < 20 {
+			t.Errorf("%s does not begin with a comment that tells why it is there", name)
+		}
+	}
+}
+
+func names(t *testing.T) (list []string) {
+	t.Helper()
+	entries, err := migrations.FS.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list
+}
+
+func up(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	if err := migrations.Up(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// outline is one line for each thing in the schema outbox. Partitions are left
+// out, because their names are dates, and so is what PostgreSQL 15 and 18 write
+// differently: the bodies of views, and NOT NULL as a constraint.
+const outline = `
+	WITH relations AS (
+	    SELECT oid, relname AS name, relkind, reloptions
+	    FROM pg_class
+	    WHERE relnamespace = to_regnamespace('outbox') AND NOT relispartition AND relkind IN ('r', 'p', 'v')
+	)
+	SELECT format('type %s: %s', typname, (SELECT string_agg(enumlabel, ', ' ORDER BY enumsortorder) FROM pg_enum WHERE enumtypid = pg_type.oid))
+	FROM pg_type
+	WHERE typnamespace = to_regnamespace('outbox') AND typtype = 'e'
+	UNION ALL
+	SELECT format('%s %s:%s%s', CASE relkind WHEN 'v' THEN 'view' ELSE 'table' END, name,
+	    coalesce(' with ' || array_to_string(reloptions, ', '), ''), coalesce(' partition by ' || pg_get_partkeydef(oid), ''))
+	FROM relations
+	UNION ALL
+	SELECT format('%s %s column %s: %s %s%s%s', CASE relkind WHEN 'v' THEN 'view' ELSE 'table' END, name, to_char(attnum, 'FM00'), attname, format_type(atttypid, atttypmod),
+	    CASE WHEN attnotnull THEN ' not null' END, ' default ' || pg_get_expr(adbin, adrelid))
+	FROM relations
+	JOIN pg_attribute ON attrelid = relations.oid AND attnum > 0 AND NOT attisdropped
+	LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+	UNION ALL
+	SELECT format('table %s constraint %s: %s', name, conname, pg_get_constraintdef(pg_constraint.oid))
+	FROM relations
+	JOIN pg_constraint ON conrelid = relations.oid AND contype <> 'n'
+	UNION ALL
+	SELECT format('table %s index %s: %s', name, indexrelid::regclass, pg_get_indexdef(indexrelid))
+	FROM relations
+	JOIN pg_index ON indrelid = relations.oid
+	UNION ALL
+	SELECT format('table %s trigger %s: %s', name, tgname, pg_get_triggerdef(pg_trigger.oid))
+	FROM relations
+	JOIN pg_trigger ON tgrelid = relations.oid AND NOT tgisinternal
+	UNION ALL
+	SELECT format('function %s(%s): %s, %s', proname, pg_get_function_arguments(pg_proc.oid), pg_get_function_result(pg_proc.oid),
+	    CASE provolatile WHEN 'i' THEN 'immutable' WHEN 's' THEN 'stable' ELSE 'volatile' END)
+	FROM pg_proc
+	WHERE pronamespace = to_regnamespace('outbox')`
+
+// bodies adds what two migrations of one server must have in common.
+const bodies = `
+	UNION ALL
+	SELECT format('view %s body: %s', name, pg_get_viewdef(oid)) FROM relations WHERE relkind = 'v'
+	UNION ALL
+	SELECT format('function %s body: %s', proname, pg_get_functiondef(oid)) FROM pg_proc WHERE pronamespace = to_regnamespace('outbox')`
+
+func schema(t *testing.T, db *pgxpool.Pool, query string) string {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `SELECT line FROM (`+query+`) AS everything (line) ORDER BY line COLLATE "C"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) == 0 {
+		return ""
+	}
+	return strings.Join(lines, "\n") + "\n"
+}

@@ -1,0 +1,135 @@
+package outbox
+
+import (
+	"bytes"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+func FuzzParseID(f *testing.F) {
+	for _, s := range []string{
+		"", "00000000-0000-0000-0000-000000000001", "01976f0e-7a5c-7d3e-8f4b-0123456789ab", "01976F0E-7A5C-7D3E-8F4B-0123456789AB",
+		"01976f0e7a5c7d3e8f4b0123456789ab", "{01976f0e-7a5c-7d3e-8f4b-0123456789ab}", "urn:uuid:01976f0e-7a5c-7d3e-8f4b-0123456789ab",
+		"01976f0e-7a5c-7d3e-8f4b-0123456789ag", "01976f0e 7a5c-7d3e-8f4b-0123456789ab", " 1976f0e-7a5c-7d3e-8f4b-0123456789ab", "01976f0e-7a5c-7d3e-8f4b-0123456789a\x00",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		id, err := ParseID(s)
+		if err != nil {
+			if !id.IsZero() {
+				t.Errorf("%q: %s with %v", s, id, err)
+			}
+			return
+		}
+		if got := id.String(); got != strings.ToLower(s) {
+			t.Errorf("%q comes back as %q", s, got)
+		}
+		var fromJSON ID
+		text, err := json.Marshal(id)
+		if err == nil {
+			err = json.Unmarshal(text, &fromJSON)
+		}
+		if err != nil || fromJSON != id {
+			t.Errorf("%s through JSON is %s, %v", id, fromJSON, err)
+		}
+	})
+}
+
+func TestIDsAreNewAndRise(t *testing.T) {
+	t.Parallel()
+	const goroutines, each = 8, 2000
+	lists := make([][]ID, goroutines)
+	before := time.Now().UnixMilli()
+	var wg sync.WaitGroup
+	for i := range lists {
+		wg.Go(func() {
+			for range each {
+				lists[i] = append(lists[i], NewID())
+			}
+		})
+	}
+	wg.Wait()
+	after := time.Now().UnixMilli()
+
+	seen := map[ID]bool{}
+	for _, list := range lists {
+		if !slices.IsSortedFunc(list, func(a, b ID) int { return bytes.Compare(a[:], b[:]) }) {
+			t.Error("ids of one goroutine do not rise")
+		}
+		for _, id := range list {
+			seen[id] = true
+			if version, variant := id[6]>>4, id[8]>>6; version != 7 || variant != 0b10 {
+				t.Fatalf("%s is of version %d, variant %b", id, version, variant)
+			}
+			if made := milliseconds(id); made < before || made > after+1 {
+				t.Fatalf("%s says %d ms, made between %d and %d", id, made, before, after)
+			}
+		}
+	}
+	if len(seen) != goroutines*each {
+		t.Errorf("%d different ids, want %d", len(seen), goroutines*each)
+	}
+}
+
+// milliseconds is the time in a UUID of version 7.
+func milliseconds(id ID) (ms int64) {
+	for _, b := range id[:6] {
+		ms = ms<<8 | int64(b)
+	}
+	return ms
+}
+
+func TestIDsTravelThroughPgxAndDatabaseSQL(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	id := NewID()
+	for name, db := range map[string]DB{"pgx": pool, "pgx in a transaction": begin(t, pool, pgx.ReadCommitted)} {
+		if got := ask[ID](t, db, `SELECT $1::uuid`, id); got != id {
+			t.Errorf("%s: %s came back as %s", name, id, got)
+		}
+		if got := ask[ID](t, db, `SELECT NULL::uuid`); !got.IsZero() {
+			t.Errorf("%s: NULL came back as %s", name, got)
+		}
+		if got := ask[[]ID](t, db, `SELECT $1::uuid[]`, []ID{id, {}}); !slices.Equal(got, []ID{id, {}}) {
+			t.Errorf("%s: an array came back as %s", name, got)
+		}
+		if got := ask[string](t, db, `SELECT $1::uuid::text`, id); got != id.String() {
+			t.Errorf("%s: Postgres writes %s, String %s", name, got, id)
+		}
+	}
+
+	db := openSQL(t)
+	for query, want := range map[string]ID{`SELECT $1::uuid`: id, `SELECT $1::uuid::text`: id, `SELECT nullif($1::uuid, $1)`: {}} {
+		got := NewID()
+		if err := db.QueryRowContext(t.Context(), query, id).Scan(&got); err != nil || got != want {
+			t.Errorf("database/sql: %s = %s, %v; want %s", query, got, err, want)
+		}
+	}
+	var _ sql.Scanner = new(ID)
+	if err := new(ID).Scan(7); err == nil || !strings.Contains(err.Error(), "scan id") {
+		t.Errorf("a number was scanned: %v", err)
+	}
+}
+
+func TestTextThatIsNoIDSaysWhatOneLooksLike(t *testing.T) {
+	t.Parallel()
+	_, err := ParseID("7")
+	if got, want := fmt.Sprint(err), `parse id "7": want 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	var id ID
+	if err := json.Unmarshal([]byte(`"7"`), &id); err == nil {
+		t.Error("JSON was read")
+	}
+}
