@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"time"
 
@@ -57,6 +58,8 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	q.inHand.Add(int64(len(claimed)))
 	for _, a := range claimed {
 		a.route.counts.claimed.Inc()
+		mean := q.meanSize.Load()
+		q.meanSize.Store(mean + (int64(len(a.job.Payload))-mean)/16)
 		q.buffer <- a // never blocks: it is larger than room can be
 	}
 	return len(claimed), nil
@@ -80,10 +83,23 @@ func (q *queue) returnOrphans(ctx context.Context) error {
 }
 
 // survey tells how long to sleep when nothing due is left: until the next known
-// start, a wider scan, or the poll. more says that it found a priority that was
-// not known, where something may be due.
+// start, a wider scan, or the poll. more says that there may be something to
+// claim: a priority that was not known, or a job that has become due since the
+// last survey and so perhaps after the last claim had looked.
 func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err error) {
-	params := sqlgen.SurveyLevelsParams{Queue: q.name}
+	for range maxLevels {
+		var found bool
+		sleep, found, err = q.surveyOnce(ctx)
+		if err != nil || !found {
+			return sleep, more, err
+		}
+		more = true
+	}
+	return sleep, more, nil
+}
+
+func (q *queue) surveyOnce(ctx context.Context) (sleep time.Duration, more bool, err error) {
+	params := sqlgen.SurveyLevelsParams{Queue: q.name, Since: q.scan.since}
 	params.Priorities, params.Above, params.Below = q.scan.gaps()
 	bound, cancel := bounded(ctx)
 	rows, err := q.db.SurveyLevels(bound, params)
@@ -95,12 +111,17 @@ func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err
 
 	sleep = q.pollInterval()
 	for _, row := range rows {
-		if !slices.Contains(params.Priorities, row.Priority) {
+		q.scan.since = row.SurveyedAt
+		switch {
+		case math.IsInf(row.DueInSeconds, 1): // no job: the time of the survey
+		case !slices.Contains(params.Priorities, row.Priority):
 			q.scan.level(row.Priority)
 			more = true
-			continue
+		case row.DueInSeconds <= 0:
+			more = true
+		default:
+			sleep = min(sleep, time.Duration(row.DueInSeconds*float64(time.Second)))
 		}
-		sleep = min(sleep, time.Duration(row.DueInSeconds*float64(time.Second)))
 	}
 	if wide := q.scan.wideAfter(time.Now()); wide > 0 {
 		sleep = min(sleep, wide)

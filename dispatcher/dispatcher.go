@@ -108,6 +108,7 @@ type Dispatcher struct {
 	db      *sqlgen.Queries
 	queues  []*queue
 	leases  *leases
+	parked  chan *attempt   // outcomes that the database refuses for now
 	settled chan *attempt   // finished attempts on their way to the settlers
 	jobs    context.Context // what handlers' contexts come from: ctx's values without its end
 
@@ -171,17 +172,13 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.jobs = context.WithoutCancel(ctx)
 	d.leases = newLeases(d)
 	d.settled = make(chan *attempt, settleBatch*2)
+	d.parked = make(chan *attempt, settleBatch)
 	for name, config := range d.config.Queues {
 		d.queues = append(d.queues, newQueue(d, name, config))
 	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", d.worker), slog.Any("kinds", d.kinds))
 
 	err = d.work(ctx)
-	if d.returned.Load() {
-		bound, cancel := bounded(context.WithoutCancel(ctx))
-		defer cancel()
-		_ = d.db.WakeDispatchers(bound) // a hint: the poll covers a lost one
-	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher stopped", slog.String("worker", d.worker))
 	return err
 }
@@ -193,7 +190,8 @@ const abandonAfter = 5 * time.Second
 // first the claiming ones, then the workers, then leases and settlement. Handlers
 // that ignore the end of their context are left behind.
 func (d *Dispatcher) work(ctx context.Context) error {
-	var claiming, working, settling sync.WaitGroup
+	var claiming, working, settling, parking sync.WaitGroup
+	parking.Go(d.settleParked)
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
 
@@ -201,6 +199,7 @@ func (d *Dispatcher) work(ctx context.Context) error {
 		settling.Go(d.settle)
 	}
 	settling.Go(func() { d.leases.keep(afterJobs) })
+	settling.Go(func() { d.leases.watch(afterJobs) })
 	claiming.Go(func() { d.fanOut(ctx) })
 	for _, q := range d.queues {
 		claiming.Go(func() { q.claimUntil(ctx) })
@@ -232,6 +231,8 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	endAfterJobs()
 	close(d.settled)
 	settling.Wait()
+	close(d.parked)
+	parking.Wait()
 	return nil
 }
 

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -86,9 +87,27 @@ func (l *leases) keep(ctx context.Context) {
 				l.noteError(err)
 				l.log.LogAttrs(ctx, slog.LevelWarn, "leases not extended", slog.Any("err", err))
 			}
-			l.dropLapsed(time.Now())
 		}
 	}
+}
+
+// watch stops handlers on time, also while an extension hangs.
+func (l *leases) watch(ctx context.Context) {
+	tick := time.NewTicker(l.config.LeaseTTL / 50)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			l.dropLapsed(now)
+		}
+	}
+}
+
+type leaseKey struct {
+	id    pgtype.UUID
+	epoch int64
 }
 
 // due is the held jobs a third of whose lease is over.
@@ -98,7 +117,7 @@ func (l *leases) due(now time.Time) []*attempt {
 	var due []*attempt
 	third := l.trust - l.config.LeaseTTL/3
 	for a := range l.held {
-		if a.leaseUntil.Sub(now) <= third && a.ended == nil {
+		if a.leaseUntil.Sub(now) <= third && !errors.Is(a.ended, outbox.ErrLeaseLost) {
 			due = append(due, a)
 		}
 	}
@@ -126,20 +145,20 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 		params.Epochs = append(params.Epochs, a.job.Epoch)
 	}
 	sent := time.Now()
-	bound, cancel := bounded(ctx)
+	bound, cancel := context.WithTimeout(ctx, min(statementTimeout, l.config.LeaseTTL/5)) // several tries before the lease lapses
 	rows, err := l.db.ExtendLeases(bound, params)
 	cancel()
 	if err != nil {
 		return fmt.Errorf("extend %d leases: %w", len(batch), err)
 	}
-	kept := make(map[pgtype.UUID]bool, len(rows)) // false: lost
+	kept := make(map[leaseKey]bool, len(rows)) // false: lost
 	for _, row := range rows {
-		kept[row.ID] = !row.Lost
+		kept[leaseKey{row.ID, row.Epoch}] = !row.Lost
 	}
 	late := 0
 	l.mu.Lock()
 	for _, a := range batch {
-		ours, listed := kept[pgID(a.job.ID)]
+		ours, listed := kept[leaseKey{pgID(a.job.ID), a.job.Epoch}]
 		switch {
 		case !listed:
 			if sent.After(a.leaseUntil) {

@@ -105,7 +105,7 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 	}
 	if _, ok := errors.AsType[*discardError](err); ok {
 		o := failure(job, 0, err)
-		o.status = outbox.Failed
+		o.status, o.keepDue = outbox.Failed, true
 		return o
 	}
 	if asked, ok := errors.AsType[*retryAfterError](err); ok {

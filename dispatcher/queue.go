@@ -14,6 +14,7 @@ const (
 	defaultConcurrency = 64
 	maxBatch           = 1000                   // jobs a claim
 	maxPrefetch        = 3000                   // jobs claimed beyond what can run at once
+	maxPrefetchBytes   = 32 << 20               // of their payloads
 	prefetchTime       = 40 * time.Millisecond  // how long a job should wait in the buffer at most
 	staleAfter         = 2 * time.Second        // a job that waited longer in the buffer goes back
 	surveyInterval     = 100 * time.Millisecond // between looks for other priorities while busy
@@ -32,6 +33,7 @@ type queue struct {
 
 	inHand   atomic.Int64 // claimed and not finished
 	meanWork atomic.Int64 // nanoseconds of a handler's run, moving average
+	meanSize atomic.Int64 // bytes of a payload, moving average
 	hungry   atomic.Bool  // the claim loop waits for room
 }
 
@@ -58,13 +60,14 @@ func (q *queue) poke() {
 
 // prefetch is how many jobs may wait in the buffer: as many as the workers finish
 // in prefetchTime. Short jobs are fetched far ahead, long ones not at all, so that
-// no process hoards what another could start.
+// no process hoards what another could start; large ones no further than memory allows.
 func (q *queue) prefetch() int {
 	mean := q.meanWork.Load()
 	if mean == 0 {
 		return 0
 	}
-	return int(min(int64(q.concurrency)*int64(prefetchTime)/mean, maxPrefetch))
+	fits := maxPrefetchBytes / max(q.meanSize.Load(), 1)
+	return int(min(int64(q.concurrency)*int64(prefetchTime)/mean, maxPrefetch, fits))
 }
 
 // room is how many jobs to claim now: 0 until a batch is worth a round trip.
@@ -115,7 +118,12 @@ func (q *queue) claimUntil(ctx context.Context) {
 // drain claims until nothing due is left or there is no room, and returns how
 // long to sleep unless something wakes the queue.
 func (q *queue) drain(ctx context.Context) (time.Duration, error) {
-	found := 0 // surveys that found a priority that was not known
+	if q.scan.surveyed.IsZero() { // the first claim, too, begins with the most urgent
+		if _, _, err := q.survey(ctx); err != nil {
+			return 0, err
+		}
+	}
+	rounds := 0 // surveys that found something to claim
 	for ctx.Err() == nil {
 		room := q.room()
 		if room == 0 {
@@ -143,18 +151,16 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		if more {
-			found++
-		}
-		if n < room && !more {
+		if rounds++; n < room && (!more || rounds > maxRounds) {
 			return next, nil
-		}
-		if n < room && found > maxLevels { // more priorities than are remembered: they take turns
-			return min(next, time.Second), nil
 		}
 	}
 	return 0, nil
 }
+
+// maxRounds bounds a drain that keeps finding priorities: when more are in use
+// than are remembered, they take turns.
+const maxRounds = 2 * maxLevels
 
 func (q *queue) pollInterval() time.Duration {
 	if q.config.Hearing() {

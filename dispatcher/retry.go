@@ -19,7 +19,11 @@ func Exponential(base, limit time.Duration) RetryPolicy {
 	return func(job *outbox.Claimed, _ error) time.Duration {
 		wait := float64(base) * math.Pow(2, float64(max(job.Attempt, 1)-1))
 		wait = min(wait, float64(limit))
-		return time.Duration(wait * (0.75 + rand.Float64()/2))
+		wait *= 0.75 + rand.Float64()/2
+		if wait >= math.MaxInt64 {
+			return math.MaxInt64
+		}
+		return time.Duration(wait)
 	}
 }
 

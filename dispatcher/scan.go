@@ -29,6 +29,7 @@ type scan struct {
 	paid     [near]time.Time
 	nearCost time.Duration // of a near claim, for each job; moving average
 	surveyed time.Time
+	since    pgtype.Timestamptz // the database's time of that survey; NULL before the first
 }
 
 // level is a priority and the position of the last job claimed from it.

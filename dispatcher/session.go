@@ -24,6 +24,9 @@ func openControlPool(ctx context.Context, user *pgxpool.Pool, queues int) (*pgxp
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = statementTimeout
 	}
+	// A ping before each statement would double the queries of an idle process; a
+	// broken connection shows in the statement, which is tried again.
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	after := config.AfterConnect
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if after != nil {
@@ -78,9 +81,14 @@ func prepareSession(ctx context.Context, conn *pgx.Conn) error {
 
 // SQLSTATEs that we act on.
 const (
-	sqlstateReadOnly    = "25006" // read_only_sql_transaction: a failover left us on a standby
-	sqlstateNoPartition = "23514" // check_violation: no partition of the history takes the row
+	sqlstateReadOnly = "25006" // read_only_sql_transaction: a failover left us on a standby
+	sqlstateCheck    = "23514" // check_violation: without a constraint's name, no partition takes the row
 )
+
+func isNoPartition(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == sqlstateCheck && pgErr.ConstraintName == ""
+}
 
 func sqlstate(err error) string {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {

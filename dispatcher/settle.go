@@ -58,7 +58,11 @@ func (d *Dispatcher) settleBatch(batch []*attempt) {
 	}
 	d.store(succeeded, d.storeSucceeded)
 	d.store(unfinished, d.storeUnfinished)
-	d.leases.remove(batch)
+	if d.returned.Swap(false) { // other processes have workers for them
+		ctx, cancel := bounded(context.Background())
+		defer cancel()
+		_ = d.db.WakeDispatchers(ctx) // a hint: the poll covers a lost one
+	}
 }
 
 type storeFunc func(context.Context, []*attempt) ([]pgtype.UUID, error)
@@ -75,20 +79,25 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 		if err == nil {
 			d.health.set(nil)
 			d.report(batch, stored, tries > 1)
+			d.leases.remove(batch)
 			return
 		}
 		d.noteError(err)
 		d.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
-		if sqlstate(err) == sqlstateNoPartition {
+		if isNoPartition(err) {
 			d.ensureHistory()
 		} else if len(batch) > 1 && sqlstate(err) != "" && sqlstate(err) != sqlstateReadOnly {
 			for i := range batch {
 				d.store(batch[i:i+1], statement)
 			}
 			return
+		} else if sqlstate(err) != "" && sqlstate(err) != sqlstateReadOnly {
+			d.parked <- batch[0] // still held: its lease goes on
+			return
 		}
 		if d.cut.Load() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
 			d.log.LogAttrs(ctx, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(batch)))
+			d.leases.remove(batch)
 			return
 		}
 		_ = retry.Wait(context.Background())
@@ -144,4 +153,71 @@ func (d *Dispatcher) returnUnstarted(a *attempt) {
 	a.outcome = outcome{status: outbox.Pending, keepDue: true}
 	d.returned.Store(true)
 	d.settled <- a
+}
+
+// settleParked stores, one by one, the outcomes that the database refuses: most
+// of them because somebody keeps the row locked. They hold up nobody but each other.
+func (d *Dispatcher) settleParked() {
+	var parked []*attempt
+	var retry backoff.Backoff
+	for in, last := d.parked, 0; in != nil || len(parked) > 0; {
+		if len(parked) == 0 {
+			if a, open := <-in; open {
+				parked = append(parked, a)
+			} else {
+				in = nil
+			}
+			continue
+		}
+		for more := in != nil; more; {
+			select {
+			case a, open := <-in:
+				if more = open; open {
+					parked = append(parked, a)
+				} else {
+					in = nil
+				}
+			default:
+				more = false
+			}
+		}
+		kept := parked[:0]
+		for _, a := range parked {
+			if !d.storeParked(a) {
+				kept = append(kept, a)
+			}
+		}
+		parked = kept
+		if len(parked) == 0 {
+			retry.Reset()
+			continue
+		}
+		if d.cut.Load() {
+			if last++; last >= 3 {
+				d.log.LogAttrs(d.jobs, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(parked)))
+				d.leases.remove(parked)
+				parked = nil
+				continue
+			}
+		}
+		_ = retry.Wait(context.Background())
+	}
+}
+
+func (d *Dispatcher) storeParked(a *attempt) bool {
+	statement := d.storeUnfinished
+	if a.outcome.status == outbox.Succeeded {
+		statement = d.storeSucceeded
+	}
+	ctx, cancel := bounded(context.Background())
+	defer cancel()
+	stored, err := statement(ctx, []*attempt{a})
+	if err != nil {
+		d.noteError(err)
+		return false
+	}
+	d.health.set(nil)
+	d.report([]*attempt{a}, stored, true)
+	d.leases.remove([]*attempt{a})
+	return true
 }

@@ -41,7 +41,7 @@ CREATE TABLE outbox.jobs (
         AND (status = 'running') = (lease_owner IS NOT NULL)),
     CONSTRAINT jobs_running_was_claimed CHECK (status <> 'running' OR (attempt > 0 AND epoch > 0)),
     CONSTRAINT jobs_counters CHECK (attempt >= 0 AND max_attempts > 0 AND lost_leases >= 0 AND epoch >= 0),
-    CONSTRAINT jobs_run_at_is_a_time CHECK (isfinite(run_at)), -- the time until 'infinity' has no length
+    CONSTRAINT jobs_run_at_is_a_time CHECK (isfinite(run_at) AND isfinite(created_at)), -- the time until 'infinity' has no length
     CONSTRAINT jobs_names CHECK (octet_length(queue) BETWEEN 1 AND 128 AND octet_length(kind) BETWEEN 1 AND 128)
 ) WITH (
     -- Every job is updated once (claim) and then leaves: room on the page keeps

@@ -46,8 +46,14 @@ RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.
 -- which priorities are in use between the known ones. It reads only the future
 -- end of a known priority and only the gaps between them, so that dead index
 -- entries of what was claimed long ago are never walked.
+--
+-- The future begins at @since, when the survey before this one was made: a job
+-- that became due after the last claim had looked is told with a wait below zero,
+-- and once only. The row without a wait carries the time of this survey.
 (
-    SELECT known.priority::smallint AS priority, extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds
+    SELECT known.priority::smallint AS priority,
+           extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds,
+           statement_timestamp()::timestamptz AS surveyed_at
     FROM (SELECT unnest(@priorities::smallint[]) AS priority) AS known
     CROSS JOIN LATERAL (
         SELECT jobs.run_at
@@ -55,14 +61,16 @@ RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.
         WHERE jobs.queue = @queue
           AND jobs.priority = known.priority
           AND jobs.status IN ('pending', 'retrying')
-          AND jobs.run_at > now()
+          AND jobs.run_at > least(@since::timestamptz, statement_timestamp())
         ORDER BY jobs.run_at
         LIMIT 1
     ) AS next_due
 )
 UNION ALL
 (
-    SELECT unknown.priority::smallint, extract(epoch FROM unknown.run_at - clock_timestamp())::double precision
+    SELECT unknown.priority::smallint,
+           extract(epoch FROM unknown.run_at - clock_timestamp())::double precision,
+           statement_timestamp()
     FROM (SELECT unnest(@above::integer[]) AS above, unnest(@below::integer[]) AS below) AS gap
     CROSS JOIN LATERAL (
         SELECT jobs.priority, jobs.run_at
@@ -75,6 +83,8 @@ UNION ALL
         LIMIT 1
     ) AS unknown
 )
+UNION ALL
+SELECT 0::smallint, 'infinity'::double precision, statement_timestamp()
 LIMIT 1000;
 
 -- name: ReturnOrphans :execrows

@@ -15,12 +15,12 @@ WITH input AS MATERIALIZED (
     SET lease_expires_at = clock_timestamp() + @lease_ttl::interval
     FROM ours
     WHERE jobs.id = ours.id
-    RETURNING jobs.id
+    RETURNING jobs.id, jobs.epoch
 )
-SELECT input.id::uuid AS id,
+SELECT input.id::uuid AS id, input.epoch::bigint AS epoch,
        NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = input.id AND jobs.epoch = input.epoch) AS lost
 FROM input
-WHERE input.id NOT IN (SELECT extended.id FROM extended)
+WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)
 LIMIT 100000;
 
 -- name: GuardLease :execrows

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -94,49 +92,35 @@ func awaitLines(ctx context.Context, ledger string, n int) ([]time.Time, error) 
 	}
 }
 
-// idle counts the transactions that a process with nothing to do makes. The
-// server counts them, so nothing is left out; its own autovacuum is in them too.
+// idle counts the statements that a process with nothing to do sends, all of its
+// connections together.
 func idle(ctx context.Context, r *rig) ([]Figure, error) {
 	if r.Worker == nil {
 		return nil, errors.New("needs a way to start child processes")
 	}
-	duration := cmp.Or(r.Duration, time.Minute)
+	duration := cmp.Or(r.Duration, 2*time.Minute)
 	dir, err := os.MkdirTemp("", "posthaste-bench")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	r.pool.Reset() // our own connections leave the database alone
-	kill, err := r.Worker(ctx, r.url, filepath.Join(dir, "ledger"))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wire, through, err := newWire(ctx, r.url)
+	if err != nil {
+		return nil, err
+	}
+	kill, err := r.Worker(ctx, through, filepath.Join(dir, "ledger"))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = kill() }()
 	time.Sleep(5 * time.Second) // startup is not idle
-	before, err := r.transactions(ctx)
-	if err != nil {
-		return nil, err
-	}
+	before := wire.statements.Load()
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(duration):
 	}
-	after, err := r.transactions(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return []Figure{{"queries_per_minute", float64(after-before) / duration.Minutes()}}, nil
-}
-
-// transactions of the rig's database, counted from outside of it. A backend
-// reports with a delay of up to a second, at both ends.
-func (r *rig) transactions(ctx context.Context) (n int64, err error) {
-	outside, err := pgx.Connect(ctx, r.DatabaseURL)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = outside.Close(ctx) }()
-	err = outside.QueryRow(ctx, `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = $1`, r.pool.Config().ConnConfig.Database).Scan(&n)
-	return n, err
+	return []Figure{{"queries_per_minute", float64(wire.statements.Load()-before) / duration.Minutes()}}, nil
 }

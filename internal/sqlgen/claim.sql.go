@@ -162,7 +162,9 @@ func (q *Queries) ReturnOrphans(ctx context.Context, arg ReturnOrphansParams) (i
 
 const SurveyLevels = `-- name: SurveyLevels :many
 (
-    SELECT known.priority::smallint AS priority, extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds
+    SELECT known.priority::smallint AS priority,
+           extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds,
+           statement_timestamp()::timestamptz AS surveyed_at
     FROM (SELECT unnest($1::smallint[]) AS priority) AS known
     CROSS JOIN LATERAL (
         SELECT jobs.run_at
@@ -170,15 +172,17 @@ const SurveyLevels = `-- name: SurveyLevels :many
         WHERE jobs.queue = $2
           AND jobs.priority = known.priority
           AND jobs.status IN ('pending', 'retrying')
-          AND jobs.run_at > now()
+          AND jobs.run_at > least($3::timestamptz, statement_timestamp())
         ORDER BY jobs.run_at
         LIMIT 1
     ) AS next_due
 )
 UNION ALL
 (
-    SELECT unknown.priority::smallint, extract(epoch FROM unknown.run_at - clock_timestamp())::double precision
-    FROM (SELECT unnest($3::integer[]) AS above, unnest($4::integer[]) AS below) AS gap
+    SELECT unknown.priority::smallint,
+           extract(epoch FROM unknown.run_at - clock_timestamp())::double precision,
+           statement_timestamp()
+    FROM (SELECT unnest($4::integer[]) AS above, unnest($5::integer[]) AS below) AS gap
     CROSS JOIN LATERAL (
         SELECT jobs.priority, jobs.run_at
         FROM outbox.jobs
@@ -190,12 +194,15 @@ UNION ALL
         LIMIT 1
     ) AS unknown
 )
+UNION ALL
+SELECT 0::smallint, 'infinity'::double precision, statement_timestamp()
 LIMIT 1000
 `
 
 type SurveyLevelsParams struct {
 	Priorities []int16
 	Queue      string
+	Since      pgtype.Timestamptz
 	Above      []int32
 	Below      []int32
 }
@@ -203,16 +210,22 @@ type SurveyLevelsParams struct {
 type SurveyLevelsRow struct {
 	Priority     int16
 	DueInSeconds float64
+	SurveyedAt   pgtype.Timestamptz
 }
 
 // SurveyLevels tells when the next job of each known priority becomes due, and
 // which priorities are in use between the known ones. It reads only the future
 // end of a known priority and only the gaps between them, so that dead index
 // entries of what was claimed long ago are never walked.
+//
+// The future begins at @since, when the survey before this one was made: a job
+// that became due after the last claim had looked is told with a wait below zero,
+// and once only. The row without a wait carries the time of this survey.
 func (q *Queries) SurveyLevels(ctx context.Context, arg SurveyLevelsParams) ([]SurveyLevelsRow, error) {
 	rows, err := q.db.Query(ctx, SurveyLevels,
 		arg.Priorities,
 		arg.Queue,
+		arg.Since,
 		arg.Above,
 		arg.Below,
 	)
@@ -223,7 +236,7 @@ func (q *Queries) SurveyLevels(ctx context.Context, arg SurveyLevelsParams) ([]S
 	var items []SurveyLevelsRow
 	for rows.Next() {
 		var i SurveyLevelsRow
-		if err := rows.Scan(&i.Priority, &i.DueInSeconds); err != nil {
+		if err := rows.Scan(&i.Priority, &i.DueInSeconds, &i.SurveyedAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

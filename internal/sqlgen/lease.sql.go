@@ -24,12 +24,12 @@ WITH input AS MATERIALIZED (
     SET lease_expires_at = clock_timestamp() + $3::interval
     FROM ours
     WHERE jobs.id = ours.id
-    RETURNING jobs.id
+    RETURNING jobs.id, jobs.epoch
 )
-SELECT input.id::uuid AS id,
+SELECT input.id::uuid AS id, input.epoch::bigint AS epoch,
        NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = input.id AND jobs.epoch = input.epoch) AS lost
 FROM input
-WHERE input.id NOT IN (SELECT extended.id FROM extended)
+WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)
 LIMIT 100000
 `
 
@@ -40,8 +40,9 @@ type ExtendLeasesParams struct {
 }
 
 type ExtendLeasesRow struct {
-	ID   pgtype.UUID
-	Lost bool
+	ID    pgtype.UUID
+	Epoch int64
+	Lost  bool
 }
 
 // ExtendLeases prolongs the given leases and returns those that it did not
@@ -57,7 +58,7 @@ func (q *Queries) ExtendLeases(ctx context.Context, arg ExtendLeasesParams) ([]E
 	var items []ExtendLeasesRow
 	for rows.Next() {
 		var i ExtendLeasesRow
-		if err := rows.Scan(&i.ID, &i.Lost); err != nil {
+		if err := rows.Scan(&i.ID, &i.Epoch, &i.Lost); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -1,0 +1,325 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
+	_, err := dispatcher.New(nil, new(dispatcher.Mux), dispatcher.Config{
+		Queues: map[string]dispatcher.QueueConfig{
+			"":                       {},
+			strings.Repeat("q", 129): {},
+			"negative":               {Concurrency: -1},
+			"huge":                   {Concurrency: 100_001},
+		},
+		LeaseTTL:         time.Millisecond,
+		PollInterval:     time.Millisecond,
+		DeafPollInterval: -time.Second,
+		Timeout:          -time.Second,
+	})
+	if err == nil {
+		t.Fatal("New accepts it")
+	}
+	for _, want := range []string{
+		`name is ""`, "qqqq", `queue "negative"`, "Concurrency is -1", `queue "huge"`, "Concurrency is 100001",
+		"LeaseTTL is 1ms, want at least 1s", "PollInterval is 1ms", "DeafPollInterval is -1s", "Timeout is -1s",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not mention %s:\n%v", want, err)
+		}
+	}
+}
+
+func TestRunOnlyOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	d := start(t, db, new(dispatcher.Mux), quiet(nil))
+	awaitThat(t, "it runs", func() bool { return d.Ready() == nil })
+	if err := d.Run(t.Context()); err == nil {
+		t.Error("a second Run returns nil")
+	}
+}
+
+func TestNotReadyBeforeRun(t *testing.T) {
+	t.Parallel()
+	d, err := dispatcher.New(pgtest.New(t), new(dispatcher.Mux), quiet(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Ready() == nil {
+		t.Error("Ready() = nil before Run")
+	}
+}
+
+func wantNothingRunning(t *testing.T, db outbox.DB) {
+	t.Helper()
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running' OR lease_owner IS NOT NULL`); n != 0 {
+		t.Errorf("jobs still running after Run returned = %d", n)
+	}
+}
+
+func TestStopLetsRunningJobsFinish(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueueProbes(t, db, 10, outbox.Options{})
+	finish := make(chan struct{})
+	d := start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
+		<-finish
+		return context.Cause(ctx) // nil: not cut off
+	}), quiet(nil))
+	await(t, db, "all run", `SELECT count(*) = 10 FROM outbox.jobs WHERE status = 'running'`)
+	d.cancel()
+	enqueueProbes(t, db, 5, outbox.Options{Priority: 1})
+	close(finish)
+	d.wait(t)
+	wantNothingRunning(t, db)
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.history WHERE status = 'succeeded' AND attempt = 1 AND epoch = 1`); n != 10 {
+		t.Errorf("jobs that finished = %d, want 10", n)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'pending' AND epoch = 0`); n != 5 {
+		t.Errorf("untouched jobs that came after the stop = %d, want 5", n)
+	}
+}
+
+func TestStopGivesBackWhatHadNotStarted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const jobs = 400
+	enqueueProbes(t, db, jobs, outbox.Options{})
+	listener, err := pgx.ConnectConfig(t.Context(), db.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close(context.Background()) })
+	if _, err := listener.Exec(t.Context(), `LISTEN `+outbox.Channel); err != nil {
+		t.Fatal(err)
+	}
+
+	// Short jobs are fetched far ahead; then comes a long one.
+	blocked, finish := make(chan struct{}), make(chan struct{})
+	var started atomic.Int64
+	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
+		if started.Add(1) == 50 {
+			close(blocked)
+			<-finish
+		}
+		return nil
+	}), single(quiet(nil)))
+	receive(t, blocked, "the long job")
+	fetched := `SELECT count(*) > 100 FROM outbox.jobs WHERE status = 'running'`
+	await(t, db, "jobs are fetched ahead", fetched)
+	d.cancel()
+	await(t, db, "what had not started is given back", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'running'`)
+	close(finish)
+	d.wait(t)
+	wantNothingRunning(t, db)
+	done := ask[int](t, db, `SELECT count(*) FROM outbox.history WHERE status = 'succeeded' AND attempt = 1`)
+	if int64(done) != started.Load() {
+		t.Errorf("jobs in the history = %d, started %d", done, started.Load())
+	}
+	if n := ask[int](t, db, `
+		SELECT count(*) FROM outbox.jobs
+		WHERE status = 'pending' AND attempt = 0 AND epoch % 2 = 0 AND run_at = created_at AND last_error_code IS NULL`); n != jobs-done {
+		t.Errorf("jobs given back as they were = %d, want %d", n, jobs-done)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.attempts`); n != 0 {
+		t.Errorf("recorded attempts = %d: interrupted is not failed", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := listener.WaitForNotification(ctx); err != nil {
+		t.Errorf("the other processes were not told: %v", err)
+	}
+
+	// The jobs are as good as new.
+	start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+		if job.Attempt != 1 {
+			t.Errorf("a job that was given back has attempt %d, want 1", job.Attempt)
+		}
+		return nil
+	}), quiet(nil))
+	awaitSucceeded(t, db, jobs)
+}
+
+// Handlers became slower than they were when the jobs were fetched: what waits in
+// the buffer goes back, for others to take.
+func TestStaleBufferGoesBack(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const jobs = 300
+	enqueueProbes(t, db, jobs, outbox.Options{})
+	blocked, finish := make(chan struct{}), make(chan struct{})
+	var started atomic.Int64
+	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
+		if started.Add(1) == 50 {
+			close(blocked)
+			<-finish
+		}
+		return nil
+	}), single(quiet(nil)))
+	receive(t, blocked, "the long job")
+	await(t, db, "the buffer is given back", `
+		SELECT count(*) FILTER (WHERE status = 'running') = 1 AND bool_and(attempt = 0) FILTER (WHERE status = 'pending') FROM outbox.jobs`)
+	other := quiet(nil)
+	second := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), other)
+	await(t, db, "another process does them", `SELECT count(*) = 1 FROM outbox.jobs`)
+	second.stop(t)
+	close(finish)
+	awaitSucceeded(t, db, jobs)
+}
+
+func TestStopCutsWhatOutlivesTheGracePeriod(t *testing.T) {
+	t.Parallel()
+	for name, grace := range map[string]time.Duration{"a short one": 50 * time.Millisecond, "none": -1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			ids := enqueueProbes(t, db, 3, outbox.Options{MaxAttempts: 1})
+			config := quiet(nil)
+			config.GracePeriod = grace
+			causes := make(chan error, 3)
+			d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				switch job.Args.N {
+				case 0:
+					return ctx.Err()
+				case 1:
+					return errBoom
+				}
+				return nil // was just done
+			}), config)
+			await(t, db, "all run", `SELECT count(*) = 3 FROM outbox.jobs WHERE status = 'running'`)
+			d.stop(t)
+			for range 3 {
+				if cause := receive(t, causes, "the cut"); !errors.Is(cause, dispatcher.ErrShutdown) {
+					t.Errorf("cause = %v, want ErrShutdown", cause)
+				}
+			}
+			wantNothingRunning(t, db)
+			wantState(t, db, ids[0], "pending attempt=0 epoch=2 lost=0 error=")
+			wantState(t, db, ids[1], "pending attempt=0 epoch=2 lost=0 error=")
+			wantState(t, db, ids[2], "succeeded attempt=1 epoch=1 lost=0 error=")
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.attempts`); n != 0 {
+				t.Errorf("recorded attempts = %d: interrupted is not failed", n)
+			}
+		})
+	}
+}
+
+// A stop at any moment of a busy queue leaves nothing running and loses nothing.
+func TestStopInFullFlight(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const jobs = 4000
+	enqueueProbes(t, db, jobs, outbox.Options{})
+	var runs atomic.Int64
+	mux := handle(func(_ context.Context, job *outbox.Job[probe]) error {
+		runs.Add(1)
+		if job.Attempt != 1 {
+			t.Errorf("attempt %d of a job that never failed", job.Attempt)
+		}
+		return nil
+	})
+	for round := range 5 {
+		before := runs.Load()
+		d := start(t, db, mux, single(quiet(nil)))
+		awaitThat(t, "some jobs run", func() bool { return runs.Load() >= min(before+int64(40*round), jobs) })
+		d.stop(t)
+		wantNothingRunning(t, db)
+		if done := ask[int64](t, db, `SELECT count(*) FROM outbox.history`); done != runs.Load() {
+			t.Errorf("jobs in the history = %d, handled %d", done, runs.Load())
+		}
+	}
+	start(t, db, mux, quiet(nil))
+	awaitSucceeded(t, db, jobs)
+	if n := runs.Load(); n != jobs {
+		t.Errorf("handled %d times, want each of %d once", n, jobs)
+	}
+}
+
+// The process starts before its database answers, and does not exit.
+func TestRunWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	good := pgtest.New(t)
+	enqueue(t, good, probe{}, outbox.Options{})
+	exec(t, good, `ALTER SCHEMA outbox RENAME TO elsewhere`)
+	d := start(t, good, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
+	awaitThat(t, "it says what is wrong", func() bool { return d.Ready() != nil && strings.Contains(d.Ready().Error(), "outbox.jobs") })
+	exec(t, good, `ALTER SCHEMA elsewhere RENAME TO outbox`)
+	awaitSucceeded(t, good, 1)
+	if err := d.Ready(); err != nil {
+		t.Errorf("Ready() = %v", err)
+	}
+}
+
+// Connections are cut in mid-flow, again and again: nothing is lost, and nothing
+// but a lapse of leases is needed to go on.
+func TestConnectionsAreCut(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ledger(t, db)
+	const jobs = 1500
+	enqueueProbes(t, db, jobs, outbox.Options{})
+	config := quiet(nil)
+	config.DeafPollInterval = 20 * time.Millisecond
+	config.LeaseTTL = 2 * time.Second
+	config.Retry = dispatcher.Delays(0)
+	user, err := pgxpool.NewWithConfig(t.Context(), named(db, "victim"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(user.Close)
+	d := start(t, user, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		return pgx.BeginFunc(ctx, user, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, job.ID); err != nil {
+				return err
+			}
+			return job.Complete(ctx, tx)
+		})
+	}), config)
+	cuts := 0
+	for seen := 0; seen < jobs; {
+		if seen < jobs*3/4 && cuts < 15 {
+			cuts += ask[int](t, db, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'victim' AND datname = current_database()`)
+		}
+		before := seen
+		awaitThat(t, "it goes on", func() bool {
+			if _, err := expireLapsed(t.Context(), db); err != nil {
+				t.Fatal(err)
+			}
+			seen = ask[int](t, db, `SELECT count(*) FROM outbox.history`)
+			return seen >= min(jobs, before+100)
+		})
+	}
+	d.stop(t)
+	if cuts == 0 {
+		t.Error("no connection was cut: the test proves nothing")
+	}
+	wantEffects(t, db, jobs)
+	if n := ask[int](t, db, `SELECT count(DISTINCT job_id) FROM effects`); n != jobs {
+		t.Errorf("jobs with an effect = %d, want %d", n, jobs)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs`); n != 0 {
+		t.Errorf("jobs left open = %d", n)
+	}
+}
+
+// named is a configuration for the database of db whose sessions can be told apart.
+func named(db *pgxpool.Pool, application string) *pgxpool.Config {
+	config := db.Config()
+	config.ConnConfig.RuntimeParams["application_name"] = application
+	return config
+}

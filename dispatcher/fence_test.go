@@ -1,0 +1,265 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// lease is what a worker knows of its claim.
+type lease struct {
+	id    outbox.ID
+	epoch int64
+}
+
+// workerWrites is every write that a worker makes. Each returns whether it took effect.
+var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error){
+	"succeed":             settleAs(""),
+	"fail":                settleAs(outbox.Retrying),
+	"fail the last":       settleAs(outbox.Dead),
+	"discard":             settleAs(outbox.Failed),
+	"snooze or give back": settleAs(outbox.Pending),
+	"extend": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		rows, err := sqlgen.New(db).ExtendLeases(ctx, sqlgen.ExtendLeasesParams{
+			Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, LeaseTtl: interval(5 * time.Hour),
+		})
+		if len(rows) > 0 && !rows[0].Lost {
+			return false, errors.New("the extension was refused, and not called lost")
+		}
+		return len(rows) == 0, err
+	},
+	"Guard": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		return inTx(ctx, db, func(tx pgx.Tx) error {
+			job := &outbox.Claimed{ID: l.id, Epoch: l.epoch}
+			if err := job.Guard(ctx, tx); err != nil {
+				return err
+			}
+			// A write on the way: progress.
+			_, err := tx.Exec(ctx, `UPDATE outbox.jobs SET headers = '{"progress": "50 %"}' WHERE id = $1`, l.id)
+			return err
+		})
+	},
+	"Complete": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		return inTx(ctx, db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, l.id); err != nil {
+				return err
+			}
+			return (&outbox.Claimed{ID: l.id, Epoch: l.epoch}).Complete(ctx, tx)
+		})
+	},
+}
+
+func settleAs(status outbox.Status) func(context.Context, *pgxpool.Pool, lease) (bool, error) {
+	return func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		var settled []pgtype.UUID
+		var err error
+		if status == "" {
+			settled, err = sqlgen.New(db).SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
+				Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Results: [][]byte{nil},
+			})
+		} else {
+			code := "late"
+			if status == outbox.Pending {
+				code = ""
+			}
+			settled, err = sqlgen.New(db).SettleUnfinished(ctx, sqlgen.SettleUnfinishedParams{
+				Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Statuses: []string{string(status)}, Delays: []pgtype.Interval{interval(0)},
+				ErrorCodes: []string{code}, ErrorMessages: []string{code}, Stacks: []string{""},
+			})
+		}
+		return len(settled) > 0, err
+	}
+}
+
+// inTx reports a transaction that ErrLeaseLost rolled back as without effect.
+func inTx(ctx context.Context, db *pgxpool.Pool, fn func(pgx.Tx) error) (bool, error) {
+	err := pgx.BeginFunc(ctx, db, fn)
+	if errors.Is(err, outbox.ErrLeaseLost) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// takeovers is what may have become of a job while its worker was not looking.
+var takeovers = map[string]func(t *testing.T, db *pgxpool.Pool, l lease){
+	"reaped": func(t *testing.T, db *pgxpool.Pool, l lease) { reap(t, db, l) },
+	"claimed by another": func(t *testing.T, db *pgxpool.Pool, l lease) {
+		reap(t, db, l)
+		claim(t, db, "another worker")
+	},
+	"claimed by a worker of the same name": func(t *testing.T, db *pgxpool.Pool, l lease) {
+		reap(t, db, l)
+		claim(t, db, "worker")
+	},
+	"given back and claimed as the same attempt": func(t *testing.T, db *pgxpool.Pool, l lease) {
+		if ok, err := settleAs(outbox.Pending)(t.Context(), db, l); !ok || err != nil {
+			t.Fatalf("give back: %v, %v", ok, err)
+		}
+		claim(t, db, "worker")
+	},
+	"retried by an operator and claimed as the same attempt": func(t *testing.T, db *pgxpool.Pool, l lease) {
+		exec(t, db, `UPDATE outbox.jobs SET max_attempts = 1 WHERE id = $1`, l.id)
+		reap(t, db, l) // dead
+		exec(t, db, `UPDATE outbox.jobs SET status = 'pending', attempt = 0, epoch = epoch + 1 WHERE id = $1 AND status = 'dead'`, l.id)
+		if again := claim(t, db, "worker"); ask[int](t, db, `SELECT attempt FROM outbox.jobs WHERE id = $1`, again.id) != 1 {
+			t.Fatal("the attempts differ: the test proves nothing")
+		}
+	},
+	"succeeded elsewhere": func(t *testing.T, db *pgxpool.Pool, l lease) {
+		reap(t, db, l)
+		if ok, err := settleAs("")(t.Context(), db, claim(t, db, "another worker")); !ok || err != nil {
+			t.Fatalf("succeed: %v, %v", ok, err)
+		}
+	},
+}
+
+// claim leases the only due job.
+func claim(t *testing.T, db *pgxpool.Pool, worker string) lease {
+	t.Helper()
+	rows, err := sqlgen.New(db).ClaimJobs(t.Context(), claimParams(worker, 1))
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("claimed %d jobs, %v; want 1", len(rows), err)
+	}
+	return lease{outbox.ID(rows[0].ID.Bytes), rows[0].Epoch}
+}
+
+// reap has the lease lapse and be taken away.
+func reap(t *testing.T, db *pgxpool.Pool, l lease) {
+	t.Helper()
+	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 second' WHERE id = $1`, l.id)
+	if lapsed, err := expireLapsed(t.Context(), db); err != nil || lapsed[0].ID != pgID(l.id) {
+		t.Fatalf("expired %+v, %v; want the job", lapsed, err)
+	}
+}
+
+// everything is all that is stored about jobs.
+func everything(t *testing.T, db outbox.DB) string {
+	t.Helper()
+	return ask[string](t, db, `
+		SELECT concat_ws(E'\n', (SELECT string_agg(j::text, E'\n') FROM outbox.jobs AS j), (SELECT string_agg(h::text, E'\n') FROM outbox.history AS h),
+			(SELECT string_agg(a::text, E'\n') FROM outbox.attempts AS a), (SELECT string_agg(e::text, E'\n') FROM effects AS e))`)
+}
+
+// A worker that lost its lease, and does not know it yet, changes nothing.
+func TestFence(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ledger(t, db)
+	for write, try := range workerWrites {
+		for what, takeOver := range takeovers {
+			t.Run(write+" after "+what, func(t *testing.T) {
+				exec(t, db, `DELETE FROM outbox.jobs`)
+				exec(t, db, `DELETE FROM outbox.history`)
+				enqueue(t, db, probe{}, outbox.Options{})
+				stale := claim(t, db, "worker")
+				takeOver(t, db, stale)
+				before := everything(t, db)
+				if took, err := try(t.Context(), db, stale); took || err != nil {
+					t.Errorf("took effect = %v, error = %v; want no effect and no error", took, err)
+				}
+				if after := everything(t, db); after != before {
+					t.Errorf("stored before:\n%s\nafter:\n%s", before, after)
+				}
+			})
+		}
+		t.Run(write+" while the lease is ours", func(t *testing.T) { // else the test proves nothing
+			exec(t, db, `DELETE FROM outbox.jobs`)
+			exec(t, db, `DELETE FROM outbox.history`)
+			enqueue(t, db, probe{}, outbox.Options{})
+			live := claim(t, db, "worker")
+			before := everything(t, db)
+			if took, err := try(t.Context(), db, live); !took || err != nil {
+				t.Errorf("took effect = %v, error = %v; want an effect", took, err)
+			}
+			if everything(t, db) == before {
+				t.Error("nothing changed")
+			}
+		})
+	}
+}
+
+// The same through the dispatcher: a handler that slept through the loss of its
+// lease comes back with each outcome, while the job runs elsewhere.
+func TestZombieHandlersChangeNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ledger(t, db)
+	endings := []func(ctx context.Context, job *outbox.Job[probe]) error{
+		func(context.Context, *outbox.Job[probe]) error { return nil },
+		func(context.Context, *outbox.Job[probe]) error { return errBoom },
+		func(context.Context, *outbox.Job[probe]) error { return dispatcher.Discard(errBoom) },
+		func(context.Context, *outbox.Job[probe]) error { return dispatcher.RetryAfter(0, errBoom) },
+		func(context.Context, *outbox.Job[probe]) error { return dispatcher.Snooze(0) },
+		func(context.Context, *outbox.Job[probe]) error { panic("late") },
+		func(_ context.Context, job *outbox.Job[probe]) error {
+			ctx := context.Background()
+			_, err := workerWrites["Complete"](ctx, db, lease{job.ID, job.Epoch})
+			return err
+		},
+		func(ctx context.Context, job *outbox.Job[probe]) error {
+			err := pgx.BeginFunc(context.WithoutCancel(ctx), db, func(tx pgx.Tx) error { return job.Guard(context.WithoutCancel(ctx), tx) })
+			if !errors.Is(err, outbox.ErrLeaseLost) {
+				t.Errorf("Guard returns %v, want ErrLeaseLost", err)
+			}
+			return err
+		},
+		func(ctx context.Context, job *outbox.Job[probe]) error {
+			err := pgx.BeginFunc(context.WithoutCancel(ctx), db, func(tx pgx.Tx) error { return job.Complete(context.WithoutCancel(ctx), tx) })
+			if !errors.Is(err, outbox.ErrLeaseLost) || job.Completed() {
+				t.Errorf("Complete returns %v, Completed() = %v; want ErrLeaseLost, false", err, job.Completed())
+			}
+			return nil // swallows it
+		},
+		func(ctx context.Context, job *outbox.Job[probe]) error { // waits to be told
+			<-ctx.Done()
+			if cause := context.Cause(ctx); !errors.Is(cause, outbox.ErrLeaseLost) {
+				t.Errorf("cause = %v, want ErrLeaseLost", cause)
+			}
+			return ctx.Err()
+		},
+	}
+	n := len(endings)
+	enqueueProbes(t, db, n, outbox.Options{})
+	wakeUp := make(chan struct{})
+	config := quiet(nil)
+	config.LeaseTTL = 5 * time.Second
+	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		<-wakeUp
+		return endings[job.Args.N](ctx, job)
+	}), config)
+	await(t, db, "all run", `SELECT count(*) = $1 FROM outbox.jobs WHERE status = 'running'`, n)
+
+	// In one transaction, so that the dispatcher cannot claim them itself.
+	tx := begin(t, db)
+	exec(t, tx, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 second'`)
+	if lapsed, err := expireLapsed(t.Context(), tx); err != nil || len(lapsed) != n {
+		t.Fatalf("expired %d, %v; want %d", len(lapsed), err, n)
+	}
+	if again, err := sqlgen.New(tx).ClaimJobs(t.Context(), claimParams(d.Worker(), n)); err != nil || len(again) != n {
+		t.Fatalf("claimed %d, %v; want %d", len(again), err, n)
+	}
+	exec(t, tx, `UPDATE outbox.jobs SET attempt = 1`) // as after an operator's retry
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := everything(t, db)
+	close(wakeUp)
+	awaitThat(t, "every outcome is refused", func() bool { return d.metric(t, "outbox_dispatcher_leases_lost_total") == float64(n) })
+	d.stop(t)
+	if after := everything(t, db); after != before {
+		t.Errorf("stored before:\n%s\nafter:\n%s", before, after)
+	}
+	if c := d.metric(t, "job_completed_total"); c != 0 {
+		t.Errorf("jobs counted as completed = %v, want 0", c)
+	}
+}

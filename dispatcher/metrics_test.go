@@ -1,0 +1,103 @@
+package dispatcher_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Every series exists before the first job, so that rates start at zero. The
+// names and labels are what dashboards and docs/operations.md rely on.
+func TestMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	config := quiet(nil)
+	config.Registerer = registry
+	mux := handle(func(context.Context, *outbox.Job[probe]) error { return nil })
+	d, err := dispatcher.New(pgtest.New(t), mux, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			got = append(got, f.GetName()+"{"+strings.Join(labels, ",")+"}")
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"job_claimed_total{job_type=probe,worker_id=" + d.Worker() + "}",
+		"job_completed_total{job_type=probe,status=dead}",
+		"job_completed_total{job_type=probe,status=failed}",
+		"job_completed_total{job_type=probe,status=success}",
+		"job_poll_scanned_total{}",
+		"job_processing_seconds{job_type=probe}",
+		"outbox_dispatcher_attempts_total{job_type=probe,outcome=dead}",
+		"outbox_dispatcher_attempts_total{job_type=probe,outcome=failed}",
+		"outbox_dispatcher_attempts_total{job_type=probe,outcome=pending}",
+		"outbox_dispatcher_attempts_total{job_type=probe,outcome=retrying}",
+		"outbox_dispatcher_attempts_total{job_type=probe,outcome=succeeded}",
+		"outbox_dispatcher_claim_batch_size{}",
+		"outbox_dispatcher_enqueue_to_start_seconds{job_type=probe}",
+		"outbox_dispatcher_extensions_late_total{}",
+		"outbox_dispatcher_leases_lost_total{}",
+		"outbox_dispatcher_settle_batch_size{}",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("series (-want +got):\n%s", diff)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v, %v", problems, err)
+	}
+}
+
+func TestMetricsCountWhatHappened(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueueProbes(t, db, 10, outbox.Options{MaxAttempts: 2})
+	d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+		switch job.Args.N {
+		case 0:
+			return dispatcher.Discard(errBoom)
+		case 1:
+			return dispatcher.RetryAfter(0, errBoom)
+		}
+		return nil
+	}), quiet(nil))
+	await(t, db, "all are settled", `SELECT count(*) = 8 AND (SELECT count(*) = 2 FROM outbox.jobs WHERE status IN ('failed', 'dead')) FROM outbox.history`)
+	d.stop(t)
+	for name, want := range map[string]float64{
+		"job_claimed_total":                          11, // one was tried twice
+		"job_completed_total":                        10,
+		"job_processing_seconds":                     11,
+		"outbox_dispatcher_attempts_total":           11,
+		"outbox_dispatcher_enqueue_to_start_seconds": 11,
+		"outbox_dispatcher_leases_lost_total":        0,
+	} {
+		if got := d.metric(t, name); got != want {
+			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+	}
+	for _, event := range []string{"event=job_claimed", "event=job_completed", "event=job_failed"} {
+		if !strings.Contains(d.log.String(), event) {
+			t.Errorf("the log has no %s", event)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// prepared is one of the dispatcher's own sessions.
+func prepared(t *testing.T, db *pgxpool.Pool) *pgx.Conn {
+	t.Helper()
+	pool, err := openControlPool(t.Context(), db, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Release)
+	return conn.Conn()
+}
+
+func setting(t *testing.T, conn *pgx.Conn, name string) string {
+	t.Helper()
+	var value string
+	if err := conn.QueryRow(t.Context(), `SELECT current_setting($1)`, name).Scan(&value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// What a database or role is set to must not cost durability.
+func TestSessionIsDurable(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{"off": "on", "local": "local", "remote_apply": "remote_apply"} {
+		t.Run(given, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			var name string
+			if err := db.QueryRow(t.Context(), `SELECT current_database()`).Scan(&name); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Exec(t.Context(), fmt.Sprintf(`ALTER DATABASE %s SET synchronous_commit = %s`, name, given)); err != nil {
+				t.Fatal(err)
+			}
+			conn := prepared(t, db)
+			if got := setting(t, conn, "synchronous_commit"); got != want {
+				t.Errorf("synchronous_commit = %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+func TestSessionBoundsEveryStatement(t *testing.T) {
+	t.Parallel()
+	conn := prepared(t, pgtest.New(t))
+	for name, unlimited := range map[string]string{"statement_timeout": "0", "lock_timeout": "0"} {
+		if got := setting(t, conn, name); got == unlimited {
+			t.Errorf("%s = %s", name, got)
+		}
+	}
+}
+
+// The user's own AfterConnect still runs, and first.
+func TestSessionKeepsTheUsersHook(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	config := db.Config()
+	var calls atomic.Int64
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		calls.Add(1)
+		_, err := conn.Exec(ctx, `SET application_name = 'of the user'`)
+		return err
+	}
+	user, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(user.Close)
+	conn := prepared(t, user)
+	if calls.Load() != 1 || setting(t, conn, "application_name") != "of the user" {
+		t.Errorf("hook called %d times, application_name = %s", calls.Load(), setting(t, conn, "application_name"))
+	}
+	if setting(t, conn, "lock_timeout") == "0" {
+		t.Error("the session was not prepared")
+	}
+}
+
+func TestSQLState(t *testing.T) {
+	err := fmt.Errorf("claim: %w", &pgconn.PgError{Code: sqlstateReadOnly})
+	if got := sqlstate(err); got != "25006" {
+		t.Errorf("sqlstate = %q", got)
+	}
+	if got := sqlstate(errors.New("cut")); got != "" {
+		t.Errorf("sqlstate of no answer = %q", got)
+	}
+}
+
+// spy sends statements on and keeps the last one.
+type spy struct {
+	*pgx.Conn
+	sql  string
+	args int
+}
+
+func (s *spy) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	s.sql, s.args = sql, len(args)
+	return s.Conn.Query(ctx, sql, args...)
+}
+
+// A server may keep the plan that it made while the table was empty, for as long
+// as the session lives. It has to be one that is right for a full table.
+func TestPlansMadeOnTheEmptyTable(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	conn := prepared(t, db)
+	run := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	run(`ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`)
+	run(`ANALYZE outbox.jobs`)
+	run(`SET plan_cache_mode = force_generic_plan`)
+	id, front := pgID(outbox.NewID()), pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	s := &spy{Conn: conn}
+	q := sqlgen.New(s)
+
+	for name, c := range map[string]struct {
+		call  func() error
+		index string
+	}{
+		"ClaimJobs": {func() error {
+			_, err := q.ClaimJobs(t.Context(), sqlgen.ClaimJobsParams{
+				Worker: "w", LeaseTtl: interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10,
+				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
+			})
+			return err
+		}, "jobs_due_idx"},
+		"SurveyLevels": {func() error {
+			_, err := q.SurveyLevels(t.Context(), surveyParams())
+			return err
+		}, "jobs_due_idx"},
+		"SettleSucceeded": {func() error {
+			_, err := q.SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{
+				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
+			})
+			return err
+		}, "jobs_pkey"},
+		"SettleUnfinished": {func() error {
+			_, err := q.SettleUnfinished(t.Context(), sqlgen.SettleUnfinishedParams{
+				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Statuses: []string{"pending"}, Delays: []pgtype.Interval{interval(1)},
+				ErrorCodes: []string{""}, ErrorMessages: []string{""}, Stacks: []string{""},
+			})
+			return err
+		}, "jobs_pkey"},
+		"ExtendLeases": {func() error {
+			_, err := q.ExtendLeases(t.Context(), sqlgen.ExtendLeasesParams{Ids: []pgtype.UUID{id}, Epochs: []int64{1}, LeaseTtl: interval(1)})
+			return err
+		}, "jobs_pkey"},
+	} {
+		if err := c.call(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		statement := strings.ToLower(name)
+		if _, err := conn.Prepare(t.Context(), statement, s.sql); err != nil {
+			t.Fatal(err)
+		}
+		rows, _ := conn.Query(t.Context(), fmt.Sprintf(`EXPLAIN (COSTS OFF) EXECUTE %s (%s)`, statement, strings.TrimSuffix(strings.Repeat("NULL,", s.args), ",")),
+			pgx.QueryExecModeSimpleProtocol)
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatalf("explain %s: %v", name, err)
+		}
+		plan := strings.Join(lines, "\n")
+		for _, bad := range []string{"Seq Scan on jobs", "Bitmap", "jobs_lease_idx", "jobs_dead_letter_idx"} {
+			if strings.Contains(plan, bad) {
+				t.Errorf("the plan of %s has a %s:\n%s", name, bad, plan)
+			}
+		}
+		// A sub-select in place of the CTE may be carried out once for each row that
+		// it is joined to, and lease its limit each time.
+		if name == "ClaimJobs" && !strings.Contains(plan, "CTE Scan on due") {
+			t.Errorf("the claim does not choose its jobs once and apart:\n%s", plan)
+		}
+		if !strings.Contains(plan, c.index) {
+			t.Errorf("the plan of %s does not use %s:\n%s", name, c.index, plan)
+		}
+	}
+}
+
+func surveyParams() sqlgen.SurveyLevelsParams {
+	params := sqlgen.SurveyLevelsParams{Queue: "default"}
+	var s scan
+	s.level(0)
+	params.Priorities, params.Above, params.Below = s.gaps()
+	return params
+}

@@ -1,0 +1,218 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ledger is the business table of a handler that completes its job itself.
+func ledger(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	exec(t, db, `CREATE TABLE effects (job_id uuid NOT NULL)`)
+}
+
+func wantEffects(t *testing.T, db *pgxpool.Pool, want int) {
+	t.Helper()
+	if got := ask[int](t, db, `SELECT count(*) FROM effects`); got != want {
+		t.Errorf("effects = %d, want %d", got, want)
+	}
+}
+
+func TestCompleteCommitsWithTheEffect(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ledger(t, db)
+	const jobs = 50
+	enqueueProbes(t, db, jobs, outbox.Options{})
+	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, job.ID); err != nil {
+				return err
+			}
+			job.Result = []byte("by hand")
+			return job.Complete(ctx, tx)
+		})
+	}), quiet(nil))
+	awaitSucceeded(t, db, jobs)
+	d.stop(t)
+	wantEffects(t, db, jobs)
+	if n := ask[int](t, db, `
+		SELECT count(*) FROM outbox.history JOIN effects ON job_id = id
+		WHERE status = 'succeeded' AND epoch = 1 AND attempt = 1 AND result = 'by hand' AND worker = $1`, d.Worker()); n != jobs {
+		t.Errorf("jobs in the history with their effect = %d, want each of %d once", n, jobs)
+	}
+	// That the dispatcher finds nothing left to settle is a success, not a lost lease.
+	if n := d.metric(t, "outbox_dispatcher_leases_lost_total"); n != 0 {
+		t.Errorf("leases lost = %v, want 0", n)
+	}
+	if n := d.metric(t, "job_completed_total"); n != jobs {
+		t.Errorf("jobs completed = %v, want %d", n, jobs)
+	}
+}
+
+func TestCompleteThatRolledBackIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ledger(t, db)
+	id := enqueue(t, db, probe{}, outbox.Options{})
+	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		tx, err := db.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback(context.WithoutCancel(ctx))
+		if _, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, job.ID); err != nil {
+			return err
+		}
+		if err := job.Complete(ctx, tx); err != nil {
+			return err
+		}
+		if job.Attempt < 3 {
+			return nil // forgets to commit
+		}
+		return tx.Commit(ctx)
+	}), quiet(nil))
+	awaitSucceeded(t, db, 1)
+	d.stop(t)
+	wantEffects(t, db, 1)
+	wantState(t, db, id, "succeeded attempt=3 epoch=5 lost=0 error=complete_not_committed")
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.attempts WHERE error_code = 'complete_not_committed'`); n != 2 {
+		t.Errorf("recorded attempts = %d, want 2", n)
+	}
+}
+
+func TestCompleteThatRolledBackEndsDead(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	id := enqueue(t, db, probe{}, outbox.Options{MaxAttempts: 2})
+	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			if err := job.Complete(ctx, tx); err != nil {
+				return err
+			}
+			return errBoom
+		})
+		if !errors.Is(err, errBoom) {
+			return err
+		}
+		return nil // swallows it
+	}), quiet(nil))
+	await(t, db, "the job is dead", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'dead'`)
+	wantState(t, db, id, "dead attempt=2 epoch=4 lost=0 error=complete_not_committed")
+}
+
+// A row that somebody keeps locked must not hold up the rest, whichever places it
+// has in the batches: more rows are locked than there are settlers.
+func TestLockedRowsDoNotHoldUpTheOthers(t *testing.T) {
+	t.Parallel()
+	for name, outcome := range map[string]struct {
+		of      error
+		settled string
+	}{
+		"succeeded": {nil, `SELECT count(*) >= $1 FROM outbox.history`},
+		"failed":    {dispatcher.Discard(errBoom), `SELECT count(*) >= $1 FROM outbox.jobs WHERE status = 'failed'`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			const jobs, locked = 40, 3
+			ids := enqueueProbes(t, db, jobs, outbox.Options{})
+			gate := make(chan struct{})
+			d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
+				<-gate
+				return outcome.of
+			}), quiet(nil))
+			await(t, db, "all are running", `SELECT count(*) = $1 FROM outbox.jobs WHERE status = 'running'`, jobs)
+			foreign := begin(t, db)
+			exec(t, foreign, `SELECT FROM outbox.jobs WHERE id = ANY ($1) FOR UPDATE`, []outbox.ID{ids[0], ids[1], ids[2]})
+			close(gate)
+			await(t, db, "the others are settled while the rows are locked", outcome.settled, jobs-locked)
+			if err := foreign.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			await(t, db, "the locked ones are settled in the end", outcome.settled, jobs)
+			d.stop(t)
+		})
+	}
+}
+
+// Nobody made today's partition: the dispatcher does, rather than lose outcomes.
+func TestMissingPartitionIsMade(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueueProbes(t, db, 20, outbox.Options{})
+	exec(t, db, `
+		DO $$ DECLARE part regclass; BEGIN
+			FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass LOOP
+				EXECUTE 'DROP TABLE ' || part;
+			END LOOP;
+		END $$`)
+	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
+	awaitSucceeded(t, db, 20)
+}
+
+// The database refuses one outcome, whatever the reason: the others are stored.
+func TestRefusedRowDoesNotHoldUpTheOthers(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ids := enqueueProbes(t, db, 30, outbox.Options{})
+	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'poisoned'; END $$`)
+	exec(t, db, `CREATE TRIGGER refuse BEFORE DELETE ON outbox.jobs FOR EACH ROW WHEN (OLD.payload = '{"n":0}') EXECUTE FUNCTION refuse()`)
+	gate := make(chan struct{})
+	var running atomic.Int64
+	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
+		running.Add(1)
+		<-gate
+		return nil
+	}), quiet(nil))
+	awaitThat(t, "all are running", func() bool { return running.Load() == 30 })
+	close(gate)
+	await(t, db, "the others succeed", `SELECT count(*) = 29 FROM outbox.history`)
+	if got := state(t, db, ids[0]); !strings.HasPrefix(got, "running attempt=1 epoch=1") {
+		t.Errorf("the refused job is %s", got)
+	}
+	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+	awaitSucceeded(t, db, 30)
+	d.stop(t)
+}
+
+// Outcomes survive that the database goes away while they are being stored.
+func TestOutcomesWaitForTheDatabase(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const jobs = 20
+	enqueueProbes(t, db, jobs, outbox.Options{})
+	gate := make(chan struct{})
+	var runs atomic.Int64
+	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
+		runs.Add(1)
+		<-gate
+		return nil
+	}), quiet(nil))
+	awaitThat(t, "all are running", func() bool { return runs.Load() == jobs })
+	foreign := begin(t, db)
+	exec(t, foreign, `LOCK TABLE outbox.jobs IN ACCESS EXCLUSIVE MODE`)
+	close(gate)
+	awaitThat(t, "a settlement fails", func() bool { return strings.Contains(d.log.String(), "settle failed") })
+	if err := d.Ready(); err == nil {
+		t.Error("Ready() = nil while the database refuses every statement")
+	}
+	if err := foreign.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitSucceeded(t, db, jobs)
+	if n := runs.Load(); n != jobs {
+		t.Errorf("handlers ran %d times for %d jobs", n, jobs)
+	}
+	awaitThat(t, "the dispatcher is ready again", func() bool { return d.Ready() == nil })
+}
