@@ -54,7 +54,9 @@ CREATE TABLE outbox.jobs (
 );
 
 -- Claims walk this index, one priority at a time, from a remembered position.
+-- No two entries are equal, so looking for duplicates on full pages is in vain.
 CREATE INDEX jobs_due_idx ON outbox.jobs (queue, priority DESC, run_at, id)
+    WITH (deduplicate_items = off)
     WHERE status IN ('pending', 'retrying');
 
 -- The reaper looks for lapsed leases from a remembered position. An extension
