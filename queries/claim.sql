@@ -3,15 +3,20 @@
 -- priority first, each priority from the position where it is told to start.
 -- Concurrent claimers skip each other's rows instead of waiting. The rows come
 -- back in no particular order.
+--
+-- The locked rows are found again by their place: nobody else can move them. One
+-- that was changed between this statement's snapshot and its lock is at a place
+-- that the snapshot does not see, and is left alone; whoever changed it (a retry,
+-- an operator) wakes the dispatchers after committing.
 WITH due AS MATERIALIZED (
-    SELECT candidate.id
+    SELECT candidate.place
     FROM (SELECT unnest(@priorities::smallint[])     AS priority,
                  unnest(@from_run_at::timestamptz[]) AS run_at,
                  unnest(@from_id::uuid[])            AS id) AS level
     CROSS JOIN LATERAL (
         -- One level's index range ends at now(), so that rows due tomorrow at a
         -- high priority are never walked over.
-        SELECT jobs.id
+        SELECT (jobs).ctid AS place
         FROM outbox.jobs
         WHERE jobs.queue = @queue
           AND jobs.priority = level.priority
@@ -36,7 +41,7 @@ SET status           = 'running',
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
     started_at       = statement_timestamp()
 FROM due
-WHERE jobs.id = due.id
+WHERE jobs.ctid = due.place
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout,
     jobs.run_at, jobs.created_at, jobs.started_at;

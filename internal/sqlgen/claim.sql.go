@@ -13,14 +13,14 @@ import (
 
 const ClaimJobs = `-- name: ClaimJobs :many
 WITH due AS MATERIALIZED (
-    SELECT candidate.id
+    SELECT candidate.place
     FROM (SELECT unnest($3::smallint[])     AS priority,
                  unnest($4::timestamptz[]) AS run_at,
                  unnest($5::uuid[])            AS id) AS level
     CROSS JOIN LATERAL (
         -- One level's index range ends at now(), so that rows due tomorrow at a
         -- high priority are never walked over.
-        SELECT jobs.id
+        SELECT (jobs).ctid AS place
         FROM outbox.jobs
         WHERE jobs.queue = $6
           AND jobs.priority = level.priority
@@ -45,7 +45,7 @@ SET status           = 'running',
     lease_expires_at = clock_timestamp() + $2::interval,
     started_at       = statement_timestamp()
 FROM due
-WHERE jobs.id = due.id
+WHERE jobs.ctid = due.place
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout,
     jobs.run_at, jobs.created_at, jobs.started_at
@@ -85,6 +85,11 @@ type ClaimJobsRow struct {
 // priority first, each priority from the position where it is told to start.
 // Concurrent claimers skip each other's rows instead of waiting. The rows come
 // back in no particular order.
+//
+// The locked rows are found again by their place: nobody else can move them. One
+// that was changed between this statement's snapshot and its lock is at a place
+// that the snapshot does not see, and is left alone; whoever changed it (a retry,
+// an operator) wakes the dispatchers after committing.
 func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJobsRow, error) {
 	rows, err := q.db.Query(ctx, ClaimJobs,
 		arg.Worker,
