@@ -112,6 +112,9 @@ type Dispatcher struct {
 	settled chan *attempt   // finished attempts on their way to the settlers
 	jobs    context.Context // what handlers' contexts come from: ctx's values without its end
 
+	gathering sync.Mutex   // held by the settler that gathers
+	settling  atomic.Int32 // batches under way
+
 	started  atomic.Bool
 	cut      atomic.Bool // the grace period is over
 	returned atomic.Bool // jobs were given back: tell the other processes

@@ -14,32 +14,57 @@ import (
 )
 
 const (
-	settlers    = 2 // one gathers and sends while the other waits for the disk
+	settlers    = 2 // one gathers while the other waits for the database
 	settleBatch = 1000
 	settleDelay = 2 * time.Millisecond
+	// While a batch is under way, the next one goes on growing for this long: a
+	// large batch costs the server a fifth less a job than a small one.
+	settlePatience = 8 * time.Millisecond
 )
 
 // settle stores outcomes in batches until the channel is closed and empty.
 func (d *Dispatcher) settle() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for first := range d.settled {
-		batch := append(make([]*attempt, 0, settleBatch), first)
-		timer.Reset(settleDelay)
-	gather:
-		for len(batch) < settleBatch {
-			select {
-			case a, open := <-d.settled:
-				if !open {
-					break gather
-				}
-				batch = append(batch, a)
-			case <-timer.C:
-				break gather
-			}
+	for {
+		batch := d.gather(timer)
+		if len(batch) == 0 {
+			return
 		}
+		d.settling.Add(1)
 		d.settleBatch(batch)
+		d.settling.Add(-1)
 	}
+}
+
+// gather waits for outcomes and returns a batch that is full or has waited long
+// enough; an empty one at the end. One settler gathers at a time: two that share
+// the stream would send two small batches instead of a large one.
+func (d *Dispatcher) gather(timer *time.Timer) []*attempt {
+	d.gathering.Lock()
+	defer d.gathering.Unlock()
+	first, open := <-d.settled
+	if !open {
+		return nil
+	}
+	batch := append(make([]*attempt, 0, settleBatch), first)
+	started := time.Now()
+	timer.Reset(settleDelay)
+	for len(batch) < settleBatch {
+		select {
+		case a, open := <-d.settled:
+			if !open {
+				return batch
+			}
+			batch = append(batch, a)
+		case <-timer.C:
+			if d.settling.Load() == 0 || time.Since(started) >= settlePatience {
+				return batch
+			}
+			timer.Reset(settleDelay / 2)
+		}
+	}
+	return batch
 }
 
 // settleBatch stores every outcome of the batch, however long the database is
