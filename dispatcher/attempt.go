@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -22,10 +23,12 @@ type attempt struct {
 	claimed time.Time // when the claim was sent, by the monotonic clock
 	outcome outcome
 	err     error         // what the handler returned, for the log
+	unused  bool          // given back without having been started
 	took    time.Duration // by the handler
 
 	mu         sync.Mutex
 	leaseUntil time.Time               // by our monotonic clock, earlier than the database's
+	overdue    time.Time               // from then on the lease is no longer extended; zero: not started
 	ended      error                   // why it may not run any longer: the lease is lost, or a shutdown cuts it off
 	cancel     context.CancelCauseFunc // of the running handler
 }
@@ -71,11 +74,29 @@ const contentJSON = "application/json"
 // work runs attempts until the buffer is closed.
 func (q *queue) work() {
 	for a := range q.buffer {
-		a.run()
-		q.finished(a.took)
-		q.settled <- a
+		q.attempt(a)
 	}
 }
+
+// attempt runs one attempt and hands its outcome on. A handler that calls
+// runtime.Goexit (as t.FailNow does) ends this goroutine: then another goes on
+// working in its place.
+func (q *queue) attempt(a *attempt) {
+	returned := false
+	defer func() {
+		if !returned {
+			a.err = errExited
+			a.outcome = failure(a.job, time.Minute, a.err)
+			q.working.Go(q.work)
+		}
+		q.finished(a.took)
+		q.settled <- a
+	}()
+	a.run()
+	returned = true
+}
+
+var errExited = &codedError{code: "goexit", err: errors.New("the handler ended its goroutine with runtime.Goexit")}
 
 // run calls the handler and decides what becomes of the job.
 func (a *attempt) run() {
@@ -87,7 +108,7 @@ func (a *attempt) run() {
 	started := time.Now()
 	ctx, cancel := context.WithCancelCause(q.jobs)
 	defer cancel(nil)
-	if !a.begin(cancel) {
+	if !a.begin(cancel, started, timeout) {
 		a.outcome = outcome{status: outbox.Pending, keepDue: true}
 		return
 	}
@@ -101,7 +122,18 @@ func (a *attempt) run() {
 	cause := causeOf(ctx)
 	a.took = time.Since(started)
 	a.route.counts.processing.Observe(a.took.Seconds())
-	a.outcome = decide(a.job, a.route.config.Retry, a.err, cause)
+	a.outcome = settleFor(a, cause)
+}
+
+// settleFor is decide for errors and policies that may panic themselves.
+func settleFor(a *attempt, cause error) (o outcome) {
+	defer func() {
+		if value := recover(); value != nil {
+			a.err = &panicError{value: fmt.Sprintf("in the error or the retry policy: %v", value), stack: string(debug.Stack())}
+			o = failure(a.job, time.Minute, a.err)
+		}
+	}()
+	return decide(a.job, a.route.config.Retry, a.err, cause)
 }
 
 // attemptContext shows the deadline to what the handler calls. One context and a
@@ -125,12 +157,41 @@ func call(ctx context.Context, handler Handler, job *outbox.Claimed) (err error)
 	return handler(ctx, job)
 }
 
-// begin marks the handler as running, unless the attempt was ended in the buffer.
-func (a *attempt) begin(cancel context.CancelCauseFunc) bool {
+// begin marks the handler as running, unless the attempt was ended in the buffer
+// or its lease is over.
+func (a *attempt) begin(cancel context.CancelCauseFunc, now time.Time, timeout time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.cancel = cancel
-	return a.ended == nil
+	a.overdue = now.Add(timeout + a.queue.config.LeaseTTL)
+	return a.ended == nil && now.Before(a.leaseUntil)
+}
+
+// extended moves the time until which we trust the lease; it reports whether that
+// had passed when the extension was sent.
+func (a *attempt) extended(sent, until time.Time) (late bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	late = sent.After(a.leaseUntil)
+	a.leaseUntil = until
+	return late
+}
+
+// needsExtension reports whether the lease has been used for a third. A handler
+// that goes on although its time was over long ago is not kept any longer: its
+// lease lapses, and the reaper bounds it.
+func (a *attempt) needsExtension(now time.Time, third time.Duration) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.leaseUntil.Sub(now) <= third && !errors.Is(a.ended, outbox.ErrLeaseLost) &&
+		(a.overdue.IsZero() || now.Before(a.overdue))
+}
+
+// lapsed reports whether we may no longer trust the lease.
+func (a *attempt) lapsed(now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return now.After(a.leaseUntil)
 }
 
 // end takes the attempt's right to run: the handler's context ends with the cause.
@@ -144,6 +205,9 @@ func (a *attempt) end(cause error) {
 		}
 	}
 }
+
+// size is what the settlement moves.
+func (a *attempt) size() int { return len(a.job.Payload) + len(a.job.Result) }
 
 // attrs are the keys that the three job events have in common.
 func (a *attempt) attrs(event string, more ...slog.Attr) []slog.Attr {

@@ -69,17 +69,16 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 // have committed before its connection broke. Nothing else would know of these
 // jobs until their leases lapse. The queue's own loop calls it, so no claim of
 // this queue is under way, and the worker's name is this process's alone.
-func (q *queue) returnOrphans(ctx context.Context) error {
+func (q *queue) returnOrphans(ctx context.Context) {
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	n, err := q.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: q.name, Worker: q.worker, Held: q.leases.ids()})
-	if err != nil {
-		return fmt.Errorf("return the jobs of a claim that was cut off: %w", err)
+	if err != nil { // their leases lapse; the next claim is worth more
+		q.log.LogAttrs(ctx, slog.LevelWarn, "jobs of a claim that was cut off not given back", slog.String("queue", q.name), slog.Any("err", err))
 	}
 	if n > 0 {
 		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back", slog.String("queue", q.name), slog.Int64("jobs", n))
 	}
-	return nil
 }
 
 // survey tells how long to sleep when nothing due is left: until the next known
@@ -100,10 +99,17 @@ func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err
 
 func (q *queue) surveyOnce(ctx context.Context) (sleep time.Duration, more bool, err error) {
 	params := sqlgen.SurveyLevelsParams{Queue: q.name, Since: q.scan.since}
+	started := time.Now()
 	params.Priorities, params.Above, params.Below = q.scan.gaps()
+	if q.scan.depth(started) != full { // gaps, too, may be full of dead entries
+		params.Above, params.Below = nil, nil
+	}
 	bound, cancel := bounded(ctx)
 	rows, err := q.db.SurveyLevels(bound, params)
 	cancel()
+	if params.Above != nil {
+		q.scan.charge(full, started, time.Now())
+	}
 	if err != nil {
 		return 0, false, fmt.Errorf("survey queue %s: %w", q.name, err)
 	}
@@ -119,11 +125,11 @@ func (q *queue) surveyOnce(ctx context.Context) (sleep time.Duration, more bool,
 			more = true
 		case row.DueInSeconds <= 0:
 			more = true
-		default:
-			sleep = min(sleep, time.Duration(row.DueInSeconds*float64(time.Second)))
+		case row.DueInSeconds < sleep.Seconds(): // compared as it is: the year 9999 is no time.Duration
+			sleep = time.Duration(row.DueInSeconds * float64(time.Second))
 		}
 	}
-	if wide := q.scan.wideAfter(time.Now()); wide > 0 {
+	if wide, ok := q.scan.wideAfter(time.Now()); ok {
 		sleep = min(sleep, wide)
 	}
 	return max(sleep, 0), more, nil

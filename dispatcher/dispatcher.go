@@ -104,21 +104,22 @@ type Dispatcher struct {
 	log     *slog.Logger
 
 	// Set by Run.
-	pool    *pgxpool.Pool // our own: handlers cannot exhaust it
-	db      *sqlgen.Queries
-	queues  []*queue
-	leases  *leases
-	parked  chan *attempt   // outcomes that the database refuses for now
-	settled chan *attempt   // finished attempts on their way to the settlers
-	jobs    context.Context // what handlers' contexts come from: ctx's values without its end
+	pool     *pgxpool.Pool // our own: handlers cannot exhaust it
+	db       *sqlgen.Queries
+	extendDB *sqlgen.Queries // on a connection of its own: leases wait for no claim and no settlement
+	queues   []*queue
+	leases   *leases
+	parked   chan *attempt   // outcomes that the database refuses for now
+	settled  chan *attempt   // finished attempts on their way to the settlers
+	jobs     context.Context // what handlers' contexts come from: ctx's values without its end
 
 	gathering sync.Mutex   // held by the settler that gathers
 	settling  atomic.Int32 // batches under way
+	working   sync.WaitGroup
 
-	started  atomic.Bool
-	cut      atomic.Bool // the grace period is over
-	returned atomic.Bool // jobs were given back: tell the other processes
-	health   health
+	started atomic.Bool
+	cut     atomic.Bool // the grace period is over
+	health  health
 }
 
 // New checks config and registers the metrics. The dispatcher opens a small pool
@@ -166,12 +167,15 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.started.Swap(true) {
 		return errors.New("dispatcher: Run was called before")
 	}
-	pool, err := openControlPool(ctx, d.user, len(d.config.Queues))
+	pool, err := openControlPool(ctx, d.user, settlers+1+min(len(d.config.Queues), 16))
 	if err != nil {
 		return fmt.Errorf("dispatcher: %w", err)
 	}
-	defer pool.Close()
-	d.pool, d.db = pool, sqlgen.New(pool)
+	extending, err := openControlPool(ctx, d.user, 1)
+	if err != nil {
+		return fmt.Errorf("dispatcher: %w", err)
+	}
+	d.pool, d.db, d.extendDB = pool, sqlgen.New(pool), sqlgen.New(extending)
 	d.jobs = context.WithoutCancel(ctx)
 	d.leases = newLeases(d)
 	d.settled = make(chan *attempt, settleBatch*2)
@@ -181,23 +185,28 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", d.worker), slog.Any("kinds", d.kinds))
 
-	err = d.work(ctx)
+	if err = d.work(ctx); err == nil { // else somebody may still use them
+		pool.Close()
+		extending.Close()
+	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher stopped", slog.String("worker", d.worker))
 	return err
 }
 
-// abandonAfter is how long handlers have to return once they were cut off.
+// abandonAfter is how long handlers have to return once they were cut off, and
+// settlements to go through.
 const abandonAfter = 5 * time.Second
 
 // work runs every goroutine of the dispatcher and returns when all have ended:
-// first the claiming ones, then the workers, then leases and settlement. Handlers
-// that ignore the end of their context are left behind.
+// first the claiming ones, then the workers, then leases and settlement. What has
+// not ended some seconds after the grace period is left behind: handlers that
+// ignore the end of their context, outcomes that the database does not take.
 func (d *Dispatcher) work(ctx context.Context) error {
-	var claiming, working, settling, parking sync.WaitGroup
-	parking.Go(d.settleParked)
+	var claiming, settling, parking sync.WaitGroup
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
 
+	parking.Go(d.settleParked)
 	for range settlers {
 		settling.Go(d.settle)
 	}
@@ -207,36 +216,38 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	for _, q := range d.queues {
 		claiming.Go(func() { q.claimUntil(ctx) })
 		for range q.concurrency {
-			working.Go(q.work)
+			d.working.Go(q.work)
 		}
 	}
 
 	<-ctx.Done()
 	// From here on the grace period runs, for the handlers and for storing what
 	// they did.
-	abandoned := make(chan struct{})
-	grace := time.AfterFunc(max(d.config.GracePeriod, 0), d.cutOff)
-	defer grace.Stop()
-	last := time.AfterFunc(max(d.config.GracePeriod, 0)+abandonAfter, func() { close(abandoned) })
-	defer last.Stop()
-	claiming.Wait()
-	for _, q := range d.queues {
-		q.giveBackBuffered()
-		close(q.buffer)
-	}
+	grace := max(d.config.GracePeriod, 0)
+	defer time.AfterFunc(grace, d.cutOff).Stop()
+	abandoned := time.NewTimer(grace + abandonAfter)
+	defer abandoned.Stop()
 	finished := make(chan struct{})
-	go func() { working.Wait(); close(finished) }()
+	go func() {
+		defer close(finished)
+		claiming.Wait()
+		for _, q := range d.queues {
+			q.giveBackBuffered()
+			close(q.buffer)
+		}
+		d.working.Wait()
+		endAfterJobs()
+		close(d.settled)
+		settling.Wait()
+		close(d.parked)
+		parking.Wait()
+	}()
 	select {
 	case <-finished:
-	case <-abandoned:
-		return fmt.Errorf("dispatcher: %d handlers did not return %s after they were cut off; their leases lapse", d.leases.count(), abandonAfter)
+		return nil
+	case <-abandoned.C:
+		return fmt.Errorf("dispatcher: %d jobs were not settled %s after the grace period; their leases lapse", d.leases.count(), abandonAfter)
 	}
-	endAfterJobs()
-	close(d.settled)
-	settling.Wait()
-	close(d.parked)
-	parking.Wait()
-	return nil
 }
 
 // cutOff ends the grace period: handlers that still run are told to stop.

@@ -2,7 +2,6 @@ package dispatcher
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -117,7 +116,7 @@ func (l *leases) due(now time.Time) []*attempt {
 	var due []*attempt
 	third := l.trust - l.config.LeaseTTL/3
 	for a := range l.held {
-		if a.leaseUntil.Sub(now) <= third && !errors.Is(a.ended, outbox.ErrLeaseLost) {
+		if a.needsExtension(now, third) {
 			due = append(due, a)
 		}
 	}
@@ -146,11 +145,12 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 	}
 	sent := time.Now()
 	bound, cancel := context.WithTimeout(ctx, min(statementTimeout, l.config.LeaseTTL/5)) // several tries before the lease lapses
-	rows, err := l.db.ExtendLeases(bound, params)
+	rows, err := l.extendDB.ExtendLeases(bound, params)
 	cancel()
 	if err != nil {
 		return fmt.Errorf("extend %d leases: %w", len(batch), err)
 	}
+	l.health.set(nil)
 	kept := make(map[leaseKey]bool, len(rows)) // false: lost
 	for _, row := range rows {
 		kept[leaseKey{row.ID, row.Epoch}] = !row.Lost
@@ -161,11 +161,14 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 		ours, listed := kept[leaseKey{pgID(a.job.ID), a.job.Epoch}]
 		switch {
 		case !listed:
-			if sent.After(a.leaseUntil) {
+			if a.extended(sent, sent.Add(l.trust)) {
 				late++
 			}
-			a.leaseUntil = sent.Add(l.trust)
-		case !ours:
+		case ours:
+			// Locked, by the handler's own transaction most likely: while it is, nobody
+			// can take the job. Look again with the next tick.
+			a.extended(sent, sent.Add(l.config.LeaseTTL/3))
+		default:
 			a.end(outbox.ErrLeaseLost)
 		}
 	}
@@ -181,7 +184,7 @@ func (l *leases) dropLapsed(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for a := range l.held {
-		if now.After(a.leaseUntil) {
+		if a.lapsed(now) {
 			a.end(outbox.ErrLeaseLost)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 // Causes with which a handler's context ends, besides [outbox.ErrLeaseLost].
 var (
-	ErrTimeout  = errors.New("job timeout")
+	ErrTimeout  = fmt.Errorf("job timeout: %w", context.DeadlineExceeded)
 	ErrShutdown = errors.New("shutting down: the grace period is over")
 )
 
@@ -95,6 +95,10 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 		// The handler says that its own transaction finished the job. If it did, this
 		// finds no row; if it rolled back, the attempt has failed.
 		return failure(job, 0, &codedError{"complete_not_committed", errors.New("job.Complete was called, but its transaction did not commit")})
+	case err == nil && len(job.Result) > outbox.MaxPayloadBytes:
+		o := failure(job, 0, &codedError{"result_too_large", fmt.Errorf("the result is %d bytes, want at most %d", len(job.Result), outbox.MaxPayloadBytes)})
+		o.status, o.keepDue = outbox.Failed, true
+		return o
 	case err == nil:
 		return outcome{status: outbox.Succeeded}
 	case errors.Is(cause, ErrShutdown), errors.Is(cause, outbox.ErrLeaseLost):

@@ -14,7 +14,8 @@ const (
 	defaultConcurrency = 64
 	maxBatch           = 1000                   // jobs a claim
 	maxPrefetch        = 3000                   // jobs claimed beyond what can run at once
-	maxPrefetchBytes   = 32 << 20               // of their payloads
+	maxClaimBytes      = 32 << 20               // of a claim's payloads, as far as the last ones tell
+	firstBatch         = 16                     // jobs of the first claim: their size is not known
 	prefetchTime       = 40 * time.Millisecond  // how long a job should wait in the buffer at most
 	staleAfter         = 2 * time.Second        // a job that waited longer in the buffer goes back
 	surveyInterval     = 100 * time.Millisecond // between looks for other priorities while busy
@@ -34,6 +35,9 @@ type queue struct {
 	inHand   atomic.Int64 // claimed and not finished
 	meanWork atomic.Int64 // nanoseconds of a handler's run, moving average
 	meanSize atomic.Int64 // bytes of a payload, moving average
+	claimed  int          // by the last drain; the claim loop's own
+	vain     int          // wake-ups in a row that found nothing; the claim loop's own
+	limit    int          // jobs that the next claim may ask for; the claim loop's own
 	hungry   atomic.Bool  // the claim loop waits for room
 }
 
@@ -47,6 +51,7 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 		concurrency: config.Concurrency,
 		buffer:      make(chan *attempt, config.Concurrency+maxPrefetch),
 		wake:        make(chan struct{}, 1),
+		limit:       firstBatch,
 	}
 }
 
@@ -66,18 +71,20 @@ func (q *queue) prefetch() int {
 	if mean == 0 {
 		return 0
 	}
-	fits := maxPrefetchBytes / max(q.meanSize.Load(), 1)
-	return int(min(int64(q.concurrency)*int64(prefetchTime)/mean, maxPrefetch, fits))
+	return int(min(int64(q.concurrency)*int64(prefetchTime)/mean, maxPrefetch, q.fits()))
 }
+
+// fits is how many jobs of the usual size are not too much at a time.
+func (q *queue) fits() int64 { return max(maxClaimBytes/max(q.meanSize.Load(), 1), 1) }
 
 // room is how many jobs to claim now: 0 until a batch is worth a round trip.
 func (q *queue) room() int {
 	prefetch := q.prefetch()
 	room := q.concurrency + prefetch - int(q.inHand.Load())
-	if room < max(1, min(prefetch/2, maxBatch)) {
+	if room < max(1, min(prefetch/2, maxBatch)) { // with no prefetch, one slot is worth it
 		return 0
 	}
-	return min(room, maxBatch)
+	return min(room, maxBatch, int(q.fits()))
 }
 
 // claimUntil claims until ctx ends. It is the only goroutine that claims for this
@@ -96,9 +103,13 @@ func (q *queue) claimUntil(ctx context.Context) {
 			q.giveBackStale(now)
 			continue
 		case <-q.wake:
+			if !q.pace(ctx) {
+				return
+			}
 		case <-wait.C:
 			q.metrics.polls.Inc()
 		}
+		q.claimed = 0
 		next, err := q.drain(ctx)
 		for err != nil && ctx.Err() == nil {
 			q.noteError(err)
@@ -106,14 +117,37 @@ func (q *queue) claimUntil(ctx context.Context) {
 			if retry.Wait(ctx) != nil {
 				return
 			}
-			if err = q.returnOrphans(ctx); err == nil {
-				next, err = q.drain(ctx)
-			}
+			q.returnOrphans(ctx)
+			next, err = q.drain(ctx)
 		}
 		retry.Reset()
 		wait.Reset(next)
 	}
 }
+
+// pace slows down a claim loop that is woken again and again for nothing: anybody
+// who can connect may send notifications. The first wake-up after a quiet or a
+// useful one is answered at once.
+func (q *queue) pace(ctx context.Context) bool {
+	if q.claimed > 0 {
+		q.vain = 0
+		return true
+	}
+	if q.vain++; q.vain <= freeWakes || time.Since(q.scan.surveyed) > maxPace {
+		return true
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(min(time.Millisecond<<min(q.vain-freeWakes, 10), maxPace)):
+		return true
+	}
+}
+
+const (
+	freeWakes = 3
+	maxPace   = 20 * time.Millisecond
+)
 
 // drain claims until nothing due is left or there is no room, and returns how
 // long to sleep unless something wakes the queue.
@@ -133,14 +167,19 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 			}
 			q.hungry.Store(false)
 		}
+		room = min(room, q.limit)
 		n, err := q.claim(ctx, room)
 		if err != nil {
+			q.limit = max(q.limit/2, 1) // it may have been too much for its deadline
 			return 0, err
 		}
+		q.limit = min(2*q.limit, maxBatch)
+		q.claimed += n
 		if n == room && !q.scan.surveyDue() {
 			continue
 		}
 		if n > 0 {
+			rounds = 0
 			runtime.Gosched() // handlers first: the next statement would keep this thread for its 50 µs
 		}
 		if n < room && len(q.wake) > 0 && !q.scan.surveyDue() {
@@ -196,6 +235,7 @@ func (q *queue) giveBackStale(now time.Time) {
 			}
 			q.inHand.Add(-1)
 			q.returnUnstarted(a)
+			q.meanWork.Store(int64(staleAfter)) // fetch no further ahead until jobs are short again
 		default:
 			return
 		}

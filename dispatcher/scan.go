@@ -28,6 +28,7 @@ type scan struct {
 	levels   []level // the priorities known to be in use, highest first
 	paid     [near]time.Time
 	nearCost time.Duration // of a near claim, for each job; moving average
+	last     depth         // of the last claim
 	surveyed time.Time
 	since    pgtype.Timestamptz // the database's time of that survey; NULL before the first
 }
@@ -100,13 +101,15 @@ func (s *scan) charge(d depth, started, now time.Time) {
 // Candidates must be in claim order: highest priority first, then by position.
 func (s *scan) note(d depth, started, now time.Time, claimed []*attempt) {
 	took := now.Sub(started)
-	if d == near {
-		perJob := took / time.Duration(max(len(claimed), 1))
+	s.last = d
+	if d == near && len(claimed) >= 100 { // fewer tell the cost of a round trip, not of a job
+		perJob := took / time.Duration(len(claimed))
 		if s.nearCost == 0 {
 			s.nearCost = perJob
 		}
 		s.nearCost += (perJob - s.nearCost) / 8
-	} else if excess := took - s.nearCost*time.Duration(len(claimed)); excess > freeExcess {
+	}
+	if excess := took - s.nearCost*time.Duration(len(claimed)); d < near && excess > freeExcess {
 		s.paid[d] = now.Add(budget * excess)
 	}
 	for _, a := range claimed {
@@ -125,10 +128,10 @@ func before(at time.Time, id [16]byte, otherAt time.Time, otherID [16]byte) bool
 	return bytes.Compare(id[:], otherID[:]) < 0
 }
 
-// wideAfter is how long until a wider scan than the last one is affordable; 0 if
-// the last one was full.
-func (s *scan) wideAfter(now time.Time) time.Duration {
-	return max(s.paid[full].Sub(now), 0)
+// wideAfter is how long until a full scan is affordable; ok is false if the last
+// one was full.
+func (s *scan) wideAfter(now time.Time) (wait time.Duration, ok bool) {
+	return max(s.paid[full].Sub(now), 0), s.last != full
 }
 
 // level returns the level of a priority, made if it is new. When there are too

@@ -199,7 +199,7 @@ func TestScanDepthBudget(t *testing.T) {
 			if next := s.depth(now); next == full {
 				t.Fatal("an expensive full scan is followed by another")
 			}
-			wide := s.wideAfter(now)
+			wide, _ := s.wideAfter(now)
 			if wide < 8*cost[full] || wide > 9*cost[full] {
 				t.Fatalf("the next full scan is in %s, want about nine times %s", wide, cost[full])
 			}
@@ -225,7 +225,7 @@ func TestScanDepthBudget(t *testing.T) {
 	if got := s.depth(now); got != full {
 		t.Errorf("depth after the snapshot was released = %d, want full", got)
 	}
-	if wide := s.wideAfter(now); wide != 0 {
+	if wide, _ := s.wideAfter(now); wide != 0 {
 		t.Errorf("the next full scan is in %s, want at once", wide)
 	}
 }

@@ -15,12 +15,12 @@ import (
 // must not stop a queue or let leases lapse.
 const statementTimeout = 5 * time.Second
 
-// openControlPool opens the dispatcher's own connections, with the settings of
-// the user's pool: one for each queue's claims, the settlers, and the leases.
-func openControlPool(ctx context.Context, user *pgxpool.Pool, queues int) (*pgxpool.Pool, error) {
+// openControlPool opens connections of the dispatcher's own, with the settings of
+// the user's pool.
+func openControlPool(ctx context.Context, user *pgxpool.Pool, conns int) (*pgxpool.Pool, error) {
 	config := user.Config()
-	config.MinConns = 0
-	config.MaxConns = int32(settlers + 1 + min(queues, 8))
+	config.MinConns, config.MinIdleConns = 0, 0
+	config.MaxConns = int32(conns)
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = statementTimeout
 	}
@@ -72,6 +72,7 @@ func prepareSession(ctx context.Context, conn *pgx.Conn) error {
 		SET plan_cache_mode = force_generic_plan;
 		SET statement_timeout = '10s';
 		SET lock_timeout = '2s';
+		SET default_transaction_isolation = 'read committed';
 		SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`)
 	if err != nil {
 		return fmt.Errorf("prepare the session: %w", err)
@@ -104,11 +105,41 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // noteError remembers what the database answered, for Ready, and leaves a server
 // that turned read-only: its connections are closed, and the next ones go to
-// whatever the connection string resolves to then.
+// whatever the connection string resolves to then. When a connection broke, the
+// others to the same server are as good as broken.
 func (d *Dispatcher) noteError(err error) {
+	state := sqlstate(err)
 	d.health.set(err)
-	if sqlstate(err) == sqlstateReadOnly {
+	if state == "" || state == sqlstateReadOnly {
 		d.pool.Reset()
+	}
+	if state == sqlstateReadOnly {
 		d.user.Reset()
 	}
+}
+
+// refusesTheRow reports whether a statement failed because of some of its rows,
+// so that others may go through: everything but trouble with the connection (08),
+// a transaction that may be repeated (40), the schema or our rights (3F, 42), the
+// server's resources (53), its being stopped (57) or broken (58, XX), and a server
+// that is read-only.
+func refusesTheRow(state string) bool {
+	if len(state) != 5 || state == sqlstateReadOnly {
+		return false
+	}
+	switch state[:2] {
+	case "08", "3F", "40", "42", "53", "57", "58", "XX":
+		return isLockedOut(state)
+	}
+	return true
+}
+
+// isLockedOut reports whether a statement waited for a row for too long: a lock
+// timeout, a statement timeout, a deadlock.
+func isLockedOut(state string) bool { return state == "55P03" || state == "57014" || state == "40P01" }
+
+// isUnacceptable reports whether what was to be stored can never be: bad data
+// (22), a constraint (23), a limit of the server (54).
+func isUnacceptable(state string) bool {
+	return len(state) == 5 && (state[:2] == "22" || state[:2] == "23" || state[:2] == "54")
 }

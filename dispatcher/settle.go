@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -16,6 +17,7 @@ import (
 const (
 	settlers    = 2 // one gathers while the other waits for the database
 	settleBatch = 1000
+	settleBytes = 16 << 20 // of payloads and results, so that the statement fits into its time
 	settleDelay = 2 * time.Millisecond
 	// While a batch is under way, the next one goes on growing for this long: a
 	// large batch costs the server a fifth less a job than a small one.
@@ -48,15 +50,16 @@ func (d *Dispatcher) gather(timer *time.Timer) []*attempt {
 		return nil
 	}
 	batch := append(make([]*attempt, 0, settleBatch), first)
-	started := time.Now()
+	started, size := time.Now(), first.size()
 	timer.Reset(settleDelay)
-	for len(batch) < settleBatch {
+	for len(batch) < settleBatch && size < settleBytes {
 		select {
 		case a, open := <-d.settled:
 			if !open {
 				return batch
 			}
 			batch = append(batch, a)
+			size += a.size()
 		case <-timer.C:
 			if d.settling.Load() == 0 || time.Since(started) >= settlePatience {
 				return batch
@@ -83,7 +86,7 @@ func (d *Dispatcher) settleBatch(batch []*attempt) {
 	}
 	d.store(succeeded, d.storeSucceeded)
 	d.store(unfinished, d.storeUnfinished)
-	if d.returned.Swap(false) { // other processes have workers for them
+	if slices.ContainsFunc(unfinished, func(a *attempt) bool { return a.unused }) { // other processes have workers for them
 		ctx, cancel := bounded(context.Background())
 		defer cancel()
 		_ = d.db.WakeDispatchers(ctx) // a hint: the poll covers a lost one
@@ -93,8 +96,9 @@ func (d *Dispatcher) settleBatch(batch []*attempt) {
 type storeFunc func(context.Context, []*attempt) ([]pgtype.UUID, error)
 
 // store retries until the statement goes through or the process is told to stop
-// waiting. A batch that fails for a reason of its own is taken apart, so that one
-// job (a row that somebody keeps locked) cannot hold up the others.
+// waiting. What the database refuses because of a row is taken apart, so that one
+// job cannot hold up the others; what does not go through for another reason (no
+// answer in time, a message too large) is tried in halves.
 func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 	var retry backoff.Backoff
 	for tries := 1; len(batch) > 0; tries++ {
@@ -107,17 +111,24 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 			d.leases.remove(batch)
 			return
 		}
-		d.noteError(err)
+		if !refusesTheRow(sqlstate(err)) { // that would be the row's fault, not the database's
+			d.noteError(err)
+		}
 		d.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
-		if isNoPartition(err) {
+		switch {
+		case isNoPartition(err):
 			d.ensureHistory()
-		} else if len(batch) > 1 && sqlstate(err) != "" && sqlstate(err) != sqlstateReadOnly {
+		case refusesTheRow(sqlstate(err)) && len(batch) == 1:
+			d.storeRefused(batch[0], err)
+			return
+		case refusesTheRow(sqlstate(err)):
 			for i := range batch {
 				d.store(batch[i:i+1], statement)
 			}
 			return
-		} else if sqlstate(err) != "" && sqlstate(err) != sqlstateReadOnly {
-			d.parked <- batch[0] // still held: its lease goes on
+		case tries > 1 && len(batch) > 1:
+			d.store(batch[:len(batch)/2], statement)
+			d.store(batch[len(batch)/2:], statement)
 			return
 		}
 		if d.cut.Load() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
@@ -127,6 +138,21 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 		}
 		_ = retry.Wait(context.Background())
 	}
+}
+
+// storeRefused deals with one outcome that the database refuses. A row that is
+// locked will be free some day, and what a trigger refuses it may take tomorrow. A
+// success that can never be stored as it is becomes failed, without its result:
+// the job waits for a person.
+func (d *Dispatcher) storeRefused(a *attempt, err error) {
+	if a.outcome.status != outbox.Succeeded || !isUnacceptable(sqlstate(err)) {
+		d.parked <- a // still held: its lease goes on
+		return
+	}
+	a.err = Discard(&codedError{"result_not_stored", err})
+	a.job.Result = nil
+	a.outcome = decide(a.job, a.route.config.Retry, a.err, nil)
+	d.store([]*attempt{a}, d.storeUnfinished)
 }
 
 // ensureHistory makes the partition of today: no reaper did in time.
@@ -176,7 +202,7 @@ func (d *Dispatcher) storeUnfinished(ctx context.Context, batch []*attempt) ([]p
 // returnUnstarted gives back a job that was claimed and not started.
 func (d *Dispatcher) returnUnstarted(a *attempt) {
 	a.outcome = outcome{status: outbox.Pending, keepDue: true}
-	d.returned.Store(true)
+	a.unused = true
 	d.settled <- a
 }
 
@@ -238,7 +264,9 @@ func (d *Dispatcher) storeParked(a *attempt) bool {
 	defer cancel()
 	stored, err := statement(ctx, []*attempt{a})
 	if err != nil {
-		d.noteError(err)
+		if !refusesTheRow(sqlstate(err)) {
+			d.noteError(err)
+		}
 		return false
 	}
 	d.health.set(nil)

@@ -94,14 +94,23 @@ LIMIT 1000;
 
 -- name: ReturnOrphans :execrows
 -- ReturnOrphans gives back the jobs of a queue that @worker holds without knowing
--- it: their claim was cut off after it had committed. No attempt is spent.
+-- it: their claim was cut off after it had committed. No attempt is spent. Leases
+-- that have lapsed are the reaper's.
+WITH orphans AS MATERIALIZED (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.status = 'running'
+      AND jobs.lease_expires_at > statement_timestamp()
+      AND jobs.queue = @queue
+      AND jobs.lease_owner = @worker::text
+      AND jobs.id <> ALL (@held::uuid[])
+    FOR UPDATE SKIP LOCKED
+)
 UPDATE outbox.jobs
 SET status           = 'pending',
-    epoch            = epoch + 1,
-    attempt          = attempt - 1,
+    epoch            = jobs.epoch + 1,
+    attempt          = jobs.attempt - 1,
     lease_owner      = NULL,
     lease_expires_at = NULL
-WHERE status = 'running'
-  AND queue = @queue
-  AND lease_owner = @worker::text
-  AND id <> ALL (@held::uuid[]);
+FROM orphans
+WHERE jobs.id = orphans.id;

@@ -1,11 +1,12 @@
 -- name: EnqueueJob :exec
 -- EnqueueJob stores one job and, if asked, wakes the dispatchers when the
--- caller's transaction commits: one statement, one round trip.
+-- caller's transaction commits: one statement, one round trip. Headers go as text:
+-- bytes are bytea to pgx in the modes that do not ask the server for types.
 WITH stored AS (
     INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
     VALUES (@id, @tenant_id, @queue, @kind, @priority, @max_attempts,
             coalesce(sqlc.narg('run_at')::timestamptz, statement_timestamp() + sqlc.narg('delay')::interval, statement_timestamp()),
-            sqlc.narg('timeout'), sqlc.narg('key'), @payload, @content_type, sqlc.narg('headers'))
+            sqlc.narg('timeout'), sqlc.narg('key'), @payload, @content_type, sqlc.narg('headers')::text::jsonb)
     RETURNING id
 )
 SELECT CASE WHEN @notify::boolean THEN pg_notify('outbox_jobs', '') END
@@ -24,7 +25,7 @@ WITH first AS (
     INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
     SELECT first.job_id, @tenant_id::uuid, @queue::text, @kind::text, @priority::smallint, @max_attempts::integer,
            coalesce(sqlc.narg('run_at')::timestamptz, statement_timestamp() + sqlc.narg('delay')::interval, statement_timestamp()),
-           sqlc.narg('timeout')::interval, sqlc.narg('job_key')::text, @payload::bytea, @content_type::text, sqlc.narg('headers')::jsonb
+           sqlc.narg('timeout')::interval, sqlc.narg('job_key')::text, @payload::bytea, @content_type::text, sqlc.narg('headers')::text::jsonb
     FROM first
     RETURNING id
 )
@@ -59,7 +60,7 @@ WITH input AS MATERIALIZED (
            nullif(unnest(@keys::text[]), '')   AS key,
            unnest(@payloads::bytea[])          AS payload,
            unnest(@content_types::text[])      AS content_type,
-           unnest(@headers::jsonb[])           AS headers,
+           nullif(unnest(@headers::text[]), '')::jsonb AS headers,
            nullif(unnest(@idempotency_keys::text[]), '') AS idempotency_key
 ), first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)

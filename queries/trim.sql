@@ -129,7 +129,8 @@ FROM old;
 -- name: TerminateWedgedListeners :many
 -- TerminateWedgedListeners ends our own listeners that have stopped reading:
 -- those that have been delivering notifications for longer than @wedged, and
--- those of @suspects that still wait for their client. It returns every listener
+-- those of @suspects that still wait for their client. Ours are those that said
+-- LISTEN to one of our channels last. It returns every listener
 -- that waits for its client now. One that waits inside of a transaction holds a
 -- snapshot, which keeps vacuum from removing anything in the whole database.
 SELECT activity.pid::integer AS pid,
@@ -143,6 +144,7 @@ LEFT JOIN (SELECT unnest(@suspects::integer[]) AS pid, unnest(@suspect_starts::t
 WHERE activity.usename = current_user
   AND activity.datname = current_database()
   AND activity.application_name LIKE '%-listener'
+  AND activity.query ILIKE 'listen "outbox\_%'
   AND activity.wait_event = 'ClientWrite'
   AND activity.pid <> pg_backend_pid()
 LIMIT 1000;

@@ -137,16 +137,24 @@ func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJo
 }
 
 const ReturnOrphans = `-- name: ReturnOrphans :execrows
+WITH orphans AS MATERIALIZED (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.status = 'running'
+      AND jobs.lease_expires_at > statement_timestamp()
+      AND jobs.queue = $1
+      AND jobs.lease_owner = $2::text
+      AND jobs.id <> ALL ($3::uuid[])
+    FOR UPDATE SKIP LOCKED
+)
 UPDATE outbox.jobs
 SET status           = 'pending',
-    epoch            = epoch + 1,
-    attempt          = attempt - 1,
+    epoch            = jobs.epoch + 1,
+    attempt          = jobs.attempt - 1,
     lease_owner      = NULL,
     lease_expires_at = NULL
-WHERE status = 'running'
-  AND queue = $1
-  AND lease_owner = $2::text
-  AND id <> ALL ($3::uuid[])
+FROM orphans
+WHERE jobs.id = orphans.id
 `
 
 type ReturnOrphansParams struct {
@@ -156,7 +164,8 @@ type ReturnOrphansParams struct {
 }
 
 // ReturnOrphans gives back the jobs of a queue that @worker holds without knowing
-// it: their claim was cut off after it had committed. No attempt is spent.
+// it: their claim was cut off after it had committed. No attempt is spent. Leases
+// that have lapsed are the reaper's.
 func (q *Queries) ReturnOrphans(ctx context.Context, arg ReturnOrphansParams) (int64, error) {
 	result, err := q.db.Exec(ctx, ReturnOrphans, arg.Queue, arg.Worker, arg.Held)
 	if err != nil {

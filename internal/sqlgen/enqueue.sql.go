@@ -16,7 +16,7 @@ WITH stored AS (
     INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
     VALUES ($2, $3, $4, $5, $6, $7,
             coalesce($8::timestamptz, statement_timestamp() + $9::interval, statement_timestamp()),
-            $10, $11, $12, $13, $14)
+            $10, $11, $12, $13, $14::text::jsonb)
     RETURNING id
 )
 SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
@@ -37,11 +37,12 @@ type EnqueueJobParams struct {
 	Key         *string
 	Payload     []byte
 	ContentType string
-	Headers     []byte
+	Headers     *string
 }
 
 // EnqueueJob stores one job and, if asked, wakes the dispatchers when the
-// caller's transaction commits: one statement, one round trip.
+// caller's transaction commits: one statement, one round trip. Headers go as text:
+// bytes are bytea to pgx in the modes that do not ask the server for types.
 func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 	_, err := q.db.Exec(ctx, EnqueueJob,
 		arg.Notify,
@@ -72,7 +73,7 @@ WITH first AS (
     INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
     SELECT first.job_id, $2::uuid, $6::text, $3::text, $7::smallint, $8::integer,
            coalesce($9::timestamptz, statement_timestamp() + $10::interval, statement_timestamp()),
-           $11::interval, $12::text, $13::bytea, $14::text, $15::jsonb
+           $11::interval, $12::text, $13::bytea, $14::text, $15::text::jsonb
     FROM first
     RETURNING id
 )
@@ -96,7 +97,7 @@ type EnqueueJobOnceParams struct {
 	JobKey         *string
 	Payload        []byte
 	ContentType    string
-	Headers        []byte
+	Headers        *string
 }
 
 type EnqueueJobOnceRow struct {
@@ -157,7 +158,7 @@ WITH input AS MATERIALIZED (
            nullif(unnest($10::text[]), '')   AS key,
            unnest($11::bytea[])          AS payload,
            unnest($12::text[])      AS content_type,
-           unnest($13::jsonb[])           AS headers,
+           nullif(unnest($13::text[]), '')::jsonb AS headers,
            nullif(unnest($14::text[]), '') AS idempotency_key
 ), first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
@@ -190,7 +191,7 @@ type EnqueueJobsParams struct {
 	Keys            []string
 	Payloads        [][]byte
 	ContentTypes    []string
-	Headers         [][]byte
+	Headers         []string
 	IdempotencyKeys []string
 }
 

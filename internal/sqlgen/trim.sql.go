@@ -90,6 +90,7 @@ LEFT JOIN (SELECT unnest($2::integer[]) AS pid, unnest($3::timestamptz[]) AS bac
 WHERE activity.usename = current_user
   AND activity.datname = current_database()
   AND activity.application_name LIKE '%-listener'
+  AND activity.query ILIKE 'listen "outbox\_%'
   AND activity.wait_event = 'ClientWrite'
   AND activity.pid <> pg_backend_pid()
 LIMIT 1000
@@ -110,7 +111,8 @@ type TerminateWedgedListenersRow struct {
 
 // TerminateWedgedListeners ends our own listeners that have stopped reading:
 // those that have been delivering notifications for longer than @wedged, and
-// those of @suspects that still wait for their client. It returns every listener
+// those of @suspects that still wait for their client. Ours are those that said
+// LISTEN to one of our channels last. It returns every listener
 // that waits for its client now. One that waits inside of a transaction holds a
 // snapshot, which keeps vacuum from removing anything in the whole database.
 func (q *Queries) TerminateWedgedListeners(ctx context.Context, arg TerminateWedgedListenersParams) ([]TerminateWedgedListenersRow, error) {
