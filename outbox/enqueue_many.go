@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -20,16 +21,17 @@ type Request struct {
 }
 
 const (
-	copyFrom  = 32   // from this many jobs on, COPY beats one INSERT
-	chunkSize = 5000 // jobs per INSERT, so that no message grows without bound
+	copyFrom   = 32       // from this many jobs on, COPY beats one INSERT
+	chunkSize  = 5000     // jobs per INSERT, and
+	chunkBytes = 16 << 20 // of payloads and headers, so that no message grows without bound
 )
 
 // EnqueueMany stores any number of jobs, all or none, and returns their ids in the
 // order of the requests. Every request is validated before anything is sent; the
 // error names the first bad one by its index. It costs one round trip (COPY) when
 // db is of pgx, no request has a Delay or an IdempotencyKey and all or none have
-// a RunAt, else one for every 5 000 jobs. Jobs whose idempotency key was used before are left out and
-// answer with the first job's id.
+// a RunAt, else one for every 5 000 jobs or 16 MiB. Jobs whose idempotency key was
+// used before are left out and answer with the first job's id.
 //
 // Given a transaction of pgx, it runs in a savepoint: after an error the
 // transaction is still usable.
@@ -151,11 +153,19 @@ var copyColumns = []copyColumn{
 	{"timeout", func(r *row) any { return r.Timeout }, func(r *row) bool { return !r.Timeout.Valid }},
 	{"key", func(r *row) any { return r.Key }, func(r *row) bool { return r.Key == nil }},
 	{"content_type", func(r *row) any { return r.ContentType }, func(r *row) bool { return r.ContentType == contentJSON }},
-	{"headers", func(r *row) any { return r.Headers }, func(r *row) bool { return r.Headers == nil }},
+	{"headers", headersOf, func(r *row) bool { return r.Headers == nil }},
+}
+
+// headersOf is a string and no pointer to one: pgx would quote that as a JSON string.
+func headersOf(r *row) any {
+	if r.Headers == nil {
+		return nil
+	}
+	return *r.Headers
 }
 
 func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID) error {
-	for chunk := range slices.Chunk(insertOrder(requests, rows), chunkSize) {
+	for chunk := range chunks(rows, insertOrder(requests, rows)) {
 		if err := q.EnqueueJobs(ctx, arrays(requests, rows, chunk)); err != nil {
 			return err
 		}
@@ -172,7 +182,7 @@ func insertOrder(requests []Request, rows []row) []int {
 	for i := range order {
 		order[i] = i
 	}
-	if len(rows) > chunkSize {
+	if len(rows) > chunkSize || size(rows) > chunkBytes {
 		slices.SortStableFunc(order, func(a, b int) int {
 			keyA, keyB := requests[a].Options.IdempotencyKey, requests[b].Options.IdempotencyKey
 			if keyA == "" || keyB == "" {
@@ -187,14 +197,44 @@ func insertOrder(requests []Request, rows []row) []int {
 	return order
 }
 
+// chunks divides the rows, in this order, into statements.
+func chunks(rows []row, order []int) iter.Seq[[]int] {
+	return func(yield func([]int) bool) {
+		for len(order) > 0 {
+			n, total := 1, size(rows[order[0]:][:1])
+			for ; n < min(len(order), chunkSize); n++ {
+				if total += size(rows[order[n]:][:1]); total > chunkBytes {
+					break
+				}
+			}
+			if !yield(order[:n]) {
+				return
+			}
+			order = order[n:]
+		}
+	}
+}
+
+// size is the bytes of what may be large in the rows.
+func size(rows []row) (n int) {
+	for i := range rows {
+		n += len(rows[i].Payload) + len(textOf(rows[i].Headers))
+	}
+	return n
+}
+
+// textOf is "" for NULL.
+func textOf(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
 func arrays(requests []Request, rows []row, chunk []int) sqlgen.EnqueueJobsParams {
 	var p sqlgen.EnqueueJobsParams
 	for _, i := range chunk {
 		r := &rows[i]
-		key := ""
-		if r.Key != nil {
-			key = *r.Key
-		}
 		p.Ids = append(p.Ids, r.ID)
 		p.TenantIds = append(p.TenantIds, r.TenantID)
 		p.Queues = append(p.Queues, r.Queue)
@@ -204,10 +244,10 @@ func arrays(requests []Request, rows []row, chunk []int) sqlgen.EnqueueJobsParam
 		p.RunAts = append(p.RunAts, r.RunAt)
 		p.Delays = append(p.Delays, r.Delay)
 		p.Timeouts = append(p.Timeouts, r.Timeout)
-		p.Keys = append(p.Keys, key)
+		p.Keys = append(p.Keys, textOf(r.Key))
 		p.Payloads = append(p.Payloads, r.Payload)
 		p.ContentTypes = append(p.ContentTypes, r.ContentType)
-		p.Headers = append(p.Headers, r.Headers)
+		p.Headers = append(p.Headers, textOf(r.Headers))
 		p.IdempotencyKeys = append(p.IdempotencyKeys, requests[i].Options.IdempotencyKey)
 	}
 	return p

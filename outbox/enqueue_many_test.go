@@ -1,7 +1,9 @@
 package outbox
 
 import (
+	"bytes"
 	"context"
+	"crypto/md5"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
@@ -368,6 +371,80 @@ func TestTheFirstOfARepeatedKeyCountsAcrossChunks(t *testing.T) {
 	for i, payload := range payloads(t, db, ids) {
 		if want := fmt.Sprintf(`{"name":"%d"}`, i%chunkSize); payload != want {
 			t.Fatalf("request %d answers with %s, want %s", i, payload, want)
+		}
+	}
+}
+
+func TestChunksAreBoundedByCountAndBytes(t *testing.T) {
+	t.Parallel()
+	large, headers := make([]byte, MaxPayloadBytes), strings.Repeat(" ", MaxHeadersBytes)
+	for name, c := range map[string]struct {
+		n    int
+		row  row
+		want []int
+	}{
+		"none":           {0, row{}, nil},
+		"small":          {2*chunkSize + 1, row{}, []int{chunkSize, chunkSize, 1}},
+		"large":          {9, row{Payload: large}, []int{4, 4, 1}},
+		"large headers":  {257, row{Headers: &headers}, []int{256, 1}},
+		"beyond a chunk": {2, row{Payload: make([]byte, chunkBytes+1)}, []int{1, 1}},
+	} {
+		rows, order := make([]row, c.n), make([]int, c.n)
+		for i := range rows {
+			rows[i], order[i] = c.row, c.n-1-i
+		}
+		var got []int
+		for chunk := range chunks(rows, order) {
+			got = append(got, len(chunk))
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: sizes of chunks (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestKeysAreInOrderAcrossChunksOfFewJobs(t *testing.T) {
+	t.Parallel()
+	requests, rows := make([]Request, 6), make([]row, 6)
+	for i := range rows {
+		requests[i].Options.IdempotencyKey = fmt.Sprint(9 - i)
+		rows[i].Payload = make([]byte, MaxPayloadBytes)
+	}
+	if diff := cmp.Diff([]int{5, 4, 3, 2, 1, 0}, insertOrder(requests, rows)); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
+// insertSpy counts the statements that store jobs.
+type insertSpy struct {
+	DB
+	inserts *int
+}
+
+func (s insertSpy) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if strings.Contains(sql, "INSERT INTO outbox.jobs") {
+		*s.inserts++
+	}
+	return s.DB.Exec(ctx, sql, args...)
+}
+
+func TestLargeJobsAreStoredByAnotherInsertEach16MiB(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	requests, inserts := make([]Request, 18), 0
+	for i := range requests {
+		requests[i].Args = Raw{KindName: "raw", Payload: bytes.Repeat([]byte{byte(i)}, 1<<20), ContentType: "application/x-protobuf"}
+		requests[i].Options.Delay = time.Hour
+	}
+	tx := begin(t, db, pgx.ReadCommitted)
+	ids, err := EnqueueMany(t.Context(), insertSpy{tx, &inserts}, requests)
+	if err != nil || inserts != 2 {
+		t.Fatalf("%d INSERTs, %v; want 2", inserts, err)
+	}
+	for i, id := range ids {
+		want := fmt.Sprintf("%x", md5.Sum(requests[i].Args.(Raw).Payload))
+		if got := ask[string](t, tx, `SELECT md5(payload) FROM outbox.jobs WHERE id = $1`, id); got != want {
+			t.Errorf("job %d has another payload", i)
 		}
 	}
 }

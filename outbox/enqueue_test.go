@@ -154,7 +154,7 @@ func TestEnqueueTakesEveryHandle(t *testing.T) {
 	}
 	defer conn.Release()
 	producer := NewProducer(db, "")
-	defer producer.Flush()
+	defer func() { _ = producer.Flush(context.Background()) }()
 	wrapped, err := producer.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,8 @@ type Claimed struct {
 	RawHeaders  []byte // JSON; see Headers
 
 	// Result is what will be stored with the job if the attempt succeeds. Handlers
-	// registered with dispatcher.HandleResult set it by returning a value.
+	// registered with dispatcher.HandleResult set it by returning a value; before
+	// Complete they set it here.
 	Result []byte
 
 	completed atomic.Bool
@@ -61,11 +62,17 @@ func (c *Claimed) Headers() map[string]string {
 // After [ErrLeaseLost] roll tx back. A handler that called Complete and could not
 // commit returns the error; it is then tried again.
 //
+// It stores c.Result, of at most [MaxResultBytes]: set it before. A handler of
+// dispatcher.HandleResult has to, too: the value that it returns comes too late.
+//
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		…
 //		return job.Complete(ctx, tx)
 //	})
 func (c *Claimed) Complete(ctx context.Context, tx DB) error {
+	if n := len(c.Result); n > MaxResultBytes {
+		return fmt.Errorf("complete job %s: %w", c.ID, invalid("Claimed.Result", "is %d bytes, want at most %d", n, MaxResultBytes))
+	}
 	ids, err := sqlgen.New(tx).SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
 		Ids: []pgtype.UUID{c.ID.pg()}, Epochs: []int64{c.Epoch}, Results: [][]byte{c.Result},
 	})

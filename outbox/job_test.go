@@ -312,3 +312,22 @@ func TestLogsLeaveThePayloadOut(t *testing.T) {
 		t.Errorf("logged %s", got)
 	}
 }
+
+func TestCompleteRefusesAResultThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	job := &Claimed{Result: make([]byte, MaxResultBytes+1)}
+	want := []InvalidError{{"Claimed.Result", "is 4194305 bytes, want at most 4194304"}}
+	if diff := cmp.Diff(want, mistakes(job.Complete(t.Context(), untouched{t: t}))); diff != "" {
+		t.Errorf("mistakes (-want +got):\n%s", diff)
+	}
+	if job.Completed() {
+		t.Error("the job counts as completed")
+	}
+
+	db := pgtest.New(t)
+	job = claim(t, db)
+	job.Result = make([]byte, MaxResultBytes)
+	if err := job.Complete(t.Context(), db); err != nil {
+		t.Errorf("the largest result: %v", err)
+	}
+}

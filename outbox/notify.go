@@ -42,8 +42,13 @@ func ParseNotifyMode(s string) (NotifyMode, error) {
 // that a wake-up is delayed.
 const coalesceWindow = 3 * time.Millisecond
 
-// notifyTimeout bounds one NOTIFY; when it is over, the poll covers.
-const notifyTimeout = 2 * time.Second
+// A NOTIFY that fails is sent again until it goes through or notifyGiveUp is over;
+// then the poll covers.
+const (
+	notifyTimeout = 2 * time.Second // of one
+	notifyPause   = 200 * time.Millisecond
+	notifyGiveUp  = 5 * time.Second
+)
 
 // coalescer turns any number of wake calls into at most one NOTIFY per window.
 // It has a leading edge, so that a lone job is picked up at once, and a trailing
@@ -51,16 +56,15 @@ const notifyTimeout = 2 * time.Second
 type coalescer struct {
 	send func(context.Context) error
 
-	mu      sync.Mutex
-	sending bool // a goroutine is sending or waiting out the window
-	again   bool // a wake came meanwhile
-	idle    *sync.Cond
+	mu       sync.Mutex
+	sending  bool          // a goroutine is sending or waiting out the window
+	wakes    uint64        // how often wake was called
+	answered uint64        // how many of these calls need no further NOTIFY
+	progress chan struct{} // closed when answered changes
 }
 
 func newCoalescer(db DB) *coalescer {
-	c := &coalescer{send: sqlgen.New(db).WakeDispatchers}
-	c.idle = sync.NewCond(&c.mu)
-	return c
+	return &coalescer{send: sqlgen.New(db).WakeDispatchers, progress: make(chan struct{})}
 }
 
 // wake returns at once. The NOTIFY that answers it starts after this call, so it
@@ -68,38 +72,64 @@ func newCoalescer(db DB) *coalescer {
 func (c *coalescer) wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sending {
-		c.again = true
-		return
+	c.wakes++
+	if !c.sending {
+		c.sending = true
+		go c.run()
 	}
-	c.sending = true
-	go c.run()
 }
 
 func (c *coalescer) run() {
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
-		_ = c.send(ctx) // a hint: the poll covers a lost one
-		cancel()
+		c.answer()
 		time.Sleep(coalesceWindow)
 
 		c.mu.Lock()
-		if !c.again {
+		if c.answered == c.wakes {
 			c.sending = false
-			c.idle.Broadcast()
 			c.mu.Unlock()
 			return
 		}
-		c.again = false
 		c.mu.Unlock()
 	}
 }
 
-// flush waits until no wake-up is outstanding.
-func (c *coalescer) flush() {
+// answer sends one NOTIFY for all calls of wake before it, and as often again as
+// it fails.
+func (c *coalescer) answer() {
+	for start := time.Now(); ; time.Sleep(notifyPause) {
+		c.mu.Lock()
+		before := c.wakes
+		c.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
+		err := c.send(ctx)
+		cancel()
+		if err == nil || time.Since(start) >= notifyGiveUp {
+			c.mu.Lock()
+			c.answered = before
+			close(c.progress)
+			c.progress = make(chan struct{})
+			c.mu.Unlock()
+			return
+		}
+	}
+}
+
+// flush waits until every wake before it has been answered, whatever comes after.
+func (c *coalescer) flush(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.sending {
-		c.idle.Wait()
+	for before := c.wakes; c.answered < before; {
+		progress := c.progress
+		c.mu.Unlock()
+		select {
+		case <-progress:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+		if ctx.Err() != nil && c.answered < before {
+			return fmt.Errorf("flush wake-ups: %w", context.Cause(ctx))
+		}
 	}
+	return nil
 }

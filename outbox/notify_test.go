@@ -80,30 +80,50 @@ func TestWakesAreCoalescedWithALeadingAndATrailingEdge(t *testing.T) {
 			},
 			[]time.Duration{0, time.Second + coalesceWindow},
 		},
-		"a send that fails is not the last": {
+		"a send that fails is repeated": {
 			func(r *recorder) {
-				r.send = func(context.Context) error { return errors.New("no connection") }
-				r.wake()
-				time.Sleep(time.Second)
+				r.send = func(context.Context) error {
+					if len(r.sent) < 3 {
+						return errors.New("no connection")
+					}
+					return nil
+				}
 				r.wake()
 			},
-			[]time.Duration{0, time.Second},
+			[]time.Duration{0, notifyPause, 2 * notifyPause},
 		},
-		"a send that hangs is given up": {
+		"a send that is repeated answers what came meanwhile": {
+			func(r *recorder) {
+				r.send = func(context.Context) error {
+					if len(r.sent) < 2 {
+						return errors.New("no connection")
+					}
+					return nil
+				}
+				r.wake()
+				time.Sleep(notifyPause / 2)
+				r.wake()
+			},
+			[]time.Duration{0, notifyPause},
+		},
+		"a send that hangs is repeated, then given up": {
 			func(r *recorder) {
 				r.send = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 				r.wake()
 				time.Sleep(time.Second)
 				r.wake()
 			},
-			[]time.Duration{0, notifyTimeout + coalesceWindow},
+			[]time.Duration{0, notifyTimeout + notifyPause, 2 * (notifyTimeout + notifyPause)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRecorder()
 				c.wake(r)
-				r.flush()
+				if err := r.flush(t.Context()); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Minute)
 				if diff := cmp.Diff(c.want, r.sent); diff != "" {
 					t.Errorf("sends started at (-want +got):\n%s", diff)
 				}
@@ -112,24 +132,95 @@ func TestWakesAreCoalescedWithALeadingAndATrailingEdge(t *testing.T) {
 	}
 }
 
+func TestASendThatKeepsFailingIsGivenUpAndTheNextIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder()
+		r.send = func(context.Context) error { return errors.New("no connection") }
+		for round := range 2 {
+			r.wake()
+			if err := r.flush(t.Context()); err != nil {
+				t.Error(err)
+			}
+			took := time.Since(r.start)
+			time.Sleep(time.Minute)
+			if want := (round + 1) * (1 + int(notifyGiveUp/notifyPause)); len(r.sent) != want {
+				t.Errorf("sent %d times, want %d", len(r.sent), want)
+			}
+			if want := notifyGiveUp + time.Duration(round)*(notifyGiveUp+time.Minute); took != want {
+				t.Errorf("flushed after %s, want %s", took, want)
+			}
+		}
+	})
+}
+
 func TestFlushWaitsForWhatIsBeingSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder()
-		r.flush() // nothing to wait for
+		flush := func() {
+			if err := r.flush(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		flush() // nothing to wait for
 		if took := time.Since(r.start); took != 0 {
 			t.Errorf("an idle flush took %s", took)
 		}
 		r.send = func(context.Context) error { time.Sleep(time.Second); return nil }
 		r.wake()
+		time.Sleep(time.Second / 2)
 		r.wake()
 		var wg sync.WaitGroup
 		for range 3 {
-			wg.Go(r.flush)
+			wg.Go(flush)
 		}
 		wg.Wait()
-		if got, want := time.Since(r.start), 2*(time.Second+coalesceWindow); got != want || len(r.sent) != 2 {
+		if got, want := time.Since(r.start), 2*time.Second+coalesceWindow; got != want || len(r.sent) != 2 {
 			t.Errorf("flushed %d sends after %s, want 2 after %s", len(r.sent), got, want)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestFlushEndsWhileOthersKeepWaking(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder()
+		r.send = func(context.Context) error { time.Sleep(time.Second); return nil }
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			for ctx.Err() == nil {
+				r.wake()
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		time.Sleep(10*time.Millisecond + time.Microsecond) // the first is being sent, the second waits
+		if err := r.flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got, want := time.Since(r.start), 2*time.Second+coalesceWindow; got != want {
+			t.Errorf("flushed after %s, want %s", got, want)
+		}
+		stop()
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestTheContextBoundsAFlush(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder()
+		r.send = func(context.Context) error { time.Sleep(time.Second); return nil }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		r.wake()
+		if err := r.flush(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(r.start) != time.Second/2 {
+			t.Errorf("flushed after %s, %v; want the end of the context after 500ms", time.Since(r.start), err)
+		}
+		time.Sleep(time.Second)
+		if err := r.flush(ctx); err != nil {
+			t.Errorf("with nothing to wait for: %v", err)
 		}
 	})
 }

@@ -14,6 +14,7 @@ const (
 	MaxKeyBytes     = 512      // Key and IdempotencyKey
 	MaxHeadersBytes = 64 << 10 // all headers as JSON
 	MaxPayloadBytes = 4 << 20
+	MaxResultBytes  = MaxPayloadBytes // what a handler leaves with its job
 )
 
 // Defaults of Options.
@@ -78,7 +79,7 @@ func (o Options) validate() []error {
 }
 
 // headersJSON is nil for no headers.
-func (o Options) headersJSON() ([]byte, error) {
+func (o Options) headersJSON() (*string, error) {
 	if len(o.Headers) == 0 {
 		return nil, nil
 	}
@@ -89,7 +90,8 @@ func (o Options) headersJSON() ([]byte, error) {
 	if len(b) > MaxHeadersBytes {
 		return nil, invalid("Options.Headers", "are %d bytes as JSON, want at most %d", len(b), MaxHeadersBytes)
 	}
-	return b, nil
+	text := string(b)
+	return &text, nil
 }
 
 // validName accepts what is safe in a URL, a metric label and a shell.

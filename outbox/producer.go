@@ -2,9 +2,11 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -17,10 +19,12 @@ type Producer struct {
 	wake *coalescer
 }
 
-// NewProducer makes a producer; mode "" is [NotifyCoalesced].
+// NewProducer makes a producer; mode "" is [NotifyCoalesced]. It panics if there is
+// no such mode; [ParseNotifyMode] checks one that comes from outside.
 func NewProducer(pool *pgxpool.Pool, mode NotifyMode) *Producer {
-	if mode == "" {
-		mode = NotifyCoalesced
+	mode, err := ParseNotifyMode(string(mode))
+	if err != nil {
+		panic("outbox.NewProducer: " + err.Error())
 	}
 	return &Producer{pool: pool, mode: mode, wake: newCoalescer(pool)}
 }
@@ -53,9 +57,11 @@ func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) (
 	return enqueueMany(ctx, db, requests, p.mode != NotifyOff && notifiesAtCommit(db))
 }
 
-// Flush waits until every wake-up that is due has been sent. Call it before the
-// process exits; without it a wake-up may be lost, and the poll covers that.
-func (p *Producer) Flush() { p.wake.flush() }
+// Flush waits until the wake-ups for all commits before it have been sent; one that
+// fails for 5 seconds is given up. It returns an error only when ctx ends first.
+// Call it before the process exits; without it a wake-up may be lost, and the poll
+// covers that.
+func (p *Producer) Flush(ctx context.Context) error { return p.wake.flush(ctx) }
 
 // producerTx notices that jobs were enqueued through it or a savepoint of it.
 type producerTx struct {
@@ -75,10 +81,17 @@ func (t *producerTx) Begin(ctx context.Context) (pgx.Tx, error) {
 
 func (t *producerTx) Commit(ctx context.Context) error {
 	err := t.Tx.Commit(ctx)
-	if !t.savepoint && t.enqueued.Load() && err == nil {
+	if !t.savepoint && t.enqueued.Load() && mayHaveCommitted(err) {
 		t.producer.wake.wake()
 	}
 	return err
+}
+
+// mayHaveCommitted reports whether a commit that returned err counts, or might:
+// the connection may break before the answer, and a needless wake-up does no harm.
+func mayHaveCommitted(err error) bool {
+	_, refused := errors.AsType[*pgconn.PgError](err)
+	return !refused && !errors.Is(err, pgx.ErrTxCommitRollback) && !errors.Is(err, pgx.ErrTxClosed)
 }
 
 // notifiesAtCommit reports whether an enqueue through db has to carry its own

@@ -3,11 +3,16 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -48,6 +53,13 @@ func (e *ear) heard() (n int) {
 			e.t.Errorf("a notification carries %q, want nothing", notification.Payload)
 		}
 		n++
+	}
+}
+
+func flush(t *testing.T, p *Producer) {
+	t.Helper()
+	if err := p.Flush(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -103,14 +115,14 @@ func TestWakeUpsFollowTheCommitInEveryMode(t *testing.T) {
 				if err := enqueue(t.Context(), tx); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
-				p.Flush()
+				flush(t, p)
 				if got := ear.heard(); got != 0 {
 					t.Errorf("%s: %d notifications before the commit", name, got)
 				}
 				if err := tx.Commit(t.Context()); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
-				p.Flush()
+				flush(t, p)
 				if got := ear.heard(); got != want {
 					t.Errorf("%s: %d notifications after the commit, want %d", name, got, want)
 				}
@@ -156,7 +168,7 @@ func TestNothingIsWokenWithoutACommittedJob(t *testing.T) {
 				if !errors.Is(err, c.want) && (c.want != errAny || err == nil) {
 					t.Errorf("got %v, want %v", err, c.want)
 				}
-				p.Flush()
+				flush(t, p)
 				if got := ear.heard(); got != 0 {
 					t.Errorf("got %d notifications, want none", got)
 				}
@@ -192,7 +204,7 @@ func TestAJobInASavepointThatIsTakenBackIsGoneAndTheRestIsWoken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Flush()
+	flush(t, p)
 	if got := ear.heard(); got != 1 {
 		t.Errorf("got %d notifications, want 1", got)
 	}
@@ -238,7 +250,7 @@ func TestABurstOfCommitsIsWokenForByFewNotifications(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	p.Flush()
+	flush(t, p)
 	took := time.Since(start)
 
 	got := ear.heard()
@@ -346,5 +358,51 @@ func TestABeginThatFailsSaysSo(t *testing.T) {
 	cancel()
 	if err := p.InTx(ctx, func(pgx.Tx) error { t.Error("fn was called"); return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+}
+
+func TestAProducerOfAnUnknownModePanics(t *testing.T) {
+	t.Parallel()
+	defer func() {
+		if got := fmt.Sprint(recover()); !strings.Contains(got, `outbox.NewProducer: notify mode "Off" is unknown`) {
+			t.Errorf("recovered %s, want the mode's name", got)
+		}
+	}()
+	NewProducer(nil, "Off")
+}
+
+// brokenTx is a transaction whose commit ends in err.
+type brokenTx struct {
+	pgx.Tx
+	err error
+}
+
+func (t brokenTx) Commit(context.Context) error { return t.err }
+
+func TestACommitWhoseOutcomeIsUnknownWakes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  error
+		want int
+	}{
+		"committed":           {nil, 1},
+		"the connection died": {io.ErrUnexpectedEOF, 1},
+		"the context ended":   {fmt.Errorf("commit: %w", context.Canceled), 1},
+		"refused":             {fmt.Errorf("commit: %w", &pgconn.PgError{Code: "23503"}), 0},
+		"rolled back":         {pgx.ErrTxCommitRollback, 0},
+		"closed":              {pgx.ErrTxClosed, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecorder()
+			tx := &producerTx{Tx: brokenTx{err: c.err}, producer: &Producer{wake: r.coalescer}, enqueued: new(atomic.Bool)}
+			tx.enqueued.Store(true)
+			if err := tx.Commit(t.Context()); !errors.Is(err, c.err) {
+				t.Errorf("got %v, want %v", err, c.err)
+			}
+			if err := r.flush(t.Context()); err != nil || len(r.sent) != c.want {
+				t.Errorf("%d wake-ups, %v; want %d", len(r.sent), err, c.want)
+			}
+		})
 	}
 }

@@ -65,7 +65,7 @@ func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
 			id, err = outbox.Enqueue(ctx, tx, job, options)
 			return err
 		})
-		producer.Flush()
+		_ = producer.Flush(ctx) // the poll covers a lost wake-up
 		if err != nil {
 			return inFlagWords(err)
 		}

@@ -31,8 +31,10 @@ func main() {
 		_, err := outbox.Enqueue(ctx, tx, job, outbox.Options{})
 		return err
 	})
-	producer.Flush() // the wake-up that follows the commit
 	if err != nil {
 		log.Fatal(err)
+	}
+	if err := producer.Flush(ctx); err != nil { // the wake-up that follows the commit
+		log.Print(err)
 	}
 }

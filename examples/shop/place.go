@@ -83,7 +83,7 @@ func (c *customers) come(ctx context.Context, n int, every time.Duration) error 
 	}
 	close(queue)
 	open.Wait()
-	c.producer.Flush() // the wake-up for the last order
+	_ = c.producer.Flush(ctx) // the wake-up for the last order; the poll covers a lost one
 	return context.Cause(ctx)
 }
 
