@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
+	"syscall"
 
 	"github.com/IBM/pgxpoolprometheus"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -42,6 +43,10 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 	if p.config.AdminAddr != "" && len(errs) == 0 {
 		var err error
 		p.admin, err = newAdmin(p)
+		if p.config.AdminOptional && errors.Is(err, syscall.EADDRINUSE) {
+			p.log.LogAttrs(background, slog.LevelWarn, "no admin server: its address is taken", slog.String("addr", p.config.AdminAddr))
+			err = nil
+		}
 		note(err)
 	}
 	p.registerCollectors()
@@ -50,7 +55,8 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 
 func (p *process) addListener(wake listener.Signal) error {
 	l, err := listener.New(p.config.listenURL(), outbox.Channel, wake, listener.Config{
-		Canary: p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,
+		OnHearing: func(bool) { wake.Set() }, // the dispatcher looks at the new poll interval at once
+		Canary:    p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,
 	})
 	if err != nil {
 		return err

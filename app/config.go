@@ -43,6 +43,8 @@ type Config struct {
 	// such as "127.0.0.1:9090". There is no login: do not expose it. "" serves
 	// them nowhere.
 	AdminAddr string
+	// AdminOptional goes on without them if AdminAddr is taken.
+	AdminOptional bool
 
 	Logger   *slog.Logger         // nil logs nothing
 	Registry *prometheus.Registry // nil makes a new one

@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -142,6 +144,60 @@ func TestADeafListenerIsDegradedAndReady(t *testing.T) {
 	})
 	r.awaitReadyz(200, "degraded", map[string]string{"listener": "deaf"})
 	r.end(nil)
+}
+
+// A job without a notification is found by the first look of a process that has
+// just gone deaf, although the next one was due in an hour.
+func TestGoingDeafMakesTheDispatcherLookAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := pool.Config().ConnConfig
+	role := "listener_of_" + config.Database
+	exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD 'x'`)
+	defer func() { _, _ = pool.Exec(context.Background(), `DROP ROLE `+role) }()
+	first, second := make(chan struct{}), make(chan struct{})
+	r := start(t, greeter(func(_ context.Context, name string) error {
+		if name == "Ada" {
+			close(first)
+		} else {
+			close(second)
+		}
+		return nil
+	}), Config{
+		DatabaseURL: config.ConnString(), PollInterval: time.Hour,
+		ListenURL: fmt.Sprintf("host=%s port=%d user=%s password=x dbname=%s sslmode=disable", config.Host, config.Port, role, config.Database),
+	})
+	r.awaitReadyz(200, "ready", nil)
+	enqueue(t, pool, "Ada")
+	await(t, "the first handler", first)
+	time.Sleep(300 * time.Millisecond) // the looks that follow a job are over, and the next is due in an hour
+	exec(`SELECT outbox.enqueue('greet', '{"Name": "Bob"}', notify => false)`)
+	exec(`ALTER ROLE ` + role + ` NOLOGIN`)
+	exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '` + role + `'`)
+	await(t, "the second handler", second)
+	r.end(nil)
+}
+
+func TestWithoutItsOptionalAdminServerAProcessGoesOn(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	err = Run(ctx, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), AdminAddr: taken.Addr().String(), AdminOptional: true})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func TestMistakesAreReturnedAtOnce(t *testing.T) {

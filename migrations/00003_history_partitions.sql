@@ -5,15 +5,19 @@
 -- ensure_history creates the partitions of yesterday to days_ahead days from
 -- now (UTC) and returns how many it made. A table is made apart and then
 -- attached, which takes SHARE UPDATE EXCLUSIVE on outbox.history: settlements go
--- on meanwhile (CREATE TABLE … PARTITION OF would stop them).
+-- on meanwhile (CREATE TABLE … PARTITION OF would stop them). It runs as its
+-- owner, because only the owner of outbox.history can attach to it.
 CREATE FUNCTION outbox.ensure_history(days_ahead integer) RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     first_day date := (now() AT TIME ZONE 'UTC')::date - 1;
     day       date;
     name      text;
     made      integer := 0;
 BEGIN
+    IF (days_ahead BETWEEN 0 AND 400) IS NOT TRUE THEN
+        RAISE EXCEPTION 'days_ahead is %, want 0 to 400', coalesce(days_ahead::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     FOR i IN 0 .. days_ahead + 1 LOOP
         day  := first_day + i;
         name := 'history_' || to_char(day, 'YYYYMMDD');

@@ -6,9 +6,11 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
@@ -19,13 +21,14 @@ import (
 //go:embed *.sql
 var FS embed.FS
 
-// versionTable is in the schema public, because the schema outbox is made by the first migration.
-const versionTable = "outbox_schema_version"
+// versionTable is in our own schema, where a role that may not create anything in
+// public can make it.
+const versionTable = "outbox.schema_version"
 
 // Up brings the schema to the newest version. It is safe to call from many
 // processes at once: one migrates, the others wait and find nothing to do.
 func Up(ctx context.Context, pool *pgxpool.Pool) error {
-	return with(pool, func(p *goose.Provider) error {
+	return with(ctx, pool, func(p *goose.Provider) error {
 		_, err := p.Up(ctx)
 		return err
 	})
@@ -33,7 +36,7 @@ func Up(ctx context.Context, pool *pgxpool.Pool) error {
 
 // Down takes back the newest applied migration. It deletes what that migration made.
 func Down(ctx context.Context, pool *pgxpool.Pool) error {
-	return with(pool, func(p *goose.Provider) error {
+	return with(ctx, pool, func(p *goose.Provider) error {
 		_, err := p.Down(ctx)
 		return err
 	})
@@ -49,7 +52,7 @@ type Status struct {
 // List returns every migration with its status, oldest first.
 func List(ctx context.Context, pool *pgxpool.Pool) ([]Status, error) {
 	var list []Status
-	err := with(pool, func(p *goose.Provider) error {
+	err := with(ctx, pool, func(p *goose.Provider) error {
 		all, err := p.Status(ctx)
 		for _, s := range all {
 			list = append(list, Status{Version: s.Source.Version, Name: s.Source.Path, Applied: s.State == goose.StateApplied})
@@ -67,22 +70,25 @@ func Current(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
 		return false, err
 	}
 	var exists bool
-	if err := pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, "public."+versionTable).Scan(&exists); err != nil || !exists {
+	if err := pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, versionTable).Scan(&exists); err != nil || !exists {
 		return false, err
 	}
 	var applied int
-	err = pool.QueryRow(ctx, `SELECT count(DISTINCT version_id) FROM public.`+versionTable+` WHERE is_applied AND version_id > 0`).Scan(&applied)
+	err = pool.QueryRow(ctx, `SELECT count(DISTINCT version_id) FROM `+versionTable+` WHERE is_applied AND version_id > 0`).Scan(&applied)
 	return applied >= len(entries), err
 }
 
-func with(pool *pgxpool.Pool, do func(*goose.Provider) error) error {
+func with(ctx context.Context, pool *pgxpool.Pool, do func(*goose.Provider) error) error {
+	if err := ensureSchema(ctx, pool); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
 	db := stdlib.OpenDBFromPool(pool)
 	defer func(db *sql.DB) { _ = db.Close() }(db)
 
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, FS,
 		goose.WithSessionLocker(sessionLock{}),
 		goose.WithDisableGlobalRegistry(true),
-		goose.WithTableName("public."+versionTable))
+		goose.WithTableName(versionTable))
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
@@ -90,6 +96,20 @@ func with(pool *pgxpool.Pool, do func(*goose.Provider) error) error {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
+}
+
+// ensureSchema makes the schema that the version table is in. It asks first:
+// CREATE SCHEMA IF NOT EXISTS needs its privilege even if there is nothing to do.
+func ensureSchema(ctx context.Context, pool *pgxpool.Pool) error {
+	var exists bool
+	if err := pool.QueryRow(ctx, `SELECT to_regnamespace('outbox') IS NOT NULL`).Scan(&exists); err != nil || exists {
+		return err
+	}
+	_, err := pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS outbox`)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == "23505" || pgErr.Code == "42P06") {
+		return nil // another process made it just now
+	}
+	return err
 }
 
 // sessionLock is the advisory lock that migrating is done under. Goose's own asks

@@ -17,6 +17,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
@@ -139,7 +140,7 @@ func TestCurrentTellsWhetherTheDatabaseIsBehind(t *testing.T) {
 	}
 	check("in an empty database", false)
 	var made bool
-	if err := db.QueryRow(t.Context(), `SELECT to_regclass('public.outbox_schema_version') IS NOT NULL`).Scan(&made); err != nil || made {
+	if err := db.QueryRow(t.Context(), `SELECT to_regclass('outbox.schema_version') IS NOT NULL`).Scan(&made); err != nil || made {
 		t.Errorf("asking made the version table: %t, %v", made, err)
 	}
 	up(t, db)
@@ -151,10 +152,88 @@ func TestCurrentTellsWhetherTheDatabaseIsBehind(t *testing.T) {
 	up(t, db)
 	check("after Up again", true)
 	// A newer build migrated; this one was rolled back and goes on.
-	if _, err := db.Exec(t.Context(), `INSERT INTO public.outbox_schema_version (version_id, is_applied) VALUES (99999, true)`); err != nil {
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (99999, true)`); err != nil {
 		t.Fatal(err)
 	}
 	check("with a migration that this build does not know", true)
+}
+
+// On PostgreSQL 15 and later nobody but the database's owner may create anything in public.
+func TestARoleThatMayOnlyCreateSchemasCanMigrate(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	migrator := asRole(t, db, `GRANT CREATE ON DATABASE %[2]I TO %[1]I; REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	up(t, migrator)
+	if err := migrations.Down(t.Context(), migrator); err != nil {
+		t.Error(err)
+	}
+	up(t, migrator)
+}
+
+// The privileges are those of docs/rollout.md.
+func TestAProducerNeedsFewPrivileges(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	producer := asRole(t, db, `GRANT USAGE ON SCHEMA outbox TO %[1]I;
+		GRANT INSERT, SELECT (id) ON outbox.jobs TO %[1]I; GRANT INSERT, SELECT ON outbox.idempotency_keys TO %[1]I`)
+	job := outbox.Raw{KindName: "greet", Payload: []byte(`{}`)}
+	for range 2 {
+		if _, err := outbox.Enqueue(t.Context(), producer, job, outbox.Options{IdempotencyKey: "k"}); err != nil {
+			t.Error(err)
+		}
+		if _, err := outbox.Enqueue(t.Context(), producer, job, outbox.Options{}); err != nil {
+			t.Error(err)
+		}
+		if _, err := producer.Exec(t.Context(), `SELECT outbox.enqueue('greet', idempotency_key => 'l')`); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := outbox.EnqueueMany(t.Context(), producer, []outbox.Request{{Args: job}, {Args: job, Options: outbox.Options{IdempotencyKey: "k"}}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALesserRoleCanMakePartitionsWithinReason(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	lesser := asRole(t, db, `GRANT USAGE ON SCHEMA outbox TO %[1]I`)
+	var made int
+	if err := lesser.QueryRow(t.Context(), `SELECT outbox.ensure_history(20)`).Scan(&made); err != nil || made == 0 {
+		t.Errorf("made %d partitions, %v; want some", made, err)
+	}
+	for _, days := range []int{-1, 401} {
+		if _, err := lesser.Exec(t.Context(), `SELECT outbox.ensure_history($1)`, days); err == nil {
+			t.Errorf("ensure_history(%d) has no error", days)
+		}
+	}
+}
+
+// asRole connects as a new role that has what grant says: %[1]I is the role, %[2]I
+// the database.
+func asRole(t *testing.T, db *pgxpool.Pool, grant string) *pgxpool.Pool {
+	t.Helper()
+	config := db.Config()
+	database := config.ConnConfig.Database
+	role := "role_of_" + database
+	grant = strings.NewReplacer("%[1]I", pgx.Identifier{role}.Sanitize(), "%[2]I", pgx.Identifier{database}.Sanitize()).Replace(grant)
+	if _, err := db.Exec(t.Context(), `CREATE ROLE `+pgx.Identifier{role}.Sanitize()+`; `+grant); err != nil {
+		t.Fatal(err)
+	}
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SET ROLE `+pgx.Identifier{role}.Sanitize())
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		pool.Close()
+		if _, err := db.Exec(context.Background(), `DROP OWNED BY `+role+`; DROP ROLE `+role); err != nil {
+			t.Error(err)
+		}
+	})
+	return pool
 }
 
 func TestWithoutAServerTheErrorSaysWhatWasTried(t *testing.T) {
@@ -214,14 +293,15 @@ func up(t *testing.T, db *pgxpool.Pool) {
 	}
 }
 
-// outline is one line for each thing in the schema outbox. Partitions are left
-// out, because their names are dates, and so is what PostgreSQL 15 and 18 write
+// outline is one line for each thing that the migrations make in the schema outbox,
+// which their own record is not. Partitions are left out, because their names are
+// dates, and so is what PostgreSQL 15 and 18 write
 // differently: the bodies of views, and NOT NULL as a constraint.
 const outline = `
 	WITH relations AS (
 	    SELECT oid, relname AS name, relkind, reloptions
 	    FROM pg_class
-	    WHERE relnamespace = to_regnamespace('outbox') AND NOT relispartition AND relkind IN ('r', 'p', 'v')
+	    WHERE relnamespace = to_regnamespace('outbox') AND NOT relispartition AND relkind IN ('r', 'p', 'v') AND relname <> 'schema_version'
 	)
 	SELECT format('type %s: %s', typname, (SELECT string_agg(enumlabel, ', ' ORDER BY enumsortorder) FROM pg_enum WHERE enumtypid = pg_type.oid))
 	FROM pg_type

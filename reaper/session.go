@@ -36,7 +36,8 @@ func sqlstate(err error) string {
 // The passes over the leases walk one index for a known number of rows; a plan
 // made from old statistics would read the whole table. The chores are of the
 // other kind: how best to read much is for the planner to say, but not with more
-// processes than the one whose time we measure.
+// processes than the one whose time we measure. Both rely on read committed, whatever
+// the database's default is: a row that changed meanwhile is looked at again.
 const (
 	leaseSettings = `
 		SET enable_seqscan = off;
@@ -44,10 +45,12 @@ const (
 		SET enable_hashjoin = off;
 		SET enable_mergejoin = off;
 		SET jit = off;
+		SET default_transaction_isolation = 'read committed';
 		SET statement_timeout = '10s';
 		SET lock_timeout = '2s'`
 	choreSettings = `
 		SET jit = off;
+		SET default_transaction_isolation = 'read committed';
 		SET max_parallel_workers_per_gather = 0;
 		SET statement_timeout = '35s';
 		SET lock_timeout = '2s'`

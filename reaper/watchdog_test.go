@@ -10,7 +10,7 @@ import (
 )
 
 // listen opens a listener that never reads what it is sent.
-func listen(t *testing.T, db *pgxpool.Pool, name string) *pgx.Conn {
+func listen(t *testing.T, db *pgxpool.Pool, name, channel string) *pgx.Conn {
 	t.Helper()
 	config := db.Config().ConnConfig
 	config.RuntimeParams["application_name"] = name
@@ -23,7 +23,7 @@ func listen(t *testing.T, db *pgxpool.Pool, name string) *pgx.Conn {
 		defer cancel()
 		_ = conn.Close(ctx)
 	})
-	if _, err := conn.Exec(t.Context(), "LISTEN flood"); err != nil {
+	if _, err := conn.Exec(t.Context(), "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		t.Fatal(err)
 	}
 	return conn
@@ -38,7 +38,7 @@ func connected(t *testing.T, db *pgxpool.Pool, name string) bool {
 func flood(t *testing.T, db *pgxpool.Pool, waiting int) {
 	t.Helper()
 	await(t, "the server waits for the listeners", func() bool {
-		exec(t, db, `SELECT pg_notify('flood', i || repeat('x', 7900)) FROM generate_series(1, 500) AS i`)
+		exec(t, db, `SELECT pg_notify(channel, i || repeat('x', 7900)) FROM generate_series(1, 500) AS i, unnest(ARRAY['outbox_flood', 'flood']) AS channel`)
 		return query[int](t, db, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite' AND datname = current_database()`) == waiting
 	})
 }
@@ -46,9 +46,10 @@ func flood(t *testing.T, db *pgxpool.Pool, waiting int) {
 func TestAListenerThatStoppedReadingIsTerminated(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})
-	listen(t, db, "shop-listener")
-	listen(t, db, "somebody else")
-	flood(t, db, 2)
+	listen(t, db, "shop-listener", "outbox_flood")
+	listen(t, db, "somebody else", "outbox_flood")
+	listen(t, db, "their-listener", "flood")
+	flood(t, db, 3)
 	if !query[bool](t, db, `SELECT bool_or(backend_xmin IS NOT NULL) FROM pg_stat_activity WHERE application_name = 'shop-listener' AND datname = current_database()`) {
 		t.Log("it holds no snapshot")
 	}
@@ -64,7 +65,7 @@ func TestAListenerThatStoppedReadingIsTerminated(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the listener is gone", func() bool { return !connected(t, db, "shop-listener") })
-	if !connected(t, db, "somebody else") {
+	if !connected(t, db, "somebody else") || !connected(t, db, "their-listener") {
 		t.Error("a session that is none of ours was terminated")
 	}
 	if got := value(t, r.metrics.terminated); got != 1 {
@@ -77,7 +78,7 @@ func TestAListenerThatStoppedReadingIsTerminated(t *testing.T) {
 func TestAListenerFoundWaitingTwiceIsTerminated(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})
-	listen(t, db, "shop-listener")
+	listen(t, db, "shop-listener", "outbox_flood")
 	flood(t, db, 1)
 	for _, want := range []bool{true, false} {
 		if err := r.terminateWedged(t.Context(), time.Hour); err != nil {

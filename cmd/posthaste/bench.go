@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"time"
@@ -73,6 +74,9 @@ func runBench(ctx context.Context, c *cli.Command) error {
 			return cli.Exit("bench: --notify: "+err.Error(), 2)
 		}
 	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal does not wait for the databases to be dropped
 	if options.DatabaseURL == "" {
 		server, err := pgdev.Start(ctx, pgdev.Options{Log: c.Root().ErrWriter, Major: os.Getenv("PG")})
 		if err != nil {

@@ -36,7 +36,7 @@ func showDSN(dsn string) string {
 	return u.String()
 }
 
-// showWebhooks leaves out user, password and query of every URL.
+// showWebhooks leaves out user, path and query of every URL: secrets live there.
 func showWebhooks(v string) string {
 	routes, err := parseWebhooks(v)
 	if err != nil {
@@ -54,11 +54,5 @@ func showURL(target string) string {
 	if err != nil {
 		return redacted
 	}
-	if u.User != nil {
-		u.User = url.User(redacted)
-	}
-	if u.RawQuery != "" {
-		u.RawQuery = redacted
-	}
-	return u.String()
+	return u.Scheme + "://" + u.Host + "/…"
 }

@@ -13,8 +13,10 @@ import (
 type chosen struct {
 	setting
 	value  string
-	source string // "--flag", the variable's name, or "default"
+	source string // "--flag", the variable's name, or byDefault
 }
+
+const byDefault = "default"
 
 // flags are those of the named settings; without names, of all.
 func flags(names ...string) []cli.Flag {
@@ -50,6 +52,9 @@ func (p *program) load(c *cli.Command, names ...string) (settings, error) {
 		if v.value == "" {
 			continue
 		}
+		if s.flag == "admin-addr" {
+			result.app.AdminOptional = v.source == byDefault // a second process on this host gets by without
+		}
 		if err := s.parse(&result, v.value); err != nil {
 			said := "is " + quoted(v.value)
 			if s.show != nil {
@@ -81,7 +86,7 @@ func (p *program) choose(c *cli.Command, s setting) chosen {
 			return chosen{s, value, name}
 		}
 	}
-	return chosen{s, s.fallback, "default"}
+	return chosen{s, s.fallback, byDefault}
 }
 
 // requireDatabase is for commands that cannot do without one.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"regexp"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -86,7 +88,7 @@ func TestConfigTellsValuesAndSourcesWithoutSecrets(t *testing.T) {
 	for name, want := range map[string]string{
 		"database-url": "postgres://ada:REDACTED@db:5433/shop from DATABASE_URL",
 		"listen-url":   "host=/run/pg port=5432 user=ada dbname=shop password=REDACTED from OUTBOX_LISTEN_URL",
-		"webhook":      "greet=https://REDACTED@example.com/x?REDACTED from OUTBOX_WEBHOOKS",
+		"webhook":      "greet=https://example.com/… from OUTBOX_WEBHOOKS",
 		"listen":       "on from --listen",
 		"lease-ttl":    "1m from --lease-ttl",
 		"grace-period": "20s from default",
@@ -125,6 +127,30 @@ func TestParseQueues(t *testing.T) {
 		if got, err := parseQueues(bad); err == nil {
 			t.Errorf("parseQueues(%q) is %v, want an error", bad, got)
 		}
+	}
+}
+
+func TestOnlyTheDefaultAdminAddressIsOptional(t *testing.T) {
+	for name, test := range map[string]struct {
+		env  env
+		args []string
+		want bool
+	}{
+		"default":  {nil, nil, true},
+		"flag":     {nil, []string{"--admin-addr", "127.0.0.1:9090"}, false},
+		"variable": {env{"OUTBOX_ADMIN_ADDR": "127.0.0.1:9090"}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &program{getenv: func(name string) string { return test.env[name] }}
+			var got settings
+			command := &cli.Command{Flags: flags("admin-addr"), Action: func(_ context.Context, c *cli.Command) (err error) {
+				got, err = p.load(c, "admin-addr")
+				return err
+			}}
+			if err := command.Run(t.Context(), append([]string{"posthaste"}, test.args...)); err != nil || got.app.AdminOptional != test.want {
+				t.Errorf("optional is %t, %v; want %t", got.app.AdminOptional, err, test.want)
+			}
+		})
 	}
 }
 

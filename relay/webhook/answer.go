@@ -66,10 +66,7 @@ func judge(place string, res *http.Response, now time.Time) error {
 			return dispatcher.RetryAfter(wait, failed)
 		}
 		return failed
-	case http.StatusRequestTimeout, http.StatusTooEarly:
-		return failed
-	}
-	if status >= 400 && status < 500 {
+	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
 		return dispatcher.Discard(failed)
 	}
 	return failed

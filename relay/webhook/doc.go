@@ -14,11 +14,15 @@
 // What the answer means:
 //
 //	2xx                      succeeded; the answer's body is not kept
-//	408, 425, 429, 5xx, 3xx  tried again by the kind's retry policy, or after
-//	                         Retry-After if a 429 or 503 says so
-//	other 4xx                failed for good: waits for a person, with the status and
+//	400, 410, 413, 415, 422  failed for good: waits for a person, with the status and
 //	                         the beginning of the answer
+//	any other                tried again by the kind's retry policy, or after
+//	                         Retry-After if a 429 or 503 says so
 //	no answer                tried again
+//
+// 401, 403 and 404 are among those tried again: they say more often that somebody
+// changed a password or a route than that something is wrong with the job, and a
+// receiver that is put right within the retries gets every job.
 //
 // A receiver may get a request more than once, because its answer can be lost: it
 // tells repeats by Idempotency-Key, and a worker that lost its lease by an epoch
