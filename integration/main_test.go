@@ -1,0 +1,66 @@
+package integration
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+// The programs under test, built once.
+var programs struct{ posthaste, worker string }
+
+// parallel is how many stories run at once. Most of the time they wait for
+// something; those that work are limited by heavy.
+const parallel = "6"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	set := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	if !set["test.parallel"] {
+		_ = flag.Set("test.parallel", parallel)
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "posthaste-stories")
+	if err == nil {
+		defer func() { _ = os.RemoveAll(dir) }()
+		err = build(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "integration:", err)
+		return 1
+	}
+	return pgtest.Wrap(m).Run()
+}
+
+// build compiles the real binary as it is shipped, and the worker with the race
+// detector if there is a C compiler.
+func build(dir string) error {
+	programs.posthaste, programs.worker = filepath.Join(dir, "posthaste"), filepath.Join(dir, "worker")
+	if err := goBuild("CGO_ENABLED=0", programs.posthaste, "../cmd/posthaste"); err != nil {
+		return err
+	}
+	if _, err := exec.LookPath("cc"); err != nil {
+		return goBuild("CGO_ENABLED=0", programs.worker, "./worker")
+	}
+	return goBuild("CGO_ENABLED=1", programs.worker, "./worker", "-race")
+}
+
+func goBuild(env, out, folder string, flags ...string) error {
+	args := append([]string{"build", "-o", out}, flags...)
+	cmd := exec.Command("go", append(args, folder)...)
+	cmd.Env = append(os.Environ(), env)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", cmd, err)
+	}
+	return nil
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package integration
+
+import "syscall"
+
+func dieWithTest(*syscall.SysProcAttr) {}

@@ -1,0 +1,321 @@
+package integration
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const (
+	// patience bounds every wait. It says nothing about how long things may take:
+	// other programs share the machine.
+	patience = 90 * time.Second
+	glance   = 20 * time.Millisecond // between two looks
+)
+
+// background is for what must outlive the test's own context: cleaning up.
+var background = context.Background()
+
+// story is what a test has around it: a database, the ledger beside it, and the
+// processes that it started.
+type story struct {
+	*testing.T
+	url    string
+	server *pgdev.Server // nil on the shared server
+	db     *pgxpool.Pool
+	ledger *ledger
+	procs  []*process
+}
+
+// scenery is what the business that the handlers belong to keeps.
+const scenery = `
+	CREATE TABLE effects (job_id uuid NOT NULL, epoch bigint NOT NULL, n integer NOT NULL, worker text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
+	CREATE TABLE items (id integer PRIMARY KEY, state text NOT NULL, changes integer NOT NULL DEFAULT 0, changed_by uuid);
+	CREATE TABLE orders (id text PRIMARY KEY);
+	CREATE TABLE gates (opened timestamptz NOT NULL DEFAULT now())`
+
+// newStory begins a story on the server that all tests share. It runs beside
+// others.
+func newStory(t *testing.T) *story {
+	t.Parallel()
+	return begin(t, pgtest.URL(t), nil)
+}
+
+// newFaultStory begins a story on a durable server of its own, which it may
+// restart, kill and misconfigure.
+func newFaultStory(t *testing.T) *story {
+	t.Parallel()
+	heavy(t)
+	server, err := pgdev.Start(t.Context(), pgdev.Options{Major: os.Getenv("PG"), Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Errorf("stop the server: %v", err)
+		}
+	})
+	url, _, err := pgdev.CreateDatabase(t.Context(), server.URL(), "story")
+	if err != nil {
+		t.Fatal(err)
+	}
+	posthaste(t, url, nil, "migrate", "up")
+	return begin(t, url, server)
+}
+
+// room is for two stories that keep the machine busy.
+var room = make(chan struct{}, 2)
+
+// heavy waits for room and keeps it until the test is over.
+func heavy(t *testing.T) {
+	room <- struct{}{}
+	t.Cleanup(func() { <-room })
+}
+
+func begin(t *testing.T, url string, server *pgdev.Server) *story {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 6
+	config.ConnConfig.RuntimeParams["application_name"] = "story"
+	db, err := pgxpool.NewWithConfig(background, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	s := &story{T: t, url: url, server: server, db: db, ledger: &ledger{path: filepath.Join(t.ArtifactDir(), "ledger.jsonl")}}
+	t.Cleanup(s.end)
+	if _, err := db.Exec(t.Context(), scenery); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// end kills whatever still runs, looks at how the processes fared, and tells of
+// it if the story failed.
+func (s *story) end() {
+	for _, p := range s.procs {
+		p.close()
+	}
+	for _, p := range s.procs {
+		p.examine()
+	}
+	if !s.Failed() {
+		return
+	}
+	s.Logf("the ledger ends:\n%s", tail(s.ledger.path))
+	for _, p := range s.procs {
+		s.Logf("the log of %s ends:\n%s", p.name, tail(p.log))
+	}
+}
+
+// tail is the end of a file.
+func tail(path string) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	const enough = 6 << 10
+	if len(content) > enough {
+		content = content[len(content)-enough:]
+		if _, after, found := strings.Cut(string(content), "\n"); found {
+			content = []byte("…\n" + after)
+		}
+	}
+	return string(content)
+}
+
+// await looks until what is told has come true.
+func (s *story) await(what string, true func() bool) {
+	s.Helper()
+	s.awaitFor(patience, what, true)
+}
+
+func (s *story) awaitFor(patience time.Duration, what string, true func() bool) {
+	s.Helper()
+	for deadline := time.Now().Add(patience); !true(); time.Sleep(glance) {
+		if time.Now().After(deadline) {
+			s.Fatalf("after %s still waiting for %s", patience, what)
+		}
+	}
+}
+
+// task is a job as the worker's handler understands it; see worker/handlers.go.
+type task struct {
+	N   int    `json:"n"`
+	Do  string `json:"do"`
+	Ms  int    `json:"ms,omitempty"`
+	Key string `json:"key,omitempty"`
+}
+
+func (task) Kind() string { return "task" }
+
+// enqueue stores a job and wakes the dispatchers.
+func (s *story) enqueue(job task, options ...outbox.Options) outbox.ID {
+	s.Helper()
+	id, err := outbox.Enqueue(s.Context(), s.db, job, first(options))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return id
+}
+
+// enqueueSilently stores a job whose notification is lost.
+func (s *story) enqueueSilently(job task, options ...outbox.Options) outbox.ID {
+	s.Helper()
+	id, err := outbox.NewProducer(s.db, outbox.NotifyOff).Enqueue(s.Context(), s.db, job, first(options))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return id
+}
+
+// enqueueMany stores n jobs in one transaction.
+func (s *story) enqueueMany(n int, job func(i int) task, options ...outbox.Options) []outbox.ID {
+	s.Helper()
+	requests := make([]outbox.Request, n)
+	for i := range requests {
+		requests[i] = outbox.Request{Args: job(i), Options: first(options)}
+	}
+	ids, err := outbox.EnqueueMany(s.Context(), s.db, requests)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return ids
+}
+
+func first(options []outbox.Options) outbox.Options {
+	if len(options) == 0 {
+		return outbox.Options{}
+	}
+	return options[0]
+}
+
+// count is the answer of a query, which is asked again while the server is away.
+func (s *story) count(sql string, args ...any) int {
+	s.Helper()
+	var n int
+	s.ask(func(ctx context.Context) error { return s.db.QueryRow(ctx, sql, args...).Scan(&n) })
+	return n
+}
+
+// texts is the one column of a query's rows.
+func (s *story) texts(sql string, args ...any) (column []string) {
+	s.Helper()
+	s.ask(func(ctx context.Context) error {
+		rows, _ := s.db.Query(ctx, sql, args...)
+		var err error
+		column, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	return column
+}
+
+func (s *story) exec(sql string, args ...any) {
+	s.Helper()
+	if _, err := s.db.Exec(s.Context(), sql, args...); err != nil {
+		s.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (s *story) ask(question func(context.Context) error) {
+	s.Helper()
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(glance) {
+		ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
+		err = question(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		if mistake, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(mistake.Code, "42") {
+			break
+		}
+	}
+	s.Fatal(err)
+}
+
+// closed is how many jobs the history holds.
+func (s *story) closed() int { return s.count(`SELECT count(*) FROM outbox.history`) }
+
+// awaitClosed waits until the history holds n jobs.
+func (s *story) awaitClosed(n int) {
+	s.Helper()
+	s.await(fmt.Sprintf("%d closed jobs", n), func() bool { return s.closed() >= n })
+}
+
+// row is how a job stands, wherever it is.
+type row struct {
+	Status     string
+	Attempt    int
+	LostLeases int
+	Epoch      int64
+}
+
+func (s *story) row(id outbox.ID) (r row) {
+	s.Helper()
+	s.ask(func(ctx context.Context) error {
+		rows, _ := s.db.Query(ctx, `
+			SELECT status::text, attempt, lost_leases, epoch FROM outbox.jobs WHERE id = $1
+			UNION ALL SELECT status::text, attempt, lost_leases, epoch FROM outbox.history WHERE id = $1`, id)
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+		if err == nil && len(found) != 1 {
+			err = fmt.Errorf("job %s is stored %d times", id, len(found))
+		}
+		if err == nil {
+			r = found[0]
+		}
+		return err
+	})
+	return r
+}
+
+// awaitStatus waits until a job has come to a status, and returns how it stands.
+func (s *story) awaitStatus(id outbox.ID, status outbox.Status) (r row) {
+	s.Helper()
+	s.await(fmt.Sprintf("job %s to be %s", id, status), func() bool {
+		r = s.row(id)
+		return r.Status == status.String()
+	})
+	return r
+}
+
+// posthaste runs a command of the real binary to its end and returns what it prints.
+func posthaste(t *testing.T, url string, env []string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := command(ctx, programs.posthaste, append([]string{"OUTBOX_DATABASE_URL=" + url}, env...), args...)
+	out, err := cmd.Output()
+	if err != nil {
+		exit := asExit(err)
+		t.Fatalf("posthaste %s: %v\n%s", strings.Join(args, " "), err, exit)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// percentile is of measured durations, for the log.
+func percentile(d []time.Duration, p int) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	sorted := slices.SortedFunc(slices.Values(d), cmp.Compare[time.Duration])
+	return sorted[min(len(sorted)*p/100, len(sorted)-1)].Round(time.Millisecond)
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/inbox"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// task is a job that says what its handler is to do.
+type task struct {
+	N   int    `json:"n"`
+	Do  string `json:"do"`
+	Ms  int    `json:"ms,omitempty"`
+	Key string `json:"key,omitempty"`
+}
+
+func (task) Kind() string { return "task" }
+
+type handlers struct {
+	pool   *pgxpool.Pool
+	book   *ledger
+	stalls bool
+	woken  chan struct{} // closed at the first SIGCONT
+}
+
+func newHandlers(pool *pgxpool.Pool, book *ledger) *handlers {
+	h := &handlers{pool: pool, book: book, stalls: os.Getenv("STORY_STALL") == "on", woken: make(chan struct{})}
+	if h.stalls {
+		continued := make(chan os.Signal, 1)
+		signal.Notify(continued, syscall.SIGCONT)
+		go func() { <-continued; close(h.woken) }()
+	}
+	return h
+}
+
+// handle writes both ends of every attempt to the ledger.
+func (h *handlers) handle(ctx context.Context, job *outbox.Job[task]) (err error) {
+	h.book.write(of("start", job))
+	defer func() {
+		entry := of("end", job)
+		if value := recover(); value != nil {
+			entry.Error = "panic"
+			defer panic(value)
+		} else {
+			entry.Error, entry.Detail, entry.Cause = class(err), text(err), text(causeOf(ctx))
+		}
+		h.book.write(entry)
+	}()
+	return h.do(ctx, job)
+}
+
+func (h *handlers) do(ctx context.Context, job *outbox.Job[task]) error {
+	wait := time.Duration(job.Args.Ms) * time.Millisecond
+	switch job.Args.Do {
+	case "nothing":
+		return nil
+	case "sleep":
+		return pause(ctx, wait)
+	case "block":
+		<-ctx.Done()
+		return ctx.Err()
+	case "fail":
+		return errors.New("it was asked to fail")
+	case "panic":
+		panic("it was asked to panic")
+	case "exit":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	case "hog":
+		return h.hog(ctx, wait)
+	case "effect":
+		return h.effect(ctx, job, wait)
+	case "enrich":
+		return h.enrich(ctx, job, wait)
+	case "receive":
+		return h.receive(ctx, job, wait)
+	case "gated":
+		return h.gated(ctx, job)
+	case "stall":
+		if h.stalls {
+			return h.stall(ctx, job)
+		}
+		return h.gated(ctx, job)
+	}
+	return dispatcher.Discard(fmt.Errorf("nobody knows how to do %q", job.Args.Do))
+}
+
+// hog keeps a connection of the handlers' pool.
+func (h *handlers) hog(ctx context.Context, wait time.Duration) error {
+	conn, err := h.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return pause(ctx, wait)
+}
+
+// effect makes a row and completes the job in one transaction. A job that asks
+// for a wait gets it before the transaction.
+func (h *handlers) effect(ctx context.Context, job *outbox.Job[task], wait time.Duration) error {
+	if err := pause(ctx, wait); err != nil {
+		return err
+	}
+	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, $3, $4)`, job.ID, job.Epoch, job.Args.N, h.book.name); err != nil {
+			return err
+		}
+		return job.Complete(ctx, tx)
+	})
+	h.note(job, err)
+	return err
+}
+
+// enrich changes the state of an item, if it is still the one that the job was
+// for: the pattern for effects that are not tied to the job by Complete. After
+// the effect it waits, so that it can be killed before the job is settled.
+func (h *handlers) enrich(ctx context.Context, job *outbox.Job[task], wait time.Duration) error {
+	changed := false
+	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
+		var state string
+		if err := tx.QueryRow(ctx, `SELECT state FROM items WHERE id = $1 FOR UPDATE`, job.Args.N).Scan(&state); err != nil || state != "enriching" {
+			return err
+		}
+		changed = true
+		_, err := tx.Exec(ctx, `UPDATE items SET state = 'ready', changes = changes + 1, changed_by = $2 WHERE id = $1`, job.Args.N, job.ID)
+		return err
+	})
+	if err != nil || !changed {
+		return err
+	}
+	h.note(job, nil)
+	return pause(ctx, wait)
+}
+
+// receive is enrich for a consumer that knows messages by their id.
+func (h *handlers) receive(ctx context.Context, job *outbox.Job[task], wait time.Duration) error {
+	first := false
+	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) (err error) {
+		if first, err = inbox.Once(ctx, tx, "stories", job.Args.Key); err != nil || !first {
+			return err
+		}
+		_, err = tx.Exec(ctx, `UPDATE items SET changes = changes + 1, changed_by = $2 WHERE id = $1`, job.Args.N, job.ID)
+		return err
+	})
+	if err != nil || !first {
+		return err
+	}
+	h.note(job, nil)
+	return pause(ctx, wait)
+}
+
+// gated waits for the story to open a gate, and then makes its effect.
+func (h *handlers) gated(ctx context.Context, job *outbox.Job[task]) error {
+	for {
+		var open bool
+		if err := h.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM gates)`).Scan(&open); err != nil {
+			return err
+		}
+		if open {
+			return h.effect(ctx, job, 0)
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// note tells what became of a transaction. An unknown outcome (the connection
+// broke at COMMIT) is neither an effect nor a refusal.
+func (h *handlers) note(job *outbox.Job[task], err error) {
+	entry := of("effect", job)
+	switch {
+	case errors.Is(err, outbox.ErrLeaseLost):
+		entry.Event = "refused"
+	case err != nil:
+		entry.Event = "failed"
+	}
+	entry.Error, entry.Detail = class(err), text(err)
+	h.book.write(entry)
+}
+
+// pause ends early with the context.
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// class is an error in one word.
+func class(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, outbox.ErrLeaseLost):
+		return "lease_lost"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "context"
+	}
+	return "error"
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func causeOf(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// zombiePatience bounds what a worker does after it was continued.
+const zombiePatience = 20 * time.Second
+
+// stall waits until the process, stopped in between, is continued, and then does
+// what it always meant to do, whatever its context says: the verb is the job's
+// key. The verbs that end in -late wait for the end of their context first.
+func (h *handlers) stall(ctx context.Context, job *outbox.Job[task]) error {
+	h.book.write(of("stalled", job))
+	<-h.woken
+	stubborn, cancel := context.WithTimeout(context.WithoutCancel(ctx), zombiePatience)
+	defer cancel()
+	switch job.Args.Key {
+	case "succeed":
+		return nil
+	case "succeed-late":
+		return h.awaitEnd(ctx, stubborn, nil)
+	case "fail":
+		return errors.New("a zombie fails")
+	case "fail-late":
+		return h.awaitEnd(ctx, stubborn, errors.New("a zombie fails"))
+	case "discard":
+		return dispatcher.Discard(errors.New("a zombie gives up"))
+	case "snooze":
+		return dispatcher.Snooze(time.Hour)
+	case "snooze-late":
+		return h.awaitEnd(ctx, stubborn, dispatcher.Snooze(time.Hour))
+	case "extend": // the process does it by itself; all that a handler sees is the end of its context
+		return h.awaitEnd(ctx, stubborn, nil)
+	case "guard":
+		return h.awaitEnd(ctx, stubborn, h.progress(stubborn, job))
+	case "complete":
+		return h.awaitEnd(ctx, stubborn, h.effect(stubborn, job, 0))
+	}
+	return dispatcher.Discard(errors.New("nobody knows the verb " + job.Args.Key))
+}
+
+// awaitEnd returns err once ctx has ended.
+func (h *handlers) awaitEnd(ctx, patience context.Context, err error) error {
+	select {
+	case <-ctx.Done():
+	case <-patience.Done():
+	}
+	return err
+}
+
+// progress is a write on the way that only the owner may make.
+func (h *handlers) progress(ctx context.Context, job *outbox.Job[task]) error {
+	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
+		if err := job.Guard(ctx, tx); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, -1, $3)`, job.ID, job.Epoch, h.book.name)
+		return err
+	})
+	h.note(job, err)
+	return err
+}

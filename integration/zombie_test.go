@@ -1,0 +1,204 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// verbs are what a zombie tries when it wakes; see worker/stall.go.
+var verbs = []string{"succeed", "succeed-late", "fail", "fail-late", "discard", "snooze", "snooze-late", "extend", "guard", "complete"}
+
+// A worker is stopped for longer than its leases, another takes over, and the
+// first is continued while the other still runs the jobs. Whatever the first one
+// tries then (succeed, fail, give up, snooze, extend, a guarded write, Complete in
+// a transaction) is refused and leaves the jobs as they are, and its handlers are
+// told that their leases are lost.
+func TestAZombieIsRefused(t *testing.T) {
+	z := newZombie(t, outbox.Options{})
+	z.takeOver("b")
+	z.wake()
+	z.finish()
+	z.check(2)
+}
+
+// The same, with a worker in its place that has the same name.
+func TestAZombieIsRefusedByItsNamesake(t *testing.T) {
+	z := newZombie(t, outbox.Options{}, "OUTBOX_WORKER=twin")
+	z.takeOver("b", "OUTBOX_WORKER=twin")
+	z.wake()
+	z.finish()
+	z.check(2)
+}
+
+// The same, but the jobs had only one attempt, were dead with the first worker's
+// lease, and an operator retried them: the zombie's attempt and its replacement's
+// both have number 1.
+func TestAZombieIsRefusedAfterAnOperatorsRetry(t *testing.T) {
+	z := newZombie(t, outbox.Options{MaxAttempts: 1})
+	b := z.worker("b", zombieEnv...)
+	for _, id := range z.ids {
+		z.awaitStatus(id, outbox.Dead)
+		if err := operator.New(z.db).Retry(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.ready()
+	z.awaitEntries(len(z.ids), "start", byWorker("b"))
+	z.wake()
+	z.finish()
+	z.check(1)
+}
+
+// The same, but the other worker has finished the jobs before the first one is
+// continued: they stay closed.
+func TestAZombieCannotReopen(t *testing.T) {
+	z := newZombie(t, outbox.Options{})
+	z.takeOver("b")
+	z.finish()
+	z.wake()
+	z.check(2)
+}
+
+// The same again, but an operator's retry is all that happened: nobody has
+// claimed the jobs since, and they wait.
+func TestAZombieIsRefusedWhileTheJobWaits(t *testing.T) {
+	z := newZombie(t, outbox.Options{MaxAttempts: 1})
+	posthaste(t, z.url, nil, "queues", "pause", "default")
+	b := z.worker("b", zombieEnv...)
+	for _, id := range z.ids {
+		z.awaitStatus(id, outbox.Dead)
+		posthaste(t, z.url, nil, "jobs", "retry", id.String())
+	}
+	z.wake()
+	z.a.kill9() // it would claim them rightly
+	b.ready()
+	posthaste(t, z.url, nil, "queues", "resume", "default")
+	z.awaitEntries(len(z.ids), "start", byWorker("b"))
+	z.finish()
+	z.check(1)
+}
+
+// A zombie wakes while its replacement is itself stopped and extends nothing: the
+// leases still end when the replacement's last extension said, so that its death
+// would be noticed.
+func TestAZombieExtendsNobodysLease(t *testing.T) {
+	z := newZombie(t, outbox.Options{}, "OUTBOX_REAP=off") // what has lapsed stays as it is
+	b := z.worker("b", zombieEnv...)
+	z.awaitEntries(len(z.ids), "start", byWorker("b"))
+	b.signal(syscall.SIGSTOP)
+	// An extension that b had sent may still be under way in the server.
+	z.await("b's sessions to be idle", func() bool {
+		return z.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()`) == 0
+	})
+	const leases = `SELECT format('%s under epoch %s until %s', id, epoch, lease_expires_at) FROM outbox.jobs ORDER BY id`
+	before := z.texts(leases)
+	z.wake()
+	if diff := cmp.Diff(before, z.texts(leases)); diff != "" {
+		t.Errorf("the zombie changed leases (-before +after):\n%s", diff)
+	}
+	z.a.kill9() // it would claim the jobs rightly once b gives them back
+	b.signal(syscall.SIGCONT)
+	z.finish()
+	z.checkClosed(z.ids)
+	z.checkEffects(z.ids)
+	z.checkLedger()
+}
+
+// zombie is a stopped worker that holds a job for each verb.
+type zombie struct {
+	*story
+	a   *process
+	ids []outbox.ID
+}
+
+// Sixteen handlers each keep a connection at most.
+var zombieEnv = []string{"OUTBOX_LEASE_TTL=2s", "STORY_CONCURRENCY=16", "STORY_POOL=16"}
+
+func newZombie(t *testing.T, options outbox.Options, env ...string) *zombie {
+	z := &zombie{story: newStory(t)}
+	z.a = z.worker("a", slices.Concat(zombieEnv, []string{"STORY_STALL=on"}, env)...).ready()
+	z.ids = z.enqueueMany(len(verbs), func(i int) task { return task{N: i, Do: "stall", Key: verbs[i]} }, options)
+	z.awaitEntries(len(verbs), "stalled", byWorker("a"))
+	z.a.signal(syscall.SIGSTOP)
+	return z
+}
+
+// takeOver starts another worker and waits until it runs the jobs.
+func (z *zombie) takeOver(name string, env ...string) {
+	z.Helper()
+	z.worker(name, slices.Concat(zombieEnv, env)...)
+	z.awaitEntries(len(z.ids), "start", byWorker(name))
+}
+
+// wake continues the zombie, waits until it has tried everything, and compares
+// the jobs before and after.
+func (z *zombie) wake() {
+	z.Helper()
+	before := z.stored()
+	z.a.signal(syscall.SIGCONT)
+	z.awaitEntries(len(verbs), "end", byWorker("a"))
+	z.await("the zombie's settlements to be refused", func() bool { return len(z.refusals()) >= len(verbs) })
+	if diff := cmp.Diff(before, z.stored()); diff != "" {
+		z.Errorf("the zombie changed what is stored (-before +after):\n%s", diff)
+	}
+}
+
+// refusals are the jobs whose settlement the zombie logged as refused.
+func (z *zombie) refusals() map[string]bool {
+	jobs := map[string]bool{}
+	for _, l := range z.a.logged("lease_lost") {
+		jobs[l.Job] = true
+	}
+	return jobs
+}
+
+// stored is all that the database knows of the jobs, but for the leases, which
+// their owner extends.
+func (z *zombie) stored() []string {
+	return z.texts(`
+		SELECT (to_jsonb(jobs) - 'lease_expires_at')::text FROM outbox.jobs
+		UNION ALL SELECT to_jsonb(history)::text FROM outbox.history
+		UNION ALL SELECT to_jsonb(effects)::text FROM effects
+		UNION ALL SELECT to_jsonb(attempts)::text FROM outbox.attempts
+		ORDER BY 1`)
+}
+
+// finish lets the worker that took over make the effects.
+func (z *zombie) finish() {
+	z.Helper()
+	z.exec(`INSERT INTO gates DEFAULT VALUES`)
+	z.awaitClosed(len(z.ids))
+}
+
+// check fails unless every job ended by its new owner's hand, and the zombie's
+// handlers were refused and told.
+func (z *zombie) check(attempt int) {
+	z.Helper()
+	z.checkClosed(z.ids)
+	z.checkEffects(z.ids)
+	z.checkLedger()
+	for i, id := range z.ids {
+		if got := z.row(id); got.Attempt != attempt || got.Epoch < 2 {
+			z.Errorf("%s: the job ended as %+v, want attempt %d and a risen epoch", verbs[i], got, attempt)
+		}
+		for _, e := range z.ledger.of("end", byWorker("a"), ofJob(id)) {
+			prompt := slices.Contains([]string{"succeed", "fail", "discard", "snooze"}, e.Key)
+			if e.Epoch == 1 && !prompt && e.Cause != outbox.ErrLeaseLost.Error() {
+				z.Errorf("%s: the zombie's context ended with cause %q, want %q", verbs[i], e.Cause, outbox.ErrLeaseLost)
+			}
+		}
+	}
+	for _, verb := range []string{"guard", "complete"} {
+		refused := z.ledger.of("refused", byWorker("a"), func(e entry) bool { return e.Key == verb && e.Epoch == 1 })
+		if len(refused) != 1 || refused[0].Error != "lease_lost" {
+			z.Errorf("%s: the zombie was refused %v, want once with the lease lost", verb, fmt.Sprint(refused))
+		}
+	}
+}
