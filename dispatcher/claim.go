@@ -101,13 +101,14 @@ func (q *queue) surveyOnce(ctx context.Context) (sleep time.Duration, more bool,
 	params := sqlgen.SurveyLevelsParams{Queue: q.name, Since: q.scan.since}
 	started := time.Now()
 	params.Priorities, params.Above, params.Below = q.scan.gaps()
-	if q.scan.depth(started) != full { // gaps, too, may be full of dead entries
+	knownOnly := q.scan.depth(started) != full // gaps, too, may be full of dead entries
+	if knownOnly {
 		params.Above, params.Below = nil, nil
 	}
 	bound, cancel := bounded(ctx)
 	rows, err := q.db.SurveyLevels(bound, params)
 	cancel()
-	if params.Above != nil {
+	if !knownOnly {
 		q.scan.charge(full, started, time.Now())
 	}
 	if err != nil {
@@ -129,7 +130,7 @@ func (q *queue) surveyOnce(ctx context.Context) (sleep time.Duration, more bool,
 			sleep = time.Duration(row.DueInSeconds * float64(time.Second))
 		}
 	}
-	if wide, ok := q.scan.wideAfter(time.Now()); ok {
+	if wide, ok := q.scan.wideAfter(time.Now()); ok || knownOnly {
 		sleep = min(sleep, wide)
 	}
 	return max(sleep, 0), more, nil

@@ -190,8 +190,11 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		if rounds++; n < room && (!more || rounds > maxRounds) {
+		if n < room && !more {
 			return next, nil
+		}
+		if rounds++; n < room && rounds > maxRounds {
+			return min(next, time.Second), nil
 		}
 	}
 	return 0, nil

@@ -142,7 +142,8 @@ func (d *demo) rush(ctx context.Context, fail context.CancelCauseFunc) (takeover
 	if takeover, err = d.kill(ctx); err != nil {
 		return nil, err
 	}
-	do(func(ctx context.Context) error { return d.follow(ctx, takeover) })
+	taken := takeover // what follows may return while this goes on
+	do(func(ctx context.Context) error { return d.follow(ctx, taken) })
 	if err := sleep(ctx, d.over/6); err != nil {
 		return nil, err
 	}
