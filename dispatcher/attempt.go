@@ -164,7 +164,8 @@ func (a *attempt) begin(cancel context.CancelCauseFunc, now time.Time, timeout t
 	defer a.mu.Unlock()
 	a.cancel = cancel
 	a.overdue = now.Add(timeout + a.queue.config.LeaseTTL)
-	return a.ended == nil && now.Before(a.leaseUntil)
+	// What is claimed while the grace period ends is not known to cutOff yet.
+	return a.ended == nil && !a.queue.cut.Load() && now.Before(a.leaseUntil)
 }
 
 // extended moves the time until which we trust the lease; it reports whether that

@@ -195,7 +195,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 
 // abandonAfter is how long handlers have to return once they were cut off, and
 // settlements to go through.
-const abandonAfter = 5 * time.Second
+const abandonAfter = 8 * time.Second
 
 // work runs every goroutine of the dispatcher and returns when all have ended:
 // first the claiming ones, then the workers, then leases and settlement. What has

@@ -138,6 +138,12 @@ func refusesTheRow(state string) bool {
 // timeout, a statement timeout, a deadlock.
 func isLockedOut(state string) bool { return state == "55P03" || state == "57014" || state == "40P01" }
 
+// isUnreachable reports whether there was no connection to send the statement on.
+func isUnreachable(err error) bool {
+	_, ok := errors.AsType[*pgconn.ConnectError](err)
+	return ok
+}
+
 // isUnacceptable reports whether what was to be stored can never be: bad data
 // (22), a constraint (23), a limit of the server (54).
 func isUnacceptable(state string) bool {

@@ -126,7 +126,7 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 				d.store(batch[i:i+1], statement)
 			}
 			return
-		case tries > 1 && len(batch) > 1:
+		case tries > 1 && len(batch) > 1 && !isUnreachable(err):
 			d.store(batch[:len(batch)/2], statement)
 			d.store(batch[len(batch)/2:], statement)
 			return
