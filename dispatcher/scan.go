@@ -23,7 +23,8 @@ import (
 //	near     from the last job claimed
 //
 // A scan that costs more than the near one is paid for by not repeating it for
-// nine times the excess, so that wide scans take a tenth of the time at most.
+// nineteen times the excess, so that the two wide depths take a tenth of the time
+// together.
 type scan struct {
 	levels   []level // the priorities known to be in use, highest first
 	paid     [near]time.Time
@@ -55,7 +56,7 @@ const (
 	// A scan that takes less than this beyond a near one counts as free: it is
 	// within the noise of a round trip.
 	freeExcess = 3 * time.Millisecond
-	budget     = 9 // a wide scan's excess is followed by this many times as long without one
+	budget     = 19 // a wide scan's excess is followed by this many times as long without one of its depth
 )
 
 // depth is the widest scan that is affordable now.
