@@ -18,8 +18,9 @@ WITH input AS MATERIALIZED (
     RETURNING jobs.id, jobs.epoch
 )
 SELECT input.id::uuid AS id, input.epoch::bigint AS epoch,
-       NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = input.id AND jobs.epoch = input.epoch) AS lost
+       (held.id IS NULL)::boolean AS lost
 FROM input
+LEFT JOIN outbox.jobs AS held ON held.id = input.id AND held.epoch = input.epoch
 WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)
 LIMIT 100000;
 
