@@ -85,32 +85,42 @@ func (q *queue) returnOrphans(ctx context.Context) {
 // start, a wider scan, or the poll. more says that there may be something to
 // claim: a priority that was not known, or a job that has become due since the
 // last survey and so perhaps after the last claim had looked.
+//
+// The gaps between the known priorities may be full of dead entries, so they are
+// looked into when a full scan is affordable, and then until they hold nothing
+// unknown: a first statement that was slow must not hide the second priority
+// until its cost has been waited out.
 func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err error) {
+	started := time.Now()
+	gaps := q.scan.depth(started) == full
 	for range maxLevels {
 		var found bool
-		sleep, found, err = q.surveyOnce(ctx)
+		sleep, found, err = q.surveyOnce(ctx, gaps)
+		if gaps {
+			q.scan.charge(full, started, time.Now())
+		}
 		if err != nil || !found {
 			return sleep, more, err
 		}
 		more = true
+		gaps = gaps && time.Since(started) < longSurvey
 	}
 	return sleep, more, nil
 }
 
-func (q *queue) surveyOnce(ctx context.Context) (sleep time.Duration, more bool, err error) {
+// longSurvey is when a survey has found that gaps are dear: what they still hide
+// is for the next ones.
+const longSurvey = time.Second
+
+func (q *queue) surveyOnce(ctx context.Context, gaps bool) (sleep time.Duration, more bool, err error) {
 	params := sqlgen.SurveyLevelsParams{Queue: q.name, Since: q.scan.since}
-	started := time.Now()
 	params.Priorities, params.Above, params.Below = q.scan.gaps()
-	knownOnly := q.scan.depth(started) != full // gaps, too, may be full of dead entries
-	if knownOnly {
+	if !gaps {
 		params.Above, params.Below = nil, nil
 	}
 	bound, cancel := bounded(ctx)
 	rows, err := q.db.SurveyLevels(bound, params)
 	cancel()
-	if !knownOnly {
-		q.scan.charge(full, started, time.Now())
-	}
 	if err != nil {
 		return 0, false, fmt.Errorf("survey queue %s: %w", q.name, err)
 	}
@@ -130,7 +140,7 @@ func (q *queue) surveyOnce(ctx context.Context) (sleep time.Duration, more bool,
 			sleep = time.Duration(row.DueInSeconds * float64(time.Second))
 		}
 	}
-	if wide, ok := q.scan.wideAfter(time.Now()); ok || knownOnly {
+	if wide, ok := q.scan.wideAfter(time.Now()); ok || !gaps {
 		sleep = min(sleep, wide)
 	}
 	return max(sleep, 0), more, nil

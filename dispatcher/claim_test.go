@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -492,4 +493,47 @@ func TestOddRowsDoNotStopTheQueue(t *testing.T) {
 		return nil
 	}), quiet(nil))
 	awaitSucceeded(t, db, 19)
+}
+
+// slowFirstSurvey makes the first survey take long, as it does on a machine that
+// is busy, or when the server has to read its catalogs first.
+type slowFirstSurvey struct{ once sync.Once }
+
+func (s *slowFirstSurvey) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(data.SQL, "-- name: SurveyLevels") {
+		s.once.Do(func() { time.Sleep(500 * time.Millisecond) })
+	}
+	return ctx
+}
+
+func (*slowFirstSurvey) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// The survey at the start finds the higher priority first, which has nothing due.
+// That it took half a second must not keep it from looking for the lower one until
+// nineteen times as long is over.
+func TestSlowSurveyFindsEveryPriority(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueue(t, db, probe{}, outbox.Options{Priority: 10, Delay: time.Hour})
+	for priority := range 5 {
+		enqueue(t, db, probe{}, outbox.Options{Priority: priority})
+	}
+	config := db.Config()
+	config.ConnConfig.Tracer = &slowFirstSurvey{}
+	slow, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	ran := make(chan struct{}, 5)
+	d := start(t, slow, handle(func(context.Context, *outbox.Job[probe]) error { ran <- struct{}{}; return nil }), quiet(nil))
+	deadline := time.After(6 * time.Second)
+	for i := range 5 {
+		select {
+		case <-ran:
+		case <-deadline:
+			t.Fatalf("%d of 5 due jobs ran within 6 s", i)
+		}
+	}
+	d.stop(t)
 }
