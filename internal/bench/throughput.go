@@ -42,6 +42,9 @@ func burndown(ctx context.Context, r *rig) ([]Figure, error) {
 	if err := w.stop(); err != nil {
 		return nil, err
 	}
+	if err := r.noneDue(ctx); err != nil {
+		return nil, err
+	}
 	var wal float64
 	err = r.pool.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - $1::pg_lsn)::float8`, before).Scan(&wal)
 	return []Figure{
@@ -79,7 +82,10 @@ func steady(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 	rate := perSecond(enqueued, started)
-	return []Figure{{"jobs_per_s", rate}}, w.stop()
+	if err := w.stop(); err != nil {
+		return nil, err
+	}
+	return []Figure{{"jobs_per_s", rate}}, r.noneDue(ctx)
 }
 
 // forgetPeak makes peakMiB count from now on.
