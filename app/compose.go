@@ -36,6 +36,9 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 	}
 	if !p.config.NoDispatch {
 		note(p.addDispatcher(mux, wake))
+		if p.config.Producer != nil {
+			p.config.Producer.AlsoWake(wake.Set)
+		}
 	}
 	if !p.config.NoReap {
 		note(p.addReaper())

@@ -21,13 +21,17 @@ type Config struct {
 	ListenURL   string        // the listener's; "" is DatabaseURL. Set it when that leads to a pooler
 	Pool        *pgxpool.Pool // of the handlers, whose metrics are then published too. The caller closes it
 
+	// Producer, if this program enqueues too: its commits wake the dispatcher here
+	// without the way through the database.
+	Producer *outbox.Producer
+
 	NoDispatch bool // claim no jobs
 	NoListen   bool // do not LISTEN: jobs are found by polling
 	NoReap     bool // expire no leases, trim no history: another process does
 	Migrate    bool // bring the schema to the newest version at the start
 
 	Queues       map[string]dispatcher.QueueConfig // nil works the queue "default"
-	Worker       string                            // who holds the leases; "" is host-pid-random
+	Worker       string                            // who holds the leases; "" is host-pid and 8 hex digits
 	PollInterval time.Duration                     // while notifications arrive; 0 is 30 s. Otherwise at most 2 s
 	LeaseTTL     time.Duration                     // 0 is 15 s
 	Timeout      time.Duration                     // of one attempt; 0 is 5 min

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
@@ -47,6 +48,40 @@ func TestAJobIsHandledWithinMomentsThroughTheListener(t *testing.T) {
 	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM outbox.history WHERE status = 'succeeded'`).Scan(&succeeded); err != nil || succeeded != 1 {
 		t.Errorf("got %d succeeded jobs (%v), want 1", succeeded, err)
 	}
+}
+
+// Nothing is heard and the next poll is two seconds away: only the producer's own
+// word can start five jobs, one after the other, within a second.
+func TestAProducerOfTheSameProgramWakesItsDispatcher(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	producer := outbox.NewProducer(pool, outbox.NotifyCoalesced)
+	handled := make(chan struct{})
+	r := start(t, greeter(func(context.Context, string) error { handled <- struct{}{}; return nil }),
+		Config{DatabaseURL: pool.Config().ConnString(), NoListen: true, Producer: producer})
+	one := func() {
+		err := producer.InTx(t.Context(), func(tx pgx.Tx) error {
+			_, err := outbox.Enqueue(t.Context(), tx, greet{"Ada"}, outbox.Options{})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-handled:
+		case <-time.After(10 * time.Second):
+			t.Fatal("a job was not handled")
+		}
+	}
+	one() // whenever the first claim is made
+	begun := time.Now()
+	for range 5 {
+		one()
+	}
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Errorf("five jobs took %s: they waited for the poll", took)
+	}
+	r.end(nil)
 }
 
 func TestADrainingProcessIsUnreadyAndLetsRunningJobsFinish(t *testing.T) {

@@ -17,6 +17,7 @@ type Producer struct {
 	pool *pgxpool.Pool
 	mode NotifyMode
 	wake *coalescer
+	near atomic.Pointer[func() bool] // wakes the dispatcher of this process, if there is one
 }
 
 // NewProducer makes a producer; mode "" is [NotifyCoalesced]. It panics if there is
@@ -57,6 +58,19 @@ func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) (
 	return enqueueMany(ctx, db, requests, p.mode != NotifyOff && notifiesAtCommit(db))
 }
 
+// AlsoWake has every commit that wakes dispatchers call wake too, before it returns: a
+// dispatcher in the same process learns of its jobs without the way through the
+// database, which the others are still told on. Wake must not block; the Set of
+// a listener's signal is meant. The app package calls AlsoWake for the producer
+// that it is given. A producer has one wake at a time; nil takes it away.
+func (p *Producer) AlsoWake(wake func() bool) {
+	if wake == nil {
+		p.near.Store(nil)
+		return
+	}
+	p.near.Store(&wake)
+}
+
 // Flush waits until the wake-ups for all commits before it have been sent; one that
 // fails for 5 seconds is given up. It returns an error only when ctx ends first.
 // Call it before the process exits; without it a wake-up may be lost, and the poll
@@ -82,6 +96,9 @@ func (t *producerTx) Begin(ctx context.Context) (pgx.Tx, error) {
 func (t *producerTx) Commit(ctx context.Context) error {
 	err := t.Tx.Commit(ctx)
 	if !t.savepoint && t.enqueued.Load() && mayHaveCommitted(err) {
+		if wake := t.producer.near.Load(); wake != nil {
+			(*wake)()
+		}
 		t.producer.wake.wake()
 	}
 	return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -404,5 +405,37 @@ func TestACommitWhoseOutcomeIsUnknownWakes(t *testing.T) {
 				t.Errorf("%d wake-ups, %v; want %d", len(r.sent), err, c.want)
 			}
 		})
+	}
+}
+
+// The dispatcher in the same program is told by every commit that enqueued, when
+// the job is already there to be seen, and by no other.
+func TestAlsoWake(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := NewProducer(db, NotifyCoalesced)
+	defer flush(t, p)
+	var seen []int64 // jobs that there are when the wake-up comes
+	p.AlsoWake(func() bool {
+		seen = append(seen, ask[int64](t, db, `SELECT count(*) FROM outbox.jobs`))
+		return true
+	})
+	add := func(tx pgx.Tx) error {
+		_, err := Enqueue(t.Context(), tx, greet{}, Options{})
+		return err
+	}
+	nothing := func(pgx.Tx) error { return nil }
+	refused := func(tx pgx.Tx) error { return errors.Join(add(tx), io.EOF) }
+	for _, do := range []func(pgx.Tx) error{add, nothing, refused, add} {
+		if err := p.InTx(t.Context(), do); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+	}
+	p.AlsoWake(nil)
+	if err := p.InTx(t.Context(), add); err != nil {
+		t.Fatal(err)
+	}
+	if want := []int64{1, 2}; !slices.Equal(seen, want) {
+		t.Errorf("woken with %v jobs there, want %v", seen, want)
 	}
 }

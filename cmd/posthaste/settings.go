@@ -89,7 +89,7 @@ var allSettings = []setting{
 	{
 		"worker",
 		[]string{"OUTBOX_WORKER"},
-		"", "`NAME` under which leases are held (default: host-pid-random)", nil,
+		"", "`NAME` under which leases are held (default: host-pid and 8 hex digits)", nil,
 		func(s *settings, v string) (err error) { s.app.Worker, err = parseWorker(v); return err },
 	},
 	{

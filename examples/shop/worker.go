@@ -22,7 +22,7 @@ const concurrency = 16
 // ends with SIGTERM or Ctrl-C, after the jobs that are running.
 func runWorker(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("shop worker", flag.ContinueOnError)
-	name := flags.String("name", "", "who holds the leases, for people (default host-pid-random)")
+	name := flags.String("name", "", "who holds the leases, for people (default host-pid and 8 hex digits)")
 	admin := flags.String("admin", "", "`address` of /readyz and /metrics (default none)")
 	leaseTTL := flags.Duration("lease-ttl", 0, "when a dead worker's jobs are taken over (default 15s)")
 	child := flags.Bool("child", false, "end at once when standard input does: whoever started this is dead")

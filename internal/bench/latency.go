@@ -15,25 +15,28 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// latency enqueues one job at a time, as a service does that is not busy.
+// latency enqueues one job at a time, as a service does that is not busy: in turns
+// from the worker's own program and, as a service with a companion does, apart
+// from it.
 func latency(ctx context.Context, r *rig) ([]Figure, error) {
 	n, every := cmp.Or(r.Jobs, 1000), cmp.Or(r.Every, 10*time.Millisecond)
 	var mu sync.Mutex
-	begun := make([]time.Time, n)
-	took := make([]time.Duration, 0, n)
+	begun := make([]time.Time, 2*n)
+	took := make([]time.Duration, 2*n)
 	w, err := r.work(ctx, r.pool, func(job *outbox.Job[Noop]) {
 		now := time.Now()
 		mu.Lock()
 		defer mu.Unlock()
-		if job.Args.N >= 0 {
-			took = append(took, now.Sub(begun[job.Args.N]))
+		if i := job.Args.N; i >= 0 {
+			took[i] = now.Sub(begun[i])
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	producer := outbox.NewProducer(r.pool, r.Notify)
-	one := func(i int) error {
+	within, apart := outbox.NewProducer(r.pool, r.Notify), outbox.NewProducer(r.pool, r.Notify)
+	within.AlsoWake(w.wake.Set)
+	one := func(producer *outbox.Producer, i int) error {
 		return producer.InTx(ctx, func(tx pgx.Tx) error {
 			if i >= 0 {
 				mu.Lock()
@@ -44,28 +47,34 @@ func latency(ctx context.Context, r *rig) ([]Figure, error) {
 			return err
 		})
 	}
-	const warmUp = 50
-	for range warmUp {
-		if err := one(-1); err != nil {
-			return nil, err
-		}
-		time.Sleep(every)
-	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for i := range n {
+	const warmUp = 50
+	for i := -warmUp; i < 2*n; i++ {
+		producer := within
+		if i >= 0 && i%2 == 1 {
+			producer = apart
+		}
 		<-tick.C
-		if err := one(i); err != nil {
+		if err := one(producer, i); err != nil {
 			return nil, err
 		}
 	}
-	if err := r.settled(ctx, w, int64(n+warmUp)); err != nil {
+	if err := r.settled(ctx, w, int64(2*n+warmUp)); err != nil {
 		return nil, err
 	}
 	if err := w.stop(); err != nil {
 		return nil, err
 	}
-	return percentiles(took), nil
+	var inTurn [2][]time.Duration
+	for i, t := range took {
+		inTurn[i%2] = append(inTurn[i%2], t)
+	}
+	figures := percentiles(inTurn[0])
+	for _, f := range percentiles(inTurn[1]) {
+		figures = append(figures, Figure{"apart_" + f.Name, f.Value})
+	}
+	return figures, nil
 }
 
 func percentiles(took []time.Duration) []Figure {
