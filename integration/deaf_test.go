@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -24,7 +25,7 @@ const deafPickup = 10 * time.Second
 func TestAPoolerSwallowsListen(t *testing.T) {
 	s := newStory(t)
 	p, dsn := s.newProxy()
-	p.swallow.Store(true)
+	p.Swallow.Store(true)
 	a := s.worker("a", "OUTBOX_LISTEN_URL="+dsn)
 	s.await("the canary to be missed", func() bool { return len(a.logged("listener is deaf")) > 0 })
 	s.staysDeaf(a)
@@ -34,9 +35,9 @@ func TestAPoolerSwallowsListen(t *testing.T) {
 func TestTheListenersAddressIsDead(t *testing.T) {
 	s := newStory(t)
 	p, dsn := s.newProxy()
-	p.refuse.Store(true)
+	p.Refuse.Store(true)
 	a := s.worker("a", "OUTBOX_LISTEN_URL="+dsn)
-	s.await("the listener to try again and again", func() bool { return p.refused.Load() > 5 })
+	s.await("the listener to try again and again", func() bool { return p.Refused.Load() > 5 })
 	s.staysDeaf(a)
 }
 
@@ -50,6 +51,17 @@ func (s *story) staysDeaf(a *process) {
 		s.Errorf("/readyz is %d %s in the end, want 200 degraded", code, r.Status)
 	}
 	s.checkLedger()
+}
+
+// newProxy leads to the story's server; dsn is that of its database by way of it.
+func (s *story) newProxy() (p *fault.Proxy, dsn string) {
+	s.Helper()
+	p, dsn, err := fault.NewProxy(s.url)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(p.Close)
+	return p, dsn
 }
 
 // picksUp enqueues a job and fails if it does not start in time.
@@ -77,8 +89,8 @@ func TestAHalfOpenListenerIsNoticed(t *testing.T) {
 	a := s.worker("a", "OUTBOX_LISTEN_URL="+dsn).ready()
 	s.picksUp(deafPickup)
 
-	p.refuse.Store(true)
-	p.freeze()
+	p.Refuse.Store(true)
+	p.Freeze()
 	frozen := time.Now()
 	stranded := s.strand()
 	a.awaitReadyz(http.StatusOK, "degraded", "listener", "deaf")
@@ -86,7 +98,7 @@ func TestAHalfOpenListenerIsNoticed(t *testing.T) {
 	s.awaitFor(deafPickup, "the job whose notification was lost", func() bool { return s.row(stranded).Status == "succeeded" })
 	s.picksUp(deafPickup)
 
-	p.refuse.Store(false)
+	p.Refuse.Store(false)
 	a.ready()
 	t.Logf("after the reconnect a job starts within %s", s.picksUp(deafPickup))
 	s.checkLedger()

@@ -81,8 +81,8 @@ func TestTwoWorkersShareTheJobs(t *testing.T) {
 	heavy(t)
 	s.exec(`INSERT INTO outbox.queues (queue, paused_at) VALUES ('default', now())`)
 	ids := s.enqueueMany(2000, func(i int) task { return task{N: i, Do: "effect"} })
-	s.worker("a", "STORY_CONCURRENCY=8").ready()
-	s.worker("b", "STORY_CONCURRENCY=8").ready()
+	s.worker("a", "VERIFY_CONCURRENCY=8").ready()
+	s.worker("b", "VERIFY_CONCURRENCY=8").ready()
 	posthaste(t, s.url, nil, "queues", "resume", "default")
 
 	s.awaitClosed(len(ids))
@@ -167,7 +167,7 @@ func TestProcessedTwiceChangedOnce(t *testing.T) {
 // the process nor their neighbours down.
 func TestFailuresAreBoundedAndTold(t *testing.T) {
 	s := newStory(t)
-	s.worker("a", "STORY_RETRY=50ms").ready()
+	s.worker("a", "VERIFY_RETRY=50ms").ready()
 	failing := s.enqueueMany(10, func(i int) task { return task{N: i, Do: []string{"fail", "panic"}[i%2]} }, outbox.Options{MaxAttempts: 3})
 	good := s.enqueueMany(10, func(i int) task { return task{N: 10 + i, Do: "effect"} })
 

@@ -21,7 +21,7 @@ func TestKillAWorkerEverySecond(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
 
-	env := []string{"OUTBOX_LEASE_TTL=2s", "STORY_CONCURRENCY=32"}
+	env := []string{"OUTBOX_LEASE_TTL=2s", "VERIFY_CONCURRENCY=32"}
 	var crew []*process
 	for i := range 3 {
 		crew = append(crew, s.worker(fmt.Sprintf("w%d", i), env...))
@@ -63,7 +63,7 @@ func TestAPoisonJobIsBounded(t *testing.T) {
 
 	deaths := 0
 	start := func() *process {
-		p := s.worker(fmt.Sprintf("w%d", deaths), "OUTBOX_LEASE_TTL=2s", "STORY_CONCURRENCY=8")
+		p := s.worker(fmt.Sprintf("w%d", deaths), "OUTBOX_LEASE_TTL=2s", "VERIFY_CONCURRENCY=8")
 		p.told.Store(true)
 		return p
 	}

@@ -1,74 +1,31 @@
 package integration
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 	"slices"
-	"sync"
-	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// entry is a line that a worker wrote; see worker/ledger.go.
-type entry struct {
-	At      time.Time `json:"at"`
-	Worker  string    `json:"worker"`
-	PID     int       `json:"pid"`
-	Event   string    `json:"event"`
-	Job     outbox.ID `json:"job"`
-	N       int       `json:"n"`
-	Do      string    `json:"do"`
-	Epoch   int64     `json:"epoch"`
-	Attempt int       `json:"attempt"`
-	Key     string    `json:"key"`
-	Error   string    `json:"error"`
-	Detail  string    `json:"detail"`
-	Cause   string    `json:"cause"`
-}
+// entry is a line that a worker wrote.
+type entry = ledger.Entry
 
-// ledger reads what workers append.
-type ledger struct {
-	path string
-
-	mu      sync.Mutex
-	read    int64 // bytes
-	entries []entry
-	broken  error
+// book reads what workers append.
+type book struct {
+	*ledger.Tail
+	broken error
 }
 
 // all is every entry so far, in the order of their writing.
-func (l *ledger) all() []entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	file, err := os.Open(l.path)
-	if err != nil {
-		return l.entries // nobody has written yet
-	}
-	defer file.Close()
-	fresh, err := io.ReadAll(io.NewSectionReader(file, l.read, 1<<40))
-	if err != nil {
-		l.broken = err
-	}
-	for {
-		line, rest, complete := bytes.Cut(fresh, []byte("\n"))
-		if !complete {
-			return l.entries
-		}
-		var e entry
-		if err := json.Unmarshal(line, &e); err != nil {
-			l.broken = fmt.Errorf("line %d of the ledger is torn: %q", len(l.entries)+1, line)
-		}
-		l.entries = append(l.entries, e)
-		l.read, fresh = l.read+int64(len(line))+1, rest
-	}
+func (l *book) all() []entry {
+	var entries []entry
+	entries, l.broken = l.Entries()
+	return entries
 }
 
 // of is the entries that have an event and are otherwise as wanted.
-func (l *ledger) of(event string, wanted ...func(entry) bool) (found []entry) {
+func (l *book) of(event string, wanted ...func(entry) bool) (found []entry) {
 	for _, e := range l.all() {
 		if e.Event == event && !slices.ContainsFunc(wanted, func(w func(entry) bool) bool { return !w(e) }) {
 			found = append(found, e)

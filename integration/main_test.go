@@ -41,17 +41,17 @@ func run(m *testing.M) int {
 	return pgtest.Wrap(m).Run()
 }
 
-// build compiles the real binary as it is shipped, and the worker with the race
-// detector if there is a C compiler.
+// build compiles the real binary as it is shipped, and again, for the workers,
+// with the race detector if there is a C compiler.
 func build(dir string) error {
 	programs.posthaste, programs.worker = filepath.Join(dir, "posthaste"), filepath.Join(dir, "worker")
 	if err := goBuild("CGO_ENABLED=0", programs.posthaste, "../cmd/posthaste"); err != nil {
 		return err
 	}
 	if _, err := exec.LookPath("cc"); err != nil {
-		return goBuild("CGO_ENABLED=0", programs.worker, "./worker")
+		return goBuild("CGO_ENABLED=0", programs.worker, "../cmd/posthaste")
 	}
-	return goBuild("CGO_ENABLED=1", programs.worker, "./worker", "-race")
+	return goBuild("CGO_ENABLED=1", programs.worker, "../cmd/posthaste", "-race")
 }
 
 func goBuild(env, out, folder string, flags ...string) error {

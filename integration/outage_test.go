@@ -22,7 +22,7 @@ import (
 // attempt.
 func TestPostgresCrashesInMidFlow(t *testing.T) {
 	s := newFaultStory(t)
-	a, b := s.worker("a", "STORY_RETRY=200ms").ready(), s.worker("b", "STORY_RETRY=200ms").ready()
+	a, b := s.worker("a", "VERIFY_RETRY=200ms").ready(), s.worker("b", "VERIFY_RETRY=200ms").ready()
 	stop := s.produce()
 
 	var longest time.Duration
@@ -82,7 +82,7 @@ func (s *story) crashVisibly(processes ...*process) {
 func TestEveryConnectionIsTerminatedAgainAndAgain(t *testing.T) {
 	s := newStory(t)
 	heavy(t)
-	a, b := s.worker("a", "STORY_RETRY=200ms").ready(), s.worker("b", "STORY_RETRY=200ms").ready()
+	a, b := s.worker("a", "VERIFY_RETRY=200ms").ready(), s.worker("b", "VERIFY_RETRY=200ms").ready()
 	stop := s.produce()
 
 	terminated := 0

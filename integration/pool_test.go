@@ -13,7 +13,7 @@ import (
 func TestHandlersExhaustTheirPool(t *testing.T) {
 	const ttl = 3 * time.Second
 	s := newStory(t)
-	env := []string{"OUTBOX_LEASE_TTL=" + ttl.String(), "STORY_POOL=4", "STORY_CONCURRENCY=12"}
+	env := []string{"OUTBOX_LEASE_TTL=" + ttl.String(), "VERIFY_POOL=4", "VERIFY_CONCURRENCY=12"}
 	a := s.worker("a", env...).ready()
 	hogs := s.enqueueMany(4, func(i int) task { return task{N: i, Do: "hog", Ms: 3 * int(ttl.Milliseconds())} })
 	s.awaitEntries(len(hogs), "start")

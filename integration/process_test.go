@@ -32,7 +32,7 @@ type process struct {
 // what env says comes after it and counts.
 func (s *story) worker(name string, env ...string) *process {
 	s.Helper()
-	return s.start(programs.worker, name, env)
+	return s.start(programs.worker, name, env, "verify-worker")
 }
 
 // serve starts the real binary.
@@ -45,7 +45,7 @@ func (s *story) start(program, name string, env []string, args ...string) *proce
 	s.Helper()
 	all := append([]string{
 		"OUTBOX_DATABASE_URL=" + s.url, "OUTBOX_ADMIN_ADDR=127.0.0.1:0", "OUTBOX_LOG_FORMAT=json", "OUTBOX_POLL_INTERVAL=5m",
-		"STORY_LEDGER=" + s.ledger.path, "STORY_NAME=" + name,
+		"VERIFY_LEDGER=" + s.ledger.Path(), "VERIFY_NAME=" + name,
 	}, env...)
 	p := &process{s: s, name: name, ended: make(chan struct{})}
 	p.log = filepath.Join(s.ArtifactDir(), fmt.Sprintf("%02d-%s.log", len(s.procs), name))

@@ -18,7 +18,7 @@ func TestAKilledProducerLeavesNoOrphans(t *testing.T) {
 	t.Logf("seed %d", seed)
 	for i := range 20 {
 		before := s.count(`SELECT count(*) FROM orders`)
-		p := s.start(programs.worker, fmt.Sprintf("p%d", i), nil, "produce")
+		p := s.start(programs.worker, fmt.Sprintf("p%d", i), nil, "verify-producer")
 		s.await("the producer to be at work", func() bool { return s.count(`SELECT count(*) FROM orders`) > before+50 })
 		time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond) // where in its work it dies
 		p.kill9()

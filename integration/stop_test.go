@@ -18,7 +18,7 @@ const exitMargin = 15 * time.Second
 func TestStopUnderLoad(t *testing.T) {
 	const grace = 10 * time.Second
 	s := newStory(t)
-	a := s.worker("a", "STORY_CONCURRENCY=16", "OUTBOX_GRACE_PERIOD="+grace.String()).ready()
+	a := s.worker("a", "VERIFY_CONCURRENCY=16", "OUTBOX_GRACE_PERIOD="+grace.String()).ready()
 	// Quick jobs teach the worker to fetch far ahead; slow ones then fill its buffer.
 	ids := s.enqueueMany(2000, func(i int) task { return task{N: i, Do: "nothing"} })
 	ids = append(ids, s.enqueueMany(1000, func(i int) task { return task{N: 2000 + i, Do: "sleep", Ms: 1500} })...)
@@ -42,7 +42,7 @@ func TestStopUnderLoad(t *testing.T) {
 			t.Errorf("job %d was cut off: %s (%s)", e.N, e.Error, e.Cause)
 		}
 	}
-	s.worker("b", "STORY_CONCURRENCY=1000")
+	s.worker("b", "VERIFY_CONCURRENCY=1000")
 	s.awaitClosed(len(ids))
 	s.checkClosed(ids)
 	s.checkLedger()
@@ -109,7 +109,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 func TestStopWhileTheDatabaseIsDown(t *testing.T) {
 	const grace = 3 * time.Second
 	s := newFaultStory(t)
-	a := s.worker("a", "OUTBOX_GRACE_PERIOD="+grace.String(), "OUTBOX_LEASE_TTL=3s", "STORY_CONCURRENCY=200").ready()
+	a := s.worker("a", "OUTBOX_GRACE_PERIOD="+grace.String(), "OUTBOX_LEASE_TTL=3s", "VERIFY_CONCURRENCY=200").ready()
 	ids := s.enqueueMany(200, func(i int) task { return task{N: i, Do: "sleep", Ms: 25 * i} })
 	s.awaitEntries(len(ids), "start")
 	if err := s.server.Kill9(); err != nil {

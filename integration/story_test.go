@@ -18,6 +18,8 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -38,16 +40,9 @@ type story struct {
 	url    string
 	server *pgdev.Server // nil on the shared server
 	db     *pgxpool.Pool
-	ledger *ledger
+	ledger *book
 	procs  []*process
 }
-
-// scenery is what the business that the handlers belong to keeps.
-const scenery = `
-	CREATE TABLE effects (job_id uuid NOT NULL, epoch bigint NOT NULL, n integer NOT NULL, worker text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
-	CREATE TABLE items (id integer PRIMARY KEY, state text NOT NULL, changes integer NOT NULL DEFAULT 0, changed_by uuid);
-	CREATE TABLE orders (id text PRIMARY KEY);
-	CREATE TABLE gates (opened timestamptz NOT NULL DEFAULT now())`
 
 // newStory begins a story on the server that all tests share. It runs beside
 // others.
@@ -100,9 +95,9 @@ func begin(t *testing.T, url string, server *pgdev.Server) *story {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	s := &story{T: t, url: url, server: server, db: db, ledger: &ledger{path: filepath.Join(t.ArtifactDir(), "ledger.jsonl")}}
+	s := &story{T: t, url: url, server: server, db: db, ledger: &book{Tail: ledger.NewTail(filepath.Join(t.ArtifactDir(), "ledger.jsonl"))}}
 	t.Cleanup(s.end)
-	if _, err := db.Exec(t.Context(), scenery); err != nil {
+	if _, err := db.Exec(t.Context(), probe.Schema); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -120,7 +115,7 @@ func (s *story) end() {
 	if !s.Failed() {
 		return
 	}
-	s.Logf("the ledger ends:\n%s", tail(s.ledger.path))
+	s.Logf("the ledger ends:\n%s", tail(s.ledger.Path()))
 	for _, p := range s.procs {
 		s.Logf("the log of %s ends:\n%s", p.name, tail(p.log))
 	}
@@ -157,15 +152,8 @@ func (s *story) awaitFor(patience time.Duration, what string, true func() bool) 
 	}
 }
 
-// task is a job as the worker's handler understands it; see worker/handlers.go.
-type task struct {
-	N   int    `json:"n"`
-	Do  string `json:"do"`
-	Ms  int    `json:"ms,omitempty"`
-	Key string `json:"key,omitempty"`
-}
-
-func (task) Kind() string { return "task" }
+// task is a job that says what its handler is to do.
+type task = probe.Task
 
 // enqueue stores a job and wakes the dispatchers.
 func (s *story) enqueue(job task, options ...outbox.Options) outbox.ID {

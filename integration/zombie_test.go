@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// verbs are what a zombie tries when it wakes; see worker/stall.go.
+// verbs are what a zombie tries when it wakes; see internal/verify/probe/stall.go.
 var verbs = []string{"succeed", "succeed-late", "fail", "fail-late", "discard", "snooze", "snooze-late", "extend", "guard", "complete"}
 
 // A worker is stopped for longer than its leases, another takes over, and the
@@ -119,11 +119,11 @@ type zombie struct {
 }
 
 // Sixteen handlers each keep a connection at most.
-var zombieEnv = []string{"OUTBOX_LEASE_TTL=2s", "STORY_CONCURRENCY=16", "STORY_POOL=16"}
+var zombieEnv = []string{"OUTBOX_LEASE_TTL=2s", "VERIFY_CONCURRENCY=16", "VERIFY_POOL=16"}
 
 func newZombie(t *testing.T, options outbox.Options, env ...string) *zombie {
 	z := &zombie{story: newStory(t)}
-	z.a = z.worker("a", slices.Concat(zombieEnv, []string{"STORY_STALL=on"}, env)...).ready()
+	z.a = z.worker("a", slices.Concat(zombieEnv, []string{"VERIFY_STALL=on"}, env)...).ready()
 	z.ids = z.enqueueMany(len(verbs), func(i int) task { return task{N: i, Do: "stall", Key: verbs[i]} }, options)
 	z.awaitEntries(len(verbs), "stalled", byWorker("a"))
 	z.a.signal(syscall.SIGSTOP)

@@ -92,9 +92,10 @@ func (p *program) root() *cli.Command {
 		ExitErrHandler:        func(context.Context, *cli.Command, error) {}, // run decides
 		Commands: []*cli.Command{
 			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.jobsCommand(), p.queuesCommand(),
-			p.healthcheckCommand(), p.configCommand(), p.versionCommand(), benchCommand(),
+			p.healthcheckCommand(), p.configCommand(), p.versionCommand(), benchCommand(), p.verifyCommand(),
 		},
 	}
+	root.Commands = append(root.Commands, probeCommands()...)
 	finish(root)
 	return root
 }

@@ -38,7 +38,7 @@ var allowed = map[string]string{
 
 	// The only package that knows all others, and who starts it.
 	"app":           "outbox inbox listener dispatcher reaper operator api console relay/webhook migrations internal/backoff internal/sqlgen",
-	"cmd/posthaste": "app outbox dispatcher operator relay/webhook migrations internal/bench internal/pgdev",
+	"cmd/posthaste": "app outbox dispatcher operator relay/webhook migrations internal/bench internal/pgdev internal/verify internal/verify/probe",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
@@ -48,8 +48,16 @@ var allowed = map[string]string{
 
 	"internal/archtest": "",
 	"internal/bench":    "outbox listener dispatcher reaper migrations internal/pgdev",
-	"integration/...":   "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgtest",
-	"examples/...":      "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgdocker",
+	// The fault harness.
+	"internal/verify":         "outbox migrations internal/pgdev internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe",
+	"internal/verify/probe":   "app outbox inbox dispatcher internal/verify/ledger",
+	"internal/verify/checker": "outbox",
+	"internal/verify/ledger":  "outbox",
+	"internal/verify/child":   "",
+	"internal/verify/fault":   "",
+
+	"integration/...": "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgtest",
+	"examples/...":    "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgdocker",
 }
 
 func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {

@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -17,8 +18,8 @@ const zombiePatience = 20 * time.Second
 // stall waits until the process, stopped in between, is continued, and then does
 // what it always meant to do, whatever its context says: the verb is the job's
 // key. The verbs that end in -late wait for the end of their context first.
-func (h *handlers) stall(ctx context.Context, job *outbox.Job[task]) error {
-	h.book.write(of("stalled", job))
+func (h *handlers) stall(ctx context.Context, job *outbox.Job[Task]) error {
+	h.book.Write(of(ledger.Stalled, job))
 	<-h.woken
 	stubborn, cancel := context.WithTimeout(context.WithoutCancel(ctx), zombiePatience)
 	defer cancel()
@@ -57,12 +58,12 @@ func (h *handlers) awaitEnd(ctx, patience context.Context, err error) error {
 }
 
 // progress is a write on the way that only the owner may make.
-func (h *handlers) progress(ctx context.Context, job *outbox.Job[task]) error {
-	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
+func (h *handlers) progress(ctx context.Context, job *outbox.Job[Task]) error {
+	err := inTx(ctx, h.pool, func(tx pgx.Tx) error {
 		if err := job.Guard(ctx, tx); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, -1, $3)`, job.ID, job.Epoch, h.book.name)
+		_, err := tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, -1, $3)`, job.ID, job.Epoch, h.book.Name())
 		return err
 	})
 	h.note(job, err)

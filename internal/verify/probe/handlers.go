@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"context"
@@ -14,28 +14,30 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/inbox"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// task is a job that says what its handler is to do.
-type task struct {
+// Task is a job that says what its handler is to do.
+type Task struct {
 	N   int    `json:"n"`
 	Do  string `json:"do"`
 	Ms  int    `json:"ms,omitempty"`
-	Key string `json:"key,omitempty"`
+	Key string `json:"key,omitempty"` // of the business row; of the message for receive; of the verb for stall
 }
 
-func (task) Kind() string { return "task" }
+// Kind is "verify.task".
+func (Task) Kind() string { return "verify.task" }
 
 type handlers struct {
 	pool   *pgxpool.Pool
-	book   *ledger
+	book   *ledger.Writer
 	stalls bool
 	woken  chan struct{} // closed at the first SIGCONT
 }
 
-func newHandlers(pool *pgxpool.Pool, book *ledger) *handlers {
-	h := &handlers{pool: pool, book: book, stalls: os.Getenv("STORY_STALL") == "on", woken: make(chan struct{})}
+func newHandlers(pool *pgxpool.Pool, book *ledger.Writer) *handlers {
+	h := &handlers{pool: pool, book: book, stalls: os.Getenv("VERIFY_STALL") == "on", woken: make(chan struct{})}
 	if h.stalls {
 		continued := make(chan os.Signal, 1)
 		signal.Notify(continued, syscall.SIGCONT)
@@ -45,22 +47,22 @@ func newHandlers(pool *pgxpool.Pool, book *ledger) *handlers {
 }
 
 // handle writes both ends of every attempt to the ledger.
-func (h *handlers) handle(ctx context.Context, job *outbox.Job[task]) (err error) {
-	h.book.write(of("start", job))
+func (h *handlers) handle(ctx context.Context, job *outbox.Job[Task]) (err error) {
+	h.book.Write(of(ledger.Start, job))
 	defer func() {
-		entry := of("end", job)
+		entry := of(ledger.End, job)
 		if value := recover(); value != nil {
 			entry.Error = "panic"
 			defer panic(value)
 		} else {
 			entry.Error, entry.Detail, entry.Cause = class(err), text(err), text(causeOf(ctx))
 		}
-		h.book.write(entry)
+		h.book.Write(entry)
 	}()
 	return h.do(ctx, job)
 }
 
-func (h *handlers) do(ctx context.Context, job *outbox.Job[task]) error {
+func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 	wait := time.Duration(job.Args.Ms) * time.Millisecond
 	switch job.Args.Do {
 	case "nothing":
@@ -85,6 +87,10 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[task]) error {
 		return h.enrich(ctx, job, wait)
 	case "receive":
 		return h.receive(ctx, job, wait)
+	case "once":
+		return h.once(ctx, job, wait)
+	case "flaky":
+		return h.flaky(ctx, job, wait)
 	case "gated":
 		return h.gated(ctx, job)
 	case "stall":
@@ -108,12 +114,12 @@ func (h *handlers) hog(ctx context.Context, wait time.Duration) error {
 
 // effect makes a row and completes the job in one transaction. A job that asks
 // for a wait gets it before the transaction.
-func (h *handlers) effect(ctx context.Context, job *outbox.Job[task], wait time.Duration) error {
+func (h *handlers) effect(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
 	if err := pause(ctx, wait); err != nil {
 		return err
 	}
-	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, $3, $4)`, job.ID, job.Epoch, job.Args.N, h.book.name); err != nil {
+	err := inTx(ctx, h.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, $3, $4)`, job.ID, job.Epoch, job.Args.N, h.book.Name()); err != nil {
 			return err
 		}
 		return job.Complete(ctx, tx)
@@ -125,7 +131,7 @@ func (h *handlers) effect(ctx context.Context, job *outbox.Job[task], wait time.
 // enrich changes the state of an item, if it is still the one that the job was
 // for: the pattern for effects that are not tied to the job by Complete. After
 // the effect it waits, so that it can be killed before the job is settled.
-func (h *handlers) enrich(ctx context.Context, job *outbox.Job[task], wait time.Duration) error {
+func (h *handlers) enrich(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
 	changed := false
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
 		var state string
@@ -144,7 +150,7 @@ func (h *handlers) enrich(ctx context.Context, job *outbox.Job[task], wait time.
 }
 
 // receive is enrich for a consumer that knows messages by their id.
-func (h *handlers) receive(ctx context.Context, job *outbox.Job[task], wait time.Duration) error {
+func (h *handlers) receive(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
 	first := false
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) (err error) {
 		if first, err = inbox.Once(ctx, tx, "stories", job.Args.Key); err != nil || !first {
@@ -160,8 +166,39 @@ func (h *handlers) receive(ctx context.Context, job *outbox.Job[task], wait time
 	return pause(ctx, wait)
 }
 
+// once makes its effect in a transaction of its own, guarded by the inbox: the
+// job is settled apart from it.
+func (h *handlers) once(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
+	if err := pause(ctx, wait); err != nil {
+		return err
+	}
+	first := false
+	err := inTx(ctx, h.pool, func(tx pgx.Tx) (err error) {
+		if first, err = inbox.Once(ctx, tx, "verify", job.ID.String()); err != nil || !first {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO effects (job_id, epoch, n, worker) VALUES ($1, $2, $3, $4)`, job.ID, job.Epoch, job.Args.N, h.book.Name())
+		return err
+	})
+	if err != nil || first {
+		h.note(job, err)
+	}
+	return err
+}
+
+// flaky fails at its first N attempts.
+func (h *handlers) flaky(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
+	if err := pause(ctx, wait); err != nil {
+		return err
+	}
+	if job.Attempt <= job.Args.N {
+		return fmt.Errorf("it was asked to fail %d times", job.Args.N)
+	}
+	return nil
+}
+
 // gated waits for the story to open a gate, and then makes its effect.
-func (h *handlers) gated(ctx context.Context, job *outbox.Job[task]) error {
+func (h *handlers) gated(ctx context.Context, job *outbox.Job[Task]) error {
 	for {
 		var open bool
 		if err := h.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM gates)`).Scan(&open); err != nil {
@@ -176,18 +213,20 @@ func (h *handlers) gated(ctx context.Context, job *outbox.Job[task]) error {
 	}
 }
 
-// note tells what became of a transaction. An unknown outcome (the connection
-// broke at COMMIT) is neither an effect nor a refusal.
-func (h *handlers) note(job *outbox.Job[task], err error) {
-	entry := of("effect", job)
+// note tells what became of a transaction. An unknown outcome is neither an effect
+// nor a failure.
+func (h *handlers) note(job *outbox.Job[Task], err error) {
+	entry := of(ledger.Effect, job)
 	switch {
 	case errors.Is(err, outbox.ErrLeaseLost):
-		entry.Event = "refused"
+		entry.Event = ledger.Refused
+	case outcomeUnknown(err):
+		entry.Event = ledger.Unknown
 	case err != nil:
-		entry.Event = "failed"
+		entry.Event = ledger.Failed
 	}
 	entry.Error, entry.Detail = class(err), text(err)
-	h.book.write(entry)
+	h.book.Write(entry)
 }
 
 // pause ends early with the context.
@@ -203,31 +242,4 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	}
-}
-
-// class is an error in one word.
-func class(err error) string {
-	switch {
-	case err == nil:
-		return ""
-	case errors.Is(err, outbox.ErrLeaseLost):
-		return "lease_lost"
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return "context"
-	}
-	return "error"
-}
-
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-func causeOf(ctx context.Context) error {
-	if ctx.Err() == nil {
-		return nil
-	}
-	return context.Cause(ctx)
 }

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/internal/verify"
+	"github.com/posthaste-dev/posthaste/internal/verify/probe"
+)
+
+// verifyCommand is the fault harness: `posthaste verify [ROW…]`.
+func (p *program) verifyCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "verify",
+		Usage:     "prove the promises under faults: kill, cut, crash, and check",
+		ArgsUsage: "[ROW…]",
+		Description: `Each row starts worker and producer processes on a durable Postgres of its own,
+injects faults from a schedule that the seed decides, heals, waits until every
+job is done, and compares ledgers outside of the database with it. Without rows
+it runs all of the tier.
+
+Exit status 0 means that every row passed.`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "tier", Value: "P", Usage: "`P|S`: seconds, or a soak"},
+			&cli.Uint64Flag{Name: "seed", Usage: "decides the faults; 0 draws one and prints it"},
+			&cli.StringFlag{Name: "out", Usage: "`folder` for a JSON record a row (default: a temporary one)"},
+			&cli.BoolFlag{Name: "list", Usage: "print the rows and run none"},
+			&cli.StringFlag{Name: "write-proof", Usage: "write `FILE` from the records in the folder given as argument, and run nothing"},
+			outputFlag(),
+		},
+		Action: p.verify,
+	}
+}
+
+// probeCommands are the children of verify.
+func probeCommands() []*cli.Command {
+	return []*cli.Command{
+		{Name: "verify-worker", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) }},
+		{Name: "verify-producer", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Produce(ctx) }},
+	}
+}
+
+func (p *program) verify(ctx context.Context, c *cli.Command) error {
+	tier, err := parseOneOf(strings.ToUpper(c.String("tier")), "P", "S")
+	if err != nil {
+		return usagef("--tier: %w", err)
+	}
+	if file := c.String("write-proof"); file != "" {
+		return writeProof(c, file)
+	}
+	rows, err := verify.Find(verify.Tier(tier), c.Args().Slice()...)
+	if err != nil {
+		return usagef("%w (see posthaste verify --list)", err)
+	}
+	if c.Bool("list") {
+		return p.listRows(c, rows)
+	}
+	options := verify.Options{Tier: verify.Tier(tier), Seed: c.Uint64("seed"), Out: c.String("out"), Major: p.getenv("PG"), Log: p.stderr}
+	if options.Seed == 0 {
+		options.Seed = rand.Uint64N(1 << 32)
+	}
+	if options.Out == "" {
+		if options.Out, err = os.MkdirTemp("", "posthaste-verify-"); err != nil {
+			return err
+		}
+	}
+	if options.Program, err = os.Executable(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return p.runRows(ctx, rows, options)
+}
+
+func (p *program) runRows(ctx context.Context, rows []verify.Row, o verify.Options) error {
+	fmt.Fprintf(p.stdout, "tier %s, seed %d, records in %s\n", o.Tier, o.Seed, o.Out)
+	failed := 0
+	for _, row := range rows {
+		fmt.Fprintf(p.stdout, "%-4s %s\n", row.Name, row.Fault)
+		bar := newBar(p.stderr, row.Name)
+		o.Progress = bar.at
+		record, err := verify.Do(ctx, row, o)
+		bar.end()
+		if err != nil {
+			return fmt.Errorf("verify %s: %w", row.Name, err)
+		}
+		p.summarize(record)
+		if !record.Passed {
+			failed++
+		}
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d rows failed", failed, len(rows))
+	}
+	fmt.Fprintf(p.stdout, "all %d rows passed\n", len(rows))
+	return nil
+}
+
+// summarize tells what a run came to: in two lines if it passed, otherwise with
+// everything that did not hold.
+func (p *program) summarize(r *verify.Record) {
+	verdict := "passed"
+	if !r.Passed {
+		verdict = "FAILED"
+	}
+	faults := 0
+	for _, n := range r.FaultCounts {
+		faults += n
+	}
+	fmt.Fprintf(p.stdout, "     %s in %.0f s: %d jobs, %d executions, %d faults, %d expectations", verdict, r.Took,
+		r.Counts["jobs"], r.Counts["executions"], faults, len(r.Expectations))
+	for _, f := range r.Figures {
+		fmt.Fprintf(p.stdout, ", %s %.2f", f.Name, f.Value)
+	}
+	fmt.Fprintln(p.stdout)
+	for _, e := range r.Violated() {
+		fmt.Fprintf(p.stdout, "     violated: %s\n", e)
+	}
+	if r.Error != "" {
+		fmt.Fprintf(p.stdout, "     not finished: %s\n", r.Error)
+	}
+	if !r.Passed {
+		fmt.Fprintf(p.stdout, "     repeat: %s\n", r.Command)
+	}
+}
+
+func (p *program) listRows(c *cli.Command, rows []verify.Row) error {
+	l := listing{header: []string{"row", "tiers", "fault", "workload", "pass"}, onScreen: 4}
+	for _, row := range rows {
+		var tiers []string
+		for _, t := range row.Tiers {
+			tiers = append(tiers, string(t))
+		}
+		l.add(row.Name, strings.Join(tiers, "+"), row.Fault, row.Workload, row.Pass)
+	}
+	return p.print(c, l)
+}
+
+func writeProof(c *cli.Command, file string) error {
+	if c.NArg() != 1 {
+		return usagef("usage: posthaste verify --write-proof FILE FOLDER")
+	}
+	records, err := verify.ReadRecords(c.Args().First())
+	if err != nil {
+		return err
+	}
+	if len(records) == 0 {
+		return fmt.Errorf("no records in %s", c.Args().First())
+	}
+	out, err := os.Create(filepath.Clean(file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(verify.WriteProof(out, records), out.Close())
+}

@@ -1,0 +1,226 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/checker"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// books is what the ledgers say, put in order.
+type books struct {
+	queue      *checker.Queue
+	executions map[outbox.ID][]checker.Execution
+	keys       map[outbox.ID]string
+	effects    map[string]bool // "job epoch": seen to commit
+	unknown    map[string]bool // "job epoch": of an effect whose job is completed with it
+	inVain     int             // executions that ended with an error
+	unended    []string        // executions whose process did not tell their end
+}
+
+// read reads every ledger. An execution whose process did not tell of its end
+// ended with the process.
+func (r *Run) read() (*books, error) {
+	b := &books{
+		queue: checker.NewQueue(), executions: map[outbox.ID][]checker.Execution{}, keys: map[outbox.ID]string{},
+		effects: map[string]bool{}, unknown: map[string]bool{},
+	}
+	for e, err := range ledger.All(r.ledgers()) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Epoch > 0 {
+			b.worker(e)
+		} else {
+			b.producer(e)
+		}
+	}
+	gone := map[string]time.Time{}
+	for _, p := range r.all() {
+		gone[p.Name] = p.EndedAt()
+	}
+	for job, executions := range b.executions {
+		for i := range executions {
+			x := &executions[i]
+			if x.End.IsZero() {
+				x.End = gone[x.Process]
+				b.unended = append(b.unended, fmt.Sprintf("%s at epoch %d by %s", job, x.Epoch, x.Process))
+			}
+		}
+	}
+	return b, nil
+}
+
+func (b *books) producer(e ledger.Entry) {
+	switch e.Event {
+	case ledger.Attempted:
+		b.queue.Attempted(e.Key)
+	case ledger.Acked:
+		b.queue.Acked(e.Key)
+	case ledger.Failed:
+		b.queue.Failed(e.Key)
+	case ledger.Unknown:
+		b.queue.Unknown(e.Key)
+	}
+}
+
+func (b *books) worker(e ledger.Entry) {
+	lease := leaseOf(e.Job.String(), e.Epoch)
+	switch e.Event {
+	case ledger.Start:
+		b.keys[e.Job] = e.Key
+		b.executions[e.Job] = append(b.executions[e.Job], checker.Execution{Epoch: e.Epoch, Process: e.Worker, Start: e.At})
+	case ledger.End:
+		executions := b.executions[e.Job]
+		for i := range executions {
+			if x := &executions[i]; x.Epoch == e.Epoch && x.Process == e.Worker && x.End.IsZero() {
+				x.End = e.At
+				break
+			}
+		}
+		if e.Error == "" {
+			b.queue.Delivered(e.Key)
+		} else {
+			b.inVain++
+		}
+	case ledger.Effect:
+		b.effects[lease] = true
+	case ledger.Unknown:
+		if e.Do == "effect" {
+			b.unknown[lease] = true
+		}
+	}
+}
+
+func leaseOf(job string, epoch int64) string { return fmt.Sprintf("%s %d", job, epoch) }
+
+// Check holds ledgers, recorded moves and tables against each other, after every
+// process has ended: the total queue, orphans in both directions, the legal moves,
+// L1 (two live leases), L2 (overlapping executions) and L3 (effects). It returns
+// how many executions there were that did no good and gave no error.
+func (r *Run) Check(ctx context.Context) (wasted int, err error) {
+	r.Progress("check", 0, 0)
+	b, err := r.read()
+	if err != nil {
+		return 0, err
+	}
+	if err := r.checkEffects(ctx, b); err != nil {
+		return 0, err
+	}
+	v := b.queue.Verdict()
+	r.None("lost: acknowledged, and never carried out", v.Lost)
+	r.None("unexpected: carried out, and never asked for", v.Unexpected)
+	for name, n := range map[string]int{
+		"attempted": v.Attempted, "acknowledged": v.Acked, "unknown": v.Unknown, "delivered": v.Delivered,
+		"recovered": len(v.Recovered), "delivered more than once": len(v.Duplicated), "executions in vain": b.inVain,
+	} {
+		r.Count(name, n)
+	}
+	if err := r.checkOrphans(ctx); err != nil {
+		return 0, err
+	}
+	if err := r.checkMoves(ctx); err != nil {
+		return 0, err
+	}
+	executions := r.checkOverlaps(b)
+	r.None("processes that fared badly", r.fates())
+	return executions - b.inVain - v.Delivered, nil
+}
+
+// checkEffects is L3. What was seen to commit is there; of an unknown commit the
+// database decides, and then it counts as carried out.
+func (r *Run) checkEffects(ctx context.Context, b *books) error {
+	stored, err := r.Texts(ctx, `SELECT job_id || ' ' || epoch FROM effects WHERE n >= 0`)
+	if err != nil {
+		return err
+	}
+	made := make([]string, len(stored))
+	for i, lease := range stored {
+		job, _, _ := strings.Cut(lease, " ")
+		made[i] = job
+		if b.unknown[lease] {
+			id, err := outbox.ParseID(job)
+			if err != nil {
+				return err
+			}
+			b.queue.Delivered(b.keys[id])
+		}
+		delete(b.effects, lease)
+	}
+	var vanished []string
+	for lease := range b.effects {
+		vanished = append(vanished, lease)
+	}
+	r.None("effects that were seen to commit and are gone", vanished)
+	wanted, err := r.Texts(ctx, `SELECT id::text FROM outbox.history
+		WHERE status = 'succeeded' AND convert_from(payload, 'UTF8')::jsonb ->> 'do' IN ('effect', 'once')`)
+	if err != nil {
+		return err
+	}
+	missing, duplicated, nobodys := checker.Effects(wanted, made)
+	r.Count("effects", len(made))
+	r.None("L3: effects missing", missing)
+	r.None("L3: effects made twice", duplicated)
+	r.None("effects of no succeeded job", nobodys)
+	return nil
+}
+
+func (r *Run) checkOrphans(ctx context.Context) error {
+	rows, err := r.Texts(ctx, `SELECT id FROM orders`)
+	if err != nil {
+		return err
+	}
+	jobs, err := r.Texts(ctx, `SELECT convert_from(payload, 'UTF8')::jsonb ->> 'key' FROM (
+		SELECT payload FROM outbox.jobs UNION ALL SELECT payload FROM outbox.history) AS all_jobs`)
+	if err != nil {
+		return err
+	}
+	noJob, noRow, twice := checker.Orphans(rows, jobs)
+	r.None("orphans: business rows without a job", noJob)
+	r.None("orphans: jobs without a business row", noRow)
+	r.None("business rows with two jobs", twice)
+	return nil
+}
+
+func (r *Run) checkMoves(ctx context.Context) error {
+	moves, err := checker.Replay(r.moves(ctx))
+	if err != nil {
+		return fmt.Errorf("replay the moves: %w", err)
+	}
+	r.Count("jobs", moves.Jobs)
+	r.Count("moves", moves.Moves)
+	r.Count("claims", moves.Claims)
+	r.Count("leases lapsed", moves.Expired)
+	r.None("illegal moves", moves.Illegal)
+	r.None("moves out of a closed status", moves.Regressions)
+	r.None("epochs that did not rise", moves.Epochs)
+	r.None("L1: two live leases", moves.TwoLeases)
+	r.None("jobs that are open in the end", moves.Open)
+	return nil
+}
+
+// blinding faults keep a process from learning that its lease is over.
+var blinding = map[string]bool{"pause": true, "partition": true}
+
+func (r *Run) checkOverlaps(b *books) (executions int) {
+	var windows []checker.Window
+	for _, f := range r.Faults.All() {
+		if blinding[f.Kind] {
+			windows = append(windows, checker.Window{Process: f.Target, From: f.From, Until: f.Until})
+		}
+	}
+	var overlaps checker.Overlaps
+	for job, list := range b.executions {
+		executions += len(list)
+		overlaps.Add(job.String(), list, windows, r.Lease*2/3) // an extension may have been under way
+	}
+	r.Count("executions", executions)
+	r.Count("overlapping executions, explained", overlaps.Explained)
+	r.None("L2: overlapping executions without an explanation", overlaps.Unexplained)
+	r.None("two executions under one lease", overlaps.SameLease)
+	return executions
+}

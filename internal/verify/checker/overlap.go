@@ -1,0 +1,61 @@
+package checker
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Execution is one attempt as its process told of it.
+type Execution struct {
+	Epoch      int64
+	Process    string
+	Start, End time.Time // End is when the process died if it did not tell
+}
+
+// Window is a time in which a process could not be told that its lease is over,
+// because it was stopped or cut off.
+type Window struct {
+	Process     string // "" is all
+	From, Until time.Time
+}
+
+// Overlaps is the executions of one job that ran at the same time.
+type Overlaps struct {
+	Explained   int
+	Unexplained []string
+	SameLease   []string // two executions under one epoch
+}
+
+// Add judges the executions of one job. Two that overlap are explained if the
+// earlier lease's process was within a window that lasted at least as long as it
+// takes a lease to lapse, and that began before the later one started.
+func (o *Overlaps) Add(job string, executions []Execution, windows []Window, lapse time.Duration) {
+	slices.SortFunc(executions, func(a, b Execution) int {
+		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), a.Start.Compare(b.Start))
+	})
+	for i, a := range executions {
+		for _, b := range executions[i+1:] {
+			where := fmt.Sprintf("%s: epoch %d by %s from %s to %s, epoch %d by %s from %s", job,
+				a.Epoch, a.Process, clock(a.Start), clock(a.End), b.Epoch, b.Process, clock(b.Start))
+			if a.Epoch == b.Epoch {
+				o.SameLease = append(o.SameLease, where)
+			}
+			if !a.End.After(b.Start) || !b.End.After(a.Start) {
+				continue
+			}
+			explained := slices.ContainsFunc(windows, func(w Window) bool {
+				return (w.Process == "" || w.Process == a.Process) && w.Until.Sub(w.From) >= lapse &&
+					w.From.Before(b.Start) && w.Until.After(a.Start)
+			})
+			if explained {
+				o.Explained++
+			} else {
+				o.Unexplained = append(o.Unexplained, where)
+			}
+		}
+	}
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }

@@ -1,0 +1,92 @@
+package checker
+
+import (
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Move is a change of a job as the database's trigger saw it. From is empty when
+// the job was made. A move from running to running extends a lease.
+type Move struct {
+	Job        string
+	From, To   outbox.Status
+	Epoch      int64 // after the move
+	Owner      string
+	Expires    time.Time // of the lease after the move; zero without one
+	LostLeases int
+	At         time.Time // the database's clock
+}
+
+// Replayed is what the moves of all jobs show.
+type Replayed struct {
+	Jobs, Moves, Claims, Expired int
+
+	Illegal     []string // moves that the state machine does not have, or from where the job was not
+	Epochs      []string // an epoch that fell, or that did not rise at a claim
+	TwoLeases   []string // L1: a lease given or taken away while another's was alive
+	Regressions []string // moves out of a closed status
+	Open        []string // jobs that are neither closed nor dead letters in the end
+}
+
+// Replay replays the histories of jobs against the legal moves. The moves come
+// job by job, those of each in the order in which they were made.
+func Replay(moves iter.Seq2[Move, error]) (r Replayed, err error) {
+	var last Move
+	for m, err := range moves {
+		if err != nil {
+			return r, err
+		}
+		if m.Job != last.Job {
+			r.finish(last)
+			last = Move{Job: m.Job}
+			r.Jobs++
+		}
+		r.Moves++
+		r.step(last, m)
+		last = m
+	}
+	r.finish(last)
+	return r, nil
+}
+
+func (r *Replayed) finish(last Move) {
+	if last.Job != "" && !last.To.Closed() && last.To != outbox.Dead && last.To != outbox.Failed {
+		r.Open = append(r.Open, fmt.Sprintf("%s is %s", last.Job, last.To))
+	}
+}
+
+func (r *Replayed) step(last, m Move) {
+	where := fmt.Sprintf("%s: %s→%s at epoch %d", m.Job, m.From, m.To, m.Epoch)
+	first := last.To == ""
+	switch {
+	case first && m.From != "":
+		r.Illegal = append(r.Illegal, where+" without a beginning")
+	case last.To.Closed() && !first:
+		r.Regressions = append(r.Regressions, where+", after it was "+last.To.String())
+	case m.From != last.To:
+		r.Illegal = append(r.Illegal, where+", while it was "+last.To.String())
+	case !first && m.From != m.To && !m.From.CanBecome(m.To):
+		r.Illegal = append(r.Illegal, where)
+	}
+	claimed := m.To == outbox.Running && m.From != outbox.Running
+	if m.Epoch < last.Epoch || claimed && !first && m.Epoch <= last.Epoch {
+		r.Epochs = append(r.Epochs, fmt.Sprintf("%s, after epoch %d", where, last.Epoch))
+	}
+	if claimed {
+		r.Claims++
+	}
+	lapsed := m.LostLeases > last.LostLeases && m.From == outbox.Running
+	if lapsed {
+		r.Expired++
+	}
+	// A lease may be given up by its owner at any time, but be taken away, or
+	// passed to another, only when it is over.
+	alive := last.To == outbox.Running && m.At.Before(last.Expires)
+	stolen := m.To == outbox.Running && (m.Owner != last.Owner || m.Epoch != last.Epoch)
+	if alive && (lapsed || stolen) {
+		r.TwoLeases = append(r.TwoLeases, fmt.Sprintf("%s, %s before the lease of %s ended", where, last.Expires.Sub(m.At), last.Owner))
+	}
+}

@@ -1,0 +1,146 @@
+// Package child runs the processes of a fault test: real ones, in process groups
+// of their own, that can be killed and stopped, and that do not outlive us.
+package child
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Process is a program under test.
+type Process struct {
+	Name string
+	Log  string // path of what it prints
+
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when it is gone
+	at    time.Time     // when it was; valid after ended
+	told  atomic.Bool   // that it may end
+}
+
+// Start starts a program. It gets of our own environment only what cannot
+// configure it, and then env.
+func Start(name, log, program string, env []string, args ...string) (*Process, error) {
+	p := &Process{Name: name, Log: log, cmd: exec.Command(program, args...), ended: make(chan struct{})}
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OUTBOX_") && !strings.HasPrefix(v, "DATABASE_URL") && !strings.HasPrefix(v, "VERIFY_") {
+			p.cmd.Env = append(p.cmd.Env, v)
+		}
+	}
+	p.cmd.Env = append(p.cmd.Env, env...)
+	if err := p.launch(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// launch keeps the thread that starts the process for as long as it lives, so
+// that it dies with us and not before.
+func (p *Process) launch() error {
+	log, err := os.Create(p.Log)
+	if err != nil {
+		return err
+	}
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for us
+	dieWithParent(p.cmd.SysProcAttr)
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer log.Close()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = p.cmd.Wait() // its status is looked at by those whom it concerns
+			p.at = time.Now()
+			close(p.ended)
+		}
+	}()
+	return <-started
+}
+
+// PID is the process's number.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Signal sends a signal that does not end the process.
+func (p *Process) Signal(sig syscall.Signal) error {
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		return fmt.Errorf("send %s to %s: %w", sig, p.Name, err)
+	}
+	return nil
+}
+
+// Kill9 returns when the process is gone.
+func (p *Process) Kill9() error {
+	p.told.Store(true)
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s: %w", p.Name, err)
+	}
+	<-p.ended
+	return nil
+}
+
+// Terminate sends SIGTERM and does not wait.
+func (p *Process) Terminate() error {
+	p.told.Store(true)
+	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// MayEnd says that the process ends by itself.
+func (p *Process) MayEnd() { p.told.Store(true) }
+
+// Ended is closed when the process is gone.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// EndedAt is when the process ended; zero if it still runs.
+func (p *Process) EndedAt() time.Time {
+	if p.Alive() {
+		return time.Time{}
+	}
+	return p.at
+}
+
+// ExitCode is its status once it has ended, -1 if a signal ended it.
+func (p *Process) ExitCode() int {
+	<-p.ended
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Alive reports whether the process is there, stopped or not.
+func (p *Process) Alive() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// Fate is what happened to the process that must not: it ended by itself, or its
+// log tells of a data race or a crash. It is empty if all is well.
+func (p *Process) Fate() string {
+	if !p.Alive() && !p.told.Load() {
+		return fmt.Sprintf("%s ended by itself: %s", p.Name, p.cmd.ProcessState)
+	}
+	content, err := os.ReadFile(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	for _, bad := range []string{"WARNING: DATA RACE", "fatal error:", "goroutine 1 ["} {
+		if strings.Contains(string(content), bad) {
+			return fmt.Sprintf("the log of %s has %q", p.Name, bad)
+		}
+	}
+	return ""
+}

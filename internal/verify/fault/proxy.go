@@ -1,0 +1,196 @@
+package fault
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Proxy stands between processes and Postgres and does what networks and poolers
+// do. The switches may be changed at any time.
+type Proxy struct {
+	Swallow atomic.Bool  // answer LISTEN as a pooler does that hands the session to others
+	Refuse  atomic.Bool  // new connections
+	Refused atomic.Int32 // connections
+	Latency atomic.Int64 // nanoseconds that every packet of either side is held back
+
+	front    net.Listener
+	server   string // "host:port"
+	atCommit atomic.Pointer[func() Cut]
+
+	mu    sync.Mutex
+	lines []*line
+}
+
+// Cut is where a connection breaks when its client sends COMMIT.
+type Cut int
+
+// Where a connection breaks.
+const (
+	Nowhere Cut = iota
+	Before      // the server does not get the COMMIT
+	Inside      // it gets a part of the message
+	After       // it commits, and the client does not learn of it
+)
+
+// line is one proxied connection.
+type line struct {
+	client, server net.Conn
+	frozen         atomic.Bool // bytes vanish; nobody is told
+	mute           atomic.Bool // the server's next word is not passed on, but ends the line
+}
+
+// NewProxy leads to the server of a database; dsn is that of the same database by
+// way of it. The caller closes it.
+func NewProxy(database string) (p *Proxy, dsn string, err error) {
+	u, err := url.Parse(database)
+	if err != nil {
+		return nil, "", fmt.Errorf("proxy: %w", err)
+	}
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, "", fmt.Errorf("proxy: %w", err)
+	}
+	p = &Proxy{front: front, server: u.Host}
+	if u.Port() == "" {
+		p.server = net.JoinHostPort(u.Hostname(), "5432")
+	}
+	go p.accept()
+	u.Host = front.Addr().String()
+	return p, u.String(), nil
+}
+
+// AtCommit has fn decide where connections break that send COMMIT as a simple
+// query, as pgx does. Nil breaks none. Calls may be concurrent.
+func (p *Proxy) AtCommit(fn func() Cut) {
+	if fn == nil {
+		p.atCommit.Store(nil)
+		return
+	}
+	p.atCommit.Store(&fn)
+}
+
+// Freeze makes the connections of now half-open: whatever either side sends
+// vanishes, and neither is told.
+func (p *Proxy) Freeze() {
+	for _, l := range p.current() {
+		l.frozen.Store(true)
+	}
+}
+
+// CutAll breaks the connections of now; both sides are told.
+func (p *Proxy) CutAll() {
+	for _, l := range p.current() {
+		l.close()
+	}
+}
+
+// Close ends everything.
+func (p *Proxy) Close() {
+	p.front.Close()
+	p.CutAll()
+}
+
+func (p *Proxy) current() []*line {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]*line(nil), p.lines...)
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.front.Accept()
+		if err != nil {
+			return
+		}
+		if p.Refuse.Load() {
+			p.Refused.Add(1)
+			client.Close()
+			continue
+		}
+		server, err := net.Dial("tcp", p.server)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		l := &line{client: client, server: server}
+		p.mu.Lock()
+		p.lines = append(p.lines, l)
+		p.mu.Unlock()
+		go l.copy(server, client, func(sent []byte) ([]byte, bool) { return p.meddle(l, sent) })
+		go l.copy(client, server, func(told []byte) ([]byte, bool) {
+			p.delay()
+			if l.mute.Load() {
+				return nil, false
+			}
+			return told, true
+		})
+	}
+}
+
+func (p *Proxy) delay() {
+	if d := p.Latency.Load(); d > 0 {
+		time.Sleep(time.Duration(d))
+	}
+}
+
+// commit is the message by which pgx commits.
+var commit = []byte("Q\x00\x00\x00\x0bcommit\x00")
+
+// meddle sees what the client sends before the server does, and returns what the
+// server gets, and whether the line lives on.
+func (p *Proxy) meddle(l *line, sent []byte) (passed []byte, lives bool) {
+	p.delay()
+	if at := bytes.Index(bytes.ToLower(sent), []byte(`listen "`)); at >= 0 && p.Swallow.Load() {
+		copy(sent[at:], "notify")
+	}
+	decide := p.atCommit.Load()
+	at := bytes.Index(sent, commit)
+	if decide == nil || at < 0 {
+		return sent, true
+	}
+	switch (*decide)() {
+	case Before:
+		return sent[:at], false
+	case Inside:
+		return sent[:at+len(commit)/2], false
+	case After:
+		l.mute.Store(true)
+	}
+	return sent, true
+}
+
+// copy moves bytes until either side ends or meddle says so, and then ends both,
+// unless frozen.
+func (l *line) copy(to, from net.Conn, meddle func([]byte) ([]byte, bool)) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		frozen := l.frozen.Load()
+		if n > 0 && !frozen {
+			passed, lives := meddle(buf[:n])
+			if _, failed := to.Write(passed); failed != nil {
+				err = failed
+			}
+			if !lives {
+				l.close()
+				return
+			}
+		}
+		if err != nil {
+			if !frozen {
+				l.close()
+			}
+			return
+		}
+	}
+}
+
+func (l *line) close() {
+	l.client.Close()
+	l.server.Close()
+}

@@ -1,0 +1,47 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+)
+
+// acts is how each kind of fault is injected.
+type acts map[string]func(context.Context, fault.Planned) error
+
+// Inject carries a plan out until it is done or ctx ends, which is no error. A
+// fault that takes longer than the time to the next delays it.
+func (r *Run) Inject(ctx context.Context, plan []fault.Planned, how acts) error {
+	began := time.Now()
+	for _, p := range plan {
+		if sleep(ctx, time.Until(began.Add(p.At))) != nil {
+			return nil
+		}
+		// What was begun is finished: half a restart would be another fault.
+		if err := how[p.Kind](context.WithoutCancel(ctx), p); err != nil {
+			return fmt.Errorf("inject %s: %w", p.Kind, err)
+		}
+	}
+	return nil
+}
+
+// restartPostgres stops the server as a crash would and starts it again.
+func (r *Run) restartPostgres(ctx context.Context, _ fault.Planned) error {
+	defer r.Faults.Begin("restart Postgres -m immediate", "")()
+	return r.Server.Restart(ctx, pgdev.Immediate)
+}
+
+// terminateBackend ends the session of somebody else that the dice choose.
+func (r *Run) terminateBackend(ctx context.Context, p fault.Planned) error {
+	const others = ` FROM pg_stat_activity WHERE datname = current_database() AND application_name <> $1 AND backend_type = 'client backend'`
+	hit, err := r.Number(ctx, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
+		SELECT pid`+others+` ORDER BY backend_start, pid
+		LIMIT 1 OFFSET (SELECT floor(count(*) * $2::float8)`+others+`)) AS chosen`, applicationName, p.Dice)
+	if err == nil && hit > 0 {
+		r.Faults.Begin("terminate backend", "")()
+	}
+	return err
+}

@@ -1,0 +1,91 @@
+// Package ledger is the memory of a fault test outside of the database under
+// test: files to which processes append a line for everything they do, and their
+// reader.
+//
+// A line is one write(2) with O_APPEND: processes may share a file, and a kill -9
+// loses nothing that was written.
+package ledger
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Events of a worker.
+const (
+	Start   = "start"   // an attempt begins
+	End     = "end"     // the handler returned; Error is empty if it succeeded
+	Effect  = "effect"  // a transaction with the effect was seen to commit
+	Refused = "refused" // it was refused: the lease is lost
+	Failed  = "failed"  // it failed, and certainly did not commit
+	Unknown = "unknown" // the connection broke at COMMIT: it may have committed
+	Stalled = "stalled" // a handler waits for SIGCONT
+)
+
+// Events of a producer; Key names the business row. [Failed] and [Unknown] are
+// said of producers too.
+const (
+	Attempted = "attempted" // a transaction begins
+	Acked     = "acked"     // its commit was acknowledged
+)
+
+// Entry is one line.
+type Entry struct {
+	At      time.Time `json:"at"`
+	Worker  string    `json:"worker"` // who writes, producers too
+	PID     int       `json:"pid"`
+	Event   string    `json:"event"`
+	Job     outbox.ID `json:"job,omitzero"`
+	N       int       `json:"n,omitempty"`
+	Do      string    `json:"do,omitempty"`
+	Epoch   int64     `json:"epoch,omitempty"`
+	Attempt int       `json:"attempt,omitempty"`
+	Key     string    `json:"key,omitempty"`
+	Error   string    `json:"error,omitempty"` // its class, in one word
+	Detail  string    `json:"detail,omitempty"`
+	Cause   string    `json:"cause,omitempty"` // of the handler's ended context
+}
+
+// Writer appends to a ledger. It is safe for concurrent use.
+type Writer struct {
+	file *os.File
+	name string
+}
+
+// Open makes the file if there is none. Name is what the process is called in
+// its lines.
+func Open(path, name string) (*Writer, error) {
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the ledger: %w", err)
+	}
+	return &Writer{file: file, name: name}, nil
+}
+
+// Name is what the process is called in its lines.
+func (w *Writer) Name() string { return w.name }
+
+// Close closes the file.
+func (w *Writer) Close() error { return w.file.Close() }
+
+// Write appends the entries, in one write, and does not return without having
+// written: what is not in the ledger must not have happened. It panics if it
+// cannot.
+func (w *Writer) Write(entries ...Entry) {
+	var lines []byte
+	for _, e := range entries {
+		e.At, e.Worker, e.PID = time.Now(), w.name, os.Getpid()
+		line, err := json.Marshal(e)
+		if err != nil {
+			panic(fmt.Sprintf("encode a line of the ledger: %v", err))
+		}
+		lines = append(append(lines, line...), '\n')
+	}
+	if _, err := w.file.Write(lines); err != nil {
+		panic(fmt.Sprintf("write to the ledger: %v", err))
+	}
+}

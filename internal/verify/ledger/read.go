@@ -1,0 +1,104 @@
+package ledger
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// Suffix is how the names of ledgers end.
+const Suffix = ".jsonl"
+
+// All is every entry of every ledger in a folder, file by file, each in the order
+// of its writing. It ends at the first error: a ledger that cannot be read proves
+// nothing. The last line of a process that was killed may be cut short by a full
+// disk only, and is an error too.
+func All(folder string) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		paths, err := filepath.Glob(filepath.Join(folder, "*"+Suffix))
+		if err != nil {
+			yield(Entry{}, err)
+			return
+		}
+		for _, path := range paths {
+			if !readFile(path, yield) {
+				return
+			}
+		}
+	}
+}
+
+func readFile(path string, yield func(Entry, error) bool) (more bool) {
+	file, err := os.Open(path)
+	if err != nil {
+		return yield(Entry{}, err) && false
+	}
+	defer file.Close()
+	in := bufio.NewReaderSize(file, 1<<20)
+	for n := 1; ; n++ {
+		line, err := in.ReadBytes('\n')
+		if err == io.EOF && len(line) == 0 {
+			return true
+		}
+		var e Entry
+		if err == nil {
+			err = json.Unmarshal(line, &e)
+		}
+		if err != nil {
+			return yield(Entry{}, fmt.Errorf("%s: line %d is torn: %q", path, n, line)) && false
+		}
+		if !yield(e, nil) {
+			return false
+		}
+	}
+}
+
+// Tail reads a ledger while it is being written. It is safe for concurrent use.
+type Tail struct {
+	path string
+
+	mu      sync.Mutex
+	read    int64 // bytes
+	entries []Entry
+	broken  error
+}
+
+// NewTail reads the ledger at path, which need not exist yet.
+func NewTail(path string) *Tail { return &Tail{path: path} }
+
+// Path is where the ledger is.
+func (t *Tail) Path() string { return t.path }
+
+// Entries is every complete entry so far, in the order of their writing, and what
+// was wrong with the file, if anything was.
+func (t *Tail) Entries() ([]Entry, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	file, err := os.Open(t.path)
+	if err != nil {
+		return t.entries, t.broken // nobody has written yet
+	}
+	defer file.Close()
+	fresh, err := io.ReadAll(io.NewSectionReader(file, t.read, 1<<40))
+	if err != nil {
+		t.broken = err
+	}
+	for {
+		line, rest, complete := bytes.Cut(fresh, []byte("\n"))
+		if !complete {
+			return t.entries, t.broken
+		}
+		var e Entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			t.broken = fmt.Errorf("line %d of the ledger is torn: %q", len(t.entries)+1, line)
+		}
+		t.entries = append(t.entries, e)
+		t.read, fresh = t.read+int64(len(line))+1, rest
+	}
+}

@@ -1,0 +1,113 @@
+package verify
+
+import (
+	"context"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+)
+
+// nothingLost is family A: whatever is acknowledged is carried out.
+func nothingLost() []Row {
+	const accounts = "lost 0, unexpected 0, orphans 0/0, illegal moves 0, L1 0, L2 unexplained 0, effects missing 0 and twice 0"
+	return []Row{
+		{
+			Name: "A1", Fault: "none", Tiers: both, run: noFault,
+			Workload: "P 8,000, S 1,000,000 jobs from 8 producers to 6 workers",
+			Pass:     accounts + ", executions = jobs",
+		},
+		{
+			Name: "A2", Fault: "kill -9 of a random worker every 2 s (P: 1 s) and an immediate restart of Postgres every 30 s (P: 5 s)", Tiers: both, run: killsAndRestarts,
+			Workload: "P 8,000, S 1,000,000 jobs from 4 producers that repeat with idempotency keys, 3 workers",
+			Pass:     accounts + ", every job closed, executions without error beyond one a job ≤ (kills + restarts × workers) × concurrency",
+		},
+		{
+			Name: "A3", Fault: "producers killed with -9 at a COMMIT, and connections cut before, inside and after a COMMIT", Tiers: both, run: killsAtCommit,
+			Workload: "P 5,000, S 100,000 transactions with a business row and a job, repeated with the same key until acknowledged",
+			Pass:     accounts + ", business rows with two jobs 0, unacknowledged in the end 0",
+		},
+		{
+			Name: "A4", Fault: "pg_terminate_backend of a random session of ours, 20 a second", Tiers: both, run: terminations,
+			Workload: "P 8,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
+			Pass:     accounts + ", unacknowledged in the end 0",
+		},
+		{
+			Name: "A5", Fault: "kill -9 of the postmaster (P: 4, S: 20 times), crash recovery", Tiers: both, run: postmasterKills,
+			Workload: "P 8,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
+			Pass:     accounts + ", first completion after the server accepts: median ≤ 2 s, p99 ≤ 3 s",
+		},
+	}
+}
+
+func noFault(ctx context.Context, r *Run) error {
+	f := flow{jobs: r.Size(8_000, 1_000_000), producers: 8, workers: 6, concurrency: 16, producerEnv: []string{
+		"VERIFY_CLIENTS=2", "VERIFY_MIX=effect,once,nothing,sleep", "VERIFY_MS=10",
+	}}
+	wasted, err := f.run(ctx, r)
+	if err == nil {
+		r.Expect("executions beyond one a job", float64(wasted), "=", 0)
+		r.Expect("jobs delivered", float64(r.record.Counts["delivered"]), "=", float64(f.jobs))
+	}
+	return err
+}
+
+// insisting producers repeat with idempotency keys what was not acknowledged, at a
+// pace that makes the run last.
+func insisting(pace string) []string {
+	return []string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", "VERIFY_MIX=effect,once,effect,sleep", "VERIFY_MS=30", "VERIFY_PACE=" + pace}
+}
+
+func killsAndRestarts(ctx context.Context, r *Run) error {
+	const workers, concurrency = 3, 16
+	kill, restart := 2*time.Second, 30*time.Second
+	if r.Tier == TierP {
+		kill, restart = time.Second, 5*time.Second
+	}
+	f := flow{jobs: r.Size(8_000, 1_000_000), producers: 4, workers: workers, concurrency: concurrency, producerEnv: insisting(r.pace("20ms", "0s"))}
+	f.faults = func(ctx context.Context, c *crew) error {
+		return r.Inject(ctx, fault.Schedule(r.Seed, aLongTime,
+			fault.Beat{Kind: "kill", Every: kill, Targets: workers},
+			fault.Beat{Kind: "restart", Every: restart},
+		), acts{
+			"kill":    func(_ context.Context, p fault.Planned) error { return c.replace(p.Target) },
+			"restart": r.restartPostgres,
+		})
+	}
+	wasted, err := f.run(ctx, r)
+	if err != nil {
+		return err
+	}
+	kills, restarts := r.Faults.Count("kill -9 worker"), r.Faults.Count("restart Postgres -m immediate")
+	r.atLeast(3, "kill -9 worker")
+	r.atLeast(1, "restart Postgres -m immediate")
+	r.Expect("executions without error beyond one a job", float64(wasted), "<=", float64((kills+restarts*workers)*concurrency))
+	r.allAcked(f.jobs)
+	return nil
+}
+
+// pace is a duration that depends on the tier.
+func (r *Run) pace(p, s string) string {
+	if r.Tier == TierS {
+		return s
+	}
+	return p
+}
+
+// allAcked expects that insisting producers came through.
+func (r *Run) allAcked(jobs int) {
+	r.Expect("orders acknowledged in the end", float64(r.record.Counts["acknowledged"]), "=", float64(jobs))
+	r.Expect("jobs delivered", float64(r.record.Counts["delivered"]), "=", float64(jobs))
+}
+
+func terminations(ctx context.Context, r *Run) error {
+	f := flow{jobs: r.Size(8_000, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("10ms", "2ms"))}
+	f.faults = func(ctx context.Context, _ *crew) error {
+		return r.beat(acts{"terminate": r.terminateBackend}, fault.Beat{Kind: "terminate", Every: 50 * time.Millisecond})(ctx)
+	}
+	if _, err := f.run(ctx, r); err != nil {
+		return err
+	}
+	r.atLeast(r.Size(50, 500), "terminate backend")
+	r.allAcked(f.jobs)
+	return nil
+}

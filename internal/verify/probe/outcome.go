@@ -1,0 +1,91 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// of begins a line about a job.
+func of(event string, job *outbox.Job[Task]) ledger.Entry {
+	return ledger.Entry{
+		Event: event, Job: job.ID, N: job.Args.N, Do: job.Args.Do,
+		Epoch: job.Epoch, Attempt: job.Attempt, Key: job.Args.Key,
+	}
+}
+
+// beginner is a pool or an outbox.Producer.
+type beginner interface {
+	Begin(context.Context) (pgx.Tx, error)
+}
+
+// commitError is what COMMIT returned.
+type commitError struct{ err error }
+
+func (e *commitError) Error() string { return "commit: " + e.err.Error() }
+func (e *commitError) Unwrap() error { return e.err }
+
+// inTx is pgx.BeginFunc, but tells a failure of COMMIT from one before it.
+func inTx(ctx context.Context, db beginner, fn func(pgx.Tx) error) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if err := fn(tx); err != nil {
+		_ = tx.Rollback(context.WithoutCancel(ctx)) // a broken connection has rolled back
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		_ = tx.Rollback(context.WithoutCancel(ctx))
+		return &commitError{err}
+	}
+	return nil
+}
+
+// outcomeUnknown reports whether a transaction that failed with err may have
+// committed: the connection broke, or we stopped waiting, between the COMMIT and
+// its answer. What the server refused, it rolled back. Not so when it was
+// terminated (class 57): a commit may have gone through before it.
+func outcomeUnknown(err error) bool {
+	if _, atCommit := errors.AsType[*commitError](err); !atCommit {
+		return false
+	}
+	if errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) || pgconn.SafeToRetry(err) {
+		return false
+	}
+	refused, told := errors.AsType[*pgconn.PgError](err)
+	return !told || refused.Code[:2] == "57"
+}
+
+// class is an error in one word.
+func class(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, outbox.ErrLeaseLost):
+		return "lease_lost"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "context"
+	}
+	return "error"
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func causeOf(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}

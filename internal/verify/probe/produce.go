@@ -1,0 +1,160 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// maxAttempts is more than any fault costs: that a job ends dead is an error.
+const maxAttempts = 1000
+
+// plan is what the producer is to do.
+type plan struct {
+	jobs    int           // VERIFY_JOBS: the number of orders; 0 is without end
+	first   int           // VERIFY_FIRST: the number of the first order
+	clients int           // VERIFY_CLIENTS: at the same time; 0 is 8
+	batch   int           // VERIFY_BATCH: orders in a transaction; 0 is 1
+	pace    time.Duration // VERIFY_PACE: wait of each client after a transaction
+	insist  bool          // VERIFY_INSIST=on: idempotency keys, and repeat what was not acknowledged
+	mix     []string      // VERIFY_MIX: what the jobs are to do, in turn; "" is effect
+	ms      int           // VERIFY_MS: how long jobs take: order n takes n modulo this
+}
+
+func readPlan() (p plan, err error) {
+	var errs []error
+	for name, to := range map[string]*int{"VERIFY_JOBS": &p.jobs, "VERIFY_FIRST": &p.first, "VERIFY_CLIENTS": &p.clients, "VERIFY_BATCH": &p.batch, "VERIFY_MS": &p.ms} {
+		*to, err = number(name)
+		errs = append(errs, err)
+	}
+	p.clients, p.batch = cmp.Or(p.clients, 8), cmp.Or(p.batch, 1)
+	p.pace = duration("VERIFY_PACE", &errs)
+	p.insist = os.Getenv("VERIFY_INSIST") == "on"
+	p.mix = strings.Split(cmp.Or(os.Getenv("VERIFY_MIX"), "effect"), ",")
+	return p, errors.Join(errs...)
+}
+
+// producer places orders, each with a job in the same transaction.
+type producer struct {
+	plan
+	outbox *outbox.Producer
+	book   *ledger.Writer
+	placed atomic.Int64 // orders that a client has taken on
+}
+
+// Produce is the producer. It ends when all orders are placed, or after a SIGTERM
+// with the transactions that were under way. Without VERIFY_INSIST a transaction
+// that fails is noted and not repeated.
+func Produce(ctx context.Context) (err error) {
+	book, pool, err := begin("producer")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, book.Close()) }()
+	p := &producer{book: book, outbox: outbox.NewProducer(pool, outbox.NotifyCoalesced)}
+	if p.plan, err = readPlan(); err != nil {
+		return err
+	}
+	p.placed.Store(int64(p.first))
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var clients sync.WaitGroup
+	for range p.clients {
+		clients.Go(func() { p.work(ctx) })
+	}
+	clients.Wait()
+	return p.outbox.Flush(context.WithoutCancel(ctx))
+}
+
+func (p *producer) work(ctx context.Context) {
+	for ctx.Err() == nil {
+		first := int(p.placed.Add(int64(p.batch))) - p.batch
+		n := p.batch
+		if p.jobs > 0 {
+			n = min(n, p.jobs-first)
+		}
+		if n <= 0 {
+			return
+		}
+		orders := make([]string, n)
+		for i := range orders {
+			orders[i] = fmt.Sprintf("%s-%d", p.book.Name(), first+i)
+		}
+		for !p.place(ctx, first, orders) && p.insist && ctx.Err() == nil {
+			_ = pause(ctx, 20*time.Millisecond)
+		}
+		_ = pause(ctx, p.pace)
+	}
+}
+
+// placeTimeout bounds one transaction.
+const placeTimeout = 5 * time.Second
+
+// place makes one transaction and notes what became of it. What was begun is not
+// broken off by the end of ctx.
+func (p *producer) place(ctx context.Context, first int, orders []string) (acked bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), placeTimeout)
+	defer cancel()
+	p.note(ledger.Attempted, first, orders, nil, nil)
+	var ids []outbox.ID
+	err := inTx(ctx, p.outbox, func(tx pgx.Tx) (err error) {
+		if _, err := tx.Exec(ctx, `INSERT INTO orders (id) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`, orders); err != nil {
+			return err
+		}
+		ids, err = p.enqueue(ctx, tx, first, orders)
+		return err
+	})
+	switch {
+	case err == nil:
+		p.note(ledger.Acked, first, orders, ids, nil)
+	case outcomeUnknown(err):
+		p.note(ledger.Unknown, first, orders, nil, err)
+	default:
+		p.note(ledger.Failed, first, orders, nil, err)
+	}
+	return err == nil
+}
+
+func (p *producer) enqueue(ctx context.Context, tx pgx.Tx, first int, orders []string) ([]outbox.ID, error) {
+	requests := make([]outbox.Request, len(orders))
+	for i, key := range orders {
+		n := first + i
+		task := Task{N: n, Do: p.mix[n%len(p.mix)], Key: key}
+		if p.ms > 0 {
+			task.Ms = n % p.ms
+		}
+		requests[i] = outbox.Request{Args: task, Options: outbox.Options{MaxAttempts: maxAttempts}}
+		if p.insist {
+			requests[i].Options.IdempotencyKey = key
+		}
+	}
+	if len(requests) == 1 { // the usual way of a producer
+		id, err := outbox.Enqueue(ctx, tx, requests[0].Args, requests[0].Options)
+		return []outbox.ID{id}, err
+	}
+	return outbox.EnqueueMany(ctx, tx, requests)
+}
+
+func (p *producer) note(event string, first int, orders []string, ids []outbox.ID, err error) {
+	entries := make([]ledger.Entry, len(orders))
+	for i, key := range orders {
+		entries[i] = ledger.Entry{Event: event, N: first + i, Key: key, Error: class(err), Detail: text(err)}
+		if ids != nil {
+			entries[i].Job = ids[i]
+		}
+	}
+	p.book.Write(entries...)
+}

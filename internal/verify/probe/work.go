@@ -1,0 +1,127 @@
+// Package probe is the two programs that fault tests kill, stop and starve: a
+// worker, which is app.Run with a handler that does as the job's arguments say,
+// and a producer. Both keep ledgers.
+//
+// They are hidden commands of the posthaste binary, and are configured by the
+// environment: the OUTBOX_ variables of posthaste serve, as far as they are read
+// below, and
+//
+//	VERIFY_LEDGER       the file to which it appends a line for everything it does
+//	VERIFY_NAME         what it calls itself there
+//	VERIFY_CONCURRENCY  jobs at once; 0 is the default
+//	VERIFY_POOL         connections of the handlers' pool; 0 is 8
+//	VERIFY_RETRY        wait after a failed attempt; 0 is the default policy
+//	VERIFY_STALL        on: jobs that are to stall wait for SIGCONT; see stall.go
+//
+// Those of the producer are in produce.go.
+package probe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Work is the worker: it works until it is told to stop, and stops as posthaste
+// serve does.
+func Work(ctx context.Context) (err error) {
+	book, pool, err := begin("worker")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, book.Close()) }()
+	config, err := workerConfig()
+	if err != nil {
+		return err
+	}
+	ctx, config.Cut = app.Signals(ctx)
+	config.Pool = pool
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, newHandlers(pool, book).handle)
+	return app.Run(ctx, &mux, config)
+}
+
+// begin opens what both programs have.
+func begin(role string) (*ledger.Writer, *pgxpool.Pool, error) {
+	book, err := ledger.Open(os.Getenv("VERIFY_LEDGER"), os.Getenv("VERIFY_NAME"))
+	if err != nil {
+		return nil, nil, err
+	}
+	pool, err := openPool(os.Getenv("OUTBOX_DATABASE_URL"), role)
+	if err != nil {
+		return nil, nil, errors.Join(err, book.Close())
+	}
+	return book, pool, nil
+}
+
+func openPool(url, role string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	n, err := number("VERIFY_POOL")
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = int32(cmp.Or(n, 8))
+	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	config.ConnConfig.RuntimeParams["application_name"] = "verify-" + role
+	return pgxpool.NewWithConfig(context.Background(), config)
+}
+
+func workerConfig() (app.Config, error) {
+	c := app.Config{
+		DatabaseURL: os.Getenv("OUTBOX_DATABASE_URL"),
+		ListenURL:   os.Getenv("OUTBOX_LISTEN_URL"),
+		NoListen:    os.Getenv("OUTBOX_LISTEN") == "off",
+		NoReap:      os.Getenv("OUTBOX_REAP") == "off",
+		Worker:      os.Getenv("OUTBOX_WORKER"),
+		AdminAddr:   os.Getenv("OUTBOX_ADMIN_ADDR"),
+		Logger:      slog.New(slog.NewJSONHandler(os.Stderr, nil)),
+	}
+	concurrency, err := number("VERIFY_CONCURRENCY")
+	errs := []error{err}
+	c.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: concurrency}}
+	retry := duration("VERIFY_RETRY", &errs)
+	c.PollInterval = duration("OUTBOX_POLL_INTERVAL", &errs)
+	c.LeaseTTL = duration("OUTBOX_LEASE_TTL", &errs)
+	c.GracePeriod = duration("OUTBOX_GRACE_PERIOD", &errs)
+	if retry > 0 {
+		c.Retry = dispatcher.Delays(retry)
+	}
+	return c, errors.Join(errs...)
+}
+
+func duration(name string, errs *[]error) time.Duration {
+	v := os.Getenv(name)
+	if v == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(v)
+	*errs = append(*errs, err)
+	return d
+}
+
+func number(name string) (int, error) {
+	v := os.Getenv(name)
+	if v == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return n, nil
+}

@@ -1,0 +1,128 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+)
+
+// stopPatience bounds an orderly stop.
+const stopPatience = 45 * time.Second
+
+// Worker starts a worker. What env says comes after the run's settings and counts.
+func (r *Run) Worker(name string, env ...string) (*child.Process, error) {
+	return r.start(name, "verify-worker", append([]string{
+		"OUTBOX_ADMIN_ADDR=127.0.0.1:0", "OUTBOX_POLL_INTERVAL=1s",
+		"OUTBOX_LEASE_TTL=" + r.Lease.String(), "VERIFY_RETRY=200ms",
+	}, env...))
+}
+
+// Producer starts a producer; see package probe for what env can ask of it.
+func (r *Run) Producer(name string, env ...string) (*child.Process, error) {
+	p, err := r.start(name, "verify-producer", env)
+	if err == nil {
+		p.MayEnd()
+	}
+	return p, err
+}
+
+// start starts a hidden command of the binary. A process that takes the name of
+// one that is gone goes on with its ledger.
+func (r *Run) start(name, command string, env []string) (*child.Process, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	log := filepath.Join(r.Dir, fmt.Sprintf("%03d-%s.log", len(r.processes), name))
+	env = append([]string{"OUTBOX_DATABASE_URL=" + r.URL, "VERIFY_NAME=" + name, "VERIFY_LEDGER=" + r.ledgerOf(name)}, env...)
+	p, err := child.Start(name, log, r.Program, env, command)
+	if err != nil {
+		return nil, err
+	}
+	r.processes = append(r.processes, p)
+	return p, nil
+}
+
+func (r *Run) ledgerOf(name string) string { return filepath.Join(r.ledgers(), name+ledger.Suffix) }
+
+// stop ends processes in good order and expects that they do.
+func (r *Run) stop(ctx context.Context, processes ...*child.Process) error {
+	for _, p := range processes {
+		if err := p.Terminate(); err != nil {
+			return err
+		}
+	}
+	for _, p := range processes {
+		select {
+		case <-p.Ended():
+			r.Expect("exit status of "+p.Name, float64(p.ExitCode()), "=", 0)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(stopPatience):
+			return fmt.Errorf("%s is still there %s after it was told to stop", p.Name, stopPatience)
+		}
+	}
+	return nil
+}
+
+// endProcesses leaves none behind.
+func (r *Run) endProcesses() {
+	for _, p := range r.all() {
+		_ = p.Kill9() // what is gone already is gone
+	}
+}
+
+func (r *Run) all() []*child.Process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]*child.Process(nil), r.processes...)
+}
+
+// fates is what became of processes that must not have.
+func (r *Run) fates() (bad []string) {
+	for _, p := range r.all() {
+		if fate := p.Fate(); fate != "" {
+			bad = append(bad, fate)
+		}
+	}
+	return bad
+}
+
+// crew is workers of which one that is killed is replaced.
+type crew struct {
+	run     *Run
+	env     []string
+	workers []*child.Process
+	started int
+}
+
+// Crew starts n workers.
+func (r *Run) Crew(n int, env ...string) (*crew, error) {
+	c := &crew{run: r, env: env}
+	for range n {
+		p, err := c.hire()
+		if err != nil {
+			return nil, err
+		}
+		c.workers = append(c.workers, p)
+	}
+	return c, nil
+}
+
+func (c *crew) hire() (*child.Process, error) {
+	c.started++
+	return c.run.Worker(fmt.Sprintf("w%d", c.started-1), c.env...)
+}
+
+// replace kills a worker with -9 and starts another.
+func (c *crew) replace(i int) error {
+	victim := c.workers[i]
+	c.run.Faults.Begin("kill -9 worker", victim.Name)()
+	err := victim.Kill9()
+	next, failed := c.hire()
+	c.workers[i] = next
+	return errors.Join(err, failed)
+}

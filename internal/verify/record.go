@@ -1,0 +1,177 @@
+package verify
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+)
+
+// Record is what a run leaves behind: one JSON file, enough to judge it and to
+// repeat it.
+type Record struct {
+	Row      string `json:"row"`
+	Tier     Tier   `json:"tier"`
+	Seed     uint64 `json:"seed"`
+	Passed   bool   `json:"passed"`
+	Error    string `json:"error,omitempty"` // why the run could not be finished
+	Fault    string `json:"fault"`
+	Workload string `json:"workload"`
+	Pass     string `json:"pass"`
+	Command  string `json:"command"` // repeats it
+
+	Commit  string    `json:"commit"`
+	Started time.Time `json:"started"`
+	Took    float64   `json:"took_s"`
+	Machine Machine   `json:"machine"`
+	Server  Server    `json:"server"`
+
+	Expectations []Expectation  `json:"expectations"`
+	Figures      []Figure       `json:"figures,omitempty"`
+	Counts       map[string]int `json:"counts"`
+	Faults       []fault.Done   `json:"faults"`
+	FaultCounts  map[string]int `json:"fault_counts"`
+}
+
+// Machine is what a run ran on.
+type Machine struct {
+	OS    string `json:"os"`
+	Arch  string `json:"arch"`
+	Cores int    `json:"cores"`
+	Go    string `json:"go"`
+	Race  bool   `json:"race_detector"`
+}
+
+// Server is the Postgres of a run and what its answers depend on.
+type Server struct {
+	Version           string `json:"postgresql"`
+	Fsync             string `json:"fsync"`
+	SynchronousCommit string `json:"synchronous_commit"`
+	FullPageWrites    string `json:"full_page_writes"`
+}
+
+// Expectation is one thing that had to hold.
+type Expectation struct {
+	What     string   `json:"what"`
+	Got      float64  `json:"got"`
+	Op       string   `json:"op"` // "=", "<=" or ">="
+	Want     float64  `json:"want"`
+	OK       bool     `json:"ok"`
+	Examples []string `json:"examples,omitempty"` // of what violates it
+}
+
+func (e Expectation) String() string {
+	s := fmt.Sprintf("%s: %s, want %s %s", e.What, number(e.Got), e.Op, number(e.Want))
+	for _, example := range e.Examples {
+		s += "\n    " + example
+	}
+	return s
+}
+
+// Figure is a number that was measured.
+type Figure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+}
+
+// Violated is the expectations that did not hold.
+func (r *Record) Violated() (violated []Expectation) {
+	for _, e := range r.Expectations {
+		if !e.OK {
+			violated = append(violated, e)
+		}
+	}
+	return violated
+}
+
+// Write writes the record to a folder, under the name of its row and seed.
+func (r *Record) Write(folder string) (path string, err error) {
+	path = filepath.Join(folder, fmt.Sprintf("%s-%d.json", r.Row, r.Seed))
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err == nil {
+		err = os.WriteFile(path, append(content, '\n'), 0o644)
+	}
+	return path, err
+}
+
+// ReadRecords reads every record in a folder.
+func ReadRecords(folder string) (records []*Record, err error) {
+	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		r := &Record{}
+		if err == nil {
+			err = json.Unmarshal(content, r)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("read %s: %w", path, err))
+		}
+		records = append(records, r)
+	}
+	return records, errors.Join(errs...)
+}
+
+func newRecord(row Row, o Options) *Record {
+	return &Record{
+		Row: row.Name, Tier: o.Tier, Seed: o.Seed, Fault: row.Fault, Workload: row.Workload, Pass: row.Pass,
+		Command: fmt.Sprintf("posthaste verify %s --tier %s --seed %d", row.Name, o.Tier, o.Seed),
+		Commit:  commit(), Started: time.Now().UTC(), Counts: map[string]int{}, FaultCounts: map[string]int{},
+		Machine: Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(), Race: raceDetector()},
+	}
+}
+
+// commit is what the binary was built from, or the working copy in which it runs.
+func commit() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		revision, modified := "", ""
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				revision = s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				modified = "+changes"
+			}
+		}
+		if revision != "" {
+			return revision + modified
+		}
+	}
+	out, err := exec.Command("git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return false
+	}
+	for _, s := range info.Settings {
+		if s.Key == "-race" {
+			return s.Value == "true"
+		}
+	}
+	return false
+}
+
+// number is short and exact for whole numbers.
+func number(v float64) string {
+	if v == float64(int64(v)) {
+		return fmt.Sprintf("%d", int64(v))
+	}
+	return fmt.Sprintf("%.3g", v)
+}

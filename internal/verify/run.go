@@ -1,0 +1,181 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+)
+
+// Options are how rows are run.
+type Options struct {
+	Tier    Tier
+	Seed    uint64
+	Program string // the posthaste binary that the children are made of
+	Out     string // folder for records, and for ledgers and logs of failed runs
+	Major   string // of PostgreSQL; "" is any
+	Log     io.Writer
+	// Progress is told how far a run is; nil tells nobody.
+	Progress func(stage string, done, total int)
+}
+
+// Run is a row while it runs: a server, a database, ledgers, the processes.
+type Run struct {
+	Options
+	Row    Row
+	Lease  time.Duration // of the workers
+	Dir    string        // for everything that the run writes
+	URL    string        // of the database
+	DB     *pgxpool.Pool
+	Server *pgdev.Server
+	Faults fault.Log
+
+	mu        sync.Mutex
+	record    *Record
+	processes []*child.Process
+}
+
+// Do runs a row and writes its record. The error is that of writing; how the run
+// fared is in the record.
+func Do(ctx context.Context, row Row, o Options) (*Record, error) {
+	r := &Run{Options: o, Row: row, Lease: 5 * time.Second, record: newRecord(row, o)}
+	if r.Progress == nil {
+		r.Progress = func(string, int, int) {}
+	}
+	if err := os.MkdirAll(o.Out, 0o755); err != nil {
+		return nil, err
+	}
+	err := r.do(ctx)
+	rec := r.record
+	if err != nil {
+		rec.Error = err.Error()
+	}
+	rec.Took = time.Since(rec.Started).Seconds()
+	rec.Faults = r.Faults.All()
+	for _, f := range rec.Faults {
+		rec.FaultCounts[f.Kind]++
+	}
+	rec.Passed = err == nil && len(rec.Expectations) > 0 && len(rec.Violated()) == 0
+	if rec.Passed {
+		err = os.RemoveAll(r.Dir)
+	} else {
+		fmt.Fprintf(o.Log, "%s: ledgers and logs are kept in %s\n", row.Name, r.Dir)
+		err = nil
+	}
+	_, failed := rec.Write(o.Out)
+	return rec, errors.Join(err, failed)
+}
+
+// do makes the world of the run, runs the row in it, and ends it.
+func (r *Run) do(ctx context.Context) (err error) {
+	r.Dir = filepath.Join(r.Out, fmt.Sprintf("%s-%d", r.Row.Name, r.Seed))
+	if err := errors.Join(os.RemoveAll(r.Dir), os.MkdirAll(r.ledgers(), 0o755)); err != nil {
+		return err
+	}
+	r.Progress("start Postgres", 0, 0)
+	r.Server, err = pgdev.Start(ctx, pgdev.Options{Major: r.Major, Settings: r.Row.Settings, Log: r.Log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Server.Stop()) }()
+	if err := r.openDatabase(ctx); err != nil {
+		return err
+	}
+	defer r.DB.Close()
+	defer r.endProcesses()
+	return r.Row.run(ctx, r)
+}
+
+// Size is a number that depends on the tier.
+func (r *Run) Size(p, s int) int {
+	if r.Tier == TierS {
+		return s
+	}
+	return p
+}
+
+// Figure notes what was measured.
+func (r *Run) Figure(name string, value float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.record.Figures = append(r.record.Figures, Figure{name, value})
+}
+
+// Count notes how many of something there were.
+func (r *Run) Count(name string, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.record.Counts[name] += n
+}
+
+// maxExamples is how many violations are told of one expectation.
+const maxExamples = 5
+
+// Expect notes what had to hold and whether it did: op is "=", "<=" or ">=". The
+// row goes on, so that it tells everything that is wrong.
+func (r *Run) Expect(what string, got float64, op string, want float64, examples ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := Expectation{What: what, Got: got, Op: op, Want: want}
+	switch op {
+	case "=":
+		e.OK = got == want
+	case "<=":
+		e.OK = got <= want
+	case ">=":
+		e.OK = got >= want
+	default:
+		panic("verify: Expect has no operator " + op)
+	}
+	if !e.OK {
+		e.Examples = examples[:min(len(examples), maxExamples)]
+	}
+	r.record.Expectations = append(r.record.Expectations, e)
+}
+
+// None expects that there are no examples of a violation.
+func (r *Run) None(what string, examples []string) {
+	r.Expect(what, float64(len(examples)), "=", 0, examples...)
+}
+
+// Await looks until cond is true. A cond that returns an error is asked again: the
+// server may be away.
+func (r *Run) Await(ctx context.Context, patience time.Duration, what string, cond func(context.Context) (bool, error)) error {
+	var last error
+	for deadline := time.Now().Add(patience); ; {
+		asking, cancel := context.WithTimeout(ctx, 10*time.Second)
+		ok, err := cond(asking)
+		cancel()
+		if ok && err == nil {
+			return nil
+		}
+		last = err
+		if time.Now().After(deadline) {
+			return errors.Join(fmt.Errorf("after %s still waiting for %s", patience, what), last)
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,10 @@
+package verify
+
+import "slices"
+
+var both = []Tier{TierP, TierS}
+
+// Scorecard is every row, in its order.
+func Scorecard() []Row {
+	return slices.Concat(nothingLost())
+}
