@@ -56,6 +56,14 @@ vet:
 bench: build ## the project's own yardstick, every workload (needs a quiet machine, takes some minutes)
 	bin/posthaste bench all
 
+.PHONY: verify
+verify: build ## every row of the scorecard, small: kill, cut, crash, and check (ROWS="A2 A5", SEED=7)
+	bin/posthaste verify $(ROWS) $(if $(SEED),--seed $(SEED))
+
+.PHONY: soak
+soak: build ## the same with the scorecard's own figures (hours); the records go to bin/soak
+	bin/posthaste verify $(ROWS) --tier S --out bin/soak $(if $(SEED),--seed $(SEED))
+
 .PHONY: clean
 clean: ## remove bin/
 	rm -rf bin

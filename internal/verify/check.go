@@ -17,7 +17,7 @@ type books struct {
 	executions map[outbox.ID][]checker.Execution
 	keys       map[outbox.ID]string
 	effects    map[string]bool // "job epoch": seen to commit
-	unknown    map[string]bool // "job epoch": of an effect whose job is completed with it
+	open       map[string]bool // "job epoch": executions of "effect" that told of no success
 	inVain     int             // executions that ended with an error
 	unended    []string        // executions whose process did not tell their end
 }
@@ -27,7 +27,7 @@ type books struct {
 func (r *Run) read() (*books, error) {
 	b := &books{
 		queue: checker.NewQueue(), executions: map[outbox.ID][]checker.Execution{}, keys: map[outbox.ID]string{},
-		effects: map[string]bool{}, unknown: map[string]bool{},
+		effects: map[string]bool{}, open: map[string]bool{},
 	}
 	for e, err := range ledger.All(r.ledgers()) {
 		if err != nil {
@@ -73,6 +73,9 @@ func (b *books) worker(e ledger.Entry) {
 	switch e.Event {
 	case ledger.Start:
 		b.keys[e.Job] = e.Key
+		if e.Do == "effect" {
+			b.open[lease] = true
+		}
 		b.executions[e.Job] = append(b.executions[e.Job], checker.Execution{Epoch: e.Epoch, Process: e.Worker, Start: e.At})
 	case ledger.End:
 		executions := b.executions[e.Job]
@@ -83,16 +86,13 @@ func (b *books) worker(e ledger.Entry) {
 			}
 		}
 		if e.Error == "" {
+			delete(b.open, lease)
 			b.queue.Delivered(e.Key)
 		} else {
 			b.inVain++
 		}
 	case ledger.Effect:
 		b.effects[lease] = true
-	case ledger.Unknown:
-		if e.Do == "effect" {
-			b.unknown[lease] = true
-		}
 	}
 }
 
@@ -131,8 +131,9 @@ func (r *Run) Check(ctx context.Context) (wasted int, err error) {
 	return executions - b.inVain - v.Delivered, nil
 }
 
-// checkEffects is L3. What was seen to commit is there; of an unknown commit the
-// database decides, and then it counts as carried out.
+// checkEffects is L3. What was seen to commit is there. Of a worker that was killed
+// at its COMMIT, or did not get the answer, the database decides: with its effect
+// the job is completed, nobody runs it again, and it counts as carried out.
 func (r *Run) checkEffects(ctx context.Context, b *books) error {
 	stored, err := r.Texts(ctx, `SELECT job_id || ' ' || epoch FROM effects WHERE n >= 0`)
 	if err != nil {
@@ -142,7 +143,7 @@ func (r *Run) checkEffects(ctx context.Context, b *books) error {
 	for i, lease := range stored {
 		job, _, _ := strings.Cut(lease, " ")
 		made[i] = job
-		if b.unknown[lease] {
+		if b.open[lease] {
 			id, err := outbox.ParseID(job)
 			if err != nil {
 				return err

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// postmasterKills is row A5. Producers go on without end until the last crash.
+// postmasterKills is row A5.
 func postmasterKills(ctx context.Context, r *Run) error {
 	crashes := r.Size(4, 20)
 	var took []time.Duration
-	f := flow{jobs: r.Size(8_000, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("20ms", "5ms"))}
+	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("20ms", "5ms"))}
 	f.faults = func(ctx context.Context, _ *crew) error {
 		for range crashes {
 			if sleep(ctx, 1500*time.Millisecond) != nil {

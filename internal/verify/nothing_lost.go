@@ -18,7 +18,7 @@ func nothingLost() []Row {
 		},
 		{
 			Name: "A2", Fault: "kill -9 of a random worker every 2 s (P: 1 s) and an immediate restart of Postgres every 30 s (P: 5 s)", Tiers: both, run: killsAndRestarts,
-			Workload: "P 8,000, S 1,000,000 jobs from 4 producers that repeat with idempotency keys, 3 workers",
+			Workload: "P 4,000, S 1,000,000 jobs from 4 producers that repeat with idempotency keys, 3 workers",
 			Pass:     accounts + ", every job closed, executions without error beyond one a job ≤ (kills + restarts × workers) × concurrency",
 		},
 		{
@@ -28,12 +28,12 @@ func nothingLost() []Row {
 		},
 		{
 			Name: "A4", Fault: "pg_terminate_backend of a random session of ours, 20 a second", Tiers: both, run: terminations,
-			Workload: "P 8,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
+			Workload: "P 4,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
 			Pass:     accounts + ", unacknowledged in the end 0",
 		},
 		{
 			Name: "A5", Fault: "kill -9 of the postmaster (P: 4, S: 20 times), crash recovery", Tiers: both, run: postmasterKills,
-			Workload: "P 8,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
+			Workload: "P 4,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
 			Pass:     accounts + ", first completion after the server accepts: median ≤ 2 s, p99 ≤ 3 s",
 		},
 	}
@@ -63,7 +63,7 @@ func killsAndRestarts(ctx context.Context, r *Run) error {
 	if r.Tier == TierP {
 		kill, restart = time.Second, 5*time.Second
 	}
-	f := flow{jobs: r.Size(8_000, 1_000_000), producers: 4, workers: workers, concurrency: concurrency, producerEnv: insisting(r.pace("20ms", "0s"))}
+	f := flow{jobs: r.Size(4_000, 1_000_000), producers: 4, workers: workers, concurrency: concurrency, producerEnv: insisting(r.pace("20ms", "0s"))}
 	f.faults = func(ctx context.Context, c *crew) error {
 		return r.Inject(ctx, fault.Schedule(r.Seed, aLongTime,
 			fault.Beat{Kind: "kill", Every: kill, Targets: workers},
@@ -100,7 +100,7 @@ func (r *Run) allAcked(jobs int) {
 }
 
 func terminations(ctx context.Context, r *Run) error {
-	f := flow{jobs: r.Size(8_000, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("10ms", "2ms"))}
+	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("10ms", "2ms"))}
 	f.faults = func(ctx context.Context, _ *crew) error {
 		return r.beat(acts{"terminate": r.terminateBackend}, fault.Beat{Kind: "terminate", Every: 50 * time.Millisecond})(ctx)
 	}

@@ -1,0 +1,145 @@
+package checker
+
+import (
+	"iter"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestTheQueueTellsWhatWasLostOrInvented(t *testing.T) {
+	q := NewQueue()
+	for _, key := range []string{"fine", "lost", "recovered", "refused", "ghost", "again", "killed", "repeated"} {
+		q.Attempted(key)
+	}
+	for _, key := range []string{"fine", "lost", "again"} {
+		q.Acked(key)
+	}
+	q.Unknown("recovered")
+	q.Failed("refused")
+	q.Failed("ghost")
+	q.Unknown("repeated") // first refused for an unknown reason, then certainly
+	q.Attempted("repeated")
+	q.Failed("repeated")
+	for _, key := range []string{"fine", "recovered", "ghost", "again", "again", "killed", "nobody's", "repeated"} {
+		q.Delivered(key)
+	}
+	got := q.Verdict()
+	for what, sets := range map[string][2][]string{
+		"lost":       {{"lost"}, got.Lost},
+		"unexpected": {{"ghost", "nobody's"}, got.Unexpected},
+		"duplicated": {{"again"}, got.Duplicated},
+		"recovered":  {{"killed", "recovered", "repeated"}, got.Recovered},
+	} {
+		if diff := cmp.Diff(sets[0], sorted(sets[1])); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	if got.Attempted != 8 || got.Acked != 3 || got.Unknown != 3 || got.Delivered != 7 {
+		t.Errorf("counts are %+v", got)
+	}
+}
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// history is the moves of one job, a second apart.
+func history(moves ...Move) iter.Seq2[Move, error] {
+	return func(yield func(Move, error) bool) {
+		from := outbox.Status("")
+		for i, m := range moves {
+			m.Job, m.At = "job", noon.Add(time.Duration(i)*time.Second)
+			if m.From == "" {
+				m.From = from
+			}
+			from = m.To
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+}
+
+func claim(epoch int64, owner string, seconds int) Move {
+	return Move{To: outbox.Running, Epoch: epoch, Owner: owner, Expires: noon.Add(time.Duration(seconds) * time.Second)}
+}
+
+// Each history but the first has one mistake planted, and that one is found.
+func TestReplayFindsWhatIsPlanted(t *testing.T) {
+	made, done := Move{To: outbox.Pending}, Move{To: outbox.Succeeded, Epoch: 3}
+	lapse := Move{To: outbox.Retrying, Epoch: 2, LostLeases: 1}
+	again := claim(3, "b", 60)
+	again.LostLeases, done.LostLeases = 1, 1
+	for name, c := range map[string]struct {
+		moves []Move
+		want  func(Replayed) int
+	}{
+		"an illegal move":          {[]Move{made, {To: outbox.Succeeded}}, func(r Replayed) int { return len(r.Illegal) }},
+		"a move from elsewhere":    {[]Move{made, {From: outbox.Retrying, To: outbox.Running, Epoch: 1, Owner: "a"}, {To: outbox.Succeeded, Epoch: 1}}, func(r Replayed) int { return len(r.Illegal) }},
+		"no beginning":             {[]Move{{From: outbox.Pending, To: outbox.Cancelled}}, func(r Replayed) int { return len(r.Illegal) }},
+		"a claim at the old epoch": {[]Move{made, claim(1, "a", 1), lapse, {To: outbox.Running, Epoch: 2, Owner: "b", LostLeases: 1}, done}, func(r Replayed) int { return len(r.Epochs) }},
+		"an epoch that falls":      {[]Move{made, claim(4, "a", 1), {To: outbox.Retrying, Epoch: 5}, again, done}, func(r Replayed) int { return len(r.Epochs) }},
+		"a lease taken too early":  {[]Move{made, claim(1, "a", 60), lapse, again, done}, func(r Replayed) int { return len(r.TwoLeases) }},
+		"a lease passed on":        {[]Move{made, claim(1, "a", 60), claim(2, "b", 60), {To: outbox.Succeeded, Epoch: 2}}, func(r Replayed) int { return len(r.TwoLeases) }},
+		"a job that came back":     {[]Move{made, claim(1, "a", 60), {To: outbox.Succeeded, Epoch: 1}, {To: outbox.Pending, Epoch: 1}, {To: outbox.Cancelled, Epoch: 1}}, func(r Replayed) int { return len(r.Regressions) }},
+		"a job that is still open": {[]Move{made, claim(1, "a", 1), lapse}, func(r Replayed) int { return len(r.Open) }},
+	} {
+		r, err := Replay(history(c.moves...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.want(r) != 1 {
+			t.Errorf("%s: not found, or not once: %+v", name, r)
+		}
+	}
+	r, err := Replay(history(made, claim(1, "a", 1), claim(1, "a", 2), claim(1, "a", 3), lapse, again, done))
+	want := Replayed{Jobs: 1, Moves: 7, Claims: 2, Expired: 1}
+	if diff := cmp.Diff(want, r); diff != "" || err != nil {
+		t.Errorf("a good history (-want +got):\n%s%v", diff, err)
+	}
+}
+
+func TestOverlapsNeedAnExplanation(t *testing.T) {
+	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
+	zombie := []Execution{{2, "b", at(20), at(30)}, {1, "a", at(0), at(25)}}
+	for name, c := range map[string]struct {
+		executions             []Execution
+		windows                []Window
+		explained, unexplained int
+		same                   int
+	}{
+		"one after the other":     {executions: []Execution{{1, "a", at(0), at(20)}, {2, "b", at(20), at(30)}}},
+		"without a fault":         {executions: zombie, unexplained: 1},
+		"its process was stopped": {executions: zombie, windows: []Window{{"a", at(5), at(24)}}, explained: 1},
+		"the other was stopped":   {executions: zombie, windows: []Window{{"b", at(5), at(24)}}, unexplained: 1},
+		"stopped too briefly":     {executions: zombie, windows: []Window{{"a", at(5), at(7)}}, unexplained: 1},
+		"stopped too late":        {executions: zombie, windows: []Window{{"a", at(21), at(40)}}, unexplained: 1},
+		"everybody was cut off":   {executions: zombie, windows: []Window{{"", at(5), at(24)}}, explained: 1},
+		"under one lease":         {executions: []Execution{{1, "a", at(0), at(1)}, {1, "b", at(2), at(3)}}, same: 1},
+	} {
+		var o Overlaps
+		o.Add("job", c.executions, c.windows, 5*time.Second)
+		if o.Explained != c.explained || len(o.Unexplained) != c.unexplained || len(o.SameLease) != c.same {
+			t.Errorf("%s: %+v, want %d explained, %d unexplained, %d under one lease", name, o, c.explained, c.unexplained, c.same)
+		}
+	}
+}
+
+func TestOrphansAndEffects(t *testing.T) {
+	noJob, noRow, twice := Orphans([]string{"a", "b", "c"}, []string{"a", "b", "b", "x"})
+	if diff := cmp.Diff([][]string{{"c"}, {"x"}, {"b"}}, [][]string{noJob, noRow, twice}); diff != "" {
+		t.Errorf("orphans (-want +got):\n%s", diff)
+	}
+	missing, duplicated, nobodys := Effects([]string{"a", "b", "c"}, []string{"a", "b", "b", "x"})
+	if diff := cmp.Diff([][]string{{"c"}, {"b"}, {"x"}}, [][]string{missing, duplicated, nobodys}); diff != "" {
+		t.Errorf("effects (-want +got):\n%s", diff)
+	}
+}
+
+func sorted(s []string) []string {
+	slices.Sort(s)
+	return s
+}
