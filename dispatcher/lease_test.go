@@ -112,6 +112,47 @@ func TestExtensionDoesNotWaitForLockedRows(t *testing.T) {
 	}
 }
 
+// A handler keeps the only connection of the pool for as long as its lease has to
+// be extended.
+func TestHandlersThatUseUpThePoolKeepTheirLeases(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	small := db.Config()
+	small.MaxConns = 1
+	user, err := pgxpool.NewWithConfig(t.Context(), small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(user.Close)
+	id := enqueue(t, db, probe{}, outbox.Options{})
+	config := quiet(nil)
+	config.LeaseTTL = 2 * time.Second
+	ended, release := make(chan error, 1), make(chan struct{})
+	start(t, user, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
+		conn, err := user.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		select {
+		case <-ctx.Done():
+			ended <- context.Cause(ctx)
+		case <-release:
+			ended <- nil
+		}
+		return nil
+	}), config)
+	awaitThat(t, "the lease is extended", func() bool {
+		return len(ended) > 0 || ask[bool](t, db, `SELECT coalesce(bool_or(lease_expires_at > started_at + interval '2.5 s'), false) FROM outbox.jobs`)
+	})
+	close(release)
+	if cause := receive(t, ended, "the handler"); cause != nil {
+		t.Errorf("its context ended with %v", cause)
+	}
+	awaitSucceeded(t, db, 1)
+	wantState(t, db, id, "succeeded attempt=1 epoch=1 lost=0 error=")
+}
+
 // takeAway does what a reaper, or an operator, does to a running job.
 const takeAway = `
 	UPDATE outbox.jobs SET status = 'retrying', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL, run_at = now() + interval '1 hour'

@@ -31,7 +31,8 @@ func plannerSettings() [][]string {
 			all = append(all, off,
 				append(slices.Clone(off), "enable_sort = off"),
 				append(slices.Clone(off), "enable_material = off", "enable_hashagg = off"),
-				append(slices.Clone(off), "enable_sort = off", "enable_material = off", "enable_memoize = off", "plan_cache_mode = force_generic_plan"))
+				append(slices.Clone(off), "enable_sort = off", "enable_material = off", "enable_memoize = off", "plan_cache_mode = force_generic_plan"),
+				append(slices.Clone(off), "enable_tidscan = off", "enable_material = off", "enable_memoize = off"))
 		}
 	}
 	return append(all,

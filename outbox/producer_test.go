@@ -132,6 +132,49 @@ func TestWakeUpsFollowTheCommitInEveryMode(t *testing.T) {
 	}
 }
 
+// A commit takes its time; a wake-up that overtakes it would find nothing, and the
+// job then wait for the poll:
+//
+//	producer     COMMIT …                              done   NOTIFY
+//	dispatcher              (woken here: sees no job)
+//
+// The commit is held up by a constraint that is checked at its end and waits for a
+// lock of ours.
+func TestNobodyIsWokenWhileTheCommitIsUnderWay(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `
+		CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON outbox.jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait()`)
+	ear := listen(t, db)
+	gate := begin(t, db, pgx.ReadCommitted)
+	exec(t, gate, `SELECT pg_advisory_xact_lock(1)`)
+
+	p := NewProducer(db, NotifyCoalesced)
+	done := make(chan error, 1)
+	go func() {
+		done <- p.InTx(t.Context(), func(tx pgx.Tx) error {
+			_, err := Enqueue(t.Context(), tx, greet{"ada"}, Options{})
+			return err
+		})
+	}()
+	awaitLock(t, db, 1)
+	flush(t, p)
+	if got := ear.heard(); got != 0 {
+		t.Errorf("%d notifications before the commit, want 0", got)
+	}
+	if err := gate.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	flush(t, p)
+	if got := ear.heard(); got != 1 {
+		t.Errorf("%d notifications after the commit, want 1", got)
+	}
+}
+
 func TestNothingIsWokenWithoutACommittedJob(t *testing.T) {
 	t.Parallel()
 	errBusiness := errors.New("out of stock")

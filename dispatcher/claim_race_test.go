@@ -1,0 +1,101 @@
+package dispatcher_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// A claim that is not committed yet, and a row that an operator has locked, are
+// passed by: whoever claims meanwhile gets the next jobs, and waits for nobody.
+func TestAClaimDoesNotWaitForAnother(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ids := enqueueProbes(t, db, 6, outbox.Options{})
+	first, second := begin(t, db), begin(t, db)
+	exec(t, second, `SET LOCAL lock_timeout = '2s'`)
+	exec(t, first, `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, ids[0])
+	if rows, err := sqlgen.New(first).ClaimJobs(t.Context(), claimParams("first", 2)); err != nil || len(rows) != 2 {
+		t.Fatalf("the first claims %d jobs, %v; want 2", len(rows), err)
+	}
+	rows, err := sqlgen.New(second).ClaimJobs(t.Context(), claimParams("second", 6))
+	if err != nil || len(rows) != 4 {
+		t.Fatalf("the second claims %d jobs, %v; want the 4 that are left", len(rows), err)
+	}
+	for _, tx := range []interface{ Commit(context.Context) error }{first, second} {
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running' AND epoch = 1`); n != 6 {
+		t.Errorf("jobs that were claimed once = %d, want 6", n)
+	}
+}
+
+// A claim commits, and its connection breaks before the answer has arrived:
+//
+//	dispatcher   claim                    error   give back (epoch 2)   claim (epoch 3)
+//	database           commit (epoch 1)
+//
+// Nobody knows of the lease, the poll is far, and no reaper is there.
+func TestJobsOfALostAnswerAreGivenBack(t *testing.T) {
+	t.Parallel()
+	good := pgtest.New(t)
+	var loss answerLoss
+	bad := loss.pool(t, good)
+	id := enqueue(t, good, probe{}, outbox.Options{})
+	ran := make(chan int64, 1)
+	start(t, bad, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+		ran <- job.Epoch
+		return nil
+	}), quiet(nil))
+	if epoch := receive(t, ran, "the job to run"); epoch != 3 || !loss.happened.Load() {
+		t.Errorf("the job runs with epoch %d, an answer was lost: %v; want 3, true", epoch, loss.happened.Load())
+	}
+	awaitSucceeded(t, good, 1)
+	wantState(t, good, id, "succeeded attempt=1 epoch=3 lost=0 error=")
+}
+
+// answerLoss is a network that loses the answer to the first UPDATE.
+type answerLoss struct{ happened atomic.Bool }
+
+func (l *answerLoss) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
+	config := db.Config()
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return &lossyConn{conn, l}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+type lossyConn struct {
+	net.Conn
+	loss *answerLoss
+}
+
+// Read breaks the connection in place of handing over what says that one row was
+// updated. Postgres sends it after the commit.
+func (c *lossyConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if bytes.Contains(b[:max(n, 0)], []byte("UPDATE 1\x00")) && !c.loss.happened.Swap(true) {
+		_ = c.Close()
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, err
+}

@@ -1,0 +1,87 @@
+package dispatcher_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Whatever the database is set to, what an enqueue, a claim and a settlement say
+// is true after a crash. A forgotten claim would hand its epoch out twice, and the
+// fence with it. The server writes its log out every ten seconds only, unless a
+// commit waits for it, so what did not wait is lost each time.
+func TestWhatWasAcknowledgedSurvivesACrash(t *testing.T) {
+	t.Parallel()
+	server, err := pgdev.Start(t.Context(), pgdev.Options{
+		Major: os.Getenv("PG"), Fast: true, Settings: map[string]string{"wal_writer_delay": "10s"}, Log: os.Stderr,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	db := open(t, server.URL(), "on")
+	if err := migrations.Up(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	crash := func() {
+		t.Helper()
+		if err := server.Restart(t.Context(), pgdev.Immediate); err != nil {
+			t.Fatal(err)
+		}
+		db.Reset()
+	}
+
+	id := enqueue(t, db, probe{}, outbox.Options{})
+	crash()
+	if got := state(t, db, id); got != "pending attempt=0 epoch=0 lost=0 error=" {
+		t.Errorf("after a crash the enqueue is forgotten: the job is %q", got)
+		return
+	}
+
+	config := quiet(nil)
+	config.LeaseTTL = time.Hour // the crashes are not to cost it
+	started, finish := make(chan struct{}), make(chan struct{})
+	d := start(t, open(t, server.URL(), "off"), handle(func(context.Context, *outbox.Job[probe]) error {
+		close(started)
+		<-finish
+		return nil
+	}), config)
+	receive(t, started, "the job to start")
+	crash()
+	if got := state(t, db, id); got != "running attempt=1 epoch=1 lost=0 error=" {
+		t.Errorf("after a crash the claim is forgotten: the job is %q", got)
+	}
+	close(finish)
+	awaitThat(t, "the dispatcher says that it has settled", func() bool { return d.metric(t, "job_completed_total") == 1 || t.Failed() })
+	crash()
+	if got := state(t, db, id); got != "succeeded attempt=1 epoch=1 lost=0 error=" {
+		t.Errorf("after a crash the settlement is forgotten: the job is %q", got)
+	}
+}
+
+// open is a pool whose sessions begin with the given synchronous_commit.
+func open(t *testing.T, url, synchronous string) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.RuntimeParams["synchronous_commit"] = synchronous
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
