@@ -52,6 +52,10 @@ vet:
 	$(GO) vet ./...
 	$(LINT) staticcheck ./...
 
+.PHONY: mutants
+mutants: ## plant bugs into our own code, one at a time: which check catches each?
+	$(GO) run ./internal/pgtest/withserver -- $(GO) run ./internal/mutants/run
+
 .PHONY: bench
 bench: build ## the project's own yardstick, every workload (needs a quiet machine, takes some minutes)
 	bin/posthaste bench all

@@ -46,8 +46,11 @@ var allowed = map[string]string{
 	"internal/pgtest":            "migrations internal/pgdev internal/pgdocker",
 	"internal/pgtest/withserver": "internal/pgtest",
 
-	"internal/archtest": "",
-	"internal/bench":    "outbox listener dispatcher reaper migrations internal/pgdev",
+	// Bugs that we plant ourselves.
+	"internal/mutants":     "",
+	"internal/mutants/run": "internal/mutants",
+	"internal/archtest":    "",
+	"internal/bench":       "outbox listener dispatcher reaper migrations internal/pgdev",
 	// The fault harness.
 	"internal/verify":         "outbox migrations internal/pgdev internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe",
 	"internal/verify/probe":   "app outbox inbox dispatcher internal/verify/ledger",

@@ -1,0 +1,109 @@
+package mutants
+
+const (
+	claimSQL = "internal/sqlgen/claim.sql.go"
+	claimGo  = "dispatcher/claim.go"
+	queueGo  = "dispatcher/queue.go"
+	scanGo   = "dispatcher/scan.go"
+)
+
+var claim = []Mutant{
+	{
+		Name:      "no SKIP LOCKED",
+		Breaks:    "a claim waits for whoever has locked one of its rows",
+		Invariant: "Handlers cannot exhaust the leases' connections",
+		Edits: []Edit{{claimSQL, `        LIMIT $8
+        FOR UPDATE SKIP LOCKED
+    ) AS candidate`, `        LIMIT $8
+        FOR UPDATE
+    ) AS candidate`}},
+		Checks: []Check{test("dispatcher", "TestAClaimDoesNotWaitForAnother", "lock timeout")},
+	},
+	{
+		Name:      "sub-select claim",
+		Breaks:    "the jobs are chosen in a sub-select, which some plans carry out once a row",
+		Invariant: "A claim takes no more than asked",
+		Edits: []Edit{
+			{claimSQL, `WITH due AS MATERIALIZED (
+    SELECT candidate.place`, `UPDATE outbox.jobs
+SET status           = 'running',
+    attempt          = jobs.attempt + 1,
+    epoch            = jobs.epoch + 1,
+    lease_owner      = $1::text,
+    lease_expires_at = clock_timestamp() + $2::interval,
+    started_at       = statement_timestamp()
+FROM (
+    SELECT candidate.place`},
+			{claimSQL, `
+    LIMIT $8
+)
+UPDATE outbox.jobs
+SET status           = 'running',
+    attempt          = jobs.attempt + 1,
+    epoch            = jobs.epoch + 1,
+    lease_owner      = $1::text,
+    -- The database's clock is the only one that leases know; the claim may have
+    -- waited, so the lease runs from the moment of the write.
+    lease_expires_at = clock_timestamp() + $2::interval,
+    started_at       = statement_timestamp()
+FROM due
+WHERE`, `
+    LIMIT $8
+) AS due
+WHERE`},
+		},
+		Checks: []Check{
+			test("dispatcher", "TestPlansNeverAffectMoreThanAsked", "want 7"),
+			test("dispatcher", "TestPlansMadeOnTheEmptyTable", "the claim does not choose its jobs once and apart"),
+		},
+	},
+	{
+		Name:      "no startup scan",
+		Breaks:    "a process that starts waits for the first wake-up or poll",
+		Invariant: "A notification is a hint",
+		Edits: []Edit{{
+			queueGo, `wait := time.NewTimer(0) // the startup scan`,
+			`wait := time.NewTimer(q.pollInterval())`,
+		}},
+		Checks: []Check{test("dispatcher", "TestJobGoesFromEnqueueToHistory", "in vain")},
+	},
+	{
+		Name:      "no poll",
+		Breaks:    "a queue sleeps until something wakes it",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{claimGo, `sleep = q.pollInterval()`, `sleep = 24 * time.Hour`}},
+		Checks:    []Check{test("dispatcher", "TestPollFindsWhatNobodyAnnounced", "in vain: claims are sent")},
+	},
+	{
+		Name:      "watermark without full scan",
+		Breaks:    "no claim looks further back than some seconds before the last job claimed",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{scanGo, `for d := full; d < near; d++ {`, `for d := overlap; d < near; d++ {`}},
+		Checks:    []Check{test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed")},
+	},
+	{
+		Name:      "every claim from the front",
+		Breaks:    "a claim walks over every dead entry that a held snapshot keeps",
+		Invariant: "A held snapshot does not slow dispatch or reaping down",
+		Edits:     []Edit{{scanGo, `if !now.Before(s.paid[d]) {`, `if d == full {`}},
+		Checks:    []Check{test("dispatcher", "TestScanDepthBudget", "an expensive full scan is followed by another")},
+	},
+	{
+		Name:      "unknown kinds are claimed",
+		Breaks:    "a claim takes jobs that this process has no handler for",
+		Invariant: "Unknown kinds are left alone",
+		Edits: []Edit{{
+			claimSQL, `AND jobs.kind = ANY ($7::text[])`,
+			`AND (jobs.kind = ANY ($7::text[]) OR true)`,
+		}},
+		Checks: []Check{test("dispatcher", "TestUnknownKindsAreLeftAlone", "in vain: the known ones succeed")},
+	},
+	{
+		Name:      "orphans are kept",
+		Breaks:    "jobs of a claim whose answer was lost wait for their leases to lapse",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{queueGo, `			q.returnOrphans(ctx)
+`, ``}},
+		Checks: []Check{test("dispatcher", "TestJobsOfALostAnswerAreGivenBack", "in vain for the job to run")},
+	},
+}

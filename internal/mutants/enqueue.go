@@ -1,0 +1,80 @@
+package mutants
+
+const (
+	enqueueSQL = "internal/sqlgen/enqueue.sql.go"
+	enqueueGo  = "outbox/enqueue.go"
+)
+
+var enqueue = []Mutant{
+	{
+		Name:      "a job outside the transaction",
+		Breaks:    "a job is stored on a connection of its own, and stays when the business change rolls back",
+		Invariant: "Atomic",
+		Edits: []Edit{{enqueueGo, `	job.Notify = notify
+`, `	job.Notify = notify
+	if tx, ok := db.(pgx.Tx); ok {
+		conn, err := pgx.ConnectConfig(ctx, tx.Conn().Config())
+		if err != nil {
+			return ID{}, err
+		}
+		defer conn.Close(ctx)
+		db = conn
+	}
+`}},
+		Checks: []Check{test("outbox", "TestAJobExistsExactlyWhenTheTransactionCommits", "others see 1 jobs before the end, want 0")},
+	},
+	{
+		Name:      "a batch in parts",
+		Breaks:    "the first half of a batch is stored although the second fails",
+		Invariant: "Atomic",
+		Edits: []Edit{{
+			"outbox/enqueue_many.go", `return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return both(tx) })`,
+			`return both(db.(DB))`,
+		}},
+		Checks: []Check{test("outbox", "TestABatchIsStoredWholeOrNotAtAll/by_INSERT", "got 5000 jobs, want 0")},
+	},
+	{
+		Name:      "idempotency race",
+		Breaks:    "two producers that use a key at once both store their job",
+		Invariant: "Atomic",
+		Edits: []Edit{{enqueueSQL, `    VALUES ($2, $3, $4, $5)
+    ON CONFLICT DO NOTHING
+`, `    SELECT $2, $3, $4, $5
+    WHERE NOT EXISTS (SELECT FROM outbox.idempotency_keys WHERE tenant_id = $2 AND kind = $3 AND key = $4)
+    ON CONFLICT (tenant_id, kind, key) DO UPDATE SET job_id = excluded.job_id
+`}},
+		Checks: []Check{test("outbox", "TestAHundredConcurrentCallersMakeOneJob/when_the_first_commits", "jobs, want 1")},
+	},
+	{
+		Name:      "an enqueue locks what others need",
+		Breaks:    "transactions that enqueue wait for one another",
+		Invariant: "Producers never wait for dispatchers",
+		Edits: []Edit{{enqueueSQL, `SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
+FROM stored`, `SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END, pg_advisory_xact_lock(1)
+FROM stored`}},
+		Checks: []Check{test("outbox", "TestPlainEnqueuesDoNotWaitForOneAnother", "lock timeout")},
+	},
+	{
+		Name:      "due by the producer's clock",
+		Breaks:    "a producer whose clock is ahead stores jobs that start late",
+		Invariant: "The database's clock decides",
+		Edits: []Edit{
+			{enqueueGo, `	if opts.Key != "" {
+		job.Key`, `	if opts.RunAt.IsZero() {
+		job.RunAt = pgtype.Timestamptz{Time: time.Now().Add(opts.Delay), Valid: true}
+	}
+	if opts.Key != "" {
+		job.Key`},
+		},
+		Checks: []Check{test("outbox", "TestAProducersClockDoesNotMatter", "is due")},
+	},
+	{
+		Name:      "an enqueue that does not wait for the disk",
+		Breaks:    "a committed job is forgotten in a crash, and the business change with it",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{enqueueSQL, `SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
+FROM stored`, `SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END, set_config('synchronous_commit', 'off', true)
+FROM stored`}},
+		Checks: []Check{test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the enqueue")},
+	},
+}

@@ -1,0 +1,126 @@
+package mutants
+
+const (
+	leaseSQL = "internal/sqlgen/lease.sql.go"
+	leaseGo  = "dispatcher/lease.go"
+)
+
+var lease = []Mutant{
+	{
+		Name:      "no epoch in extend",
+		Breaks:    "a worker that lost its lease extends that of its replacement",
+		Invariant: "Fenced",
+		Edits: []Edit{
+			{leaseSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    FOR UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id
+    FOR UPDATE`},
+			{
+				leaseSQL, `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
+				`WHERE input.id NOT IN (SELECT extended.id FROM extended)`,
+			},
+		},
+		Checks: []Check{test("dispatcher", "TestFence/extend_after_claimed_by_another", "took effect = true")},
+	},
+	{
+		Name:      "worker-name fence",
+		Breaks:    "a lease is known by its worker's name, which a later claim of the same worker has too",
+		Invariant: "Fenced",
+		Edits:     workerNameFence,
+		Checks:    []Check{test("dispatcher", "TestZombieHandlersChangeNothing", "in vain: every outcome is refused")},
+	},
+	{
+		Name:      "an extension waits for locked rows",
+		Breaks:    "one handler's open transaction lets the leases of all others lapse",
+		Invariant: "Handlers cannot exhaust the leases' connections",
+		Edits: []Edit{{leaseSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    FOR UPDATE SKIP LOCKED`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    FOR UPDATE`}},
+		Checks: []Check{test("dispatcher", "TestExtensionDoesNotWaitForLockedRows/Guard", "lease lost")},
+	},
+	{
+		Name:      "extensions on the handlers' connections",
+		Breaks:    "handlers that use up their pool let every lease lapse",
+		Invariant: "Handlers cannot exhaust the leases' connections",
+		Edits: []Edit{{
+			"dispatcher/dispatcher.go", `d.pool, d.db, d.extendDB = pool, sqlgen.New(pool), sqlgen.New(extending)`,
+			`d.pool, d.db, d.extendDB = pool, sqlgen.New(pool), sqlgen.New(d.user)`,
+		}},
+		Checks: []Check{test("dispatcher", "TestHandlersThatUseUpThePoolKeepTheirLeases", "its context ended with")},
+	},
+	{
+		Name:      "a handler is not told that its lease is lost",
+		Breaks:    "a zombie goes on beside its replacement",
+		Invariant: "One live lease",
+		Edits: []Edit{{leaseGo, `		default:
+			a.end(outbox.ErrLeaseLost)
+		}
+	}
+	l.mu.Unlock()`, `		default:
+		}
+	}
+	l.mu.Unlock()`}},
+		Checks: []Check{test("dispatcher", "TestHandlerLearnsThatItsLeaseIsLost", "by the lapse of the lease, not by its extension")},
+	},
+	{
+		Name:      "a lease is trusted for ever",
+		Breaks:    "a handler whose lease could not be extended goes on when another may start the job",
+		Invariant: "One live lease",
+		Edits:     []Edit{{"dispatcher/attempt.go", `return now.After(a.leaseUntil)`, `return false`}},
+		Checks:    []Check{test("dispatcher", "TestHandlerStopsWhenItsLeaseCannotBeExtended", "in vain for the handler's context to end")},
+	},
+}
+
+// workerNameFence has every write of a worker ask for lease_owner in place of the
+// epoch. The statements that hand the handlers' own transactions over know the
+// name as well: the job has it.
+var workerNameFence = []Edit{
+	{settleSQL, `    WHERE jobs.id = input.id
+      AND jobs.epoch = input.epoch
+    RETURNING`, `    WHERE jobs.id = input.id
+      AND jobs.lease_owner = $4::text
+    RETURNING`},
+	{settleSQL, `	Results [][]byte
+}`, `	Results [][]byte
+	Worker  string
+}`},
+	{settleSQL, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)`, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results, arg.Worker)`},
+	{settleGo, `		Results: make([][]byte, len(batch)),
+	}`, `		Results: make([][]byte, len(batch)),
+		Worker:  d.worker,
+	}`},
+	{"outbox/job.go", `Results: [][]byte{c.Result},
+	}`, `Results: [][]byte{c.Result}, Worker: c.Worker,
+	}`},
+	{settleSQL, `WHERE jobs.id = input.id
+  AND jobs.epoch = input.epoch
+RETURNING`, `WHERE jobs.id = input.id
+  AND jobs.lease_owner = $8::text
+RETURNING`},
+	{settleSQL, `	Stacks        []string
+}`, `	Stacks        []string
+	Worker        string
+}`},
+	{settleSQL, `		arg.Stacks,
+	)`, `		arg.Stacks,
+		arg.Worker,
+	)`},
+	{settleGo, `	var p sqlgen.SettleUnfinishedParams
+`, `	p := sqlgen.SettleUnfinishedParams{Worker: d.worker}
+`},
+	{leaseSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    FOR UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.lease_owner = $4::text
+    FOR UPDATE`},
+	{
+		leaseSQL, `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
+		`WHERE input.id NOT IN (SELECT extended.id FROM extended)`,
+	},
+	{leaseSQL, `	LeaseTtl pgtype.Interval
+}`, `	LeaseTtl pgtype.Interval
+	Worker   string
+}`},
+	{leaseSQL, `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)`, `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl, arg.Worker)`},
+	{
+		leaseGo, `params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.config.LeaseTTL)}`,
+		`params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.config.LeaseTTL), Worker: l.worker}`,
+	},
+}

@@ -1,0 +1,55 @@
+// Package mutants lists bugs that are planted, one at a time, into our own code to
+// see that a check catches each of them: a check that was never seen to fail
+// proves little.
+//
+// Nothing of it is in what users compile. A mutant is data: a text of a source file
+// and what is to stand in its place, which the go command's -overlay flag puts
+// there for one build. docs/adr/0007-mutants-by-overlay.md says why; command run
+// plants them all.
+//
+// The folder reads like the tree: a file lists the mutants of one verb.
+package mutants
+
+import "slices"
+
+// Mutant is a planted bug.
+type Mutant struct {
+	Name      string // as one speaks of it
+	Breaks    string // what it does, in a sentence
+	Invariant string // that it breaks, by its name in docs/architecture.md
+	Edits     []Edit
+	Checks    []Check // every one of them has to catch it
+}
+
+// Edit replaces a text that occurs exactly once in its file.
+type Edit struct {
+	File     string // from the root of the module
+	Old, New string
+}
+
+// Check is something that passes on our code and fails on the mutant: a row of the
+// scorecard, or a test of a package.
+type Check struct {
+	Row     string // as in "posthaste verify ROW"
+	Package string // the folder of the test
+	Test    string // and its name, or a pattern of a subtest: TestFence/succeed
+	// Says is a part of what the check says when it fails because of this mutant.
+	// One that fails with other words has found something else.
+	Says string
+}
+
+// Name is how the check is called in a report.
+func (c Check) Name() string {
+	if c.Row != "" {
+		return "row " + c.Row
+	}
+	return c.Package + " " + c.Test
+}
+
+// All returns every mutant. Those before them prove nothing about the others: each
+// is planted into our code as it is.
+func All() []Mutant {
+	return slices.Concat(enqueue, wake, claim, lease, settle, expire, retry, receive, schema)
+}
+
+func test(folder, name, says string) Check { return Check{Package: folder, Test: name, Says: says} }

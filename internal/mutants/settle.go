@@ -1,0 +1,105 @@
+package mutants
+
+const (
+	settleSQL = "internal/sqlgen/settle.sql.go"
+	settleGo  = "dispatcher/settle.go"
+	outcomeGo = "dispatcher/outcome.go"
+)
+
+var settle = []Mutant{
+	{
+		Name:      "no epoch in settle",
+		Breaks:    "a worker that lost its lease closes the job of its replacement, or sends it back",
+		Invariant: "Fenced",
+		Edits: []Edit{
+			{settleSQL, `    WHERE jobs.id = input.id
+      AND jobs.epoch = input.epoch
+    RETURNING`, `    WHERE jobs.id = input.id
+    RETURNING`},
+			{settleSQL, `WHERE jobs.id = input.id
+  AND jobs.epoch = input.epoch
+RETURNING`, `WHERE jobs.id = input.id
+RETURNING`},
+		},
+		Checks: []Check{
+			test("dispatcher", "TestFence/succeed_after_claimed_by_another", "took effect = true"),
+			test("dispatcher", "TestFence/fail_after_claimed_by_another", "took effect = true"),
+		},
+	},
+	{
+		Name:      "synchronous_commit off",
+		Breaks:    "what was claimed and settled is forgotten in a crash: a job runs twice under one epoch",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{
+			"dispatcher/session.go", `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`,
+			`SET synchronous_commit = off`,
+		}},
+		Checks: []Check{
+			test("dispatcher", "TestSessionIsDurable", "synchronous_commit = off"),
+			test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the claim"),
+		},
+	},
+	{
+		Name:      "a settlement that does not wait for the disk",
+		Breaks:    "a job that was reported as succeeded runs again after a crash",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{settleSQL, `FROM done
+RETURNING id`, `FROM done
+WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
+RETURNING id`}},
+		Checks: []Check{test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the settlement")},
+	},
+	{
+		Name:      "given-back job keeps its attempt",
+		Breaks:    "a deployment spends attempts of jobs that never started",
+		Invariant: "Interrupted is not failed",
+		Edits: []Edit{{
+			settleSQL, `attempt            = CASE WHEN input.status = 'pending' THEN jobs.attempt - 1 ELSE jobs.attempt END,`,
+			`attempt            = jobs.attempt,`,
+		}},
+		Checks: []Check{test("dispatcher", "TestStopGivesBackWhatHadNotStarted", "jobs given back as they were = 0")},
+	},
+	{
+		Name:      "interrupted is failed",
+		Breaks:    "a handler that a shutdown cuts off has failed",
+		Invariant: "Interrupted is not failed",
+		Edits: []Edit{{
+			outcomeGo, `case errors.Is(cause, ErrShutdown), errors.Is(cause, outbox.ErrLeaseLost):`,
+			`case errors.Is(cause, outbox.ErrLeaseLost):`,
+		}},
+		Checks: []Check{test("dispatcher", "TestStopCutsWhatOutlivesTheGracePeriod", "interrupted is not failed")},
+	},
+	{
+		Name:      "history copied without deletion",
+		Breaks:    "a succeeded job is in the history and stays open",
+		Invariant: "Legal moves only",
+		Edits: []Edit{{settleSQL, `    DELETE FROM outbox.jobs
+    USING input
+    WHERE jobs.id = input.id
+      AND jobs.epoch = input.epoch
+    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, (input).result AS result
+`, `    SELECT jobs.*, input.result
+    FROM outbox.jobs
+    JOIN input ON jobs.id = input.id AND jobs.epoch = input.epoch
+`}},
+		Checks: []Check{test("dispatcher", "TestJobGoesFromEnqueueToHistory", "invariant broken: a job is open or in the history, not both")},
+	},
+	{
+		Name:      "Complete is believed",
+		Breaks:    "a handler that called Complete and did not commit has succeeded",
+		Invariant: "Atomic",
+		Edits:     []Edit{{outcomeGo, `case err == nil && job.Completed():`, `case false:`}},
+		Checks:    []Check{test("dispatcher", "TestCompleteThatRolledBackIsTriedAgain", "effects = 0, want 1")},
+	},
+	{
+		Name:      "a refused row holds up its batch",
+		Breaks:    "one outcome that the database refuses keeps all others from being stored",
+		Invariant: "Deaths are bounded",
+		Edits: []Edit{{settleGo, `			for i := range batch {
+				d.store(batch[i:i+1], statement)
+			}
+			return
+`, ``}},
+		Checks: []Check{test("dispatcher", "TestRefusedRowDoesNotHoldUpTheOthers", "in vain")},
+	},
+}

@@ -1,0 +1,58 @@
+package mutants
+
+const sessionGo = "listener/session.go"
+
+var wake = []Mutant{
+	{
+		Name:      "notify before commit",
+		Breaks:    "dispatchers are woken for a job that they cannot see yet, and then wait for the poll",
+		Invariant: "A notification is a hint",
+		Edits: []Edit{{"outbox/producer.go", `	err := t.Tx.Commit(ctx)
+	if !t.savepoint && t.enqueued.Load() && mayHaveCommitted(err) {
+		t.producer.wake.wake()
+	}
+	return err
+`, `	if !t.savepoint && t.enqueued.Load() {
+		t.producer.wake.wake()
+	}
+	return t.Tx.Commit(ctx)
+`}},
+		Checks: []Check{test("outbox", "TestNobodyIsWokenWhileTheCommitIsUnderWay", "notifications before the commit")},
+	},
+	{
+		Name:      "no trailing edge",
+		Breaks:    "the last job of a burst waits for the poll",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{"outbox/notify.go", `if c.answered == c.wakes {`, `if true {`}},
+		Checks:    []Check{test("outbox", "TestWakesAreCoalescedWithALeadingAndATrailingEdge/of_a_burst", "deadlock: all goroutines in bubble are blocked")},
+	},
+	{
+		Name:      "listener without canary",
+		Breaks:    "a listener that hears nothing any more believes that it does, and the dispatcher polls rarely",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{sessionGo, `		err := s.probe(ctx)`, `		err := ctx.Err()`}},
+		Checks: []Check{
+			test("listener", "TestUnlistenBehindOurBackIsNoticed", "no wake-up came"),
+			test("listener", "TestCanarySentToAnotherDatabaseMeansDeaf", "gave up waiting until a canary got lost"),
+		},
+	},
+	{
+		Name:      "a reconnect that says nothing",
+		Breaks:    "what was notified while the listener was away waits for the poll",
+		Invariant: "A notification is a hint",
+		Edits: []Edit{{"listener/run.go", `		r.metrics.reconnects.Inc()
+	}
+	r.wakeUp()`, `		r.metrics.reconnects.Inc()
+	}`}},
+		Checks: []Check{test("listener", "TestTerminatedBackendIsReplacedAndTheGapAnnounced", "no wake-up came")},
+	},
+	{
+		Name:      "a wake-up that waits for its reader",
+		Breaks:    "a busy dispatcher keeps the listener from reading, which pins vacuum for the whole database",
+		Invariant: "A notification is a hint",
+		Edits: []Edit{{"listener/signal.go", `	default:
+		return false
+`, ``}},
+		Checks: []Check{test("listener", "TestNobodyReadsTheSignalAndTheConnectionIsStillRead", "gave up waiting until the notifications have arrived")},
+	},
+}
