@@ -30,7 +30,7 @@ type Edit struct {
 // Check is something that passes on our code and fails on the mutant: a row of the
 // scorecard, or a test of a package.
 type Check struct {
-	Row     string // as in "posthaste verify ROW"
+	Row     string // as in "posthaste verify ROW", which the mutant's own binary runs
 	Package string // the folder of the test
 	Test    string // and its name, or a pattern of a subtest: TestFence/succeed
 	// Says is a part of what the check says when it fails because of this mutant.
@@ -46,8 +46,8 @@ func (c Check) Name() string {
 	return c.Package + " " + c.Test
 }
 
-// All returns every mutant. Those before them prove nothing about the others: each
-// is planted into our code as it is.
+// All returns every mutant. Each is planted into our code as it is, not on top of
+// the others.
 func All() []Mutant {
 	return slices.Concat(enqueue, wake, claim, lease, settle, expire, retry, receive, schema)
 }
