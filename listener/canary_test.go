@@ -1,6 +1,7 @@
 package listener_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -126,4 +127,51 @@ func TestNoWayToSendACanary(t *testing.T) {
 		}
 		r.wantTold(t, true)
 	})
+}
+
+// Between canaries a question every few seconds finds it out, past a proxy that
+// acknowledges every packet.
+func TestHalfOpenConnectionIsNoticedBetweenCanaries(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.CanaryInterval = time.Hour })
+	stop := r.startHearing(t)
+	r.proxy.freeze()
+
+	start := time.Now()
+	await(t, "it is deaf", func() bool { return !r.Hearing() })
+	// One question was answered at best, the next is not: twice 2.5 s.
+	if got, want := time.Since(start), 7*time.Second; got > want {
+		t.Errorf("noticed after %s, want %s at most", got, want)
+	}
+	await(t, "it hears again", r.Hearing)
+	r.awaitWake(t)
+	r.notify(t)
+	r.awaitWake(t)
+	stop()
+	r.wantTold(t, true, false, true, false)
+}
+
+// A question is no statement: the server answers, and what it last began is still
+// the LISTEN by which the reaper knows us.
+func TestQuestionsAreNoQueries(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.CanaryInterval = time.Hour })
+	r.startHearing(t)
+	look := func() (query string, began, answered time.Time) {
+		err := r.pool.QueryRow(t.Context(), `SELECT query, query_start, state_change FROM pg_stat_activity
+			WHERE application_name = $1 AND datname = current_database()`, app+"-listener").Scan(&query, &began, &answered)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return query, began, answered
+	}
+	query, began, answered := look()
+	var now, nowBegan time.Time
+	await(t, "a question was answered", func() bool {
+		_, nowBegan, now = look()
+		return now.Sub(answered) > time.Second
+	})
+	if !strings.HasPrefix(query, `listen "`) || !nowBegan.Equal(began) {
+		t.Errorf("the listener's last query is %q, begun at %s and before the question at %s, want the LISTEN", query, nowBegan, began)
+	}
 }

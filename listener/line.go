@@ -3,8 +3,10 @@ package listener
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,7 +31,9 @@ const userTimeout = 10 * time.Second
 // the connection, but any may close the socket, and whoever is blocked on the
 // connection then returns.
 type line struct {
-	conn *pgx.Conn
+	conn  *pgx.Conn
+	out   io.Writer                 // past conn, to the same server
+	heard atomic.Pointer[time.Time] // when anything came last
 
 	mu     sync.Mutex
 	socket net.Conn
@@ -50,7 +54,7 @@ func open(ctx context.Context, cfg *pgx.ConnConfig) (*line, error) {
 		ln.cut()
 		return nil, err
 	}
-	ln.conn = conn
+	ln.conn, ln.out = conn, conn.PgConn().Conn()
 	return ln, nil
 }
 
@@ -65,8 +69,36 @@ func (ln *line) dial(ctx context.Context, network, addr string) (net.Conn, error
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	ln.socket = socket // pgx may try several; the last is the one it uses
-	return socket, nil
+	return ear{socket, ln}, nil
 }
+
+// ear notes when something is read from the socket, encrypted or not.
+type ear struct {
+	net.Conn
+	line *line
+}
+
+func (e ear) Read(b []byte) (int, error) {
+	n, err := e.Conn.Read(b)
+	if n > 0 {
+		e.line.heard.Store(new(time.Now()))
+	}
+	return n, err
+}
+
+// question is the message Sync. Between queries a server, or a pooler, answers it
+// with ReadyForQuery and does nothing else: it is no statement, begins no
+// transaction, and leaves the text of the last query in pg_stat_activity, by which
+// the reaper knows our listeners. Whoever waits for notifications skips the answer.
+var question = []byte{'S', 0, 0, 0, 4}
+
+// ask asks whether anybody is there. Any goroutine may, once the connection does
+// nothing but wait: the question is one write, which cannot mingle with another.
+// That it fails is of no interest, because then there is no answer either.
+func (ln *line) ask() { _, _ = ln.out.Write(question) }
+
+// heardSince reports whether anything came after t.
+func (ln *line) heardSince(t time.Time) bool { return ln.heard.Load().After(t) }
 
 // cut closes the socket, at any time and from any goroutine.
 func (ln *line) cut() {

@@ -9,6 +9,10 @@ import (
 	"time"
 )
 
+// askInterval is the rest between two questions to the other end, and how long it
+// may take to answer one.
+const askInterval = 2500 * time.Millisecond
+
 // session is one connection that listens, and the canary that watches it.
 type session struct {
 	*Listener
@@ -73,6 +77,12 @@ func (s *session) returned() {
 func (s *session) watch(ctx context.Context) {
 	for {
 		err := s.probe(ctx)
+		if err == nil {
+			if s.proven = true; !s.Hearing() {
+				s.enter(ctx, hearing)
+			}
+			err = s.rest(ctx)
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -83,13 +93,26 @@ func (s *session) watch(ctx context.Context) {
 			s.line.cut()
 			return
 		}
-		if s.proven = true; !s.Hearing() {
-			s.enter(ctx, hearing)
-		}
+	}
+}
+
+// rest waits until the next canary is due. A canary costs a transaction; whether
+// the other end is there at all can be asked for nothing, and so more often.
+func (s *session) rest(ctx context.Context) error {
+	due := time.NewTimer(s.interval)
+	defer due.Stop()
+	for {
+		asked := time.Now()
+		s.line.ask()
 		select {
 		case <-ctx.Done():
-			return
-		case <-time.After(s.interval):
+			return ctx.Err()
+		case <-due.C:
+			return nil
+		case <-time.After(askInterval):
+		}
+		if !s.line.heardSince(asked) {
+			return errors.New("the server does not answer")
 		}
 	}
 }

@@ -27,20 +27,37 @@ func (e *echo) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) 
 	return pgconn.CommandTag{}, nil
 }
 
+// server answers questions until it is told to hang; 0 is never.
+type server struct {
+	line  *line
+	asked int
+	hang  int // after so many answers
+}
+
+func (s *server) Write(b []byte) (int, error) {
+	if s.asked++; s.hang == 0 || s.asked <= s.hang {
+		time.AfterFunc(time.Second, func() { s.line.heard.Store(new(time.Now())) })
+	}
+	return len(b), nil
+}
+
 func watched(t *testing.T, delays ...time.Duration) (*session, *echo) {
 	t.Helper()
 	l, err := New("host=nowhere", "jobs", NewSignal(), Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSession(l, new(line))
+	ln := new(line)
+	ln.heard.Store(new(time.Now()))
+	ln.out = &server{line: ln}
+	s := newSession(l, ln)
 	s.setup.Stop()
 	e := &echo{session: s, delays: delays}
 	l.senders = []Sender{e}
 	return s, e
 }
 
-func TestIdleListenerAsksAtMostTwiceAMinute(t *testing.T) {
+func TestIdleListenerSingsAtMostTwiceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := watched(t)
 		ctx, stop := context.WithTimeout(t.Context(), time.Hour-time.Second)
@@ -65,6 +82,23 @@ func TestCanaryThatTakesMoreThanFiveSecondsIsLost(t *testing.T) {
 		}
 		// Sent at 0, 34 and 68 seconds; the last is lost after five more.
 		if got, want := time.Since(start), 73*time.Second; got != want {
+			t.Errorf("deaf after %s, want %s", got, want)
+		}
+		synctest.Wait()
+	})
+}
+
+func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, e := watched(t)
+		s.line.out.(*server).hang = 3
+		start := time.Now()
+		s.watch(t.Context())
+		if !s.deaf || s.Hearing() || e.sent != 1 {
+			t.Errorf("deaf = %t, hearing = %t, canaries = %d, want true, false and 1", s.deaf, s.Hearing(), e.sent)
+		}
+		// Asked at 0, 2.5 and 5 seconds, and in vain at 7.5.
+		if got, want := time.Since(start), 10*time.Second; got != want {
 			t.Errorf("deaf after %s, want %s", got, want)
 		}
 		synctest.Wait()
