@@ -92,8 +92,10 @@ func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := watched(t)
 		s.line.out.(*server).hang = 3
+		ctx, stop := context.WithTimeout(t.Context(), 25*time.Second)
+		defer stop()
 		start := time.Now()
-		s.watch(t.Context())
+		s.watch(ctx)
 		if !s.deaf || s.Hearing() || e.sent != 1 {
 			t.Errorf("deaf = %t, hearing = %t, canaries = %d, want true, false and 1", s.deaf, s.Hearing(), e.sent)
 		}

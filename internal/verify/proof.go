@@ -51,8 +51,11 @@ func newestOf(records []*Record) map[string]*Record {
 }
 
 func result(r *Record) string {
-	if r.Passed {
+	switch {
+	case r.Passed:
 		return "passed"
+	case r.Skipped != "":
+		return "skipped"
 	}
 	return "**failed**"
 }
@@ -66,6 +69,10 @@ func (r *Record) prove(b *strings.Builder) {
 	fmt.Fprintf(b, "- On: PostgreSQL %s (fsync %s, synchronous_commit %s, full_page_writes %s), %s/%s, %d cores, %s, race detector %v\n",
 		r.Server.Version, r.Server.Fsync, r.Server.SynchronousCommit, r.Server.FullPageWrites,
 		r.Machine.OS, r.Machine.Arch, r.Machine.Cores, r.Machine.Go, r.Machine.Race)
+	if r.Skipped != "" {
+		fmt.Fprintf(b, "- Skipped: %s\n", r.Skipped)
+		return
+	}
 	if r.Error != "" {
 		fmt.Fprintf(b, "- Could not be finished: %s\n", r.Error)
 	}

@@ -57,6 +57,9 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 	}
 	err := r.do(ctx)
 	rec := r.record
+	if impossible, ok := errors.AsType[notPossible](err); ok {
+		rec.Skipped, err = impossible.Error(), nil
+	}
 	if err != nil {
 		rec.Error = err.Error()
 	}
@@ -65,8 +68,8 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 	for _, f := range rec.Faults {
 		rec.FaultCounts[f.Kind]++
 	}
-	rec.Passed = err == nil && len(rec.Expectations) > 0 && len(rec.Violated()) == 0
-	if rec.Passed {
+	rec.Passed = err == nil && rec.Skipped == "" && len(rec.Expectations) > 0 && len(rec.Violated()) == 0
+	if rec.Passed || rec.Skipped != "" {
 		err = os.RemoveAll(r.Dir)
 	} else {
 		fmt.Fprintf(o.Log, "%s: ledgers and logs are kept in %s\n", row.Name, r.Dir)
@@ -75,6 +78,12 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 	_, failed := rec.Write(o.Out)
 	return rec, errors.Join(err, failed)
 }
+
+// notPossible is returned by a row whose fault cannot be injected on this machine:
+// it lacks a privilege or a program. It says which.
+type notPossible string
+
+func (n notPossible) Error() string { return "not possible here: " + string(n) }
 
 // do makes the world of the run, runs the row in it, and ends it.
 func (r *Run) do(ctx context.Context) (err error) {

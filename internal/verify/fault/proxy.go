@@ -2,6 +2,7 @@ package fault
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -80,6 +81,28 @@ func (p *Proxy) Freeze() {
 	for _, l := range p.current() {
 		l.frozen.Store(true)
 	}
+}
+
+// Thaw ends the connections that are half-open. The server learns of it now; the
+// client may have given up long ago.
+func (p *Proxy) Thaw() {
+	for _, l := range p.current() {
+		if l.frozen.Load() {
+			l.close()
+		}
+	}
+}
+
+// Inject sends a statement to the server on every connection of now, behind the
+// clients' backs. It must be so short that its message has one byte of length.
+func (p *Proxy) Inject(sql string) error {
+	message := append([]byte{'Q', 0, 0, 0, byte(4 + len(sql) + 1)}, sql...)
+	var errs []error
+	for _, l := range p.current() {
+		_, err := l.server.Write(append(message, 0))
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // CutAll breaks the connections of now; both sides are told.

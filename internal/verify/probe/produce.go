@@ -24,14 +24,15 @@ const maxAttempts = 1000
 
 // plan is what the producer is to do.
 type plan struct {
-	jobs    int           // VERIFY_JOBS: the number of orders; 0 is without end
-	first   int           // VERIFY_FIRST: the number of the first order
-	clients int           // VERIFY_CLIENTS: at the same time; 0 is 8
-	batch   int           // VERIFY_BATCH: orders in a transaction; 0 is 1
-	pace    time.Duration // VERIFY_PACE: wait of each client after a transaction
-	insist  bool          // VERIFY_INSIST=on: idempotency keys, and repeat what was not acknowledged
-	mix     []string      // VERIFY_MIX: what the jobs are to do, in turn; "" is effect
-	ms      int           // VERIFY_MS: how long jobs take: order n takes n modulo this
+	jobs    int               // VERIFY_JOBS: the number of orders; 0 is without end
+	first   int               // VERIFY_FIRST: the number of the first order
+	clients int               // VERIFY_CLIENTS: at the same time; 0 is 8
+	batch   int               // VERIFY_BATCH: orders in a transaction; 0 is 1
+	pace    time.Duration     // VERIFY_PACE: wait of each client after a transaction
+	insist  bool              // VERIFY_INSIST=on: idempotency keys, and repeat what was not acknowledged
+	mix     []string          // VERIFY_MIX: what the jobs are to do, in turn; "" is effect
+	ms      int               // VERIFY_MS: how long jobs take: order n takes n modulo this
+	notify  outbox.NotifyMode // VERIFY_NOTIFY: how dispatchers are told; "" is coalesced
 }
 
 func readPlan() (p plan, err error) {
@@ -42,6 +43,8 @@ func readPlan() (p plan, err error) {
 	}
 	p.clients, p.batch = cmp.Or(p.clients, 8), cmp.Or(p.batch, 1)
 	p.pace = duration("VERIFY_PACE", &errs)
+	p.notify, err = outbox.ParseNotifyMode(os.Getenv("VERIFY_NOTIFY"))
+	errs = append(errs, err)
 	p.insist = os.Getenv("VERIFY_INSIST") == "on"
 	p.mix = strings.Split(cmp.Or(os.Getenv("VERIFY_MIX"), "effect"), ",")
 	return p, errors.Join(errs...)
@@ -64,10 +67,11 @@ func Produce(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, book.Close()) }()
-	p := &producer{book: book, outbox: outbox.NewProducer(pool, outbox.NotifyCoalesced)}
+	p := &producer{book: book}
 	if p.plan, err = readPlan(); err != nil {
 		return err
 	}
+	p.outbox = outbox.NewProducer(pool, p.notify)
 	p.placed.Store(int64(p.first))
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -1,0 +1,87 @@
+package verify
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+)
+
+var client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
+// get asks a worker's admin server, whose address its log tells.
+func get(ctx context.Context, p *child.Process, path string) (io.ReadCloser, error) {
+	listens, err := sayings(p, "admin server listens", time.Time{})
+	if err != nil || len(listens) == 0 {
+		return nil, fmt.Errorf("%s has not told its address: %w", p.Name, err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+listens[0].Addr+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	return response.Body, nil
+}
+
+// readyz is what a worker says of itself.
+func readyz(ctx context.Context, p *child.Process) (report app.Report, err error) {
+	body, err := get(ctx, p, "/readyz")
+	if err != nil {
+		return report, err
+	}
+	defer body.Close()
+	return report, json.NewDecoder(body).Decode(&report)
+}
+
+// awaitStatus waits until workers say that they are in a status: "ready",
+// "degraded", …
+func (r *Run) awaitStatus(ctx context.Context, status string, workers ...*child.Process) error {
+	for _, p := range workers {
+		err := r.Await(ctx, 30*time.Second, p.Name+" to be "+status, func(ctx context.Context) (bool, error) {
+			report, err := readyz(ctx, p)
+			return report.Status == status, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// metric is the sum of a metric's series over workers.
+func metric(ctx context.Context, name string, workers ...*child.Process) (sum float64, err error) {
+	for _, p := range workers {
+		body, err := get(ctx, p, "/metrics")
+		if err != nil {
+			return 0, err
+		}
+		lines := bufio.NewScanner(body)
+		for lines.Scan() {
+			series, value, found := strings.Cut(lines.Text(), " ")
+			if base, _, _ := strings.Cut(series, "{"); !found || base != name {
+				continue
+			}
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%s of %s: %w", name, p.Name, err)
+			}
+			sum += v
+		}
+		if err := lines.Err(); err != nil {
+			return 0, fmt.Errorf("%s of %s: %w", name, p.Name, err)
+		}
+		body.Close()
+	}
+	return sum, nil
+}

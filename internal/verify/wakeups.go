@@ -1,0 +1,59 @@
+package verify
+
+import (
+	"context"
+	"time"
+)
+
+// wakeUps is family C: a notification is a hint.
+func wakeUps() []Row {
+	const accounts = "lost 0, unexpected 0, effects missing 0 and twice 0"
+	return []Row{
+		{
+			Name: "C1", Fault: "every notification dropped", Tiers: both, run: noNotifications,
+			Workload: "P 2,000, S 20,000 jobs at all times between the polls, 2 workers that poll every second",
+			Pass:     accounts + ", every job starts within the poll interval + 250 ms",
+		},
+		{
+			Name: "C2", Fault: "half-open connections of listeners (P: 8, S: 52): what either side sends vanishes, and nobody is told", Tiers: both, run: halfOpen,
+			Workload: "a job every 100 ms, 4 workers that poll every second and lose their listeners at about the same time",
+			Pass:     accounts + ", found out ≤ 8 s, listening again ≤ 1 s later, every job starts within the poll interval + 250 ms",
+		},
+		{
+			Name: "C3", Fault: "the listener's session terminated, or Postgres restarted, in turns (P: 8, S: 100 times)", Tiers: both, run: listenerCut,
+			Workload: "a job in each gap, told to nobody, and a worker that polls every five minutes while it listens",
+			Pass:     accounts + ", the job starts ≤ 250 ms after the listener is back, which is ≤ 1 s (p99) after the server answers",
+		},
+		{
+			Name: "C4", Fault: "UNLISTEN behind the listener's back; a pooler that swallows LISTEN", Tiers: both, run: registeredButDeaf,
+			Workload: "a job every 100 ms, told to nobody; 3 workers to be deafened (S: 10 times each), 1 behind the pooler",
+			Pass:     accounts + ", deafness found out ≤ 65 s, seen in /readyz and the metrics, every job starts within the deaf poll of 2 s + 250 ms",
+		},
+	}
+}
+
+const (
+	poll      = time.Second            // of the harness's workers
+	deafPoll  = 2 * time.Second        // of a worker that hears nothing, whatever it was told
+	pollSlack = 250 * time.Millisecond // for the look itself
+)
+
+// noNotifications is row C1.
+func noNotifications(ctx context.Context, r *Run) error {
+	f := flow{jobs: r.Size(2_000, 20_000), producers: 2, workers: 2, concurrency: 32, producerEnv: []string{
+		"VERIFY_NOTIFY=off", "VERIFY_CLIENTS=4", "VERIFY_PACE=40ms", "VERIFY_MIX=effect,nothing,once,sleep", "VERIFY_MS=10",
+	}}
+	var team *crew
+	f.faults = func(_ context.Context, c *crew) error { team = c; return nil }
+	f.healed = func(ctx context.Context) error { // the workers are still there to ask
+		heard, err := metric(ctx, "job_notification_received_total", team.workers...)
+		r.Expect("notifications that arrived all the same", heard, "=", 0)
+		return err
+	}
+	healed := r.Faults.Begin("notifications dropped", "")
+	defer healed()
+	if _, err := f.run(ctx, r); err != nil {
+		return err
+	}
+	return r.startsWithin(poll + pollSlack)
+}
