@@ -29,6 +29,17 @@ func wakeUps() []Row {
 			Workload: "a job every 100 ms, told to nobody; 3 workers to be deafened (S: 10 times each), 1 behind the pooler",
 			Pass:     accounts + ", deafness found out ≤ 65 s, seen in /readyz and the metrics, every job starts within the deaf poll of 2 s + 250 ms",
 		},
+		{
+			Name: "C5", Fault: "10,000 notifications a second forged by a role that was granted nothing", Tiers: both, run: forgedNotifications,
+			Settings: map[string]string{"shared_preload_libraries": "pg_stat_statements"},
+			Workload: "about 180 jobs a second to 2 dispatchers, P 6 s, S 30 s without and as long with forged notifications",
+			Pass:     accounts + ", claiming queries beyond those without ≤ 20 a second and dispatcher, pickup p99 ≤ 2 × that without",
+		},
+		{
+			Name: "C6", Fault: "a dispatcher stopped (SIGSTOP) while 50,000 notifications arrive (S: 10 times)", Tiers: both, run: wedgedListener,
+			Workload: "a job every 100 ms, notified in its transaction; 2 other workers",
+			Pass:     accounts + ", a reaper frees the snapshot of the wedged session ≤ 45 s, the notification queue is < 0.01 % full again, commits that failed 0",
+		},
 	}
 }
 

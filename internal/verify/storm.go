@@ -1,0 +1,158 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// forged is how many notifications a second somebody forges.
+const forged = 10_000
+
+// forgedNotifications is row C5: the same load without a storm and in one.
+func forgedNotifications(ctx context.Context, r *Run) error {
+	const dispatchers = 2
+	if _, err := r.DB.Exec(ctx, `CREATE EXTENSION pg_stat_statements; CREATE ROLE stranger LOGIN`); err != nil {
+		return err
+	}
+	crew, err := r.Crew(dispatchers, "VERIFY_CONCURRENCY=16")
+	if err != nil {
+		return err
+	}
+	if err := r.awaitStatus(ctx, "ready", crew.workers...); err != nil {
+		return err
+	}
+	lasts := time.Duration(r.Size(6, 30)) * time.Second
+	var calm, storm weather
+	err = r.trickle(ctx, crew.workers, []string{"VERIFY_CLIENTS=4", "VERIFY_PACE=20ms", "VERIFY_MIX=effect,nothing,once"}, func(ctx context.Context) (err error) {
+		r.Progress("warm up", 0, 0)
+		if err := sleep(ctx, 2*time.Second); err != nil {
+			return err
+		}
+		r.Progress("without forged notifications", 0, 0)
+		if calm, err = r.observe(ctx, lasts); err != nil {
+			return err
+		}
+		r.Progress("with forged notifications", 0, 0)
+		healed := r.Faults.Begin("forged notifications", "")
+		defer healed()
+		raging, end := context.WithCancel(ctx)
+		defer end()
+		var n int
+		var failed error
+		var raged sync.WaitGroup
+		raged.Go(func() { n, failed = r.forge(raging) })
+		storm, err = r.observe(ctx, lasts)
+		end()
+		raged.Wait()
+		r.Expect("forged notifications a second", float64(n)/lasts.Seconds(), ">=", forged/2)
+		return errors.Join(err, failed)
+	})
+	if err != nil {
+		return err
+	}
+	return r.compare(calm, storm, dispatchers)
+}
+
+// weather is what dispatchers asked within a time.
+type weather struct {
+	from, until     time.Time
+	claims, surveys float64 // a second
+}
+
+func (r *Run) observe(ctx context.Context, lasts time.Duration) (w weather, err error) {
+	const calls = `SELECT coalesce(sum(calls), 0)::int FROM pg_stat_statements WHERE query LIKE `
+	var before, after [2]int
+	count := func(n *[2]int) {
+		for i, statement := range []string{`'%WITH due AS MATERIALIZED%'`, `'%AS surveyed_at%'`} {
+			if err == nil {
+				n[i], err = r.Number(ctx, calls+statement)
+			}
+		}
+	}
+	w.from = time.Now()
+	count(&before)
+	err = errors.Join(err, sleep(ctx, lasts))
+	count(&after)
+	w.until = time.Now()
+	seconds := w.until.Sub(w.from).Seconds()
+	w.claims, w.surveys = float64(after[0]-before[0])/seconds, float64(after[1]-before[1])/seconds
+	return w, err
+}
+
+// compare expects that a storm costs little.
+func (r *Run) compare(calm, storm weather, dispatchers float64) error {
+	all, err := r.pickups()
+	if err != nil {
+		return err
+	}
+	before, during := between(all, calm.from, calm.until), between(all, storm.from, storm.until)
+	r.Count("jobs without forged notifications", len(before))
+	r.Count("jobs with forged notifications", len(during))
+	r.Figure("claims_per_s", calm.claims)
+	r.Figure("claims_per_s_in_storm", storm.claims)
+	r.Figure("surveys_per_s", calm.surveys)
+	r.Figure("surveys_per_s_in_storm", storm.surveys)
+	r.Figure("pickup_p50_ms", ms(quantile(before, 0.5)))
+	r.Figure("pickup_p50_in_storm_ms", ms(quantile(during, 0.5)))
+	r.Figure("pickup_p99_ms", ms(quantile(before, 0.99)))
+	r.Figure("pickup_p99_in_storm_ms", ms(quantile(during, 0.99)))
+	r.Expect("claims without a forged notification were counted at all", calm.claims, ">=", 1)
+	r.Expect("claiming queries a second and dispatcher that a storm costs", (storm.claims-calm.claims)/dispatchers, "<=", 20)
+	r.Expect("pickup p99 in a storm over that without", float64(quantile(during, 0.99))/float64(quantile(before, 0.99)), "<=", 2)
+	return nil
+}
+
+// forge notifies as a role that was granted nothing, until ctx ends, and returns
+// how often it did.
+func (r *Run) forge(ctx context.Context) (n int, err error) {
+	const strangers, batch = 2, 20
+	u, err := url.Parse(r.URL)
+	if err != nil {
+		return 0, err
+	}
+	u.User = url.User("stranger")
+	// Postgres folds equal notifications of a transaction into one: these differ.
+	statement := fmt.Sprintf(`SELECT pg_notify('%s', i::text) FROM generate_series(1, %d) AS i`, outbox.Channel, batch)
+	errs := make([]error, strangers)
+	var sent atomic.Int64
+	var forging sync.WaitGroup
+	for i := range strangers {
+		forging.Go(func() { errs[i] = forgeAlone(ctx, u.String(), statement, time.Second*strangers*batch/forged, func() { sent.Add(batch) }) })
+	}
+	forging.Wait()
+	return int(sent.Load()), errors.Join(errs...)
+}
+
+func forgeAlone(ctx context.Context, url, statement string, every time.Duration, sent func()) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, `SET synchronous_commit = off`); err != nil { // a stranger does not wait for the disk
+		return err
+	}
+	beat := time.NewTicker(every)
+	defer beat.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-beat.C:
+		}
+		// Not cut off by the end of ctx: the statement takes no time.
+		if _, err := conn.Exec(context.WithoutCancel(ctx), statement); err != nil {
+			return err
+		}
+		sent()
+	}
+}

@@ -1,0 +1,130 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// wedgedListener is row C6: a process is stopped while so much is notified that
+// the server cannot get rid of what is for it.
+func wedgedListener(ctx context.Context, r *Run) error {
+	const victims, survivors = 1, 2
+	victim, err := r.Worker("w0")
+	if err != nil {
+		return err
+	}
+	if err := r.awaitStatus(ctx, "ready", victim); err != nil {
+		return err
+	}
+	pid, err := r.Number(ctx, `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'posthaste-listener'`)
+	if err != nil {
+		return err
+	}
+	workers := []*child.Process{victim}
+	for i := range survivors {
+		w, err := r.Worker(fmt.Sprintf("w%d", victims+i))
+		if err != nil {
+			return err
+		}
+		workers = append(workers, w)
+	}
+	if err := r.awaitStatus(ctx, "ready", workers...); err != nil {
+		return err
+	}
+	err = r.trickle(ctx, workers, aJobEvery100ms("VERIFY_NOTIFY=transactional"), func(ctx context.Context) error {
+		for i := range r.Size(1, 10) {
+			if i > 0 { // the victim has connected anew
+				if err := r.awaitStatus(ctx, "ready", victim); err != nil {
+					return err
+				}
+				if pid, err = r.Number(ctx, `SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+					AND application_name = 'posthaste-listener' ORDER BY backend_start DESC LIMIT 1`); err != nil {
+					return err
+				}
+			}
+			if err := r.wedge(ctx, victim, pid); err != nil {
+				return err
+			}
+		}
+		ended, err := metric(ctx, "outbox_reaper_listeners_terminated_total", workers[victims:]...)
+		r.Expect("wedged listeners that reapers say they ended", ended, ">=", float64(r.Size(1, 10)))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.Expect("orders whose transaction failed", float64(r.record.Counts["attempted"]-r.record.Counts["acknowledged"]), "=", 0)
+	return nil
+}
+
+// notified is how much is notified while the victim is stopped; each carries what
+// makes a few hundred of them more than its socket takes.
+const (
+	notifiedTimes = 50_000
+	notifiedBytes = 400
+)
+
+// wedge stops the victim, notifies, waits until its session has been ended for it,
+// and continues it.
+func (r *Run) wedge(ctx context.Context, victim *child.Process, pid int) error {
+	if err := victim.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	healed := r.Faults.Begin("pause", victim.Name)
+	defer func() {
+		_ = victim.Signal(syscall.SIGCONT) // it is gone only if the run failed
+		healed()
+	}()
+	if err := r.notifyMuch(ctx); err != nil {
+		return err
+	}
+	var usage float64
+	err := r.DB.QueryRow(ctx, `SELECT pg_notification_queue_usage()`).Scan(&usage)
+	if err != nil {
+		return err
+	}
+	wedged := time.Now()
+	r.Expect("share of the notification queue that is in use behind a stopped listener", usage, ">=", 0.0001)
+	r.Expect("snapshots that a stopped listener holds", float64(r.held(ctx, pid)), "=", 1)
+	if err := r.Await(ctx, 3*time.Minute, "the stopped listener's snapshot to be freed", func(ctx context.Context) (bool, error) {
+		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND application_name = 'posthaste-listener'`, pid)
+		return n == 0, err
+	}); err != nil {
+		return err
+	}
+	freed := time.Since(wedged)
+	r.Figure("freed_after_s", freed.Seconds())
+	r.Expect("seconds until a stopped listener's snapshot is freed", freed.Seconds(), "<=", 45)
+	err = r.DB.QueryRow(ctx, `SELECT pg_notification_queue_usage()`).Scan(&usage)
+	r.Expect("share of the notification queue in use then", usage, "<=", 0.0001)
+	return err
+}
+
+// held is whether a session waits for its client and holds a snapshot. It may take
+// a moment until it does.
+func (r *Run) held(ctx context.Context, pid int) (n int) {
+	err := r.Await(ctx, 5*time.Second, "the server to wait for the stopped listener", func(ctx context.Context) (_ bool, err error) {
+		n, err = r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'ClientWrite' AND backend_xmin IS NOT NULL`, pid)
+		return n > 0, err
+	})
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func (r *Run) notifyMuch(ctx context.Context) error {
+	const batch = 1000
+	for n := 0; n < notifiedTimes; n += batch {
+		_, err := r.DB.Exec(ctx, `SELECT pg_notify($1, i || repeat('x', $2)) FROM generate_series(1, $3::int) AS i`, outbox.Channel, notifiedBytes, batch)
+		if err != nil {
+			return fmt.Errorf("notify: %w", err)
+		}
+	}
+	return nil
+}
