@@ -126,7 +126,9 @@ func (r *Run) forge(ctx context.Context) (n int, err error) {
 	var sent atomic.Int64
 	var forging sync.WaitGroup
 	for i := range strangers {
-		forging.Go(func() { errs[i] = forgeAlone(ctx, u.String(), statement, time.Second*strangers*batch/forged, func() { sent.Add(batch) }) })
+		forging.Go(func() {
+			errs[i] = forgeAlone(ctx, u.String(), statement, time.Second*strangers*batch/forged, func() { sent.Add(batch) })
+		})
 	}
 	forging.Wait()
 	return int(sent.Load()), errors.Join(errs...)

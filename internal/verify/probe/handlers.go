@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -79,6 +80,8 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 	case "exit":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
+	case "gorge":
+		return gorge(ctx)
 	case "hog":
 		return h.hog(ctx, wait)
 	case "effect":
@@ -100,6 +103,17 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 		return h.gated(ctx, job)
 	}
 	return dispatcher.Discard(fmt.Errorf("nobody knows how to do %q", job.Args.Do))
+}
+
+// gorge takes more memory than a process has that is to die of it, and gives up
+// where nobody kills it.
+func gorge(ctx context.Context) error {
+	const portion, most = 8 << 20, 1 << 30
+	var eaten [][]byte
+	for len(eaten)*portion < most && ctx.Err() == nil {
+		eaten = append(eaten, bytes.Repeat([]byte{1}, portion)) // written to, or it would not count
+	}
+	return dispatcher.Discard(fmt.Errorf("nobody minded %d MiB", len(eaten)*portion>>20))
 }
 
 // hog keeps a connection of the handlers' pool.

@@ -1,0 +1,54 @@
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+)
+
+// cgroups is where Linux keeps the groups of version 1's memory controller.
+const cgroups = "/sys/fs/cgroup/memory"
+
+// memoryGroup is processes that together may have so much memory; the kernel kills
+// one of them if they want more.
+type memoryGroup struct{ path string }
+
+func newMemoryGroup(name string, limit int) (*memoryGroup, error) {
+	g := &memoryGroup{filepath.Join(cgroups, fmt.Sprintf("posthaste-verify-%d-%s", os.Getpid(), name))}
+	if err := os.Mkdir(g.path, 0o755); err != nil {
+		return nil, notPossible("a group of the kernel's memory controller, version 1: " + err.Error())
+	}
+	if err := g.write("memory.limit_in_bytes", limit); err != nil {
+		return nil, errors.Join(err, g.remove())
+	}
+	return g, nil
+}
+
+func (g *memoryGroup) write(file string, value int) error {
+	return os.WriteFile(filepath.Join(g.path, file), []byte(strconv.Itoa(value)), 0o644)
+}
+
+// add moves a process into the group.
+func (g *memoryGroup) add(p *child.Process) error { return g.write("cgroup.procs", p.PID()) }
+
+// killed is how many processes the kernel has killed for want of memory.
+func (g *memoryGroup) killed() (n int, err error) {
+	content, err := os.ReadFile(filepath.Join(g.path, "memory.oom_control"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(content)) {
+		if value, found := strings.CutPrefix(line, "oom_kill "); found {
+			return strconv.Atoi(strings.TrimSpace(value))
+		}
+	}
+	return 0, fmt.Errorf("%s does not tell how many were killed", g.path)
+}
+
+// remove works once all processes of the group are gone.
+func (g *memoryGroup) remove() error { return os.Remove(g.path) }
