@@ -9,12 +9,12 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// said is when a process logged a message after a time, and the address that it
-// told with it, if it did.
+// said is a line of a process's log, as far as we look at it.
 type said struct {
 	At   time.Time `json:"time"`
 	Msg  string    `json:"msg"`
 	Addr string    `json:"addr"`
+	Job  string    `json:"job_id"`
 }
 
 // Messages of the listener's log.

@@ -25,6 +25,7 @@ const (
 // outOfMemory is row A10.
 func outOfMemory(ctx context.Context, r *Run) (err error) {
 	const slots = 3
+	r.Lease = 3 * time.Second // each attempt at poison costs one
 	var ward ward
 	for i := range slots {
 		group, err := newMemoryGroup(fmt.Sprintf("w%d", i), workerMemory)

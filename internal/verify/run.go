@@ -40,6 +40,8 @@ type Run struct {
 	Server *pgdev.Server
 	Faults fault.Log
 
+	data, wal *disk // of the server; nil in rows that do not need them to be full
+
 	mu        sync.Mutex
 	record    *Record
 	processes []*child.Process
@@ -92,7 +94,15 @@ func (r *Run) do(ctx context.Context) (err error) {
 		return err
 	}
 	r.Progress("start Postgres", 0, 0)
-	r.Server, err = pgdev.Start(ctx, pgdev.Options{Major: r.Major, Settings: r.Row.Settings, Log: r.Log})
+	server := pgdev.Options{Major: r.Major, Settings: r.Row.Settings, Log: r.Log}
+	if r.Row.disks != nil {
+		var giveBack func() error
+		if server.Dir, giveBack, err = r.Row.disks(r); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, giveBack()) }()
+	}
+	r.Server, err = pgdev.Start(ctx, server)
 	if err != nil {
 		return err
 	}

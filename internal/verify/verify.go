@@ -35,7 +35,10 @@ type Row struct {
 
 	Settings map[string]string // of the row's server, beyond the durable defaults
 
-	run func(context.Context, *Run) error
+	// disks is where the row's server is to keep its data, and how to give that
+	// place back; nil is anywhere.
+	disks func(*Run) (folder string, giveBack func() error, err error)
+	run   func(context.Context, *Run) error
 }
 
 // Runs reports whether the row has something to do at a tier.

@@ -1,0 +1,132 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+)
+
+// fullDisks is row A9.
+func fullDisks(ctx context.Context, r *Run) error {
+	if err := r.moveWAL(ctx); err != nil {
+		return err
+	}
+	r.DB.Reset()
+	if _, err := r.DB.Exec(ctx, `CREATE TABLE verify.filler (x text)`); err != nil {
+		return err
+	}
+	lasts := time.Duration(r.Size(8, 60)) * time.Second
+	f := flow{jobs: r.Size(3_000, 50_000), producers: 2, workers: 2, concurrency: 16, producerEnv: insisting(r.pace("5ms", "2ms"))}
+	f.faults = func(ctx context.Context, c *crew) error {
+		ctx = context.WithoutCancel(ctx) // what was filled is freed
+		if err := r.outOfSpace(ctx, c, "data full", lasts, r.data, r.provokeData); err != nil {
+			return err
+		}
+		return r.outOfSpace(ctx, c, "pg_wal full", lasts, r.wal, r.provokePanic)
+	}
+	if _, err := f.run(ctx, r); err != nil {
+		return err
+	}
+	r.atLeast(1, "data full")
+	r.atLeast(1, "pg_wal full")
+	r.allAcked(f.jobs)
+	return nil
+}
+
+// outOfSpace fills a disk, sees to it that it hurts, frees it after a while, and
+// judges how the processes took it.
+func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.Duration, d *disk, provoke func(context.Context) error) error {
+	r.Progress(kind, 0, 0)
+	began := time.Now()
+	healed := r.Faults.Begin(kind, "")
+	if err := d.fill(); err != nil {
+		return fmt.Errorf("fill the disk: %w", err)
+	}
+	err := provoke(ctx)
+	if err == nil {
+		err = sleep(ctx, lasts)
+	}
+	if err := errors.Join(err, d.free()); err != nil {
+		return err
+	}
+	if err := r.Server.StartAgain(ctx); err != nil { // it ends when it cannot recover for want of room
+		return err
+	}
+	healed()
+	freed := time.Now()
+	resumed, err := r.firstCompletion(ctx, freed)
+	if err != nil {
+		return err
+	}
+	r.Figure(strings.ReplaceAll(kind, " ", "_")+"_resumed_s", resumed.Seconds())
+	r.Expect("seconds until the first completion, after "+kind, resumed.Seconds(), "<=", 5)
+	for _, w := range c.workers {
+		r.Expect("processes alive after "+kind+": "+w.Name, count(w.Alive()), "=", 1)
+		lines, err := troubleLines(w, began, freed)
+		if err != nil {
+			return err
+		}
+		r.Expect(fmt.Sprintf("lines of trouble a second in the log of %s, %s", w.Name, kind), float64(lines)/freed.Sub(began).Seconds(), "<=", 1)
+	}
+	return nil
+}
+
+// firstCompletion is how long after a time the first job was done.
+func (r *Run) firstCompletion(ctx context.Context, after time.Time) (took time.Duration, err error) {
+	err = r.Await(ctx, time.Minute, "the first job to be done again", func(ctx context.Context) (bool, error) {
+		var first *time.Time
+		err := r.DB.QueryRow(ctx, `SELECT min(at) FROM verify.moves WHERE became = 'succeeded' AND at >= $1`, after).Scan(&first)
+		if first != nil {
+			took = first.Sub(after)
+		}
+		return first != nil, err
+	})
+	return took, err
+}
+
+// provokeData waits until the server cannot store an order for want of room.
+func (r *Run) provokeData(ctx context.Context) error {
+	return r.Await(ctx, time.Minute, "the disk of the data to be full", func(ctx context.Context) (bool, error) {
+		_, err := r.DB.Exec(ctx, `INSERT INTO verify.filler SELECT repeat('x', 1000) FROM generate_series(1, 100)`)
+		if isFull(err) {
+			return true, nil
+		}
+		return false, err
+	})
+}
+
+// provokePanic uses up what room there is in the log of changes. The server panics
+// when it needs the next segment.
+func (r *Run) provokePanic(ctx context.Context) error {
+	return r.Await(ctx, time.Minute, "the server to panic", func(ctx context.Context) (bool, error) {
+		_, err := r.DB.Exec(ctx, `SELECT pg_logical_emit_message(false, 'verify', repeat('x', 4000000))`)
+		return err != nil && !isFull(err), nil
+	})
+}
+
+func isFull(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "53100")
+}
+
+// troubleLines is how many lines a process logged within a time, but for those that
+// tell what became of one job.
+func troubleLines(p *child.Process, from, until time.Time) (n int, err error) {
+	content, err := os.ReadFile(p.Log)
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(content) {
+		var s said
+		if json.Unmarshal(line, &s) == nil && s.Job == "" && s.At.After(from) && s.At.Before(until) {
+			n++
+		}
+	}
+	return n, nil
+}
