@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
@@ -34,14 +33,22 @@ func get(ctx context.Context, p *child.Process, path string) (io.ReadCloser, err
 	return response.Body, nil
 }
 
+// report is the body of /readyz, as far as we look at it.
+type report struct {
+	Status     string `json:"status"`
+	Components map[string]struct {
+		State string `json:"state"`
+	} `json:"components"`
+}
+
 // readyz is what a worker says of itself.
-func readyz(ctx context.Context, p *child.Process) (report app.Report, err error) {
+func readyz(ctx context.Context, p *child.Process) (r report, err error) {
 	body, err := get(ctx, p, "/readyz")
 	if err != nil {
-		return report, err
+		return r, err
 	}
 	defer body.Close()
-	return report, json.NewDecoder(body).Decode(&report)
+	return r, json.NewDecoder(body).Decode(&r)
 }
 
 // awaitStatus waits until workers say that they are in a status: "ready",
@@ -49,8 +56,8 @@ func readyz(ctx context.Context, p *child.Process) (report app.Report, err error
 func (r *Run) awaitStatus(ctx context.Context, status string, workers ...*child.Process) error {
 	for _, p := range workers {
 		err := r.Await(ctx, 30*time.Second, p.Name+" to be "+status, func(ctx context.Context) (bool, error) {
-			report, err := readyz(ctx, p)
-			return report.Status == status, err
+			said, err := readyz(ctx, p)
+			return said.Status == status, err
 		})
 		if err != nil {
 			return err

@@ -197,12 +197,12 @@ func (r *Run) staysDeaf(ctx context.Context, e *ear, began time.Time) error {
 	if err := r.awaitStatus(ctx, "degraded", e.Process); err != nil {
 		return err
 	}
-	report, err := readyz(ctx, e.Process)
+	ready, err := readyz(ctx, e.Process)
 	if err != nil {
 		return err
 	}
 	connected, err := metric(ctx, "outbox_listener_connected", e.Process)
-	r.Expect("pooled workers that say in /readyz that they are deaf", count(report.Components["listener"].State == "deaf"), "=", 1)
+	r.Expect("pooled workers that say in /readyz that they are deaf", count(ready.Components["listener"].State == "deaf"), "=", 1)
 	r.Expect("pooled workers that the metrics call connected", connected, "=", 0)
 	return err
 }
