@@ -37,6 +37,16 @@ var wake = []Mutant{
 		},
 	},
 	{
+		Name:      "a listener that asks nobody",
+		Breaks:    "a half-open connection is found out by the canary only, half a minute later",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{sessionGo, `if !s.line.heardSince(asked) {`, `if asked.IsZero() {`}},
+		Checks: []Check{
+			test("listener", "TestServerThatDoesNotAnswerIsGivenUp", "deaf = false"),
+			{Row: "C2", Says: "seconds until deafness is found out, worst"},
+		},
+	},
+	{
 		Name:      "a reconnect that says nothing",
 		Breaks:    "what was notified while the listener was away waits for the poll",
 		Invariant: "A notification is a hint",
