@@ -9,10 +9,16 @@ var wake = []Mutant{
 		Invariant: "A notification is a hint",
 		Edits: []Edit{{"outbox/producer.go", `	err := t.Tx.Commit(ctx)
 	if !t.savepoint && t.enqueued.Load() && mayHaveCommitted(err) {
+		if wake := t.producer.near.Load(); wake != nil {
+			(*wake)()
+		}
 		t.producer.wake.wake()
 	}
 	return err
 `, `	if !t.savepoint && t.enqueued.Load() {
+		if wake := t.producer.near.Load(); wake != nil {
+			(*wake)()
+		}
 		t.producer.wake.wake()
 	}
 	return t.Tx.Commit(ctx)
