@@ -24,8 +24,8 @@ const (
 	watchInterval     = 40 * time.Second // 30 s at least
 	partitionInterval = time.Hour
 	trimInterval      = time.Hour
-	firstDepth        = 10 * time.Second
-	dropInterval      = 5 * time.Minute // until a partition that could not be dropped is tried again
+	firstChore        = 10 * time.Second // after the start: depth and trim
+	dropInterval      = 5 * time.Minute  // until a partition that could not be dropped is tried again
 )
 
 // Reaper cleans up after workers. Make it with [New].
@@ -98,14 +98,17 @@ func (r *Reaper) Run(ctx context.Context) error {
 	working.Go(func() { r.repeat(ctx, "expire", r.expire, backoff.Backoff{}) })
 	rare := backoff.Backoff{Max: time.Minute}
 	working.Go(func() { r.repeat(ctx, "partition", r.partition, rare) })
-	working.Go(func() { r.repeat(ctx, "trim", r.trim, rare) })
-	// A sample reads the whole table. Not at once: a process that has just started
-	// has jobs to claim, and many that start together would all read it together.
+	working.Go(func() { r.repeat(ctx, "watch", r.watch, rare) })
+	// What can wait does: a process that has just started has jobs to claim, and
+	// many that start together would all read the same tables together.
 	working.Go(func() {
-		r.pause(ctx, jittered(min(firstDepth, r.config.DepthInterval)))
+		r.pause(ctx, jittered(min(firstChore, r.config.DepthInterval)))
 		r.repeat(ctx, "depth", r.sampleDepth, rare)
 	})
-	working.Go(func() { r.repeat(ctx, "watch", r.watch, rare) })
+	working.Go(func() {
+		r.pause(ctx, jittered(firstChore))
+		r.repeat(ctx, "trim", r.trim, rare)
+	})
 	working.Wait()
 	r.log.LogAttrs(ctx, slog.LevelInfo, "reaper stopped")
 	return nil
