@@ -50,6 +50,7 @@ fmt-diff:
 .PHONY: vet
 vet:
 	$(GO) vet ./...
+	cd bench && $(GO) vet ./...
 	$(LINT) staticcheck ./...
 
 .PHONY: mutants
@@ -57,8 +58,8 @@ mutants: ## plant bugs into our own code, one at a time: which check catches eac
 	$(GO) run ./internal/pgtest/withserver -- $(GO) run ./internal/mutants/run
 
 .PHONY: bench
-bench: build ## the project's own yardstick, every workload (needs a quiet machine, takes some minutes)
-	bin/posthaste bench all
+bench: ## this project and its peers, in turns: prints the table, writes docs/benchmarks.md (needs a quiet machine, a quarter of an hour)
+	cd bench && $(GO) run .
 
 .PHONY: verify
 verify: build ## every row of the scorecard, small: kill, cut, crash, and check (ROWS="A2 A5", SEED=7)
