@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -28,7 +29,7 @@ func describe(ctx context.Context, url string, systems []*system) (*environment,
 	kernel, _ := exec.CommandContext(ctx, "uname", "-sr").Output()
 	e := &environment{
 		Date: time.Now().UTC().Format(time.DateOnly), Cores: runtime.NumCPU(),
-		Processor: procField("/proc/cpuinfo", "model name"), Memory: procField("/proc/meminfo", "MemTotal"),
+		Processor: procField("/proc/cpuinfo", "model name"), Memory: memory(),
 		Kernel: strings.TrimSpace(string(kernel)), Go: runtime.Version(), Versions: map[string]string{},
 	}
 	for _, s := range systems {
@@ -50,6 +51,14 @@ func describe(ctx context.Context, url string, systems []*system) (*environment,
 	}
 	e.Settings, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	return e, err
+}
+
+func memory() string {
+	var kib float64
+	if _, err := fmt.Sscanf(procField("/proc/meminfo", "MemTotal"), "%g kB", &kib); err != nil {
+		return "unknown"
+	}
+	return fmt.Sprintf("%.1f GiB", kib/(1<<20))
 }
 
 // procField is the first value of a name in a file of /proc, "unknown" elsewhere.

@@ -32,19 +32,19 @@ var measurements = []measurement{
 	},
 	{
 		name: "steady", workload: "steady", profile: throughput, systems: []string{ours, river, graphile, floor},
-		args: []string{"--duration", "6s"}, quick: []string{"--duration", "1s"},
-	},
-	{
-		name: "enqueue", workload: "enqueue", profile: commits, systems: []string{ours, river, graphile},
 		args: []string{"--duration", "5s"}, quick: []string{"--duration", "1s"},
 	},
 	{
+		name: "enqueue", workload: "enqueue", profile: commits, systems: []string{ours, river, graphile},
+		args: []string{"--duration", "4s"}, quick: []string{"--duration", "1s"},
+	},
+	{
 		name: "latency", workload: "latency", profile: defaults, systems: []string{ours, river, graphile},
-		args: []string{"--jobs", "600", "--every", "10ms"}, quick: []string{"--jobs", "50", "--every", "10ms"},
+		args: []string{"--jobs", "500", "--every", "10ms"}, quick: []string{"--jobs", "50", "--every", "10ms"},
 	},
 	{
 		name: "latency-best", workload: "latency", profile: lowLatency, systems: []string{ours, river, graphile},
-		args: []string{"--jobs", "600", "--every", "10ms"}, quick: []string{"--jobs", "50", "--every", "10ms"},
+		args: []string{"--jobs", "500", "--every", "10ms"}, quick: []string{"--jobs", "50", "--every", "10ms"},
 	},
 	{
 		name: "latency-idle", workload: "latency", profile: defaults, systems: []string{ours, river, graphile},
@@ -59,7 +59,7 @@ var measurements = []measurement{
 	},
 	{
 		name: "idle", workload: "idle", profile: defaults, systems: []string{ours, river, graphile}, together: true, once: true,
-		args: []string{"--duration", "2m"}, quick: []string{"--duration", "5s"},
+		args: []string{"--duration", "1m"}, quick: []string{"--duration", "5s"},
 	},
 	{
 		name: "future", workload: "future", profile: defaults, systems: []string{ours}, once: true,

@@ -35,7 +35,7 @@ func (r *results) writeHead(w io.Writer) {
 	fmt.Fprintf(w, `# Benchmarks
 
 Written by `+"`make bench`"+` on %s; do not edit: the explanations at the end are bench/notes.md, every measured value is in
-[benchmarks/results.jsonl](benchmarks/results.jsonl). All systems ran in one run on one server, in turns, %d rounds, another one first in each;
+[benchmarks/results.jsonl](benchmarks/results.jsonl). All systems ran in one run on one server, in turns, another one first in each round (rounds: %d);
 the tables show the median and, in brackets, the least and the most. *Bare SQL* is no system: it is our statements in our batch sizes on two
 connections, without any of our Go, and so what the server allows.
 
@@ -109,7 +109,7 @@ func (r *results) writeQuestion(w io.Writer, q question, folder string) error {
 	if len(plotted) == 0 {
 		return nil
 	}
-	file := strings.ReplaceAll(strings.ToLower(strings.ReplaceAll(q.title, ",", "")), " ", "-") + ".svg"
+	file := strings.NewReplacer(",", "", " -", "-", " ", "-").Replace(strings.ToLower(q.title)) + ".svg"
 	if err := plotSVG(filepath.Join(folder, "benchmarks", file), q.title, q.figures[0].label, plotted); err != nil {
 		return fmt.Errorf("plot %s: %w", q.title, err)
 	}

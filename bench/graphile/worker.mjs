@@ -163,7 +163,7 @@ async function latency(pool, url, o) {
   const one = (i) => commit(pool, i, () => { if (i >= 0) begun[i] = now(); });
   await one(-1);
   await settled(pool, worker, 1); // it is up
-  for (let i = 1; i < warmUp; i++) { await one(-1); await sleep(o.every); }
+  for (let i = 1; i < warmUp; i++) { await one(-1); await sleep(Math.min(o.every, 10)); }
   let next = now();
   for (let i = 0; i < o.jobs; i++) {
     next += o.every;

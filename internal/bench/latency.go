@@ -37,10 +37,13 @@ func latency(ctx context.Context, r *rig) ([]Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(min(every, 10*time.Millisecond))
 	defer tick.Stop()
 	const warmUp = 50
 	for i := -warmUp; i < n; i++ {
+		if i == 0 {
+			tick.Reset(every)
+		}
 		<-tick.C
 		err := producers[max(i, 0)%len(producers)].Commit(ctx, i, func(pgx.Tx) error { // begun, not yet stored
 			if i >= 0 {
