@@ -21,6 +21,7 @@ var (
 // plotSVG draws a bar for each system, the first at the top, with the spread over
 // the rounds as a whisker and the median in figures.
 func plotSVG(path, title, axis string, samples []sample) error {
+	plot.DefaultFont.Variant = "Sans"
 	p := plot.New()
 	p.BackgroundColor = color.White // also where the page is dark
 	p.Title.Text, p.Title.Padding = title, vg.Points(6)
@@ -34,7 +35,7 @@ func plotSVG(path, title, axis string, samples []sample) error {
 	spread := spread{}
 	labels := plotter.XYLabels{}
 	for i, s := range samples {
-		systems = append(systems, s.system)
+		systems = append(systems, "  "+s.system) // or the longest touches the edge
 		bar, err := plotter.NewBarChart(plotter.Values{s.median}, vg.Points(18))
 		if err != nil {
 			return err
