@@ -58,6 +58,9 @@ var allowed = map[string]string{
 	"internal/verify/ledger":  "outbox",
 	"internal/verify/child":   "",
 	"internal/verify/fault":   "",
+	"internal/verify/lease":   "outbox internal/sqlgen",
+	"internal/verify/model":   "outbox operator internal/sqlgen",
+	"docs/model":              "",
 
 	"integration/...": "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgtest",
 	"examples/...":    "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgdocker",
