@@ -22,6 +22,10 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof (STAY=1
 test: build ## every test, integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
 	$(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format pkgname-and-test-fails -- $(RACE) -timeout 20m -p 2 ./...
 
+.PHONY: model
+model: ## the lease protocol, every state of it, with spin (docs/model)
+	$(GO) test -count=1 -v ./docs/model
+
 .PHONY: build
 build: ## bin/posthaste
 	@mkdir -p bin
