@@ -33,6 +33,7 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	rows, _ := q.pool.Query(bound, sqlgen.ClaimJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
 		priorities, fromRunAt, fromID, q.name, q.kinds, int32(room))
 	claimed := make([]*attempt, 0, room)
+	size, surplus := 0, 0
 	for rows.Next() {
 		a, err := q.readAttempt(rows, started)
 		if err != nil {
@@ -40,6 +41,10 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 			return 0, fmt.Errorf("claim %d jobs: %w", room, err)
 		}
 		claimed = append(claimed, a)
+		if size += len(a.job.Payload); size > 2*maxClaimBytes {
+			a.job.Payload, a.unused = nil, true // jobs became far larger than they were: the rest goes back unread
+			surplus++
+		}
 	}
 	if err := rows.Err(); err != nil {
 		q.scan.charge(depth, started, time.Now()) // a full scan that never ends must not be all that is tried
@@ -58,9 +63,19 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	q.inHand.Add(int64(len(claimed)))
 	for _, a := range claimed {
 		a.route.counts.claimed.Inc()
+		if a.unused {
+			q.inHand.Add(-1)
+			q.returnUnstarted(a)
+			continue
+		}
 		mean := q.meanSize.Load()
 		q.meanSize.Store(mean + (int64(len(a.job.Payload))-mean)/16)
 		q.buffer <- a // never blocks: it is larger than room can be
+	}
+	if surplus > 0 {
+		q.meanSize.Store(int64(size / len(claimed)))
+		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs given back unread: they are larger than the ones before",
+			slog.String("queue", q.name), slog.Int("jobs", surplus), slog.Int("bytes", size))
 	}
 	return len(claimed), nil
 }
@@ -68,7 +83,9 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 // returnOrphans gives back what a failed claim may have leased: the statement can
 // have committed before its connection broke. Nothing else would know of these
 // jobs until their leases lapse. The queue's own loop calls it, so no claim of
-// this queue is under way, and the worker's name is this process's alone.
+// this queue is under way, and the worker's name is this process's alone. The
+// statement may also commit later: the server need not notice soon that nobody
+// waits for its answer. So the loop asks again until it has run out of time.
 func (q *queue) returnOrphans(ctx context.Context) {
 	bound, cancel := bounded(ctx)
 	defer cancel()
@@ -77,6 +94,7 @@ func (q *queue) returnOrphans(ctx context.Context) {
 		q.log.LogAttrs(ctx, slog.LevelWarn, "jobs of a claim that was cut off not given back", slog.String("queue", q.name), slog.Any("err", err))
 	}
 	if n > 0 {
+		q.poke()
 		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back", slog.String("queue", q.name), slog.Int64("jobs", n))
 	}
 }

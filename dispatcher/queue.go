@@ -12,8 +12,8 @@ import (
 
 const (
 	defaultConcurrency = 64
-	maxBatch           = 1000                   // jobs a claim
-	maxPrefetch        = 3000                   // jobs claimed beyond what can run at once
+	maxBatch           = 2000                   // jobs a claim
+	maxPrefetch        = 6000                   // jobs claimed beyond what can run at once
 	maxClaimBytes      = 32 << 20               // of a claim's payloads, as far as the last ones tell
 	firstBatch         = 16                     // jobs of the first claim: their size is not known
 	prefetchTime       = 40 * time.Millisecond  // how long a job should wait in the buffer at most
@@ -39,6 +39,8 @@ type queue struct {
 	vain     int          // wake-ups in a row that found nothing; the claim loop's own
 	limit    int          // jobs that the next claim may ask for; the claim loop's own
 	hungry   atomic.Bool  // the claim loop waits for room
+
+	uncertain time.Time // until then a claim that failed may yet commit; the claim loop's own
 }
 
 func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
@@ -101,6 +103,9 @@ func (q *queue) claimUntil(ctx context.Context) {
 			return
 		case now := <-stale.C:
 			q.giveBackStale(now)
+			if now.Before(q.uncertain) {
+				q.returnOrphans(ctx)
+			}
 			continue
 		case <-q.wake:
 			if !q.pace(ctx) {
@@ -113,6 +118,7 @@ func (q *queue) claimUntil(ctx context.Context) {
 		next, err := q.drain(ctx)
 		for err != nil && ctx.Err() == nil {
 			q.noteError(err)
+			q.uncertain = time.Now().Add(serverTimeout + staleAfter)
 			q.log.LogAttrs(ctx, slog.LevelWarn, "claim failed", slog.String("queue", q.name), slog.Any("err", err))
 			if retry.Wait(ctx) != nil {
 				return
@@ -175,7 +181,9 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		}
 		q.limit = min(2*q.limit, maxBatch)
 		q.claimed += n
-		if n == room && !q.scan.surveyDue() {
+		// A claim can fall short though more is due: a job that somebody else had and
+		// gave back while the statement ran is left alone, and has used up one place.
+		if n > room/2 && !q.scan.surveyDue() {
 			continue
 		}
 		if n > 0 {

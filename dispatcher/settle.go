@@ -181,7 +181,7 @@ func (d *Dispatcher) storeSucceeded(ctx context.Context, batch []*attempt) ([]pg
 }
 
 func (d *Dispatcher) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	var p sqlgen.SettleUnfinishedParams
+	p := sqlgen.SettleUnfinishedParams{Worker: d.worker}
 	for _, a := range batch {
 		o := a.outcome
 		p.Ids = append(p.Ids, pgID(a.job.ID))
