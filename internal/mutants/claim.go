@@ -102,8 +102,18 @@ WHERE`},
 		Name:      "orphans are kept",
 		Breaks:    "jobs of a claim whose answer was lost wait for their leases to lapse",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{queueGo, `			q.returnOrphans(ctx)
-`, ``}},
+		Edits: []Edit{
+			{queueGo, `			q.returnOrphans(ctx)
+			next, err`, `			next, err`},
+			{queueGo, `if now.Before(q.uncertain) {`, `if false {`},
+		},
 		Checks: []Check{test("dispatcher", "TestJobsOfALostAnswerAreGivenBack", "in vain for the job to run")},
+	},
+	{
+		Name:      "orphans are looked for once",
+		Breaks:    "a claim that commits after that look keeps its jobs until the leases lapse",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{queueGo, `if now.Before(q.uncertain) {`, `if false {`}},
+		Checks:    []Check{test("dispatcher", "TestJobsOfAClaimThatCommitsLateAreGivenBack", "in vain: 1 jobs succeed")},
 	},
 }
