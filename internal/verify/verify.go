@@ -33,6 +33,10 @@ type Row struct {
 	Pass     string // the criterion
 	Tiers    []Tier
 
+	// Test is a Go test that does the same whenever the tests are run; the test of
+	// the scorecard leaves the row to it.
+	Test string
+
 	Settings map[string]string // of the row's server, beyond the durable defaults
 
 	run func(context.Context, *Run) error
