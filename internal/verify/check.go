@@ -158,7 +158,7 @@ func (r *Run) checkEffects(ctx context.Context, b *books) error {
 	}
 	r.None("effects that were seen to commit and are gone", vanished)
 	wanted, err := r.Texts(ctx, `SELECT id::text FROM outbox.history
-		WHERE status = 'succeeded' AND convert_from(payload, 'UTF8')::jsonb ->> 'do' IN ('effect', 'once')`)
+		WHERE status = 'succeeded' AND convert_from(payload, 'UTF8')::jsonb ->> 'do' IN ('effect', 'once', 'gated', 'stall')`)
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ type Run struct {
 	mu        sync.Mutex
 	record    *Record
 	processes []*child.Process
+	enqueued  int // by Enqueue, which one goroutine calls
 }
 
 // Do runs a row and writes its record. The error is that of writing; how the run
