@@ -14,5 +14,15 @@ func leases() []Row {
 			Workload: "as B1",
 			Pass:     fenced,
 		},
+		{
+			Name: "B5", Fault: "64 claimers at once, statistics that say one row, planner settings that leave one way to join and one to scan, 45 combinations", Tiers: both, run: claimers,
+			Workload: "P 20,000, S 1,000,000 claims of 1 to 20 jobs each asked for, given back and claimed again",
+			Pass:     "claims of more than was asked for 0, (id, epoch) given out twice 0, epochs that did not rise 0, L1 0, every claim that the database recorded was returned to one claimer",
+		},
+		{
+			Name: "B9", Fault: "kill -9 of a worker that runs 10,000 jobs, with 100,000 live leases of others before them in the table", Tiers: both, run: deadWorkers,
+			Workload: "P 1, S 10 deaths",
+			Pass:     "all 10,000 run again, p99 within lease + 2.5 s (reap) + 1 s (poll); the reaper expires ≥ 5,000 rows/s; no live lease is touched",
+		},
 	}
 }
