@@ -24,5 +24,11 @@ func leases() []Row {
 			Workload: "P 1, S 10 deaths",
 			Pass:     "all 10,000 run again, p99 within lease + 2.5 s (reap) + 1 s (poll); the reaper expires ≥ 5,000 rows/s; no live lease is touched",
 		},
+		{
+			Name: "B10", Fault: "batched settlements, Complete, claims, extensions, reapers, trimming and four operators who retry and dismiss in orders of their own, all on the same 2,000 jobs, whose leases lapse early", Tiers: both, run: deadlocks,
+			Settings: map[string]string{"deadlock_timeout": "20ms"}, // so that one is found at once, and another can follow
+			Workload: "P 13 s, S 5 min",
+			Pass:     "deadlocks 0, 40P01 and 40001 that an operator, a producer or a worker saw 0, illegal moves 0, L1 0",
+		},
 	}
 }

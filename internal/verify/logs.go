@@ -15,6 +15,8 @@ type logLine struct {
 	Msg    string `json:"msg"`
 	Job    string `json:"job_id"`
 	Worker string `json:"worker"`
+	Err    string `json:"err"`   // of ours
+	Error  string `json:"error"` // of a handler
 }
 
 // logged reads the lines of a process's log that keep chooses. A last line that is
