@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,9 @@ func TestScorecard(t *testing.T) {
 			t.Logf("%s", out)
 			if err != nil {
 				t.Error(err)
+			}
+			if _, reason, skipped := strings.Cut(string(out), "     skipped: "); skipped {
+				t.Skip(reason)
 			}
 		})
 	}

@@ -51,8 +51,11 @@ func newestOf(records []*Record) map[string]*Record {
 }
 
 func result(r *Record) string {
-	if r.Passed {
+	switch {
+	case r.Passed:
 		return "passed"
+	case r.Skipped != "":
+		return "skipped: " + r.Skipped
 	}
 	return "**failed**"
 }

@@ -22,7 +22,8 @@ type Record struct {
 	Tier     Tier   `json:"tier"`
 	Seed     uint64 `json:"seed"`
 	Passed   bool   `json:"passed"`
-	Error    string `json:"error,omitempty"` // why the run could not be finished
+	Skipped  string `json:"skipped,omitempty"` // why the row is not possible here; then it has not passed
+	Error    string `json:"error,omitempty"`   // why the run could not be finished
 	Fault    string `json:"fault"`
 	Workload string `json:"workload"`
 	Pass     string `json:"pass"`

@@ -58,7 +58,9 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 	}
 	err := r.do(ctx)
 	rec := r.record
-	if err != nil {
+	if skip, ok := errors.AsType[Skip](err); ok {
+		rec.Skipped = skip.Error()
+	} else if err != nil {
 		rec.Error = err.Error()
 	}
 	rec.Took = time.Since(rec.Started).Seconds()
@@ -67,7 +69,7 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 		rec.FaultCounts[f.Kind]++
 	}
 	rec.Passed = err == nil && len(rec.Expectations) > 0 && len(rec.Violated()) == 0
-	if rec.Passed {
+	if rec.Passed || rec.Skipped != "" {
 		err = os.RemoveAll(r.Dir)
 	} else {
 		fmt.Fprintf(o.Log, "%s: ledgers and logs are kept in %s\n", row.Name, r.Dir)

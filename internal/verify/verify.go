@@ -45,6 +45,11 @@ type Row struct {
 // Runs reports whether the row has something to do at a tier.
 func (r Row) Runs(t Tier) bool { return slices.Contains(r.Tiers, t) }
 
+// Skip is the error of a row that is not possible on this machine.
+type Skip struct{ Reason string }
+
+func (s Skip) Error() string { return "not possible here: " + s.Reason }
+
 // ErrUnknownRow is returned for a name that the scorecard does not have.
 var ErrUnknownRow = errors.New("unknown row")
 
