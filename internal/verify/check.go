@@ -205,7 +205,7 @@ func (r *Run) checkMoves(ctx context.Context) error {
 }
 
 // blinding faults keep a process from learning that its lease is over.
-var blinding = map[string]bool{"pause": true, "partition": true}
+var blinding = map[string]bool{"pause": true, "partition": true, "server's clock steps": true}
 
 func (r *Run) checkOverlaps(b *books) (executions int) {
 	var windows []checker.Window

@@ -151,7 +151,10 @@ func (r *Run) checkClocks(ctx context.Context) error {
 	r.Figure("start_delay_p99_s", p99)
 	r.Figure("rerun_max_s", last)
 	r.Expect("seconds from due to started, p99", p99, "<=", 2)
-	r.Expect("jobs of the killed worker that ran again", float64(again), ">=", float64(r.Size(20, 20)))
+	r.Expect("jobs of the killed worker that ran again", float64(again), ">=", 5)
+	// A handler that is stopped, or a job that goes back, for no reason but a clock.
+	vain := r.record.Counts["claims"] - r.record.Counts["jobs"] - again
+	r.Expect("claims in vain but for the killed worker's", float64(vain), "<=", float64(r.record.Counts["jobs"]/100))
 	r.Expect("seconds from the death until they ran again, worst", last, "<=", (r.Lease + 3*time.Second).Seconds())
 	r.atLeast(r.Size(10, 50), "clock jumps")
 	return nil

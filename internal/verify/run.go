@@ -85,8 +85,14 @@ func (r *Run) do(ctx context.Context) (err error) {
 	if err := errors.Join(os.RemoveAll(r.Dir), os.MkdirAll(r.ledgers(), 0o755)); err != nil {
 		return err
 	}
+	var env []string
+	if r.Row.serverEnv != nil {
+		if env, err = r.Row.serverEnv(r); err != nil {
+			return err
+		}
+	}
 	r.Progress("start Postgres", 0, 0)
-	r.Server, err = pgdev.Start(ctx, pgdev.Options{Major: r.Major, Settings: r.Row.Settings, Log: r.Log})
+	r.Server, err = pgdev.Start(ctx, pgdev.Options{Major: r.Major, Settings: r.Row.Settings, Env: env, Log: r.Log})
 	if err != nil {
 		return err
 	}

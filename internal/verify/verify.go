@@ -39,6 +39,8 @@ type Row struct {
 
 	Settings map[string]string // of the row's server, beyond the durable defaults
 
+	serverEnv func(*Run) ([]string, error) // nil adds nothing to the server's environment
+
 	run func(context.Context, *Run) error
 }
 
