@@ -52,7 +52,7 @@ var allowed = map[string]string{
 	"internal/archtest":    "",
 	"internal/bench":       "outbox listener dispatcher reaper migrations internal/pgdev",
 	// The fault harness.
-	"internal/verify":         "outbox operator reaper migrations internal/sqlgen internal/pgdev internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe",
+	"internal/verify":         "outbox operator reaper migrations internal/sqlgen internal/pgdev internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
 	"internal/verify/probe":   "app outbox inbox dispatcher internal/verify/ledger",
 	"internal/verify/checker": "outbox",
 	"internal/verify/ledger":  "outbox",
