@@ -68,8 +68,30 @@ func TestJobsOfALostAnswerAreGivenBack(t *testing.T) {
 	wantState(t, good, id, "succeeded attempt=1 epoch=3 lost=0 error=")
 }
 
+// The stop comes while the answer is lost: nobody claims any more, and the job
+// would wait for its lease to lapse, which would be told as a worker's death.
+func TestAStopGivesBackTheJobsOfALostAnswer(t *testing.T) {
+	t.Parallel()
+	good := pgtest.New(t)
+	stop := make(chan func(), 1)
+	loss := answerLoss{also: func() { (<-stop)() }}
+	wake := make(chan struct{}, 1)
+	d := start(t, loss.pool(t, good), handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(wake))
+	stop <- d.cancel
+	id := enqueue(t, good, probe{}, outbox.Options{})
+	wake <- struct{}{}
+	d.wait(t)
+	if !loss.happened.Load() {
+		t.Fatal("no answer was lost")
+	}
+	wantState(t, good, id, "pending attempt=0 epoch=2 lost=0 error=")
+}
+
 // answerLoss is a network that loses the answer to the first UPDATE.
-type answerLoss struct{ happened atomic.Bool }
+type answerLoss struct {
+	happened atomic.Bool
+	also     func() // happens at the same moment; nil is nothing
+}
 
 func (l *answerLoss) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
 	t.Helper()
@@ -97,6 +119,9 @@ type lossyConn struct {
 func (c *lossyConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if bytes.Contains(b[:max(n, 0)], []byte("UPDATE 1\x00")) && !c.loss.happened.Swap(true) {
+		if c.loss.also != nil {
+			c.loss.also()
+		}
 		_ = c.Close()
 		return 0, io.ErrUnexpectedEOF
 	}

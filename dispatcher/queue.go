@@ -97,6 +97,11 @@ func (q *queue) claimUntil(ctx context.Context) {
 	defer wait.Stop()
 	stale := time.NewTicker(staleAfter / 2)
 	defer stale.Stop()
+	defer func() { // a stop in the middle of an outage
+		if time.Now().Before(q.uncertain) {
+			q.returnOrphans(context.WithoutCancel(ctx))
+		}
+	}()
 	for {
 		select {
 		case <-ctx.Done():
@@ -118,7 +123,6 @@ func (q *queue) claimUntil(ctx context.Context) {
 		next, err := q.drain(ctx)
 		for err != nil && ctx.Err() == nil {
 			q.noteError(err)
-			q.uncertain = time.Now().Add(serverTimeout + staleAfter)
 			q.log.LogAttrs(ctx, slog.LevelWarn, "claim failed", slog.String("queue", q.name), slog.Any("err", err))
 			if retry.Wait(ctx) != nil {
 				return
@@ -176,7 +180,7 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		room = min(room, q.limit)
 		n, err := q.claim(ctx, room)
 		if err != nil {
-			q.limit = max(q.limit/2, 1) // it may have been too much for its deadline
+			q.limit = max(room/2, 1) // it may have been too much for its deadline
 			return 0, err
 		}
 		q.limit = min(2*q.limit, maxBatch)

@@ -24,7 +24,7 @@ const (
 	watchInterval     = 40 * time.Second // 30 s at least
 	partitionInterval = time.Hour
 	trimInterval      = time.Hour
-	firstChore        = 10 * time.Second // after the start: depth and trim
+	firstDepth        = 10 * time.Second // after the start
 	dropInterval      = 5 * time.Minute  // until a partition that could not be dropped is tried again
 )
 
@@ -99,15 +99,12 @@ func (r *Reaper) Run(ctx context.Context) error {
 	rare := backoff.Backoff{Max: time.Minute}
 	working.Go(func() { r.repeat(ctx, "partition", r.partition, rare) })
 	working.Go(func() { r.repeat(ctx, "watch", r.watch, rare) })
-	// What can wait does: a process that has just started has jobs to claim, and
-	// many that start together would all read the same tables together.
+	working.Go(func() { r.repeat(ctx, "trim", r.trim, rare) })
+	// A sample reads the whole table. Not at once: a process that has just started
+	// has jobs to claim, and many that start together would all read it together.
 	working.Go(func() {
-		r.pause(ctx, jittered(min(firstChore, r.config.DepthInterval)))
+		r.pause(ctx, jittered(min(firstDepth, r.config.DepthInterval)))
 		r.repeat(ctx, "depth", r.sampleDepth, rare)
-	})
-	working.Go(func() {
-		r.pause(ctx, jittered(firstChore))
-		r.repeat(ctx, "trim", r.trim, rare)
 	})
 	working.Wait()
 	r.log.LogAttrs(ctx, slog.LevelInfo, "reaper stopped")
