@@ -112,7 +112,7 @@ func (q *queue) returnOrphans(ctx context.Context) {
 	defer cancel()
 	n, err := q.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: q.name, Worker: q.worker, Held: q.leases.ids()})
 	if err != nil { // their leases lapse; the next claim is worth more
-		q.log.LogAttrs(ctx, slog.LevelWarn, "jobs of a claim that was cut off not given back", slog.String("queue", q.name), slog.Any("err", err))
+		q.complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", q.name))
 	}
 	if n > 0 {
 		q.poke()

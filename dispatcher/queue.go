@@ -123,8 +123,8 @@ func (q *queue) claimUntil(ctx context.Context) {
 		next, err := q.drain(ctx)
 		for err != nil && ctx.Err() == nil {
 			q.noteError(err)
-			q.log.LogAttrs(ctx, slog.LevelWarn, "claim failed", slog.String("queue", q.name), slog.Any("err", err))
-			if retry.Wait(ctx) != nil {
+			q.complain(ctx, "claim failed", err, slog.String("queue", q.name))
+			if !q.waitOut(ctx, retry.Next()) {
 				return
 			}
 			q.returnOrphans(ctx)
@@ -133,6 +133,25 @@ func (q *queue) claimUntil(ctx context.Context) {
 		retry.Reset()
 		wait.Reset(next)
 	}
+}
+
+// waitOut waits before a claim is tried again, for less than told when something
+// wakes the queue: the listener that is back knows that the database is. But not
+// for less than the shortest wait: anybody may send notifications.
+func (q *queue) waitOut(ctx context.Context, d time.Duration) bool {
+	least := min(d, backoff.DefaultMin)
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(least):
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-q.wake:
+	case <-time.After(d - least):
+	}
+	return true
 }
 
 // pace slows down a claim loop that is woken again and again for nothing: anybody
@@ -194,7 +213,7 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 			rounds = 0
 			runtime.Gosched() // handlers first: the next statement would keep this thread for its 50 µs
 		}
-		if n < room && len(q.wake) > 0 && !q.scan.surveyDue() {
+		if 0 < n && n < room && len(q.wake) > 0 && !q.scan.surveyDue() {
 			<-q.wake
 			continue
 		}

@@ -111,10 +111,12 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 			d.leases.remove(batch)
 			return
 		}
-		if !refusesTheRow(sqlstate(err)) { // that would be the row's fault, not the database's
+		if refusesTheRow(sqlstate(err)) { // the row's fault, not the database's
+			d.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
+		} else {
 			d.noteError(err)
+			d.complain(ctx, "settle failed", err, slog.Int("jobs", len(batch)))
 		}
-		d.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
 		switch {
 		case isNoPartition(err):
 			d.ensureHistory()

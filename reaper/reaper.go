@@ -21,7 +21,8 @@ import (
 // quarters of these, so that many processes spread.
 const (
 	expireInterval    = 2 * time.Second
-	watchInterval     = 40 * time.Second // 30 s at least
+	watchInterval     = 32 * time.Second
+	suspectInterval   = 10 * time.Second // between looks at listeners that were found waiting
 	partitionInterval = time.Hour
 	trimInterval      = time.Hour
 	firstDepth        = 10 * time.Second // after the start
