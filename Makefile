@@ -22,6 +22,10 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof (STAY=1
 test: build ## every test, integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
 	$(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format pkgname-and-test-fails -- $(RACE) -timeout 20m -p 2 ./...
 
+.PHONY: model
+model: ## the lease protocol, every state of it, with spin (docs/model)
+	$(GO) test -count=1 -v ./docs/model
+
 .PHONY: build
 build: ## bin/posthaste
 	@mkdir -p bin
@@ -50,6 +54,7 @@ fmt-diff:
 .PHONY: vet
 vet:
 	$(GO) vet ./...
+	cd bench && $(GO) vet ./...
 	$(LINT) staticcheck ./...
 
 .PHONY: mutants
@@ -57,8 +62,8 @@ mutants: ## plant bugs into our own code, one at a time: which check catches eac
 	$(GO) run ./internal/pgtest/withserver -- $(GO) run ./internal/mutants/run
 
 .PHONY: bench
-bench: build ## the project's own yardstick, every workload (needs a quiet machine, takes some minutes)
-	bin/posthaste bench all
+bench: ## this project and its peers, in turns: prints the table, writes docs/benchmarks.md (needs a quiet machine, a quarter of an hour)
+	cd bench && $(GO) run .
 
 .PHONY: verify
 verify: build ## every row of the scorecard, small: kill, cut, crash, and check (ROWS="A2 A5", SEED=7)

@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/IBM/pgxpoolprometheus v1.1.3
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/google/go-cmp v0.7.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -32,17 +33,13 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	defer cancel()
 	rows, _ := q.pool.Query(bound, sqlgen.ClaimJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
 		priorities, fromRunAt, fromID, q.name, q.kinds, int32(room))
-	claimed := make([]*attempt, 0, room)
-	for rows.Next() {
-		a, err := q.readAttempt(rows, started)
-		if err != nil {
-			rows.Close()
-			return 0, fmt.Errorf("claim %d jobs: %w", room, err)
-		}
-		claimed = append(claimed, a)
+	claimed, size, err := q.readClaim(rows, room, started)
+	if len(claimed) > 0 {
+		q.noteSize(int64(size / len(claimed))) // of a claim that broke off, too
 	}
-	if err := rows.Err(); err != nil {
+	if err != nil {
 		q.scan.charge(depth, started, time.Now()) // a full scan that never ends must not be all that is tried
+		q.uncertain = time.Now().Add(serverTimeout + staleAfter)
 		return 0, fmt.Errorf("claim %d jobs: %w", room, err)
 	}
 	if len(claimed) > room {
@@ -56,27 +53,69 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 
 	q.leases.add(claimed)
 	q.inHand.Add(int64(len(claimed)))
+	surplus := 0
 	for _, a := range claimed {
 		a.route.counts.claimed.Inc()
-		mean := q.meanSize.Load()
-		q.meanSize.Store(mean + (int64(len(a.job.Payload))-mean)/16)
+		if a.unused {
+			surplus++
+			q.inHand.Add(-1)
+			q.returnUnstarted(a)
+			continue
+		}
 		q.buffer <- a // never blocks: it is larger than room can be
 	}
+	if surplus > 0 {
+		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs given back: they are larger than the ones before",
+			slog.String("queue", q.name), slog.Int("jobs", surplus), slog.Int("bytes", size))
+	}
 	return len(claimed), nil
+}
+
+// readClaim reads the jobs of a claim. When jobs have become far larger than the
+// last ones were, it does not keep what comes after the bound: those, whichever
+// they are, are marked as unused. The first is kept, however large it is, or
+// nobody would ever run it.
+func (q *queue) readClaim(rows pgx.Rows, room int, sent time.Time) (claimed []*attempt, size int, err error) {
+	defer rows.Close()
+	claimed = make([]*attempt, 0, room)
+	for rows.Next() {
+		a, err := q.readAttempt(rows, sent)
+		if err != nil {
+			return claimed, size, err
+		}
+		claimed = append(claimed, a)
+		if size += len(a.job.Payload); size > 2*maxClaimBytes && len(claimed) > 1 {
+			a.job.Payload, a.unused = nil, true
+		}
+	}
+	return claimed, size, rows.Err()
+}
+
+// noteSize learns at once that payloads have become larger, and slowly that they
+// have become smaller.
+func (q *queue) noteSize(mean int64) {
+	if known := q.meanSize.Load(); mean < known {
+		mean = known + (mean-known)/8
+	}
+	q.meanSize.Store(mean)
 }
 
 // returnOrphans gives back what a failed claim may have leased: the statement can
 // have committed before its connection broke. Nothing else would know of these
 // jobs until their leases lapse. The queue's own loop calls it, so no claim of
-// this queue is under way, and the worker's name is this process's alone.
+// this queue is under way, and the worker's name is this process's alone. The
+// statement may also commit later: the server need not notice soon that nobody
+// waits for its answer. So the loop asks again until it has run out of time, and
+// once more when it ends; what commits after that waits for its lease to lapse.
 func (q *queue) returnOrphans(ctx context.Context) {
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	n, err := q.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: q.name, Worker: q.worker, Held: q.leases.ids()})
 	if err != nil { // their leases lapse; the next claim is worth more
-		q.log.LogAttrs(ctx, slog.LevelWarn, "jobs of a claim that was cut off not given back", slog.String("queue", q.name), slog.Any("err", err))
+		q.complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", q.name))
 	}
 	if n > 0 {
+		q.poke()
 		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back", slog.String("queue", q.name), slog.Int64("jobs", n))
 	}
 }

@@ -3,10 +3,13 @@ package dispatcher_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -65,8 +68,30 @@ func TestJobsOfALostAnswerAreGivenBack(t *testing.T) {
 	wantState(t, good, id, "succeeded attempt=1 epoch=3 lost=0 error=")
 }
 
+// The stop comes while the answer is lost: nobody claims any more, and the job
+// would wait for its lease to lapse, which would be told as a worker's death.
+func TestAStopGivesBackTheJobsOfALostAnswer(t *testing.T) {
+	t.Parallel()
+	good := pgtest.New(t)
+	stop := make(chan func(), 1)
+	loss := answerLoss{also: func() { (<-stop)() }}
+	wake := make(chan struct{}, 1)
+	d := start(t, loss.pool(t, good), handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(wake))
+	stop <- d.cancel
+	id := enqueue(t, good, probe{}, outbox.Options{})
+	wake <- struct{}{}
+	d.wait(t)
+	if !loss.happened.Load() {
+		t.Fatal("no answer was lost")
+	}
+	wantState(t, good, id, "pending attempt=0 epoch=2 lost=0 error=")
+}
+
 // answerLoss is a network that loses the answer to the first UPDATE.
-type answerLoss struct{ happened atomic.Bool }
+type answerLoss struct {
+	happened atomic.Bool
+	also     func() // happens at the same moment; nil is nothing
+}
 
 func (l *answerLoss) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
 	t.Helper()
@@ -94,8 +119,77 @@ type lossyConn struct {
 func (c *lossyConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if bytes.Contains(b[:max(n, 0)], []byte("UPDATE 1\x00")) && !c.loss.happened.Swap(true) {
+		if c.loss.also != nil {
+			c.loss.also()
+		}
 		_ = c.Close()
 		return 0, io.ErrUnexpectedEOF
 	}
 	return n, err
+}
+
+// The network breaks while the claim is under way. The server does not notice: it
+// commits three seconds later, when the dispatcher has long asked for what such a
+// claim may have left behind.
+func TestJobsOfAClaimThatCommitsLateAreGivenBack(t *testing.T) {
+	t.Parallel()
+	good := pgtest.New(t)
+	exec(t, good, `CREATE SEQUENCE claims`)
+	exec(t, good, `
+		CREATE FUNCTION slow_once() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF NEW.status = 'running' AND nextval('claims') = 1 THEN PERFORM pg_sleep(3); END IF;
+			RETURN NEW;
+		END $$`)
+	exec(t, good, `CREATE TRIGGER slow_once BEFORE UPDATE ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION slow_once()`)
+	id := enqueue(t, good, probe{}, outbox.Options{})
+	var network breakable
+	start(t, network.pool(t, good), handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
+	await(t, good, "the claim is under way", `
+		SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep')`)
+	network.cut()
+	awaitSucceeded(t, good, 1)
+	wantState(t, good, id, "succeeded attempt=1 epoch=3 lost=0 error=")
+}
+
+// breakable is a network that can be cut for a second: long enough for no cancel
+// request to come through.
+type breakable struct {
+	mu    sync.Mutex
+	conns []net.Conn
+	until time.Time
+}
+
+func (b *breakable) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
+	config := db.Config()
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if time.Now().Before(b.until) {
+			return nil, errors.New("the network is down")
+		}
+		conn, err := dial(ctx, network, addr)
+		b.conns = append(b.conns, conn)
+		return conn, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func (b *breakable) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.until = time.Now().Add(time.Second)
+	for _, conn := range b.conns {
+		if conn != nil {
+			_ = conn.Close()
+		}
+	}
+	b.conns = nil
 }

@@ -537,3 +537,50 @@ func TestSlowSurveyFindsEveryPriority(t *testing.T) {
 	}
 	d.stop(t)
 }
+
+// blob is as large as a payload may be, nearly.
+type blob struct{ Bytes []byte }
+
+func (blob) Kind() string { return "blob" }
+
+// Small jobs taught the dispatcher to claim many at once; then come large ones. No
+// answer may hold all of them, and none of them loses anything by that.
+func TestLargeJobsAfterSmallOnesAreClaimedFewAtATime(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const small, large = 500, 40
+	enqueueProbes(t, db, small, outbox.Options{Priority: 1})
+	requests := make([]outbox.Request, large)
+	for i := range requests {
+		requests[i] = outbox.Request{Args: blob{make([]byte, 2<<20)}} // base64: 2.7 MiB
+	}
+	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
+		t.Fatal(err)
+	}
+	mux := handle(func(context.Context, *outbox.Job[probe]) error { return nil })
+	dispatcher.Handle(mux, func(context.Context, *outbox.Job[blob]) error { return nil })
+	d := start(t, db, mux, single(quiet(nil)))
+	awaitSucceeded(t, db, small+large)
+	if !strings.Contains(d.log.String(), "given back: they are larger") {
+		t.Error("no job was given back: the test did not reach what it is for")
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.history WHERE attempt <> 1`); n != 0 {
+		t.Errorf("jobs that spent an attempt on it = %d, want 0", n)
+	}
+}
+
+// Go and the SQL function store at most 4 MiB, psql whatever it is told to. A job
+// that is too large for any bound still runs.
+func TestAHugeJobRuns(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload) VALUES (outbox.uuid_v7(), 'blob',
+		convert_to('{"Bytes":"' || repeat('A', 72 << 20) || '"}', 'UTF8'))`)
+	mux := new(dispatcher.Mux)
+	dispatcher.Handle(mux, func(context.Context, *outbox.Job[blob]) error { return nil })
+	start(t, db, mux, quiet(nil))
+	awaitSucceeded(t, db, 1)
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.history WHERE attempt = 1 AND epoch = 1`); n != 1 {
+		t.Error("the job was given back before it ran")
+	}
+}

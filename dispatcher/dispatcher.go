@@ -120,6 +120,8 @@ type Dispatcher struct {
 	started atomic.Bool
 	cut     atomic.Bool // the grace period is over
 	health  health
+
+	complaints complaints
 }
 
 // New checks config and registers the metrics. The dispatcher opens a small pool

@@ -263,3 +263,42 @@ func TestZombieHandlersChangeNothing(t *testing.T) {
 		t.Errorf("jobs counted as completed = %v, want 0", c)
 	}
 }
+
+// A worker fails a job while somebody else is about to end its lease: the worker's
+// settlement has found the row and waits for it. When the other commits, nothing
+// may remain of the refused outcome, in the record of attempts either.
+func TestARefusedFailureIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueue(t, db, probe{}, outbox.Options{})
+	l := claim(t, db, "worker")
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // after a commit it says so
+	if _, err := tx.Exec(t.Context(), `
+		UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1, attempt = attempt - 1, lease_owner = NULL, lease_expires_at = NULL
+		WHERE id = $1`, l.id); err != nil {
+		t.Fatal(err)
+	}
+	settled := make(chan bool, 1)
+	go func() {
+		ok, err := settleAs(outbox.Retrying)(context.Background(), db, l)
+		if err != nil {
+			t.Error(err)
+		}
+		settled <- ok
+	}()
+	await(t, db, "the settlement waits for the row", `
+		SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%SettleUnfinished%')`)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if receive(t, settled, "the settlement") {
+		t.Error("the outcome of a lost lease was stored")
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.attempts`); n != 0 {
+		t.Errorf("recorded attempts = %d, want 0: the lease was lost", n)
+	}
+}

@@ -3,7 +3,6 @@ package dispatcher
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -84,7 +83,7 @@ func (l *leases) keep(ctx context.Context) {
 		case now := <-tick.C:
 			if err := l.extend(ctx, l.due(now)); err != nil && ctx.Err() == nil {
 				l.noteError(err)
-				l.log.LogAttrs(ctx, slog.LevelWarn, "leases not extended", slog.Any("err", err))
+				l.complain(ctx, "leases not extended", err)
 			}
 		}
 	}

@@ -12,8 +12,8 @@ import (
 
 const (
 	defaultConcurrency = 64
-	maxBatch           = 1000                   // jobs a claim
-	maxPrefetch        = 3000                   // jobs claimed beyond what can run at once
+	maxBatch           = 2000                   // jobs a claim
+	maxPrefetch        = 6000                   // jobs claimed beyond what can run at once
 	maxClaimBytes      = 32 << 20               // of a claim's payloads, as far as the last ones tell
 	firstBatch         = 16                     // jobs of the first claim: their size is not known
 	prefetchTime       = 40 * time.Millisecond  // how long a job should wait in the buffer at most
@@ -39,6 +39,8 @@ type queue struct {
 	vain     int          // wake-ups in a row that found nothing; the claim loop's own
 	limit    int          // jobs that the next claim may ask for; the claim loop's own
 	hungry   atomic.Bool  // the claim loop waits for room
+
+	uncertain time.Time // until then a claim that failed may yet commit; the claim loop's own
 }
 
 func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
@@ -95,12 +97,20 @@ func (q *queue) claimUntil(ctx context.Context) {
 	defer wait.Stop()
 	stale := time.NewTicker(staleAfter / 2)
 	defer stale.Stop()
+	defer func() { // a stop in the middle of an outage
+		if time.Now().Before(q.uncertain) {
+			q.returnOrphans(context.WithoutCancel(ctx))
+		}
+	}()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-stale.C:
 			q.giveBackStale(now)
+			if now.Before(q.uncertain) {
+				q.returnOrphans(ctx)
+			}
 			continue
 		case <-q.wake:
 			if !q.pace(ctx) {
@@ -113,8 +123,8 @@ func (q *queue) claimUntil(ctx context.Context) {
 		next, err := q.drain(ctx)
 		for err != nil && ctx.Err() == nil {
 			q.noteError(err)
-			q.log.LogAttrs(ctx, slog.LevelWarn, "claim failed", slog.String("queue", q.name), slog.Any("err", err))
-			if retry.Wait(ctx) != nil {
+			q.complain(ctx, "claim failed", err, slog.String("queue", q.name))
+			if !q.waitOut(ctx, retry.Next()) {
 				return
 			}
 			q.returnOrphans(ctx)
@@ -123,6 +133,25 @@ func (q *queue) claimUntil(ctx context.Context) {
 		retry.Reset()
 		wait.Reset(next)
 	}
+}
+
+// waitOut waits before a claim is tried again, for less than told when something
+// wakes the queue: the listener that is back knows that the database is. But not
+// for less than the shortest wait: anybody may send notifications.
+func (q *queue) waitOut(ctx context.Context, d time.Duration) bool {
+	least := min(d, backoff.DefaultMin)
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(least):
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-q.wake:
+	case <-time.After(d - least):
+	}
+	return true
 }
 
 // pace slows down a claim loop that is woken again and again for nothing: anybody
@@ -170,19 +199,21 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		room = min(room, q.limit)
 		n, err := q.claim(ctx, room)
 		if err != nil {
-			q.limit = max(q.limit/2, 1) // it may have been too much for its deadline
+			q.limit = max(room/2, 1) // it may have been too much for its deadline
 			return 0, err
 		}
 		q.limit = min(2*q.limit, maxBatch)
 		q.claimed += n
-		if n == room && !q.scan.surveyDue() {
+		// A claim can fall short though more is due: a job that somebody else had and
+		// gave back while the statement ran is left alone, and has used up one place.
+		if n > room/2 && !q.scan.surveyDue() {
 			continue
 		}
 		if n > 0 {
 			rounds = 0
 			runtime.Gosched() // handlers first: the next statement would keep this thread for its 50 µs
 		}
-		if n < room && len(q.wake) > 0 && !q.scan.surveyDue() {
+		if 0 < n && n < room && len(q.wake) > 0 && !q.scan.surveyDue() {
 			<-q.wake
 			continue
 		}

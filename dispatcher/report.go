@@ -60,7 +60,7 @@ func (d *Dispatcher) reportStored(a *attempt) {
 		a.route.counts.dead.Inc()
 		d.reportFailure(a, slog.LevelError)
 	}
-	if !a.outcome.keepDue {
+	if !a.outcome.keepDue || a.unused {
 		a.queue.poke() // its next start may come before what the queue sleeps for
 	}
 }

@@ -114,6 +114,9 @@ func (s *scan) note(d depth, started, now time.Time, claimed []*attempt) {
 		s.paid[d] = now.Add(budget * excess)
 	}
 	for _, a := range claimed {
+		if a.unused { // goes back: it must be found again
+			continue
+		}
 		l := s.level(int16(a.job.Priority))
 		l.used = now
 		if before(l.runAt, l.id, a.job.RunAt, a.job.ID) {

@@ -15,6 +15,10 @@ import (
 // must not stop a queue or let leases lapse.
 const statementTimeout = 5 * time.Second
 
+// serverTimeout is how long the server may go on with a statement that nobody
+// waits for any more; see the statement_timeout below.
+const serverTimeout = 10 * time.Second
+
 // openControlPool opens connections of the dispatcher's own, with the settings of
 // the user's pool.
 func openControlPool(ctx context.Context, user *pgxpool.Pool, conns int) (*pgxpool.Pool, error) {

@@ -111,10 +111,12 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 			d.leases.remove(batch)
 			return
 		}
-		if !refusesTheRow(sqlstate(err)) { // that would be the row's fault, not the database's
+		if refusesTheRow(sqlstate(err)) { // the row's fault, not the database's
+			d.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
+		} else {
 			d.noteError(err)
+			d.complain(ctx, "settle failed", err, slog.Int("jobs", len(batch)))
 		}
-		d.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
 		switch {
 		case isNoPartition(err):
 			d.ensureHistory()
@@ -181,7 +183,7 @@ func (d *Dispatcher) storeSucceeded(ctx context.Context, batch []*attempt) ([]pg
 }
 
 func (d *Dispatcher) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	var p sqlgen.SettleUnfinishedParams
+	p := sqlgen.SettleUnfinishedParams{Worker: d.worker}
 	for _, a := range batch {
 		o := a.outcome
 		p.Ids = append(p.Ids, pgID(a.job.ID))

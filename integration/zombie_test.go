@@ -124,7 +124,7 @@ var zombieEnv = []string{"OUTBOX_LEASE_TTL=2s", "VERIFY_CONCURRENCY=16", "VERIFY
 func newZombie(t *testing.T, options outbox.Options, env ...string) *zombie {
 	z := &zombie{story: newStory(t)}
 	z.a = z.worker("a", slices.Concat(zombieEnv, []string{"VERIFY_STALL=on"}, env)...).ready()
-	z.ids = z.enqueueMany(len(verbs), func(i int) task { return task{N: i, Do: "stall", Key: verbs[i]} }, options)
+	z.ids = z.enqueueMany(len(verbs), func(i int) task { return task{N: i, Do: "stall", Verb: verbs[i]} }, options)
 	z.awaitEntries(len(verbs), "stalled", byWorker("a"))
 	z.a.signal(syscall.SIGSTOP)
 	return z
@@ -189,14 +189,14 @@ func (z *zombie) check(attempt int) {
 			z.Errorf("%s: the job ended as %+v, want attempt %d and a risen epoch", verbs[i], got, attempt)
 		}
 		for _, e := range z.ledger.of("end", byWorker("a"), ofJob(id)) {
-			prompt := slices.Contains([]string{"succeed", "fail", "discard", "snooze"}, e.Key)
+			prompt := slices.Contains([]string{"succeed", "fail", "discard", "snooze"}, verbs[e.N])
 			if e.Epoch == 1 && !prompt && e.Cause != outbox.ErrLeaseLost.Error() {
 				z.Errorf("%s: the zombie's context ended with cause %q, want %q", verbs[i], e.Cause, outbox.ErrLeaseLost)
 			}
 		}
 	}
 	for _, verb := range []string{"guard", "complete"} {
-		refused := z.ledger.of("refused", byWorker("a"), func(e entry) bool { return e.Key == verb && e.Epoch == 1 })
+		refused := z.ledger.of("refused", byWorker("a"), func(e entry) bool { return verbs[e.N] == verb && e.Epoch == 1 })
 		if len(refused) != 1 || refused[0].Error != "lease_lost" {
 			z.Errorf("%s: the zombie was refused %v, want once with the lease lost", verb, fmt.Sprint(refused))
 		}

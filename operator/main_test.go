@@ -64,7 +64,7 @@ func settle(t *testing.T, db *pgxpool.Pool, id outbox.ID, epoch int64, status ou
 	} else {
 		stored, err = sqlgen.New(db).SettleUnfinished(t.Context(), sqlgen.SettleUnfinishedParams{
 			Ids: ids, Epochs: epochs, Statuses: []string{status.String()}, Delays: []pgtype.Interval{{Microseconds: time.Hour.Microseconds(), Valid: true}},
-			ErrorCodes: []string{"smtp"}, ErrorMessages: []string{"mailbox full"}, Stacks: []string{""},
+			ErrorCodes: []string{"smtp"}, ErrorMessages: []string{"mailbox full"}, Stacks: []string{""}, Worker: "worker-1",
 		})
 	}
 	if err != nil {

@@ -2,8 +2,10 @@ package outbox
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,7 +43,7 @@ func Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
 }
 
 func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (ID, error) {
-	job, err := newRow(args, opts)
+	job, err := newRow(rand.Reader, args, opts)
 	if err != nil {
 		return ID{}, err
 	}
@@ -84,8 +86,9 @@ func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, 
 	return ID{}, fmt.Errorf("idempotency key %q is held by a job that this transaction cannot see", idempotencyKey)
 }
 
-// newRow validates a request and returns what is to be stored of it.
-func newRow(args Args, opts Options) (sqlgen.EnqueueJobParams, error) {
+// newRow validates a request and returns what is to be stored of it, under an id
+// made with random.
+func newRow(random io.Reader, args Args, opts Options) (sqlgen.EnqueueJobParams, error) {
 	if args == nil {
 		return sqlgen.EnqueueJobParams{}, invalid("Args", "is nil")
 	}
@@ -107,7 +110,7 @@ func newRow(args Args, opts Options) (sqlgen.EnqueueJobParams, error) {
 	}
 
 	job := sqlgen.EnqueueJobParams{
-		ID:          NewID().pg(),
+		ID:          newID(random).pg(),
 		TenantID:    opts.Tenant.pg(),
 		Queue:       opts.Queue,
 		Kind:        kind,

@@ -1,8 +1,10 @@
 package outbox
 
 import (
+	"crypto/rand"
 	"database/sql/driver"
 	"fmt"
+	"io"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -17,8 +19,10 @@ type ID [16]byte
 var RootTenant = ID{15: 1}
 
 // NewID makes an id that no other call, here or elsewhere, makes again.
-func NewID() ID {
-	id, err := uuid.NewV7()
+func NewID() ID { return newID(rand.Reader) }
+
+func newID(random io.Reader) ID {
+	id, err := uuid.NewV7FromReader(random)
 	if err != nil { // the system's source of randomness is broken
 		panic(fmt.Sprintf("outbox: make an id: %v", err))
 	}

@@ -58,11 +58,12 @@ func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) (
 	return enqueueMany(ctx, db, requests, p.mode != NotifyOff && notifiesAtCommit(db))
 }
 
-// AlsoWake has every commit that wakes dispatchers call wake too, before it returns: a
-// dispatcher in the same process learns of its jobs without the way through the
-// database, which the others are still told on. Wake must not block; the Set of
-// a listener's signal is meant. The app package calls AlsoWake for the producer
-// that it is given. A producer has one wake at a time; nil takes it away.
+// AlsoWake has the commit of every transaction that the producer began, and that
+// enqueued, call wake before it returns: a dispatcher in the same process learns
+// of its jobs without the way through the database, on which the others are told.
+// Wake must not block; the Set of a listener's signal is meant. The app package
+// calls AlsoWake for the producer that it is given. A producer has one wake at a
+// time; nil takes it away. With [NotifyOff] nobody is woken.
 func (p *Producer) AlsoWake(wake func() bool) {
 	if wake == nil {
 		p.near.Store(nil)
@@ -99,7 +100,9 @@ func (t *producerTx) Commit(ctx context.Context) error {
 		if wake := t.producer.near.Load(); wake != nil {
 			(*wake)()
 		}
-		t.producer.wake.wake()
+		if t.producer.mode == NotifyCoalesced {
+			t.producer.wake.wake()
+		}
 	}
 	return err
 }
@@ -118,9 +121,6 @@ func notifiesAtCommit(db DB) bool {
 	if !ok {
 		return true
 	}
-	if tx.producer.mode == NotifyCoalesced {
-		tx.enqueued.Store(true)
-		return false
-	}
+	tx.enqueued.Store(tx.producer.mode != NotifyOff)
 	return tx.producer.mode == NotifyTransactional
 }

@@ -439,7 +439,7 @@ func TestACommitWhoseOutcomeIsUnknownWakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRecorder()
-			tx := &producerTx{Tx: brokenTx{err: c.err}, producer: &Producer{wake: r.coalescer}, enqueued: new(atomic.Bool)}
+			tx := &producerTx{Tx: brokenTx{err: c.err}, producer: &Producer{wake: r.coalescer, mode: NotifyCoalesced}, enqueued: new(atomic.Bool)}
 			tx.enqueued.Store(true)
 			if err := tx.Commit(t.Context()); !errors.Is(err, c.err) {
 				t.Errorf("got %v, want %v", err, c.err)
@@ -455,8 +455,17 @@ func TestACommitWhoseOutcomeIsUnknownWakes(t *testing.T) {
 // the job is already there to be seen, and by no other.
 func TestAlsoWake(t *testing.T) {
 	t.Parallel()
+	for mode, want := range map[NotifyMode][]int64{NotifyCoalesced: {1, 2}, NotifyTransactional: {1, 2}, NotifyOff: nil} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			testAlsoWake(t, mode, want)
+		})
+	}
+}
+
+func testAlsoWake(t *testing.T, mode NotifyMode, want []int64) {
 	db := pgtest.New(t)
-	p := NewProducer(db, NotifyCoalesced)
+	p := NewProducer(db, mode)
 	defer flush(t, p)
 	var seen []int64 // jobs that there are when the wake-up comes
 	p.AlsoWake(func() bool {
@@ -478,7 +487,7 @@ func TestAlsoWake(t *testing.T) {
 	if err := p.InTx(t.Context(), add); err != nil {
 		t.Fatal(err)
 	}
-	if want := []int64{1, 2}; !slices.Equal(seen, want) {
+	if !slices.Equal(seen, want) {
 		t.Errorf("woken with %v jobs there, want %v", seen, want)
 	}
 }

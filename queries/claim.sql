@@ -103,7 +103,7 @@ WITH orphans AS MATERIALIZED (
       AND jobs.lease_expires_at > statement_timestamp()
       AND jobs.queue = @queue
       AND jobs.lease_owner = @worker::text
-      AND jobs.id <> ALL (@held::uuid[])
+      AND jobs.id NOT IN (SELECT unnest(@held::uuid[])) -- hashed; compared one by one, thousands would take a second
     FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox.jobs

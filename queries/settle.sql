@@ -34,24 +34,28 @@ WITH input AS MATERIALIZED (
            nullif(unnest(@error_codes::text[]), '')    AS error_code,
            nullif(unnest(@error_messages::text[]), '') AS error_message,
            nullif(unnest(@stacks::text[]), '')         AS stack
-), recorded AS (
-    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack)
-    SELECT jobs.id, jobs.epoch, jobs.attempt, jobs.lease_owner, jobs.started_at, input.error_code, coalesce(input.error_message, ''), input.stack
+), settled AS (
+    UPDATE outbox.jobs
+    SET status             = input.status,
+        epoch              = jobs.epoch + 1,
+        attempt            = CASE WHEN input.status = 'pending' THEN jobs.attempt - 1 ELSE jobs.attempt END,
+        run_at             = coalesce(statement_timestamp() + input.delay, jobs.run_at),
+        lease_owner        = NULL,
+        lease_expires_at   = NULL,
+        last_error_code    = coalesce(input.error_code, jobs.last_error_code),
+        last_error_message = coalesce(input.error_message, jobs.last_error_message)
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    WHERE input.error_code IS NOT NULL
+    WHERE jobs.id = input.id
+      AND jobs.epoch = input.epoch
+    RETURNING jobs.id, jobs.epoch, jobs.attempt, jobs.started_at,
+        (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack
+), recorded AS (
+    -- Of what was settled, not of what was found: whoever settled it meanwhile
+    -- leaves no trace of our attempt.
+    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack)
+    SELECT id, epoch - 1, attempt, @worker::text, started_at, error_code, coalesce(error_message, ''), stack
+    FROM settled
+    WHERE error_code IS NOT NULL
     ON CONFLICT DO NOTHING
 )
-UPDATE outbox.jobs
-SET status             = input.status,
-    epoch              = jobs.epoch + 1,
-    attempt            = CASE WHEN input.status = 'pending' THEN jobs.attempt - 1 ELSE jobs.attempt END,
-    run_at             = coalesce(statement_timestamp() + input.delay, jobs.run_at),
-    lease_owner        = NULL,
-    lease_expires_at   = NULL,
-    last_error_code    = coalesce(input.error_code, jobs.last_error_code),
-    last_error_message = coalesce(input.error_message, jobs.last_error_message)
-FROM input
-WHERE jobs.id = input.id
-  AND jobs.epoch = input.epoch
-RETURNING jobs.id;
+SELECT id FROM settled LIMIT 100000;

@@ -6,7 +6,7 @@
 //	            every      what                              statements a minute
 //	expire      2 s        lapsed leases → retrying, dead                     30
 //	depth       30 s       gauges, from one count                              2
-//	watch       40 s       wedged listeners of ours                            2
+//	watch       32 s       wedged listeners of ours                            2
 //	partition   1 h        outbox.history, HistoryAhead days                   0
 //	trim        1 h        history, attempts, keys, inbox                      0
 //

@@ -21,11 +21,12 @@ import (
 // quarters of these, so that many processes spread.
 const (
 	expireInterval    = 2 * time.Second
-	watchInterval     = 40 * time.Second // 30 s at least
+	watchInterval     = 32 * time.Second
+	suspectInterval   = 10 * time.Second // between looks at listeners that were found waiting
 	partitionInterval = time.Hour
 	trimInterval      = time.Hour
-	firstDepth        = 10 * time.Second
-	dropInterval      = 5 * time.Minute // until a partition that could not be dropped is tried again
+	firstDepth        = 10 * time.Second // after the start
+	dropInterval      = 5 * time.Minute  // until a partition that could not be dropped is tried again
 )
 
 // Reaper cleans up after workers. Make it with [New].
@@ -98,6 +99,7 @@ func (r *Reaper) Run(ctx context.Context) error {
 	working.Go(func() { r.repeat(ctx, "expire", r.expire, backoff.Backoff{}) })
 	rare := backoff.Backoff{Max: time.Minute}
 	working.Go(func() { r.repeat(ctx, "partition", r.partition, rare) })
+	working.Go(func() { r.repeat(ctx, "watch", r.watch, rare) })
 	working.Go(func() { r.repeat(ctx, "trim", r.trim, rare) })
 	// A sample reads the whole table. Not at once: a process that has just started
 	// has jobs to claim, and many that start together would all read it together.
@@ -105,7 +107,6 @@ func (r *Reaper) Run(ctx context.Context) error {
 		r.pause(ctx, jittered(min(firstDepth, r.config.DepthInterval)))
 		r.repeat(ctx, "depth", r.sampleDepth, rare)
 	})
-	working.Go(func() { r.repeat(ctx, "watch", r.watch, rare) })
 	working.Wait()
 	r.log.LogAttrs(ctx, slog.LevelInfo, "reaper stopped")
 	return nil

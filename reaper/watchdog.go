@@ -19,6 +19,7 @@ const wedgedAfter = 30 * time.Second
 type suspect struct {
 	pid     int32
 	started pgtype.Timestamptz
+	seen    time.Time // first, and waiting at every look since
 }
 
 // watch ends our own listeners that have stopped reading: a process that is
@@ -27,18 +28,26 @@ type suspect struct {
 // transaction that delivers, vacuum removes nothing in the whole database.
 //
 // Postgres tells since when they wait only if it is inside of a transaction. The
-// others are ended if we find them waiting twice, more than half a minute apart; a
+// others are ended if we find them waiting at every look for half a minute; a
 // listener that reads is hardly ever found so once.
 func (r *Reaper) watch(ctx context.Context) (time.Duration, error) {
 	if err := r.terminateWedged(ctx, wedgedAfter); err != nil {
 		return 0, err
+	}
+	if len(r.suspects) > 0 {
+		return suspectInterval, nil
 	}
 	return jittered(watchInterval), nil
 }
 
 func (r *Reaper) terminateWedged(ctx context.Context, after time.Duration) error {
 	params := sqlgen.TerminateWedgedListenersParams{Wedged: interval(after), Suspects: []int32{}, SuspectStarts: []pgtype.Timestamptz{}}
+	seen := map[int32]suspect{}
 	for _, s := range r.suspects {
+		seen[s.pid] = s
+		if time.Since(s.seen) < after {
+			continue
+		}
 		params.Suspects = append(params.Suspects, s.pid)
 		params.SuspectStarts = append(params.SuspectStarts, s.started)
 	}
@@ -53,7 +62,11 @@ func (r *Reaper) terminateWedged(ctx context.Context, after time.Duration) error
 	r.suspects = r.suspects[:0]
 	for _, w := range waiting {
 		if !w.Terminated {
-			r.suspects = append(r.suspects, suspect{w.Pid, w.BackendStart})
+			now := suspect{w.Pid, w.BackendStart, time.Now()}
+			if before, ok := seen[w.Pid]; ok && before.started.Time.Equal(w.BackendStart.Time) {
+				now.seen = before.seen
+			}
+			r.suspects = append(r.suspects, now)
 			continue
 		}
 		r.metrics.terminated.Inc()

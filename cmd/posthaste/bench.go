@@ -8,11 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/urfave/cli/v3"
@@ -66,7 +64,9 @@ func runBench(ctx context.Context, c *cli.Command) error {
 		DatabaseURL: c.String("database-url"),
 		Jobs:        int(c.Int("jobs")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")),
 		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Worker: startBenchWorker,
+		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
+			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)
+		},
 	}
 	if mode := c.String("notify"); mode != "" {
 		var err error
@@ -102,14 +102,7 @@ func runBench(ctx context.Context, c *cli.Command) error {
 
 func printResult(w io.Writer, r *bench.Result, asJSON bool) error {
 	if asJSON {
-		line := map[string]any{
-			"workload": r.Workload, "postgresql": r.Server.Version, "fsync": r.Server.Fsync,
-			"synchronous_commit": r.Server.SynchronousCommit, "full_page_writes": r.Server.FullPageWrites, "cores": r.Server.Cores,
-		}
-		for _, f := range r.Figures {
-			line[f.Name] = f.Value
-		}
-		return json.NewEncoder(w).Encode(line)
+		return json.NewEncoder(w).Encode(r)
 	}
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
@@ -138,34 +131,8 @@ func benchWorkerCommand() *cli.Command {
 			}
 			defer func() { _ = ledger.Close() }()
 			var mux dispatcher.Mux
-			dispatcher.Handle(&mux, func(ctx context.Context, _ *outbox.Job[bench.Sleep]) error {
-				if _, err := fmt.Fprintln(ledger, time.Now().Format(time.RFC3339Nano)); err != nil {
-					return err
-				}
-				<-ctx.Done()
-				return ctx.Err()
-			})
+			dispatcher.Handle(&mux, func(ctx context.Context, _ *outbox.Job[bench.Noop]) error { return bench.Hold(ctx, ledger) })
 			return app.Run(ctx, &mux, app.Config{DatabaseURL: c.Args().Get(0)})
 		},
 	}
-}
-
-// startBenchWorker starts this program again and returns how to kill -9 it.
-func startBenchWorker(ctx context.Context, databaseURL, ledger string) (kill func() error, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	child := exec.CommandContext(ctx, self, "bench", "worker", databaseURL, ledger)
-	child.Stderr = os.Stderr
-	if err := child.Start(); err != nil {
-		return nil, fmt.Errorf("start a worker: %w", err)
-	}
-	return func() error {
-		if err := child.Process.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return err
-		}
-		_ = child.Wait() // it was killed: the status says so
-		return nil
-	}, nil
 }

@@ -52,12 +52,15 @@ var allowed = map[string]string{
 	"internal/archtest":    "",
 	"internal/bench":       "outbox listener dispatcher reaper migrations internal/pgdev",
 	// The fault harness.
-	"internal/verify":         "outbox migrations internal/pgdev internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe",
+	"internal/verify":         "outbox operator reaper migrations internal/sqlgen internal/pgdev internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
 	"internal/verify/probe":   "app outbox inbox dispatcher internal/verify/ledger",
 	"internal/verify/checker": "outbox",
 	"internal/verify/ledger":  "outbox",
 	"internal/verify/child":   "",
 	"internal/verify/fault":   "",
+	"internal/verify/lease":   "outbox internal/sqlgen",
+	"internal/verify/model":   "outbox operator internal/sqlgen",
+	"docs/model":              "",
 
 	"integration/...": "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgtest",
 	"examples/...":    "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgdocker",

@@ -5,6 +5,7 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,7 +18,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
-	"github.com/posthaste-dev/posthaste/migrations"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -32,8 +32,11 @@ type Options struct {
 	Notify      outbox.NotifyMode
 	Logger      *slog.Logger
 
-	// Worker starts a child process that works kind on databaseURL with all
-	// defaults and appends a line to ledger when a job starts. For recovery and idle.
+	// System makes what is measured, on a database that is empty still; nil
+	// measures this project.
+	System func(databaseURL string, pool *pgxpool.Pool) System
+	// Worker starts a child process that works on databaseURL with all defaults,
+	// as Hold does. For recovery and idle.
 	Worker func(ctx context.Context, databaseURL, ledger string) (kill func() error, err error)
 }
 
@@ -50,34 +53,48 @@ type Result struct {
 	Server   Server
 }
 
+// MarshalJSON is one flat object: the figures by their names.
+func (r *Result) MarshalJSON() ([]byte, error) {
+	line := map[string]any{
+		"workload": r.Workload, "postgresql": r.Server.Version, "fsync": r.Server.Fsync,
+		"synchronous_commit": r.Server.SynchronousCommit, "full_page_writes": r.Server.FullPageWrites, "cores": r.Server.Cores,
+	}
+	for _, f := range r.Figures {
+		line[f.Name] = f.Value
+	}
+	return json.Marshal(line)
+}
+
 // Server is what the figures depend on.
 type Server struct {
-	Version           string `json:"postgresql"`
-	Fsync             string `json:"fsync"`
-	SynchronousCommit string `json:"synchronous_commit"`
-	FullPageWrites    string `json:"full_page_writes"`
-	Cores             int    `json:"cores"`
+	Version           string
+	Fsync             string
+	SynchronousCommit string
+	FullPageWrites    string
+	Cores             int
 }
 
 // Workload is one measurement.
 type Workload struct {
 	Name  string
 	About string
-	run   func(context.Context, *rig) ([]Figure, error)
+	// OursOnly says that it asks for what a System does not have to have.
+	OursOnly bool
+	run      func(context.Context, *rig) ([]Figure, error)
 }
 
 // Workloads are all of them, in the order in which "all" runs them.
 func Workloads() []Workload {
 	return []Workload{
-		{"burndown", "enqueue in bulk, then dispatch until the last job is settled (--jobs)", burndown},
-		{"steady", "enqueue and dispatch at once, at most 20 000 open jobs (--duration)", steady},
-		{"latency", "one job a transaction, all defaults: from before the insert until its handler starts (--jobs, --every)", latency},
-		{"enqueue", "a business row and a job a transaction (--clients, --notify, --duration)", enqueue},
-		{"held-snapshot", "burn down with and without a forgotten transaction (--jobs)", heldSnapshot},
-		{"future", "claim due jobs beside many urgent ones that are due tomorrow (--jobs)", future},
-		{"backlog", "claim latency with many jobs open, against 10 000 (--jobs)", backlog},
-		{"recovery", "kill -9 a worker with running jobs: time until each runs again", recovery},
-		{"idle", "queries a minute of a process with nothing to do (--duration)", idle},
+		{"burndown", "enqueue in bulk, then dispatch until the last job is settled (--jobs)", false, burndown},
+		{"steady", "enqueue and dispatch at once, at most 20 000 open jobs (--duration)", false, steady},
+		{"latency", "one job a transaction, all defaults: from before the insert until its handler starts (--jobs, --every)", false, latency},
+		{"enqueue", "a business row and a job a transaction (--clients, --notify, --duration)", false, enqueue},
+		{"held-snapshot", "burn down with and without a forgotten transaction (--jobs)", false, heldSnapshot},
+		{"future", "claim due jobs beside many urgent ones that are due tomorrow (--jobs)", true, future},
+		{"backlog", "claim latency with many jobs open, against 10 000 (--jobs)", true, backlog},
+		{"recovery", "kill -9 a worker with running jobs: time until each runs again", false, recovery},
+		{"idle", "queries a minute of a process with nothing to do (--duration)", false, idle},
 	}
 }
 
@@ -94,6 +111,9 @@ func Run(ctx context.Context, name string, o Options) (*Result, error) {
 			names = append(names, w.Name)
 		}
 		return nil, fmt.Errorf("%w %q, want one of %s", ErrUnknownWorkload, name, strings.Join(names, ", "))
+	}
+	if o.System != nil && all[i].OursOnly {
+		return nil, fmt.Errorf("%s: measures nothing but this project", name)
 	}
 	r, err := newRig(ctx, o)
 	if err != nil {
@@ -114,9 +134,10 @@ func Run(ctx context.Context, name string, o Options) (*Result, error) {
 // rig is a migrated database of our own.
 type rig struct {
 	Options
-	url  string
-	pool *pgxpool.Pool
-	drop func(context.Context) error
+	url    string
+	pool   *pgxpool.Pool
+	system System
+	drop   func(context.Context) error
 }
 
 func newRig(ctx context.Context, o Options) (*rig, error) {
@@ -132,7 +153,11 @@ func newRig(ctx context.Context, o Options) (*rig, error) {
 		r.pool, err = pgxpool.NewWithConfig(ctx, config)
 	}
 	if err == nil {
-		err = migrations.Up(ctx, r.pool)
+		r.system = r.ours(r.pool, o.Notify)
+		if o.System != nil {
+			r.system = o.System(url, r.pool)
+		}
+		err = r.system.Migrate(ctx)
 	}
 	if err != nil {
 		r.close()

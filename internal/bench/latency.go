@@ -15,64 +15,63 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// latency enqueues one job at a time, as a service does that is not busy: in turns
-// from the worker's own program and, as a service with a companion does, apart
-// from it.
+// latency enqueues one job at a time, as a service does that is not busy. Ours it
+// enqueues in turns from the worker's own program and, as a service with a
+// companion does, apart from it.
 func latency(ctx context.Context, r *rig) ([]Figure, error) {
-	n, every := cmp.Or(r.Jobs, 1000), cmp.Or(r.Every, 10*time.Millisecond)
+	producers := []System{r.system}
+	if _, ok := r.system.(*ours); ok {
+		producers = append(producers, r.ours(r.pool, r.Notify))
+	}
+	n, every := cmp.Or(r.Jobs, 1000)*len(producers), cmp.Or(r.Every, 10*time.Millisecond)
 	var mu sync.Mutex
-	begun := make([]time.Time, 2*n)
-	took := make([]time.Duration, 2*n)
-	w, err := r.work(ctx, r.pool, func(job *outbox.Job[Noop]) {
+	begun, took := make([]time.Time, n), make([]time.Duration, n)
+	w, err := r.work(ctx, r.system, func(job int) {
 		now := time.Now()
 		mu.Lock()
 		defer mu.Unlock()
-		if i := job.Args.N; i >= 0 {
-			took[i] = now.Sub(begun[i])
+		if job >= 0 {
+			took[job] = now.Sub(begun[job])
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	within, apart := outbox.NewProducer(r.pool, r.Notify), outbox.NewProducer(r.pool, r.Notify)
-	within.AlsoWake(w.wake.Set)
-	one := func(producer *outbox.Producer, i int) error {
-		return producer.InTx(ctx, func(tx pgx.Tx) error {
+	tick := time.NewTicker(min(every, 10*time.Millisecond))
+	defer tick.Stop()
+	const warmUp = 50
+	for i := -warmUp; i < n; i++ {
+		if i == 0 {
+			tick.Reset(every)
+		}
+		<-tick.C
+		err := producers[max(i, 0)%len(producers)].Commit(ctx, i, func(pgx.Tx) error { // begun, not yet stored
 			if i >= 0 {
 				mu.Lock()
 				begun[i] = time.Now()
 				mu.Unlock()
 			}
-			_, err := outbox.Enqueue(ctx, tx, Noop{i}, outbox.Options{})
-			return err
+			return nil
 		})
-	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	const warmUp = 50
-	for i := -warmUp; i < 2*n; i++ {
-		producer := within
-		if i >= 0 && i%2 == 1 {
-			producer = apart
-		}
-		<-tick.C
-		if err := one(producer, i); err != nil {
+		if err != nil {
 			return nil, err
 		}
 	}
-	if err := r.settled(ctx, w, int64(2*n+warmUp)); err != nil {
+	if err := r.settled(ctx, w, int64(n+warmUp)); err != nil {
 		return nil, err
 	}
 	if err := w.stop(); err != nil {
 		return nil, err
 	}
-	var inTurn [2][]time.Duration
+	inTurn := make([][]time.Duration, len(producers))
 	for i, t := range took {
-		inTurn[i%2] = append(inTurn[i%2], t)
+		inTurn[i%len(producers)] = append(inTurn[i%len(producers)], t)
 	}
 	figures := percentiles(inTurn[0])
-	for _, f := range percentiles(inTurn[1]) {
-		figures = append(figures, Figure{"apart_" + f.Name, f.Value})
+	if len(producers) > 1 {
+		for _, f := range percentiles(inTurn[1]) {
+			figures = append(figures, Figure{"apart_" + f.Name, f.Value})
+		}
 	}
 	return figures, nil
 }
@@ -97,46 +96,43 @@ func enqueue(ctx context.Context, r *rig) ([]Figure, error) {
 	if err := r.calm(ctx); err != nil {
 		return nil, err
 	}
-	modes := []outbox.NotifyMode{r.Notify}
-	if r.Notify == "" { // all three, in turns, so that they see the same machine
-		modes = []outbox.NotifyMode{outbox.NotifyOff, outbox.NotifyCoalesced, outbox.NotifyTransactional}
+	names, systems := []string{"tx_per_s"}, []System{r.system}
+	if r.System == nil && r.Notify == "" { // all three, in turns, so that they see the same machine
+		names, systems = nil, nil
+		for _, mode := range []outbox.NotifyMode{outbox.NotifyOff, outbox.NotifyCoalesced, outbox.NotifyTransactional} {
+			names, systems = append(names, fmt.Sprintf("tx_per_s_%s", mode)), append(systems, r.ours(r.pool, mode))
+		}
 	}
 	const turns = 3
-	committed := map[outbox.NotifyMode]float64{}
+	committed := make([]float64, len(systems))
 	for range turns {
-		for _, mode := range modes {
-			n, err := r.commits(ctx, mode, clients, duration/turns)
+		for i, system := range systems {
+			n, err := commits(ctx, system, clients, duration/turns)
 			if err != nil {
 				return nil, err
 			}
-			committed[mode] += n / turns
+			committed[i] += n / turns
 		}
 	}
 	var figures []Figure
-	for _, mode := range modes {
-		figures = append(figures, Figure{fmt.Sprintf("tx_per_s_%s", mode), committed[mode]})
+	for i, name := range names {
+		figures = append(figures, Figure{name, committed[i]})
 	}
-	if len(modes) == 1 {
-		figures[0].Name = "tx_per_s"
-	} else {
-		figures = append(figures, Figure{"coalesced_of_off", committed[outbox.NotifyCoalesced] / committed[outbox.NotifyOff]})
+	if len(systems) > 1 {
+		figures = append(figures, Figure{"coalesced_of_off", committed[1] / committed[0]})
 	}
 	return figures, nil
 }
 
-func (r *rig) commits(ctx context.Context, mode outbox.NotifyMode, clients int, duration time.Duration) (float64, error) {
-	producer := outbox.NewProducer(r.pool, mode)
+func commits(ctx context.Context, system System, clients int, duration time.Duration) (float64, error) {
 	var committed atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
 	started := time.Now()
 	for range clients {
 		group.Go(func() error {
 			for time.Since(started) < duration {
-				err := producer.InTx(ctx, func(tx pgx.Tx) error {
-					if _, err := tx.Exec(ctx, `INSERT INTO public.orders (customer) VALUES ($1)`, "somebody"); err != nil {
-						return err
-					}
-					_, err := outbox.Enqueue(ctx, tx, Noop{1}, outbox.Options{})
+				err := system.Commit(ctx, 1, func(tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, `INSERT INTO public.orders (customer) VALUES ($1)`, "somebody")
 					return err
 				})
 				if err != nil {

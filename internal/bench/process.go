@@ -4,21 +4,45 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
-
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Sleep is the job of the child processes: it runs until it is cut off.
-type Sleep struct {
-	N int `json:"n"`
+// Child starts this program again with other arguments and returns how to
+// kill -9 it.
+func Child(ctx context.Context, args ...string) (kill func() error, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	child := exec.CommandContext(ctx, self, args...)
+	child.Stderr = os.Stderr
+	if err := child.Start(); err != nil {
+		return nil, fmt.Errorf("start a worker: %w", err)
+	}
+	return func() error {
+		if err := child.Process.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		_ = child.Wait() // it was killed: the status says so
+		return nil
+	}, nil
 }
 
-// Kind is "bench.sleep".
-func (Sleep) Kind() string { return "bench.sleep" }
+// Hold is the handler of such a child: it appends a line to ledger when a job
+// starts, and runs until it is cut off.
+func Hold(ctx context.Context, ledger *os.File) error {
+	if _, err := fmt.Fprintln(ledger, time.Now().Format(time.RFC3339Nano)); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
 
 // recovery kills a worker that holds running jobs and times when another runs
 // each of them again.
@@ -32,11 +56,7 @@ func recovery(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	requests := make([]outbox.Request, n)
-	for i := range requests {
-		requests[i].Args = Sleep{i}
-	}
-	if _, err := outbox.EnqueueMany(ctx, r.pool, requests); err != nil {
+	if err := r.insert(ctx, n); err != nil {
 		return nil, err
 	}
 	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")

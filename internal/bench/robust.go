@@ -17,7 +17,7 @@ import (
 // rate burns n due jobs down, from the start of the dispatcher.
 func (r *rig) rate(ctx context.Context, n int) (float64, error) {
 	started := time.Now()
-	w, err := r.work(ctx, r.pool, nil)
+	w, err := r.work(ctx, r.system, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -25,10 +25,7 @@ func (r *rig) rate(ctx context.Context, n int) (float64, error) {
 		return 0, err
 	}
 	rate := perSecond(int64(n), started)
-	if err := w.stop(); err != nil {
-		return 0, err
-	}
-	return rate, r.noneDue(ctx)
+	return rate, w.stop()
 }
 
 // heldSnapshot burns down twice: once alone, once while a transaction that
@@ -36,7 +33,7 @@ func (r *rig) rate(ctx context.Context, n int) (float64, error) {
 func heldSnapshot(ctx context.Context, r *rig) ([]Figure, error) {
 	n := cmp.Or(r.Jobs, 300_000)
 	run := func() (float64, error) {
-		if err := r.insert(ctx, n, outbox.Options{}); err != nil {
+		if err := r.insert(ctx, n); err != nil {
 			return 0, err
 		}
 		return r.rate(ctx, n)
@@ -56,7 +53,7 @@ func heldSnapshot(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 	defer func() { _ = forgotten.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := forgotten.Exec(ctx, `SELECT count(*) FROM outbox.queues`); err != nil {
+	if _, err := forgotten.Exec(ctx, `SELECT count(*) FROM pg_class`); err != nil {
 		return nil, err
 	}
 	held, err := run()
@@ -76,14 +73,16 @@ func future(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 	defer beside.close()
-	if err := beside.insert(ctx, n, outbox.Options{Priority: 10, RunAt: time.Now().Add(24 * time.Hour)}); err != nil {
+	tomorrow := beside.ours(beside.pool, r.Notify)
+	tomorrow.options = outbox.Options{Priority: 10, RunAt: time.Now().Add(24 * time.Hour)}
+	if err := inBatches(n, func(first, n int) error { return tomorrow.EnqueueMany(ctx, first, n) }); err != nil {
 		return nil, err
 	}
 	const due, turns = 100_000, 5
 	rates := map[*rig][]float64{}
 	for range turns {
 		for _, database := range []*rig{r, beside} {
-			if err := database.insert(ctx, due, outbox.Options{}); err != nil {
+			if err := database.insert(ctx, due); err != nil {
 				return nil, err
 			}
 			if err := database.calm(ctx); err != nil {
@@ -127,7 +126,7 @@ func (r *rig) claimTimes(ctx context.Context, n int) ([]time.Duration, error) {
 	if _, err := r.pool.Exec(ctx, `TRUNCATE outbox.jobs, outbox.history`); err != nil {
 		return nil, err
 	}
-	if err := r.insert(ctx, n, outbox.Options{}); err != nil {
+	if err := r.insert(ctx, n); err != nil {
 		return nil, err
 	}
 	if err := r.calm(ctx); err != nil {
@@ -141,7 +140,7 @@ func (r *rig) claimTimes(ctx context.Context, n int) ([]time.Duration, error) {
 		return nil, err
 	}
 	defer pool.Close()
-	w, err := r.work(ctx, pool, func(*outbox.Job[Noop]) { time.Sleep(20 * time.Millisecond) })
+	w, err := r.work(ctx, r.ours(pool, r.Notify), func(int) { time.Sleep(20 * time.Millisecond) })
 	if err != nil {
 		return nil, err
 	}

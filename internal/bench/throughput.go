@@ -3,13 +3,7 @@ package bench
 import (
 	"cmp"
 	"context"
-	"os"
-	"runtime/debug"
-	"strconv"
-	"strings"
 	"time"
-
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // burndown enqueues a backlog and works it off.
@@ -23,14 +17,15 @@ func burndown(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 	started := time.Now()
-	if err := r.insert(ctx, n, outbox.Options{}); err != nil {
+	if err := r.insert(ctx, n); err != nil {
 		return nil, err
 	}
 	enqueued := perSecond(int64(n), started)
 
 	forgetPeak() // the requests were the producer's memory, not the worker's
+	cpu := cpuTime()
 	started = time.Now()
-	w, err := r.work(ctx, r.pool, nil)
+	w, err := r.work(ctx, r.system, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -38,19 +33,21 @@ func burndown(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 	rate := perSecond(int64(n), started)
-	rss := peakMiB()
+	rss, cpu := peakMiB(), cpuTime()-cpu
 	if err := w.stop(); err != nil {
 		return nil, err
 	}
-	if err := r.noneDue(ctx); err != nil {
+	var wal float64
+	if err := r.pool.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - $1::pg_lsn)::float8`, before).Scan(&wal); err != nil {
 		return nil, err
 	}
-	var wal float64
-	err = r.pool.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - $1::pg_lsn)::float8`, before).Scan(&wal)
+	dead, err := r.deadTuples(ctx)
 	return []Figure{
 		{"bulk_enqueue_per_s", enqueued},
 		{"jobs_per_s", rate},
 		{"wal_bytes_per_job", wal / float64(n)},
+		{"dead_tuples_per_job", dead / float64(n)},
+		{"client_cpu_us_per_job", float64(cpu.Microseconds()) / float64(n)},
 		{"rss_mib", rss},
 	}, err
 }
@@ -62,7 +59,7 @@ func steady(ctx context.Context, r *rig) ([]Figure, error) {
 	if err := r.calm(ctx); err != nil {
 		return nil, err
 	}
-	w, err := r.work(ctx, r.pool, nil)
+	w, err := r.work(ctx, r.system, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +70,7 @@ func steady(ctx context.Context, r *rig) ([]Figure, error) {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		if err := r.insert(ctx, batch, outbox.Options{}); err != nil {
+		if err := r.insert(ctx, batch); err != nil {
 			return nil, err
 		}
 		enqueued += batch
@@ -82,30 +79,5 @@ func steady(ctx context.Context, r *rig) ([]Figure, error) {
 		return nil, err
 	}
 	rate := perSecond(enqueued, started)
-	if err := w.stop(); err != nil {
-		return nil, err
-	}
-	return []Figure{{"jobs_per_s", rate}}, r.noneDue(ctx)
-}
-
-// forgetPeak makes peakMiB count from now on.
-func forgetPeak() {
-	debug.FreeOSMemory()
-	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // not on every system: then the peak is that of the whole run
-}
-
-// peakMiB is the most resident memory that this process has had, 0 where the
-// system does not tell.
-func peakMiB() float64 {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(status)) {
-		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kib, _ := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 64)
-			return kib / 1024
-		}
-	}
-	return 0
+	return []Figure{{"jobs_per_s", rate}}, w.stop()
 }

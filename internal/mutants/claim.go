@@ -102,8 +102,42 @@ WHERE`},
 		Name:      "orphans are kept",
 		Breaks:    "jobs of a claim whose answer was lost wait for their leases to lapse",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{queueGo, `			q.returnOrphans(ctx)
-`, ``}},
+		Edits: []Edit{
+			{queueGo, `			q.returnOrphans(ctx)
+			next, err`, `			next, err`},
+			{queueGo, `if now.Before(q.uncertain) {`, `if false {`},
+		},
 		Checks: []Check{test("dispatcher", "TestJobsOfALostAnswerAreGivenBack", "in vain for the job to run")},
+	},
+	{
+		Name:      "orphans are looked for once",
+		Breaks:    "a claim that commits after that look keeps its jobs until the leases lapse",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{queueGo, `if now.Before(q.uncertain) {`, `if false {`}},
+		Checks:    []Check{test("dispatcher", "TestJobsOfAClaimThatCommitsLateAreGivenBack", "in vain: 1 jobs succeed")},
+	},
+	{
+		Name:      "a stop does not look for orphans",
+		Breaks:    "jobs of a claim whose answer was lost during a stop wait for their leases, as if the worker had died",
+		Invariant: "Interrupted is not failed",
+		Edits: []Edit{{queueGo, `		if time.Now().Before(q.uncertain) {
+			q.returnOrphans(context.WithoutCancel(ctx))
+		}
+`, ``}},
+		Checks: []Check{test("dispatcher", "TestAStopGivesBackTheJobsOfALostAnswer", "want \"pending attempt=0 epoch=2")},
+	},
+	{
+		Name:      "the first large job goes back",
+		Breaks:    "a job beyond the bound is claimed and given back for ever",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"dispatcher/claim.go", `size > 2*maxClaimBytes && len(claimed) > 1 {`, `size > 2*maxClaimBytes {`}},
+		Checks:    []Check{test("dispatcher", "TestAHugeJobRuns", "in vain: 1 jobs succeed")},
+	},
+	{
+		Name:      "one gap a survey",
+		Breaks:    "after a slow survey the lower priorities wait for the next full scan",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"dispatcher/claim.go", `gaps = gaps && time.Since(started) < longSurvey`, `gaps = false`}},
+		Checks:    []Check{test("dispatcher", "TestSlowSurveyFindsEveryPriority", "due jobs ran within 6 s")},
 	},
 }

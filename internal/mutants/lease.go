@@ -74,11 +74,9 @@ var lease = []Mutant{
 // epoch. The statements that hand the handlers' own transactions over know the
 // name as well: the job has it.
 var workerNameFence = []Edit{
-	{settleSQL, `    WHERE jobs.id = input.id
-      AND jobs.epoch = input.epoch
-    RETURNING`, `    WHERE jobs.id = input.id
-      AND jobs.lease_owner = $4::text
-    RETURNING`},
+	{settleSQL, `      AND jobs.epoch = input.epoch
+    RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.lease_owner = $4::text
+    RETURNING jobs.id, jobs.tenant_id`},
 	{settleSQL, `	Results [][]byte
 }`, `	Results [][]byte
 	Worker  string
@@ -91,22 +89,9 @@ var workerNameFence = []Edit{
 	{"outbox/job.go", `Results: [][]byte{c.Result},
 	}`, `Results: [][]byte{c.Result}, Worker: c.Worker,
 	}`},
-	{settleSQL, `WHERE jobs.id = input.id
-  AND jobs.epoch = input.epoch
-RETURNING`, `WHERE jobs.id = input.id
-  AND jobs.lease_owner = $8::text
-RETURNING`},
-	{settleSQL, `	Stacks        []string
-}`, `	Stacks        []string
-	Worker        string
-}`},
-	{settleSQL, `		arg.Stacks,
-	)`, `		arg.Stacks,
-		arg.Worker,
-	)`},
-	{settleGo, `	var p sqlgen.SettleUnfinishedParams
-`, `	p := sqlgen.SettleUnfinishedParams{Worker: d.worker}
-`},
+	{settleSQL, `      AND jobs.epoch = input.epoch
+    RETURNING jobs.id, jobs.epoch`, `      AND jobs.lease_owner = $8::text
+    RETURNING jobs.id, jobs.epoch`},
 	{leaseSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
     FOR UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.lease_owner = $4::text
     FOR UPDATE`},

@@ -12,14 +12,10 @@ var settle = []Mutant{
 		Breaks:    "a worker that lost its lease closes the job of its replacement, or sends it back",
 		Invariant: "Fenced",
 		Edits: []Edit{
-			{settleSQL, `    WHERE jobs.id = input.id
-      AND jobs.epoch = input.epoch
-    RETURNING`, `    WHERE jobs.id = input.id
-    RETURNING`},
-			{settleSQL, `WHERE jobs.id = input.id
-  AND jobs.epoch = input.epoch
-RETURNING`, `WHERE jobs.id = input.id
-RETURNING`},
+			{settleSQL, `      AND jobs.epoch = input.epoch
+    RETURNING jobs.id, jobs.tenant_id`, `    RETURNING jobs.id, jobs.tenant_id`},
+			{settleSQL, `      AND jobs.epoch = input.epoch
+    RETURNING jobs.id, jobs.epoch`, `    RETURNING jobs.id, jobs.epoch`},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestFence/succeed_after_claimed_by_another", "took effect = true"),

@@ -9,11 +9,21 @@ var wake = []Mutant{
 		Invariant: "A notification is a hint",
 		Edits: []Edit{{"outbox/producer.go", `	err := t.Tx.Commit(ctx)
 	if !t.savepoint && t.enqueued.Load() && mayHaveCommitted(err) {
-		t.producer.wake.wake()
+		if wake := t.producer.near.Load(); wake != nil {
+			(*wake)()
+		}
+		if t.producer.mode == NotifyCoalesced {
+			t.producer.wake.wake()
+		}
 	}
 	return err
 `, `	if !t.savepoint && t.enqueued.Load() {
-		t.producer.wake.wake()
+		if wake := t.producer.near.Load(); wake != nil {
+			(*wake)()
+		}
+		if t.producer.mode == NotifyCoalesced {
+			t.producer.wake.wake()
+		}
 	}
 	return t.Tx.Commit(ctx)
 `}},
@@ -64,5 +74,14 @@ var wake = []Mutant{
 		return false
 `, ``}},
 		Checks: []Check{test("listener", "TestNobodyReadsTheSignalAndTheConnectionIsStillRead", "gave up waiting until the notifications have arrived")},
+	},
+	{
+		Name:      "the own dispatcher is not told",
+		Breaks:    "a program's own jobs take the way through the database, or wait for the poll without a listener",
+		Invariant: "A notification is a hint",
+		Edits: []Edit{{"outbox/producer.go", `			(*wake)()
+`, `			_ = wake
+`}},
+		Checks: []Check{test("outbox", "TestAlsoWake", "woken with")},
 	},
 }

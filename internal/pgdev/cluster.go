@@ -30,6 +30,7 @@ const (
 type cluster struct {
 	*folder
 	bin       string
+	env       []string
 	pickPort  func() (int, error) // for the first start
 	fixedPort bool                // there is no other to pick
 	port      int                 // kept once the server has run, 0 until then: clients know it
@@ -37,7 +38,7 @@ type cluster struct {
 }
 
 func startOwned(ctx context.Context, o Options, f *folder, bin, origin string) (*Server, error) {
-	c := &cluster{folder: f, bin: bin, pickPort: freePort}
+	c := &cluster{folder: f, bin: bin, env: o.Env, pickPort: freePort}
 	if o.Port != 0 {
 		c.pickPort, c.fixedPort = func() (int, error) { return o.Port, nil }, true
 	}
@@ -111,6 +112,7 @@ func (c *cluster) command(ctx context.Context, name string, args ...string) *exe
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
+	cmd.Env = append(cmd.Env, c.env...)
 	cmd.SysProcAttr = c.account.attributes()
 	return cmd
 }

@@ -49,6 +49,8 @@ type Options struct {
 	Fast bool
 	// Settings are further server settings, stronger than those of this package.
 	Settings map[string]string
+	// Env is added to the environment of an owned server.
+	Env []string
 	// Docker starts a container of the given major version (empty: any) with
 	// the given server settings. Nil skips this way, and so does Dir.
 	Docker func(ctx context.Context, major string, settings map[string]string) (url string, stop func(), err error)

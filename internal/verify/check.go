@@ -158,7 +158,7 @@ func (r *Run) checkEffects(ctx context.Context, b *books) error {
 	}
 	r.None("effects that were seen to commit and are gone", vanished)
 	wanted, err := r.Texts(ctx, `SELECT id::text FROM outbox.history
-		WHERE status = 'succeeded' AND convert_from(payload, 'UTF8')::jsonb ->> 'do' IN ('effect', 'once')`)
+		WHERE status = 'succeeded' AND convert_from(payload, 'UTF8')::jsonb ->> 'do' IN ('effect', 'once', 'gated', 'stall')`)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (r *Run) checkMoves(ctx context.Context) error {
 }
 
 // blinding faults keep a process from learning that its lease is over.
-var blinding = map[string]bool{"pause": true, "partition": true}
+var blinding = map[string]bool{"pause": true, "partition": true, "server's clock steps": true}
 
 func (r *Run) checkOverlaps(b *books) (executions int) {
 	var windows []checker.Window

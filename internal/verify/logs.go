@@ -1,41 +1,46 @@
 package verify
 
 import (
-	"bytes"
+	"bufio"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
-	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
-// said is a line of a process's log, as far as we look at it.
-type said struct {
-	At   time.Time `json:"time"`
-	Msg  string    `json:"msg"`
-	Addr string    `json:"addr"`
-	Job  string    `json:"job_id"`
+// logLine is what rows look for in the logs of workers.
+type logLine struct {
+	Msg    string `json:"msg"`
+	Job    string `json:"job_id"`
+	Worker string `json:"worker"`
+	Err    string `json:"err"`   // of ours
+	Error  string `json:"error"` // of a handler
 }
 
-// Messages of the listener's log.
-const (
-	listenerHears = "listener connected"
-	listenerDeaf  = "listener is deaf"
-)
-
-// sayings is every time that a process logged a message since a time. The line
-// that it may be writing now is not among them.
-func sayings(p *child.Process, msg string, since time.Time) (found []said, err error) {
-	content, err := os.ReadFile(p.Log)
+// logged reads the lines of a process's log that keep chooses. A last line that is
+// being written is left for the next time.
+func logged(p *child.Process, keep func(logLine) bool) (lines []logLine, err error) {
+	file, err := os.Open(p.Log)
 	if err != nil {
 		return nil, err
 	}
-	quoted := []byte(`"msg":"` + msg + `"`)
-	for line := range bytes.Lines(content) {
-		var s said
-		if bytes.Contains(line, quoted) && json.Unmarshal(line, &s) == nil && s.At.After(since) {
-			found = append(found, s)
+	defer func() { err = errors.Join(err, file.Close()) }()
+	for in := bufio.NewReaderSize(file, 1<<20); ; {
+		text, err := in.ReadBytes('\n')
+		if err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return lines, err
+		}
+		var line logLine
+		if json.Unmarshal(text, &line) == nil && keep(line) { // the race detector writes no JSON; Fate finds it
+			lines = append(lines, line)
 		}
 	}
-	return found, nil
 }
+
+// saying keeps the lines with a message.
+func saying(msg string) func(logLine) bool { return func(l logLine) bool { return l.Msg == msg } }

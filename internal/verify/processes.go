@@ -16,15 +16,19 @@ const stopPatience = 45 * time.Second
 
 // Worker starts a worker. What env says comes after the run's settings and counts.
 func (r *Run) Worker(name string, env ...string) (*child.Process, error) {
-	return r.start(name, "verify-worker", append([]string{
+	return r.start(name, "verify-worker", r.workerEnv(env), nil)
+}
+
+func (r *Run) workerEnv(env []string) []string {
+	return append([]string{
 		"OUTBOX_ADMIN_ADDR=127.0.0.1:0", "OUTBOX_POLL_INTERVAL=1s",
 		"OUTBOX_LEASE_TTL=" + r.Lease.String(), "VERIFY_RETRY=200ms",
-	}, env...))
+	}, env...)
 }
 
 // Producer starts a producer; see package probe for what env can ask of it.
 func (r *Run) Producer(name string, env ...string) (*child.Process, error) {
-	p, err := r.start(name, "verify-producer", env)
+	p, err := r.start(name, "verify-producer", env, nil)
 	if err == nil {
 		p.MayEnd()
 	}
@@ -32,13 +36,13 @@ func (r *Run) Producer(name string, env ...string) (*child.Process, error) {
 }
 
 // start starts a hidden command of the binary. A process that takes the name of
-// one that is gone goes on with its ledger.
-func (r *Run) start(name, command string, env []string) (*child.Process, error) {
+// one that is gone goes on with its ledger. For prepare see [child.Start].
+func (r *Run) start(name, command string, env []string, prepare func(pid int) error) (*child.Process, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	log := filepath.Join(r.Dir, fmt.Sprintf("%03d-%s.log", len(r.processes), name))
 	env = append([]string{"OUTBOX_DATABASE_URL=" + r.URL, "VERIFY_NAME=" + name, "VERIFY_LEDGER=" + r.ledgerOf(name)}, env...)
-	p, err := child.Start(name, log, r.Program, env, command)
+	p, err := child.Start(name, log, r.Program, env, prepare, command)
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func result(r *Record) string {
 	case r.Passed:
 		return "passed"
 	case r.Skipped != "":
-		return "skipped"
+		return "skipped: " + r.Skipped
 	}
 	return "**failed**"
 }

@@ -45,6 +45,7 @@ type Run struct {
 	mu        sync.Mutex
 	record    *Record
 	processes []*child.Process
+	enqueued  int // by Enqueue, which one goroutine calls
 }
 
 // Do runs a row and writes its record. The error is that of writing; how the run
@@ -93,8 +94,14 @@ func (r *Run) do(ctx context.Context) (err error) {
 	if err := errors.Join(os.RemoveAll(r.Dir), os.MkdirAll(r.ledgers(), 0o755)); err != nil {
 		return err
 	}
+	var env []string
+	if r.Row.serverEnv != nil {
+		if env, err = r.Row.serverEnv(r); err != nil {
+			return err
+		}
+	}
 	r.Progress("start Postgres", 0, 0)
-	server := pgdev.Options{Major: r.Major, Settings: r.Row.Settings, Log: r.Log}
+	server := pgdev.Options{Major: r.Major, Settings: r.Row.Settings, Env: env, Log: r.Log}
 	if r.Row.disks != nil {
 		var giveBack func() error
 		if server.Dir, giveBack, err = r.Row.disks(r); err != nil {

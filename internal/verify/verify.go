@@ -33,12 +33,19 @@ type Row struct {
 	Pass     string // the criterion
 	Tiers    []Tier
 
+	// Test is a Go test that does the same whenever the tests are run; the test of
+	// the scorecard leaves the row to it.
+	Test string
+
 	Settings map[string]string // of the row's server, beyond the durable defaults
 
 	// disks is where the row's server is to keep its data, and how to give that
 	// place back; nil is anywhere.
 	disks func(*Run) (folder string, giveBack func() error, err error)
-	run   func(context.Context, *Run) error
+
+	serverEnv func(*Run) ([]string, error) // nil adds nothing to the server's environment
+
+	run func(context.Context, *Run) error
 }
 
 // Runs reports whether the row has something to do at a tier.

@@ -26,8 +26,9 @@ type Process struct {
 }
 
 // Start starts a program. It gets of our own environment only what cannot
-// configure it, and then env.
-func Start(name, log, program string, env []string, args ...string) (*Process, error) {
+// configure it, and then env. Unless it is nil, prepare is called with the number
+// of the process before that has run its first instruction.
+func Start(name, log, program string, env []string, prepare func(pid int) error, args ...string) (*Process, error) {
 	p := &Process{Name: name, Log: log, cmd: exec.Command(program, args...), ended: make(chan struct{})}
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OUTBOX_") && !strings.HasPrefix(v, "DATABASE_URL") && !strings.HasPrefix(v, "VERIFY_") {
@@ -35,7 +36,7 @@ func Start(name, log, program string, env []string, args ...string) (*Process, e
 		}
 	}
 	p.cmd.Env = append(p.cmd.Env, env...)
-	if err := p.launch(); err != nil {
+	if err := p.launch(prepare); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	return p, nil
@@ -43,7 +44,7 @@ func Start(name, log, program string, env []string, args ...string) (*Process, e
 
 // launch keeps the thread that starts the process for as long as it lives, so
 // that it dies with us and not before.
-func (p *Process) launch() error {
+func (p *Process) launch(prepare func(pid int) error) error {
 	log, err := os.Create(p.Log)
 	if err != nil {
 		return err
@@ -56,7 +57,7 @@ func (p *Process) launch() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer log.Close()
-		err := p.cmd.Start()
+		err := p.begin(prepare)
 		started <- err
 		if err == nil {
 			_ = p.cmd.Wait() // its status is looked at by those whom it concerns
@@ -65,6 +66,26 @@ func (p *Process) launch() error {
 		}
 	}()
 	return <-started
+}
+
+// begin starts the process, and has it stand at its exec while it is prepared.
+func (p *Process) begin(prepare func(pid int) error) error {
+	if prepare == nil {
+		return p.cmd.Start()
+	}
+	standAtExec(p.cmd.SysProcAttr)
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	err := awaitExec(p.PID())
+	if err == nil {
+		err = errors.Join(prepare(p.PID()), goOn(p.PID()))
+	}
+	if err != nil {
+		_ = p.cmd.Process.Kill() // it has done nothing yet
+		_ = p.cmd.Wait()
+	}
+	return err
 }
 
 // PID is the process's number.

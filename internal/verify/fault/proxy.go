@@ -19,6 +19,10 @@ type Proxy struct {
 	Refused atomic.Int32 // connections
 	Latency atomic.Int64 // nanoseconds that every packet of either side is held back
 
+	// A network that is cut holds bytes back, as TCP does that sends them again and
+	// again: they arrive when it is mended. Connections made meanwhile hang too.
+	Requests, Answers Valve
+
 	front    net.Listener
 	server   string // "host:port"
 	atCommit atomic.Pointer[func() Cut]
@@ -114,6 +118,8 @@ func (p *Proxy) CutAll() {
 
 // Close ends everything.
 func (p *Proxy) Close() {
+	p.Requests.Open()
+	p.Answers.Open()
 	p.front.Close()
 	p.CutAll()
 }
@@ -144,8 +150,8 @@ func (p *Proxy) accept() {
 		p.mu.Lock()
 		p.lines = append(p.lines, l)
 		p.mu.Unlock()
-		go l.copy(server, client, func(sent []byte) ([]byte, bool) { return p.meddle(l, sent) })
-		go l.copy(client, server, func(told []byte) ([]byte, bool) {
+		go l.copy(server, client, &p.Requests, func(sent []byte) ([]byte, bool) { return p.meddle(l, sent) })
+		go l.copy(client, server, &p.Answers, func(told []byte) ([]byte, bool) {
 			p.delay()
 			if l.mute.Load() {
 				return nil, false
@@ -189,10 +195,11 @@ func (p *Proxy) meddle(l *line, sent []byte) (passed []byte, lives bool) {
 
 // copy moves bytes until either side ends or meddle says so, and then ends both,
 // unless frozen.
-func (l *line) copy(to, from net.Conn, meddle func([]byte) ([]byte, bool)) {
+func (l *line) copy(to, from net.Conn, valve *Valve, meddle func([]byte) ([]byte, bool)) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
+		valve.pass()
 		frozen := l.frozen.Load()
 		if n > 0 && !frozen {
 			passed, lives := meddle(buf[:n])

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -35,8 +36,9 @@ const (
 
 // Entry is one line.
 type Entry struct {
-	At      time.Time `json:"at"`
-	Worker  string    `json:"worker"` // who writes, producers too
+	At      time.Time `json:"at"`             // the machine's time, however the writer's clock was put off
+	Clock   time.Time `json:"clock,omitzero"` // the writer's, if it is not the machine's
+	Worker  string    `json:"worker"`         // who writes, producers too
 	PID     int       `json:"pid"`
 	Event   string    `json:"event"`
 	Job     outbox.ID `json:"job,omitzero"`
@@ -78,7 +80,8 @@ func (w *Writer) Close() error { return w.file.Close() }
 func (w *Writer) Write(entries ...Entry) {
 	var lines []byte
 	for _, e := range entries {
-		e.At, e.Worker, e.PID = time.Now(), w.name, os.Getpid()
+		e.At, e.Clock = now()
+		e.Worker, e.PID = w.name, os.Getpid()
 		line, err := json.Marshal(e)
 		if err != nil {
 			panic(fmt.Sprintf("encode a line of the ledger: %v", err))
@@ -88,4 +91,18 @@ func (w *Writer) Write(entries ...Entry) {
 	if _, err := w.file.Write(lines); err != nil {
 		panic(fmt.Sprintf("write to the ledger: %v", err))
 	}
+}
+
+// now is the time of the machine, and the process's clock if it differs: a row of
+// the scorecard puts it off, and with it time.Now. It does not reach gettimeofday.
+func now() (at, clock time.Time) {
+	clock = time.Now()
+	var tv syscall.Timeval
+	if err := syscall.Gettimeofday(&tv); err != nil {
+		return clock, time.Time{}
+	}
+	if at = time.Unix(int64(tv.Sec), int64(tv.Usec)*1000); clock.Sub(at).Abs() > time.Second {
+		return at, clock
+	}
+	return clock, time.Time{}
 }

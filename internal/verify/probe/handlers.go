@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,7 +25,9 @@ type Task struct {
 	N   int    `json:"n"`
 	Do  string `json:"do"`
 	Ms  int    `json:"ms,omitempty"`
-	Key string `json:"key,omitempty"` // of the business row; of the message for receive; of the verb for stall
+	Key string `json:"key,omitempty"` // of the business row; of the message for receive
+	// Verb is what stall tries after it was continued.
+	Verb string `json:"verb,omitempty"`
 }
 
 // Kind is "verify.task".
@@ -35,10 +38,13 @@ type handlers struct {
 	book   *ledger.Writer
 	stalls bool
 	woken  chan struct{} // closed at the first SIGCONT
+
+	watch sync.Once     // looks for the gate
+	gate  chan struct{} // closed when it is open
 }
 
 func newHandlers(pool *pgxpool.Pool, book *ledger.Writer) *handlers {
-	h := &handlers{pool: pool, book: book, stalls: os.Getenv("VERIFY_STALL") == "on", woken: make(chan struct{})}
+	h := &handlers{pool: pool, book: book, stalls: os.Getenv("VERIFY_STALL") == "on", woken: make(chan struct{}), gate: make(chan struct{})}
 	if h.stalls {
 		continued := make(chan os.Signal, 1)
 		signal.Notify(continued, syscall.SIGCONT)
@@ -94,6 +100,8 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 		return h.once(ctx, job, wait)
 	case "flaky":
 		return h.flaky(ctx, job, wait)
+	case "wait":
+		return h.awaitGate(ctx)
 	case "gated":
 		return h.gated(ctx, job)
 	case "stall":
@@ -211,19 +219,30 @@ func (h *handlers) flaky(ctx context.Context, job *outbox.Job[Task], wait time.D
 	return nil
 }
 
-// gated waits for the story to open a gate, and then makes its effect.
+// gated waits for the gate to be opened, and then makes its effect.
 func (h *handlers) gated(ctx context.Context, job *outbox.Job[Task]) error {
-	for {
-		var open bool
-		if err := h.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM gates)`).Scan(&open); err != nil {
-			return err
-		}
-		if open {
-			return h.effect(ctx, job, 0)
-		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
+	if err := h.awaitGate(ctx); err != nil {
+		return err
+	}
+	return h.effect(ctx, job, 0)
+}
+
+// awaitGate waits for a row in gates. However many handlers wait, one goroutine
+// looks, for as long as the process lives.
+func (h *handlers) awaitGate(ctx context.Context) error {
+	h.watch.Do(func() {
+		go func() {
+			for open := false; !open; time.Sleep(50 * time.Millisecond) {
+				_ = h.pool.QueryRow(context.Background(), `SELECT EXISTS (SELECT FROM gates)`).Scan(&open) // shut while the database is away
+			}
+			close(h.gate)
+		}()
+	})
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-h.gate:
+		return nil
 	}
 }
 

@@ -16,21 +16,24 @@ import (
 const zombiePatience = 20 * time.Second
 
 // stall waits until the process, stopped in between, is continued, and then does
-// what it always meant to do, whatever its context says: the verb is the job's
-// key. The verbs that end in -late wait for the end of their context first.
+// what it always meant to do, whatever its context says. The verbs that end in
+// -late wait for the end of their context first.
 func (h *handlers) stall(ctx context.Context, job *outbox.Job[Task]) error {
 	h.book.Write(of(ledger.Stalled, job))
 	<-h.woken
 	stubborn, cancel := context.WithTimeout(context.WithoutCancel(ctx), zombiePatience)
 	defer cancel()
-	switch job.Args.Key {
+	switch job.Args.Verb {
 	case "succeed":
+		return nil
+	case "result":
+		job.Result = []byte(`"a zombie's"`)
 		return nil
 	case "succeed-late":
 		return h.awaitEnd(ctx, stubborn, nil)
 	case "fail":
 		return errors.New("a zombie fails")
-	case "fail-late":
+	case "fail-late": // which the process takes for an interruption: it gives the job back
 		return h.awaitEnd(ctx, stubborn, errors.New("a zombie fails"))
 	case "discard":
 		return dispatcher.Discard(errors.New("a zombie gives up"))
@@ -45,7 +48,7 @@ func (h *handlers) stall(ctx context.Context, job *outbox.Job[Task]) error {
 	case "complete":
 		return h.awaitEnd(ctx, stubborn, h.effect(stubborn, job, 0))
 	}
-	return dispatcher.Discard(errors.New("nobody knows the verb " + job.Args.Key))
+	return dispatcher.Discard(errors.New("nobody knows the verb " + job.Args.Verb))
 }
 
 // awaitEnd returns err once ctx has ended.

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// floor is our schema and our statements without our program.
+type floor struct {
+	url   string
+	pool  *pgxpool.Pool
+	alike bool // both connections do the same
+}
+
+func (f *floor) Migrate(ctx context.Context) error { return migrations.Up(ctx, f.pool) }
+
+func (f *floor) Open() (table, condition string) {
+	return "outbox.jobs", `status IN ('pending', 'running', 'retrying') AND run_at <= now()`
+}
+
+func (f *floor) Commit(context.Context, int, func(pgx.Tx) error) error {
+	return errors.New("the floor has no single jobs")
+}
+
+// EnqueueMany is the COPY that outbox.EnqueueMany makes: the same columns, encoded
+// here with as little work as there can be.
+func (f *floor) EnqueueMany(ctx context.Context, _, n int) error {
+	var stream bytes.Buffer
+	stream.WriteString("PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00")
+	id := outbox.NewID() // counted up from here: in the order of time, as version 7 is
+	payload := []byte(`{"n":12345}`)
+	for range n {
+		binary.BigEndian.PutUint64(id[8:], binary.BigEndian.Uint64(id[8:])+1)
+		stream.Write([]byte{0, 3})
+		for _, field := range [][]byte{id[:], []byte("bench.noop"), payload} {
+			stream.Write(binary.BigEndian.AppendUint32(nil, uint32(len(field))))
+			stream.Write(field)
+		}
+	}
+	stream.Write([]byte{0xff, 0xff})
+	return pgx.BeginFunc(ctx, f.pool, func(tx pgx.Tx) error {
+		_, err := tx.Conn().PgConn().CopyFrom(ctx, &stream, `COPY outbox.jobs (id, kind, payload) FROM STDIN BINARY`)
+		return err
+	})
+}
+
+// batch is how many jobs the dispatcher claims, and settles, at once.
+const batch = 1000
+
+// claimed is what settling needs of a claim.
+type claimed struct {
+	ids    []pgtype.UUID
+	epochs []int64
+}
+
+// Work uses two connections: one that claims and one that settles, or two that do
+// both in turns. Which is quicker depends on the cores.
+func (f *floor) Work(ctx context.Context, handle func(context.Context, int)) (func() error, error) {
+	stopped := make(chan struct{})
+	batches := make(chan claimed, 2)
+	group, ctx := errgroup.WithContext(ctx)
+	start := func(loop func(*pgx.Conn) error) {
+		group.Go(func() error {
+			conn, err := pgx.Connect(ctx, f.url)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+			return loop(conn)
+		})
+	}
+	if f.alike {
+		for range 2 {
+			start(func(conn *pgx.Conn) error {
+				return claim(ctx, conn, stopped, func(b claimed) error { return settle(ctx, conn, b, handle) })
+			})
+		}
+	} else {
+		start(func(conn *pgx.Conn) error {
+			defer close(batches)
+			return claim(ctx, conn, stopped, func(b claimed) error { return pass(ctx, b, batches) })
+		})
+		start(func(conn *pgx.Conn) error {
+			for b := range batches {
+				if err := settle(ctx, conn, b, handle); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return func() error { close(stopped); return group.Wait() }, nil
+}
+
+func pass(ctx context.Context, b claimed, to chan<- claimed) error {
+	select {
+	case to <- b:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// place is where a claim begins to look: at the last job of the one before, as the
+// dispatcher does, so that it does not walk over what is done.
+type place struct {
+	runAt  pgtype.Timestamptz
+	id     pgtype.UUID
+	micros uint64 // runAt as the server sends it
+}
+
+var front = place{runAt: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, id: pgtype.UUID{Valid: true}}
+
+func (p *place) advance(micros uint64, id pgtype.UUID) {
+	if micros < p.micros || micros == p.micros && bytes.Compare(id.Bytes[:], p.id.Bytes[:]) <= 0 {
+		return
+	}
+	if micros != p.micros {
+		p.micros = micros
+		p.runAt = pgtype.Timestamptz{Time: epoch2000.Add(time.Duration(micros) * time.Microsecond), Valid: true}
+	}
+	p.id = id
+}
+
+var epoch2000 = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// claim claims until it is stopped.
+func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then func(claimed) error) error {
+	from := front
+	for {
+		rows, err := conn.Query(ctx, sqlgen.ClaimJobs, "floor", 15*time.Second, []int16{0},
+			[]pgtype.Timestamptz{from.runAt}, []pgtype.UUID{from.id}, outbox.DefaultQueue, []string{"bench.noop"}, batch)
+		if err != nil {
+			return fmt.Errorf("claim: %w", err)
+		}
+		b := claimed{make([]pgtype.UUID, 0, batch), make([]int64, 0, batch)}
+		for rows.Next() {
+			row := rows.RawValues() // id, epoch and run_at are the 1st, 8th and 14th: see queries/claim.sql
+			id := pgtype.UUID{Bytes: [16]byte(row[0]), Valid: true}
+			from.advance(binary.BigEndian.Uint64(row[13]), id)
+			b.ids = append(b.ids, id)
+			b.epochs = append(b.epochs, int64(binary.BigEndian.Uint64(row[7])))
+		}
+		if err := rows.Err(); err != nil {
+			return fmt.Errorf("claim: %w", err)
+		}
+		if len(b.ids) > 0 {
+			if err := then(b); err != nil {
+				return err
+			}
+			continue
+		}
+		from = front // for what has been committed late
+		select {
+		case <-stopped:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// settle stores a batch as succeeded, and counts it.
+func settle(ctx context.Context, conn *pgx.Conn, b claimed, handle func(context.Context, int)) error {
+	rows, err := conn.Query(ctx, sqlgen.SettleSucceeded, b.ids, b.epochs, make([][]byte, len(b.ids)))
+	if err != nil {
+		return fmt.Errorf("settle: %w", err)
+	}
+	settled := 0
+	for rows.Next() {
+		handle(ctx, 0)
+		settled++
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("settle: %w", err)
+	}
+	if settled != len(b.ids) {
+		return fmt.Errorf("settled %d of %d jobs", settled, len(b.ids))
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package model_test
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/docs/model"
+)
+
+// needSpin leaves the model out where its tools are not installed: they are no
+// part of what the product needs. .ci/run installs them where it can.
+func needSpin(t *testing.T) {
+	for _, tool := range []string{"spin", "cc"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("the lease model was NOT explored: %s is not installed (apt-get install spin gcc)", tool)
+		}
+	}
+}
+
+// In no order of claims, extensions, settlements, expiries, operators' acts,
+// crashes and pauses is a lease held twice, a job changed by who lost it, reopened
+// or lost.
+func TestTheLeaseModelHolds(t *testing.T) {
+	needSpin(t)
+	t.Parallel()
+	result, err := model.Explore(t.Context(), t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Violation != "" {
+		t.Fatalf("the model breaks: %s\n%s", result.Violation, result.Trail)
+	}
+	if result.States < 1_000_000 {
+		t.Errorf("states = %d: too few, the model must be stuck early", result.States)
+	}
+	t.Logf("%d states, no violation", result.States)
+}
+
+// A model that cannot fail says nothing: each planted error must break it.
+func TestTheLeaseModelFindsPlantedErrors(t *testing.T) {
+	needSpin(t)
+	t.Parallel()
+	for _, planted := range model.Planted {
+		t.Run(planted, func(t *testing.T) {
+			result, err := model.Explore(t.Context(), t.TempDir(), planted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result.Violation == "" {
+				t.Errorf("not found in %d states", result.States)
+			}
+			t.Logf("found after %d states: %s", result.States, result.Violation)
+		})
+	}
+}
+
+// Every error that the model knows is in the list that is tried.
+func TestEveryPlantedErrorIsTried(t *testing.T) {
+	source, err := os.ReadFile("lease.pml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^#(?:ifdef |ifndef |if defined\(|elif defined\()([A-Z_]+)`).FindAllSubmatch(source, -1) {
+		if name := string(m[1]); name != "MAX_LEASES" && name != "ACTS" {
+			known[name] = true
+		}
+	}
+	for name := range known {
+		if !slices.Contains(model.Planted, name) {
+			t.Errorf("%s is never tried", name)
+		}
+	}
+	if len(known) != len(model.Planted) {
+		t.Errorf("planted errors in lease.pml = %d, want %d", len(known), len(model.Planted))
+	}
+}

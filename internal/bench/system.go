@@ -1,0 +1,120 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/listener"
+	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/reaper"
+)
+
+// System is what the workloads drive: this project, or a peer (the module in
+// bench/ has those). Whatever is measured of one is measured of the others by the
+// same code. Its jobs are numbers.
+type System interface {
+	// Migrate prepares an empty database.
+	Migrate(ctx context.Context) error
+	// EnqueueMany stores n jobs that are due at once, numbered from first, the
+	// fastest way there is.
+	EnqueueMany(ctx context.Context, first, n int) error
+	// Commit stores one job in the transaction in which also made its changes.
+	Commit(ctx context.Context, job int, also func(pgx.Tx) error) error
+	// Work starts a worker that calls handle, concurrently, for each job, until
+	// stop, which leaves nothing of it behind.
+	Work(ctx context.Context, handle func(ctx context.Context, job int)) (stop func() error, err error)
+	// Open is the table of open jobs, and a condition that some of them fulfil for
+	// as long as not all jobs are settled that were handled. It is asked again and
+	// again, so it has to be cheap.
+	Open() (table, condition string)
+}
+
+// Noop is the job of all workloads.
+type Noop struct {
+	N int `json:"n"`
+}
+
+// Kind is "bench.noop".
+func (Noop) Kind() string { return "bench.noop" }
+
+// ours is this project, with all defaults: what one process does in production.
+type ours struct {
+	url      string
+	pool     *pgxpool.Pool
+	producer *outbox.Producer
+	options  outbox.Options // of the jobs of EnqueueMany
+}
+
+func (r *rig) ours(pool *pgxpool.Pool, mode outbox.NotifyMode) *ours {
+	return &ours{url: r.url, pool: pool, producer: outbox.NewProducer(pool, mode)}
+}
+
+func (o *ours) Migrate(ctx context.Context) error { return migrations.Up(ctx, o.pool) }
+
+func (o *ours) Open() (table, condition string) {
+	return "outbox.jobs", `status = 'running'` // by its index: a million other jobs may be open
+}
+
+func (o *ours) EnqueueMany(ctx context.Context, first, n int) error {
+	requests := make([]outbox.Request, n)
+	for i := range requests {
+		requests[i] = outbox.Request{Args: Noop{first + i}, Options: o.options}
+	}
+	_, err := outbox.EnqueueMany(ctx, o.pool, requests)
+	return err
+}
+
+func (o *ours) Commit(ctx context.Context, job int, also func(pgx.Tx) error) error {
+	return o.producer.InTx(ctx, func(tx pgx.Tx) error {
+		if err := also(tx); err != nil {
+			return err
+		}
+		_, err := outbox.Enqueue(ctx, tx, Noop{job}, outbox.Options{})
+		return err
+	})
+}
+
+// Work runs listener, dispatcher and reaper.
+func (o *ours) Work(ctx context.Context, handle func(context.Context, int)) (func() error, error) {
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[Noop]) error {
+		handle(ctx, job.Args.N)
+		return nil
+	})
+	wake := listener.NewSignal()
+	l, err := listener.New(o.url, outbox.Channel, wake, listener.Config{Canary: o.pool})
+	if err != nil {
+		return nil, err
+	}
+	d, err := dispatcher.New(o.pool, &mux, dispatcher.Config{Wake: wake, Hearing: l.Hearing})
+	if err != nil {
+		return nil, err
+	}
+	reap, err := reaper.New(o.pool, reaper.Config{})
+	if err != nil {
+		return nil, err
+	}
+	o.producer.AlsoWake(wake.Set)
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	errs := make([]error, 3)
+	for i, run := range []func(context.Context) error{l.Run, d.Run, reap.Run} {
+		wg.Go(func() { errs[i] = run(ctx) })
+	}
+	return func() error {
+		o.producer.AlsoWake(nil)
+		cancel()
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return fmt.Errorf("stop the worker: %w", err)
+		}
+		return nil
+	}, nil
+}

@@ -1,0 +1,207 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+	"github.com/posthaste-dev/posthaste/internal/verify/probe"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/reaper"
+)
+
+// fightRows is how many jobs everybody acts on.
+const fightRows = 2000
+
+// deadlocks is row B10: whoever locks jobs, all at once, on the same few rows.
+func deadlocks(ctx context.Context, r *Run) error {
+	workers, err := r.Crew(2, "VERIFY_CONCURRENCY=200", "VERIFY_POOL=16", "VERIFY_RETRY=1ms")
+	if err != nil {
+		return err
+	}
+	f := &fight{Run: r}
+	fighting, stop := context.WithTimeout(ctx, time.Duration(r.Size(13, 300))*time.Second)
+	defer stop()
+	var all sync.WaitGroup
+	all.Go(func() { f.refill(fighting) })
+	for i := range 4 {
+		all.Go(func() { f.operate(fighting, fault.Random(r.Seed, fmt.Sprint("operator ", i))) })
+	}
+	for range 2 {
+		all.Go(func() { f.reap(fighting) })
+	}
+	all.Go(func() { f.lapse(fighting) })
+	r.Progress("fight", 0, 0)
+	all.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := r.Drain(ctx, 0, time.Minute); err != nil {
+		return err
+	}
+	if err := r.stop(ctx, workers.workers...); err != nil {
+		return err
+	}
+	if err := r.checkMoves(ctx); err != nil {
+		return err
+	}
+	return f.check(ctx)
+}
+
+// fight is everybody who acts on the rows besides the workers, and what they did.
+type fight struct {
+	*Run
+	retried, dismissed, lapsed, reapers atomic.Int64
+
+	mu     sync.Mutex
+	failed []string // errors that a user saw
+}
+
+// saw notes an error that a user must not see. That a job is in another status, or
+// gone, is an answer.
+func (f *fight) saw(what string, err error) {
+	_, refused := errors.AsType[*operator.StatusError](err)
+	if err == nil || refused || errors.Is(err, operator.ErrNotFound) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failed = append(f.failed, what+": "+err.Error())
+}
+
+// refill keeps the number of jobs. Most fail and fail again, some are completed in
+// their handlers' own transactions, some run for a while.
+func (f *fight) refill(ctx context.Context) {
+	for ; ctx.Err() == nil; _ = sleep(ctx, 50*time.Millisecond) {
+		var n int
+		if err := f.DB.QueryRow(ctx, `SELECT count(*) FROM outbox.jobs`).Scan(&n); err != nil || n >= fightRows {
+			f.saw("count", err)
+			continue
+		}
+		_, err := f.Enqueue(ctx, tasks(fightRows-n, func(i int) probe.Task {
+			switch i % 20 {
+			case 0:
+				return probe.Task{Do: "effect"}
+			case 1, 2, 3:
+				return probe.Task{Do: "sleep", Ms: 50 * (i % 20)}
+			}
+			return probe.Task{Do: "fail"}
+		}), outbox.Options{MaxAttempts: 2})
+		f.saw("enqueue", err)
+	}
+}
+
+// operate retries all dead letters in an order of its own, as others do, and puts
+// one in ten away.
+func (f *fight) operate(ctx context.Context, random *rand.Rand) {
+	o := operator.New(f.DB)
+	for ; ctx.Err() == nil; _ = sleep(ctx, 10*time.Millisecond) {
+		dead, err := f.Texts(ctx, `SELECT id::text FROM outbox.jobs WHERE status IN ('failed', 'dead')`)
+		f.saw("list", err)
+		random.Shuffle(len(dead), func(i, j int) { dead[i], dead[j] = dead[j], dead[i] })
+		for _, text := range dead {
+			id, err := outbox.ParseID(text)
+			if err != nil || ctx.Err() != nil {
+				f.saw("parse", err)
+				break
+			}
+			act, did := o.Retry, &f.retried
+			if random.IntN(10) == 0 {
+				act, did = o.Dismiss, &f.dismissed
+			}
+			if err = act(ctx, id); err == nil {
+				did.Add(1)
+			}
+			f.saw("act", err)
+		}
+	}
+}
+
+// reap starts reapers one after the other: each begins with a pass over the leases
+// and with trimming everything that is closed.
+func (f *fight) reap(ctx context.Context) {
+	for ctx.Err() == nil {
+		p, err := reaper.New(f.DB, reaper.Config{Keep: time.Millisecond, KeepByStatus: map[outbox.Status]time.Duration{outbox.Succeeded: 0, outbox.Dismissed: 0}})
+		if err == nil {
+			short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
+			err = p.Run(short)
+			stop()
+			f.reapers.Add(1)
+		}
+		f.saw("reap", err)
+	}
+}
+
+// lapse ends leases of running jobs before their time, so that reapers take jobs
+// that are being settled.
+func (f *fight) lapse(ctx context.Context) {
+	for ; ctx.Err() == nil; _ = sleep(ctx, 20*time.Millisecond) {
+		tag, err := f.DB.Exec(ctx, `WITH chosen AS MATERIALIZED (
+				SELECT id FROM outbox.jobs WHERE status = 'running' LIMIT 100 FOR UPDATE SKIP LOCKED)
+			UPDATE outbox.jobs SET lease_expires_at = clock_timestamp() - interval '1 ms' FROM chosen WHERE jobs.id = chosen.id`)
+		f.saw("lapse", err)
+		f.lapsed.Add(tag.RowsAffected())
+	}
+}
+
+// check expects that there was a fight, and no deadlock. Sessions report them to
+// the server's statistics when they are idle.
+func (f *fight) check(ctx context.Context) error {
+	if err := sleep(ctx, 1500*time.Millisecond); err != nil {
+		return err
+	}
+	found, err := f.Number(ctx, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`)
+	if err != nil {
+		return err
+	}
+	f.Expect("deadlocks that the server found", float64(found), "=", 0)
+	f.None("errors that operators and producers saw", f.failed)
+	bad, err := f.refusals()
+	if err != nil {
+		return err
+	}
+	f.None("40P01 and 40001 in the logs of workers", bad)
+	enough := float64(f.Size(100, 2000))
+	for name, sql := range map[string]string{
+		"settlements":        `SELECT count(*) FROM verify.moves WHERE was = 'running' AND became IN ('retrying', 'dead', 'failed', 'succeeded')`,
+		"closed and trimmed": `SELECT (SELECT count(*) FROM verify.moves WHERE became IN ('succeeded', 'dismissed')) - (SELECT count(*) FROM outbox.history)`,
+	} {
+		n, err := f.Number(ctx, sql)
+		if err != nil {
+			return err
+		}
+		f.Expect(name, float64(n), ">=", enough)
+	}
+	f.Expect("leases that a reaper took", float64(f.record.Counts["leases lapsed"]), ">=", enough)
+	for name, n := range map[string]*atomic.Int64{"retries by operators": &f.retried, "dismissals by operators": &f.dismissed, "leases that lapsed early": &f.lapsed} {
+		f.Expect(name, float64(n.Load()), ">=", enough)
+	}
+	f.Expect("reapers that ran", float64(f.reapers.Load()), ">=", float64(f.Size(20, 500)))
+	return nil
+}
+
+// refusals is what the workers' logs have of transactions that the server chose as
+// victims.
+func (f *fight) refusals() (bad []string, err error) {
+	for _, p := range f.all() {
+		lines, err := logged(p, func(l logLine) bool { return deadlocked(l.Err) || deadlocked(l.Error) })
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range lines {
+			bad = append(bad, fmt.Sprintf("%s: %s: %s%s", p.Name, l.Msg, l.Err, l.Error))
+		}
+	}
+	return bad, nil
+}
+
+func deadlocked(text string) bool {
+	return strings.Contains(text, "SQLSTATE 40P01") || strings.Contains(text, "SQLSTATE 40001")
+}

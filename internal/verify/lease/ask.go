@@ -1,0 +1,195 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ttl is so long that no lease lapses but by elapse.
+const ttl = time.Hour
+
+func (c *client) claim(ctx context.Context, h *history, a *ask) error {
+	for _, id := range h.jobs {
+		a.about[id] = operation{in: input{verb: claim}}
+	}
+	room := 1 + c.rand.IntN(3)
+	rows, err := c.db.ClaimJobs(ctx, sqlgen.ClaimJobsParams{
+		Worker: "worker", LeaseTtl: interval(ttl), Queue: outbox.DefaultQueue, Kinds: []string{task{}.Kind()}, MaxJobs: int32(room),
+		Priorities: []int16{0},
+		FromRunAt:  []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}},
+		FromID:     []pgtype.UUID{{Valid: true}},
+	})
+	if err != nil {
+		return err
+	}
+	a.spare = room - len(rows)
+	a.passedBy(a.spare > 0, false)
+	for _, row := range rows {
+		a.about[row.ID.Bytes] = operation{input{verb: claim}, output{
+			done: true, status: outbox.Running, epoch: row.Epoch, attempt: int(row.Attempt),
+		}}
+		h.give(held{row.ID.Bytes, row.Epoch, int(row.Attempt)})
+	}
+	return nil
+}
+
+// passedBy is what a claim or a reaper's pass says of the jobs that it did not
+// take: something if it had room for more, nothing otherwise.
+func (a *ask) passedBy(room, reaper bool) {
+	for id := range a.about {
+		if room {
+			a.about[id] = operation{in: input{verb: passBy, reaper: reaper}}
+		} else {
+			delete(a.about, id)
+		}
+	}
+}
+
+func (c *client) succeed(ctx context.Context, h *history, a *ask) error {
+	var p sqlgen.SettleSucceededParams
+	for _, l := range c.someLeases(h) {
+		a.about[l.id] = operation{in: input{verb: settle, epoch: l.epoch, to: outbox.Succeeded}}
+		p.Ids, p.Epochs, p.Results = append(p.Ids, pgID(l.id)), append(p.Epochs, l.epoch), append(p.Results, nil)
+	}
+	settled, err := c.db.SettleSucceeded(ctx, p)
+	if err == nil {
+		h.settled(a, settled)
+	}
+	return err
+}
+
+func (c *client) unfinished(ctx context.Context, h *history, a *ask) error {
+	var p sqlgen.SettleUnfinishedParams
+	for _, l := range c.someLeases(h) {
+		next := []outbox.Status{outbox.Retrying, outbox.Retrying, outbox.Pending, outbox.Failed}[c.rand.IntN(4)]
+		if next == outbox.Retrying && l.attempt >= maxAttempts {
+			next = outbox.Dead
+		}
+		code := "boom"
+		if next == outbox.Pending {
+			code = ""
+		}
+		a.about[l.id] = operation{in: input{verb: settle, epoch: l.epoch, to: next}}
+		p.Ids, p.Epochs, p.Statuses = append(p.Ids, pgID(l.id)), append(p.Epochs, l.epoch), append(p.Statuses, next.String())
+		p.Delays = append(p.Delays, interval(0))
+		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code), append(p.Stacks, "")
+	}
+	settled, err := c.db.SettleUnfinished(ctx, p)
+	if err == nil {
+		h.settled(a, settled)
+	}
+	return err
+}
+
+// settled notes which of the settlements took effect.
+func (h *history) settled(a *ask, ids []pgtype.UUID) {
+	for _, id := range ids {
+		op := a.about[id.Bytes]
+		op.out.done = true
+		a.about[id.Bytes] = op
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.refused += len(a.about) - len(ids)
+}
+
+func (c *client) extend(ctx context.Context, h *history, a *ask) error {
+	p := sqlgen.ExtendLeasesParams{LeaseTtl: interval(ttl)}
+	for _, l := range c.someLeases(h) {
+		a.about[l.id] = operation{in: input{verb: extend, epoch: l.epoch}, out: output{done: true}}
+		p.Ids, p.Epochs = append(p.Ids, pgID(l.id)), append(p.Epochs, l.epoch)
+	}
+	rows, err := c.db.ExtendLeases(ctx, p)
+	for _, row := range rows {
+		op := a.about[row.ID.Bytes]
+		op.out = output{lost: row.Lost}
+		a.about[row.ID.Bytes] = op
+	}
+	return err
+}
+
+func (c *client) expire(ctx context.Context, h *history, a *ask) error {
+	for _, id := range h.jobs {
+		a.about[id] = operation{in: input{verb: expire}}
+	}
+	rows, err := c.db.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
+		FromLease:   pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
+		BeforeLease: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
+		Overlap:     interval(0),
+		MaxJobs:     10 * jobs,
+	})
+	if err != nil {
+		return err
+	}
+	a.passedBy(true, true)
+	for _, row := range rows {
+		if row.ID.Valid {
+			a.about[row.ID.Bytes] = operation{input{verb: expire}, output{done: true, status: outbox.Status(row.Status), attempt: int(row.Attempt)}}
+		}
+	}
+	return nil
+}
+
+// elapse moves a row instead of the clock: a running job's lease has lapsed, a
+// waiting one has become due.
+func (c *client) elapse(ctx context.Context, a *ask, id pgtype.UUID) error {
+	op := operation{in: input{verb: elapse}}
+	a.about[id.Bytes] = op
+	err := c.conn.QueryRow(ctx, `
+		UPDATE outbox.jobs
+		SET run_at           = least(run_at, now()),
+		    lease_expires_at = CASE WHEN status = 'running' THEN now() - interval '1 second' END
+		WHERE id = $1
+		RETURNING status::text, epoch`, id).Scan((*string)(&op.out.status), &op.out.epoch)
+	op.out.done = err == nil
+	a.about[id.Bytes] = op
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	return err
+}
+
+func (c *client) retry(ctx context.Context, a *ask, id pgtype.UUID) error {
+	op := operation{in: input{verb: retry}}
+	a.about[id.Bytes] = op
+	rows, err := c.db.RetryJob(ctx, id)
+	if len(rows) == 1 {
+		op.out.status, op.out.done = outbox.Status(rows[0].Status), rows[0].Moved
+	}
+	a.about[id.Bytes] = op
+	return err
+}
+
+func (c *client) dismiss(ctx context.Context, a *ask, id pgtype.UUID) error {
+	a.about[id.Bytes] = operation{in: input{verb: dismiss}}
+	rows, err := c.db.DismissJob(ctx, id)
+	a.about[id.Bytes] = operation{input{verb: dismiss}, output{done: len(rows) == 1}}
+	return err
+}
+
+func (c *client) read(ctx context.Context, a *ask, id pgtype.UUID) error {
+	op := operation{in: input{verb: read}}
+	a.about[id.Bytes] = op
+	rows, err := c.db.FindJob(ctx, id)
+	if len(rows) == 1 { // none leaves a status that no job has
+		row := rows[0]
+		op.out = output{status: outbox.Status(row.Status), epoch: row.Epoch, attempt: int(row.Attempt)}
+		// By the database's clocks alone: a lease that has not lapsed has most of ttl left.
+		op.out.lapsed = row.LeaseExpiresAt.Valid && row.LeaseExpiresAt.Time.Before(row.CreatedAt.Time.Add(ttl/2))
+	}
+	a.about[id.Bytes] = op
+	return err
+}
+
+func interval(d time.Duration) pgtype.Interval {
+	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
+}
+
+func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

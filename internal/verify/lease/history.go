@@ -1,0 +1,141 @@
+package lease
+
+import (
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// history is what clients asked and heard. Its clock counts calls and returns:
+// what returned before another was called has a lower number, and more is not
+// needed.
+type history struct {
+	jobs []outbox.ID
+
+	mu      sync.Mutex
+	clock   int64
+	asked   int
+	killed  int
+	refused int
+	asks    []*ask
+	leases  []held
+}
+
+// ask is one statement, about one job or several.
+type ask struct {
+	client       int
+	call, answer int64
+	// quiet is when the statement had certainly ended: for one whose client was
+	// killed, when its backend was gone.
+	quiet int64
+	// about is what became of each job, by job.
+	about map[outbox.ID]operation
+	spare int // of a claim: the room that was left
+}
+
+type operation struct {
+	in  input
+	out output
+}
+
+// held is a lease that some client was given. All clients use them all, for ever:
+// they are the zombies.
+type held struct {
+	id      outbox.ID
+	epoch   int64
+	attempt int
+}
+
+// begin counts an operation and returns it, nil when there were enough.
+func (h *history) begin(client, most int) *ask {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.asked == most {
+		return nil
+	}
+	h.asked++
+	h.clock++
+	a := &ask{client: client, call: h.clock, answer: math.MaxInt64, quiet: math.MaxInt64, about: map[outbox.ID]operation{}}
+	h.asks = append(h.asks, a)
+	return a
+}
+
+// end notes the time of the answer.
+func (h *history) end(a *ask) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.clock++
+	a.answer, a.quiet = h.clock, h.clock
+}
+
+// endUnheard notes that nobody heard the answer, and that the statement is over.
+func (h *history) endUnheard(a *ask) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.killed++
+	h.clock++
+	a.quiet = h.clock
+	for id, op := range a.about {
+		a.about[id] = operation{op.in, output{unknown: true}}
+	}
+}
+
+func (h *history) give(l held) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.leases = append(h.leases, l)
+}
+
+// byJob returns the operations on each job, with what the checker has to know of
+// the other statements that touched it at the same time.
+func (h *history) byJob() [][]porcupine.Operation {
+	taken := map[*ask]int{} // jobs that others may have changed under a claim
+	for _, id := range h.jobs {
+		asks, locking := h.about(id)
+		for _, a := range asks {
+			op := a.about[id]
+			op.in.contended = slices.ContainsFunc(locking, a.overlaps)
+			a.about[id] = op
+			if op.in.contended {
+				taken[a]++
+			}
+		}
+	}
+	var all [][]porcupine.Operation
+	for _, id := range h.jobs {
+		var events []porcupine.Operation
+		asks, _ := h.about(id)
+		for _, a := range asks {
+			op := a.about[id]
+			if op.in.verb == passBy && !op.in.reaper {
+				// A job that was changed between a claim's snapshot and its lock is left
+				// alone and still takes room: perhaps all that there was.
+				op.in.contended = op.in.contended || taken[a] >= a.spare
+			}
+			events = append(events, porcupine.Operation{ClientId: a.client, Call: a.call, Return: a.answer, Input: op.in, Output: op.out})
+		}
+		all = append(all, events)
+	}
+	return all
+}
+
+// about returns the statements that concern a job, and those that lock its row.
+func (h *history) about(id outbox.ID) (asks, locking []*ask) {
+	for _, a := range h.asks {
+		if op, concerned := a.about[id]; concerned {
+			asks = append(asks, a)
+			if op.in.verb != read {
+				locking = append(locking, a)
+			}
+		}
+	}
+	return asks, locking
+}
+
+// overlaps reports whether another statement ran while this one did: it may have
+// had a row locked.
+func (a *ask) overlaps(b *ask) bool { return a != b && b.call < a.quiet && a.call < b.quiet }

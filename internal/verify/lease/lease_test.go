@@ -1,0 +1,95 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/internal/verify/lease"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func check(t *testing.T, config lease.Config) lease.Report {
+	t.Helper()
+	url := pgtest.URL(t)
+	connect := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
+	started := time.Now()
+	report, err := lease.Check(t.Context(), connect, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d of %d histories linearizable, %d undecided; %d operations in %s, %d clients killed, %d writes with lost leases",
+		report.Linearizable, report.Histories, report.Undecided, report.Operations, time.Since(started).Round(time.Millisecond), report.Killed, report.Refused)
+	return report
+}
+
+// Whatever workers, zombies, reapers and operators do to a job at the same time,
+// killed or not, its lease goes through one order of all that was done.
+func TestTheLeaseIsLinearizable(t *testing.T) {
+	t.Parallel()
+	report := check(t, lease.Config{})
+	if report.Linearizable != 200 || report.Operations != 200*400 {
+		t.Errorf("linearizable histories = %d of %d operations, want 200 of %d", report.Linearizable, report.Operations, 200*400)
+	}
+	for _, illegal := range report.Illegal[:min(1, len(report.Illegal))] {
+		t.Error(illegal)
+	}
+	if report.Killed < 100 || report.Refused < 1000 {
+		t.Errorf("clients killed = %d, writes refused = %d: too few for the check to mean anything", report.Killed, report.Refused)
+	}
+}
+
+// Errors that somebody might make in a statement are found.
+func TestPlantedErrorsAreFound(t *testing.T) {
+	t.Parallel()
+	const (
+		fence = "jobs.epoch = input.epoch"
+		none  = "(jobs.epoch = input.epoch OR jobs.status = 'running')"
+	)
+	for name, planted := range map[string]plant{
+		"a success without the epoch":     {"SettleSucceeded", fence, none},
+		"a failure without the epoch":     {"SettleUnfinished", fence, none},
+		"an extension without the epoch":  {"ExtendLeases", fence, none},
+		"a snooze that keeps the attempt": {"SettleUnfinished", "jobs.attempt - 1", "jobs.attempt"},
+		"a retry that keeps the epoch":    {"RetryJob", "jobs.epoch + 1", "jobs.epoch"},
+		"a reaper that counts no deaths":  {"ExpireLeases", "'dead'", "'retrying'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(20) { // found in a race, so not in every history
+				report := check(t, lease.Config{Histories: 5, Seed: seed, Statements: planted.statements})
+				if len(report.Illegal) > 0 {
+					return
+				}
+			}
+			t.Error("100 histories are all linearizable: the error was not found")
+		})
+	}
+}
+
+// plant is an error in one statement.
+type plant struct{ statement, from, to string }
+
+func (p plant) statements(conn *pgx.Conn) lease.Statements { return sqlgen.New(planted{conn, p}) }
+
+type planted struct {
+	*pgx.Conn
+	plant
+}
+
+func (p planted) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if strings.HasPrefix(sql, "-- name: "+p.statement+" ") {
+		if !strings.Contains(sql, p.from) {
+			return nil, fmt.Errorf("%s does not say %q: there is nothing to plant the error into", p.statement, p.from)
+		}
+		sql = strings.ReplaceAll(sql, p.from, p.to)
+	}
+	return p.Conn.Query(ctx, sql, args...)
+}

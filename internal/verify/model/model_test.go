@@ -1,0 +1,92 @@
+package model_test
+
+import (
+	"flag"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"pgregory.net/rapid"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/verify/model"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// wantOps is how many operations are done and compared: POSTHASTE_MODEL_OPS says
+// how many, CONTRIBUTING.md when to say so.
+func wantOps(t *testing.T) int {
+	n, err := strconv.Atoi(os.Getenv("POSTHASTE_MODEL_OPS"))
+	if err != nil {
+		if os.Getenv("POSTHASTE_MODEL_OPS") != "" {
+			t.Fatal(err)
+		}
+		n = 100_000
+	}
+	return n
+}
+
+// onlyOurs keeps others from writing between an operation and its comparison, and
+// the server from adding noise.
+func onlyOurs(t *testing.T) *pgxpool.Pool {
+	db := pgtest.New(t)
+	if _, err := db.Exec(t.Context(), `ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// drawn lets rapid choose, and find the smallest choices that fail.
+type drawn struct{ *rapid.T }
+
+func (d drawn) Below(n int, label string) int { return rapid.IntRange(0, n-1).Draw(d.T, label) }
+
+// The database and an in-memory model agree after every one of 100 000 operations:
+// producers, workers (also those that lost their lease and do not know it), the
+// reaper, operators, and time that goes by.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	if err := flag.Set("rapid.steps", "300"); err != nil { // a reset costs as much as some ten operations
+		t.Fatal(err)
+	}
+	want := wantOps(t)
+	for half := range 2 { // each on a database of its own
+		t.Run(strconv.Itoa(half+1), func(t *testing.T) {
+			t.Parallel()
+			m := model.New(onlyOurs(t))
+			for m.Ops() < (want+1)/2 {
+				rapid.Check(t, func(t *rapid.T) { play(t, m) })
+			}
+			t.Logf("%d operations, each compared with the whole database", m.Ops())
+		})
+	}
+}
+
+func play(t *rapid.T, m *model.Machine) {
+	if err := m.Reset(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	actions := map[string]func(*rapid.T){}
+	for name, do := range m.Operations() {
+		actions[name] = func(t *rapid.T) {
+			done, err := do(t.Context(), drawn{t})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !done {
+				t.SkipNow()
+			}
+		}
+	}
+	t.Repeat(actions)
+}
+
+// The same, as a command runs it.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	if n, err := model.Run(t.Context(), onlyOurs(t), 1, 2_000); err != nil || n != 2_000 {
+		t.Errorf("operations done = %d, %v; want 2000", n, err)
+	}
+}

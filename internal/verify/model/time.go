@@ -1,0 +1,131 @@
+package model
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Time goes by when rows are moved: no clock is faked.
+
+// lapse has some leases run out, one after the other. Nobody has noticed yet.
+func (m *Machine) lapse(ctx context.Context, d Draws) (bool, error) {
+	any := false
+	for _, l := range m.drawLeases(d, 3) {
+		j := m.live(l)
+		if j == nil {
+			continue
+		}
+		any = true
+		m.lapses++
+		j.Lease, j.lapsedAt = "lapsed", m.lapses
+		if _, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 day' + $2 * interval '1 millisecond' WHERE id = $1`,
+			l.id, m.lapses); err != nil {
+			return false, err
+		}
+	}
+	return any, nil
+}
+
+// restart makes the server look as if it had started after some claims: nobody
+// could have extended those leases meanwhile. Some jobs have lost many before.
+func (m *Machine) restart(ctx context.Context, d Draws) (bool, error) {
+	leases := m.drawLeases(d, 1)
+	if len(leases) == 0 || m.live(leases[0]) == nil {
+		return false, nil
+	}
+	j := m.live(leases[0])
+	j.outage = true
+	if d.Below(2, "lost many leases before") == 1 {
+		j.LostLeases = 2*j.MaxAttempts + 10 - 2
+	}
+	_, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET started_at = pg_postmaster_start_time() - interval '1 second', lost_leases = $2 WHERE id = $1`,
+		leases[0].id, j.LostLeases)
+	return true, err
+}
+
+// reap expires lapsed leases, the oldest first.
+func (m *Machine) reap(ctx context.Context, d Draws) (bool, error) {
+	room := 1 + d.Below(4, "room")
+	lapsed := m.where(func(j *job) bool { return j.Lease == "lapsed" })
+	sortBy(lapsed, func(id outbox.ID) int { return m.jobs[id].lapsedAt })
+	lapsed = lapsed[:min(room, len(lapsed))]
+	rows, err := m.q.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
+		FromLease:   pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
+		BeforeLease: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
+		Overlap:     interval(0),
+		MaxJobs:     int32(room),
+	})
+	if err != nil {
+		return false, err
+	}
+	var expired []pgtype.UUID
+	for _, row := range rows {
+		if row.ID.Valid {
+			expired = append(expired, row.ID)
+		}
+	}
+	if err := sameIDs(expired, lapsed); err != nil {
+		return false, err
+	}
+	for _, row := range rows {
+		if !row.ID.Valid {
+			continue
+		}
+		if err := m.expire(ctx, row); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (m *Machine) expire(ctx context.Context, row sqlgen.ExpireLeasesRow) error {
+	id := outbox.ID(row.ID.Bytes)
+	j := m.jobs[id]
+	if row.Worker != j.Worker {
+		return fmt.Errorf("the lease was taken from %s, want %s", row.Worker, j.Worker)
+	}
+	j.recordFailure("lease_lost")
+	next := outbox.Retrying
+	if j.Attempt >= j.MaxAttempts && !j.outage || j.LostLeases+1 >= 2*j.MaxAttempts+10 {
+		next = outbox.Dead
+	}
+	if j.outage {
+		j.Attempt--
+	}
+	before := j.LostLeases
+	j.leave(next)
+	j.Epoch++
+	j.LostLeases++
+	if row.Status != j.Status.String() || int(row.Attempt) != j.Attempt {
+		return fmt.Errorf("the job came back as %s with attempt %d, want %+v", row.Status, row.Attempt, j.row)
+	}
+	if before == 0 {
+		return nil // it keeps its place in the queue
+	}
+	// It waits for some seconds: long enough for the check, and then for the
+	// model's idea of the future.
+	want := min(1<<min(before, 6)-1, 60)
+	var wait float64
+	err := m.db.QueryRow(ctx, `
+		UPDATE outbox.jobs SET run_at = run_at + $3::interval
+		WHERE id = $1
+		RETURNING extract(epoch FROM run_at - $3::interval - $2::timestamptz)::float8`, id, row.Now, interval(far)).Scan(&wait)
+	if err == nil && wait != float64(want) {
+		err = fmt.Errorf("after %d lost leases the job waits for %g s, want %d", before+1, wait, want)
+	}
+	j.due(false)
+	return err
+}
+
+func (m *Machine) becomeDue(ctx context.Context, _ Draws) (bool, error) {
+	_, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET run_at = now() WHERE run_at > now()`)
+	for _, id := range m.where(func(j *job) bool { return !j.Status.Closed() && !j.Due }) {
+		m.jobs[id].due(true)
+	}
+	return true, err
+}

@@ -1,0 +1,83 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// fakeTime has the server ask libfaketime for the time, which adds what a file
+// says. Timeouts are not touched: they are of the monotonic clock.
+func fakeTime(r *Run) ([]string, error) {
+	found, err := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
+	if err != nil || len(found) == 0 {
+		return nil, notPossible("libfaketime is not installed (apt-get install faketime)")
+	}
+	file, err := filepath.Abs(filepath.Join(r.Dir, "clock"))
+	if err != nil {
+		return nil, err
+	}
+	return []string{"LD_PRELOAD=" + found[0], "FAKETIME_TIMESTAMP_FILE=" + file, "FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"}, stepTo(file, 0)
+}
+
+// stepTo sets the server's clock off, in one step of the file system.
+func stepTo(file string, off time.Duration) error {
+	if err := os.WriteFile(file+".new", fmt.Appendf(nil, "%+d\n", int(off.Seconds())), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+const serverStep = 10 * time.Minute
+
+// serverClock is row B4b.
+func serverClock(ctx context.Context, r *Run) error {
+	if r.Tier == TierP {
+		r.Lease = 3 * time.Second
+	}
+	f := flow{jobs: r.Size(4_000, 20_000), producers: 2, workers: 3, concurrency: 128, producerEnv: append(insisting("10ms"), "VERIFY_MS=1000")}
+	steps := 0
+	// A step stays until the next; nobody can be told of it.
+	f.faults = func(ctx context.Context, c *crew) error {
+		for ; sleep(ctx, time.Second) == nil; steps++ {
+			if err := r.stepServer(context.WithoutCancel(ctx), time.Duration((steps+1)%2)*serverStep); err != nil {
+				return err
+			}
+			if steps == 1 {
+				if err := c.replace(0); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	// What was stored while the clock was ahead is due then.
+	f.healed = func(ctx context.Context) error { return r.stepServer(ctx, serverStep) }
+	if _, err := f.run(ctx, r); err != nil {
+		return err
+	}
+	r.atLeast(3, "server's clock steps")
+	r.Expect("leases lapsed by a step", float64(r.record.Counts["leases lapsed"]), ">=", 20)
+	r.allAcked(f.jobs)
+	return nil
+}
+
+// stepServer steps the clock and waits until new sessions see it.
+func (r *Run) stepServer(ctx context.Context, off time.Duration) error {
+	healed := r.Faults.Begin("server's clock steps", "")
+	if err := stepTo(filepath.Join(r.Dir, "clock"), off); err != nil {
+		return err
+	}
+	err := r.Await(ctx, 10*time.Second, "the server to see the step", func(ctx context.Context) (bool, error) {
+		var now time.Time
+		err := r.DB.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now)
+		return (time.Until(now) - off).Abs() < time.Second, err
+	})
+	if err == nil {
+		err = sleep(ctx, r.Lease) // until every lease that a step ended was lost or extended
+	}
+	healed()
+	return err
+}

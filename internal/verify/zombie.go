@@ -1,0 +1,399 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/internal/verify/probe"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// zombieVerbs is what a zombie tries, by the names of package probe, and how a
+// record calls it.
+var zombieVerbs = []struct{ verb, name string }{
+	{"succeed", "succeed"},
+	{"result", "result write"},
+	{"fail", "fail"},
+	{"snooze", "snooze"},
+	{"extend", "extend"},
+	{"fail-late", "give back"},
+	{"guard", "guarded write"},
+	{"complete", "Complete in a transaction"},
+}
+
+// zombieRounds is how many jobs of each verb one stopped worker holds.
+const zombieRounds = 150
+
+// zombies is row B1.
+func zombies(ctx context.Context, r *Run) error { return runZombies(ctx, r, "", false) }
+
+// namesakes is row B2.
+func namesakes(ctx context.Context, r *Run) error { return runZombies(ctx, r, "twin", true) }
+
+func runZombies(ctx context.Context, r *Run, worker string, retried bool) error {
+	z := &zombie{Run: r, worker: worker, refused: map[string]int{}}
+	stops := r.Size(1, 7)
+	var err error
+	for n := 0; n < stops && err == nil; n++ {
+		err = z.round(ctx, n, retried)
+	}
+	z.expect(stops) // also if what a zombie did keeps the jobs from being done
+	if err != nil {
+		return err
+	}
+	if _, err := r.Check(ctx); err != nil {
+		return err
+	}
+	if retried {
+		return z.checkNamesakes(ctx, stops)
+	}
+	return nil
+}
+
+func (z *zombie) expect(stops int) {
+	for _, v := range zombieVerbs {
+		z.Expect("late "+v.name+": refused with the lease lost", float64(z.refused[v.verb]), "=", float64(stops*zombieRounds))
+	}
+	z.None("rows that a zombie changed", z.changed)
+	z.None("handlers of a zombie that were not told of the lost lease", z.untold)
+	z.Figure("context_ended_max_s", z.slowest.Seconds())
+	z.Expect("seconds until a resumed handler's context ended, worst", z.slowest.Seconds(), "<=", (z.Lease / 3).Seconds())
+	z.atLeast(stops, "pause")
+}
+
+// zombie is a worker that is stopped while it holds jobs, continued while its
+// replacement runs them, and refused.
+type zombie struct {
+	*Run
+	worker string // the id of both; "" gives each its own
+	a, b   *child.Process
+	told   *ledger.Tail // the zombie's ledger
+
+	refused map[string]int // by verb
+	changed []string
+	untold  []string
+	slowest time.Duration // from SIGCONT to the end of a handler that waits for its context
+}
+
+func (z *zombie) round(ctx context.Context, n int, retried bool) error {
+	jobs := zombieRounds * len(zombieVerbs)
+	list := tasks(jobs, func(i int) probe.Task { return probe.Task{Do: "stall", Verb: zombieVerbs[i%len(zombieVerbs)].verb} })
+	healed, err := z.stopA(ctx, n, list, retried)
+	if err != nil {
+		return err
+	}
+	if err := z.replace(ctx, n, jobs, retried); err != nil {
+		return err
+	}
+	if err := z.wake(ctx, jobs, healed); err != nil {
+		return err
+	}
+	if _, err := z.DB.Exec(ctx, `INSERT INTO gates DEFAULT VALUES`); err != nil {
+		return err
+	}
+	if err := z.Drain(ctx, jobs*(n+1), time.Minute); err != nil {
+		return err
+	}
+	if err := z.stop(ctx, z.b); err != nil {
+		return err
+	}
+	_, err = z.DB.Exec(ctx, `DELETE FROM gates`)
+	return err
+}
+
+func (z *zombie) env(more ...string) []string {
+	env := []string{fmt.Sprint("VERIFY_CONCURRENCY=", zombieRounds*len(zombieVerbs)), "VERIFY_POOL=16"}
+	if z.worker != "" {
+		env = append(env, "OUTBOX_WORKER="+z.worker)
+	}
+	return append(env, more...)
+}
+
+// stopA has a worker hold all jobs, and stops it. It reaps nothing, so that nobody
+// touches the jobs while both are there.
+func (z *zombie) stopA(ctx context.Context, n int, list []probe.Task, retried bool) (healed func(), err error) {
+	if z.a, err = z.Worker(fmt.Sprintf("a%d", n), z.env("VERIFY_STALL=on", "OUTBOX_REAP=off")...); err != nil {
+		return nil, err
+	}
+	z.told = ledger.NewTail(z.ledgerOf(z.a.Name))
+	half := 0
+	if retried {
+		half = len(list) / 2
+	}
+	if _, err := z.Enqueue(ctx, list[:half], outbox.Options{MaxAttempts: 1}); err != nil {
+		return nil, err
+	}
+	if _, err := z.Enqueue(ctx, list[half:], outbox.Options{}); err != nil {
+		return nil, err
+	}
+	z.Progress("hold", 0, len(list))
+	if err := z.awaitEntries(ctx, z.told, ledger.Stalled, len(list)); err != nil {
+		return nil, err
+	}
+	healed = z.Faults.Begin("pause", z.a.Name)
+	return healed, z.a.Signal(syscall.SIGSTOP)
+}
+
+// replace starts another worker and waits until it runs all jobs. Those that are
+// dead by then need an operator.
+func (z *zombie) replace(ctx context.Context, n, jobs int, retried bool) (err error) {
+	if z.b, err = z.Worker(fmt.Sprintf("b%d", n), z.env()...); err != nil {
+		return err
+	}
+	z.Progress("take over", 0, jobs)
+	if retried {
+		if err := z.retryDead(ctx, jobs/2); err != nil {
+			return err
+		}
+	}
+	return z.awaitEntries(ctx, ledger.NewTail(z.ledgerOf(z.b.Name)), ledger.Start, jobs)
+}
+
+func (z *zombie) retryDead(ctx context.Context, n int) error {
+	var dead []string
+	err := z.Await(ctx, 30*time.Second, "the jobs with one attempt to be dead", func(ctx context.Context) (_ bool, err error) {
+		dead, err = z.Texts(ctx, `SELECT id::text FROM outbox.jobs WHERE status = 'dead'`)
+		return len(dead) == n, err
+	})
+	for _, text := range dead {
+		if err != nil {
+			return err
+		}
+		var id outbox.ID
+		if id, err = outbox.ParseID(text); err == nil {
+			err = operator.New(z.DB).Retry(ctx, id)
+		}
+	}
+	return err
+}
+
+// wake continues the zombie while its replacement stands still, waits until it has
+// tried everything, and compares what is stored before and after. Then the zombie
+// is killed: what the replacement gives back it might claim rightly.
+func (z *zombie) wake(ctx context.Context, jobs int, healed func()) error {
+	goOn := z.Faults.Begin("pause", z.b.Name)
+	if err := z.b.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	err := z.Await(ctx, 10*time.Second, "the statements that were under way", func(ctx context.Context) (bool, error) {
+		var active int
+		err := z.DB.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()`).Scan(&active)
+		return active == 0, err
+	})
+	if err != nil {
+		return err
+	}
+	if err := z.rename(ctx, z.b, z.a); err != nil {
+		return err
+	}
+	before, err := z.stored(ctx)
+	if err != nil {
+		return err
+	}
+	z.Progress("wake", 0, jobs)
+	resumed := time.Now()
+	if err := z.a.Signal(syscall.SIGCONT); err != nil {
+		return err
+	}
+	healed()
+	if err := z.awaitRefusals(ctx, jobs, resumed); err != nil {
+		return err
+	}
+	after, err := z.stored(ctx)
+	if err != nil {
+		return err
+	}
+	for row := range after {
+		if !before[row] {
+			z.changed = append(z.changed, "new: "+row)
+		}
+	}
+	for row := range before {
+		if !after[row] {
+			z.changed = append(z.changed, "gone: "+row)
+		}
+	}
+	if err := errors.Join(z.a.Kill9(), z.rename(ctx, z.a, z.b)); err != nil {
+		return err
+	}
+	goOn()
+	return z.b.Signal(syscall.SIGCONT)
+}
+
+// rename gives the leases that are held under one worker's name to another's, if
+// the row is about namesakes. A dispatcher adds digits to the name that it is
+// given, so that no two have the same: the fence must not depend on that.
+func (z *zombie) rename(ctx context.Context, from, to *child.Process) error {
+	if z.worker == "" {
+		return nil
+	}
+	var names [2]string
+	for i, p := range []*child.Process{from, to} {
+		lines, err := logged(p, saying("dispatcher started"))
+		if err != nil || len(lines) == 0 {
+			return fmt.Errorf("the log of %s does not tell the worker's name: %w", p.Name, err)
+		}
+		names[i] = lines[0].Worker
+	}
+	return pgx.BeginFunc(ctx, z.DB, func(tx pgx.Tx) error { // unrecorded: nobody moved the job
+		if _, err := tx.Exec(ctx, `ALTER TABLE outbox.jobs DISABLE TRIGGER verify_changed`); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, `UPDATE outbox.jobs SET lease_owner = $2 WHERE lease_owner = $1`, names[0], names[1])
+		if err != nil {
+			return err
+		}
+		z.Count("leases given the other's name", int(tag.RowsAffected()))
+		_, err = tx.Exec(ctx, `ALTER TABLE outbox.jobs ENABLE TRIGGER verify_changed`)
+		return err
+	})
+}
+
+// awaitRefusals waits until every handler of the zombie has ended and every
+// settlement was refused, and counts. One that was not refused is missing from
+// the count: that is no reason to go no further.
+func (z *zombie) awaitRefusals(ctx context.Context, jobs int, resumed time.Time) error {
+	if err := z.awaitEntries(ctx, z.told, ledger.End, jobs); err != nil {
+		return err
+	}
+	refused := map[string]bool{} // settlements, by the zombie's log
+	for deadline := time.Now().Add(10 * time.Second); len(refused) < jobs && time.Now().Before(deadline); {
+		lines, err := logged(z.a, saying("lease_lost"))
+		if err != nil {
+			return err
+		}
+		for _, l := range lines {
+			refused[l.Job] = true
+		}
+		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	entries, err := z.told.Entries()
+	if err != nil {
+		return err
+	}
+	inTx := z.readEnds(entries, resumed)
+	notExtended, err := z.extendLate(ctx, entries)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Event != ledger.Stalled {
+			continue
+		}
+		verb := zombieVerbs[e.N%len(zombieVerbs)].verb
+		all := refused[e.Job.String()]
+		switch verb {
+		case "guard", "complete":
+			all = all && inTx[e.Job]
+		case "extend":
+			all = all && notExtended[e.Job]
+		}
+		if all {
+			z.refused[verb]++
+		}
+	}
+	return nil
+}
+
+// readEnds returns the jobs whose transaction was refused, and notes how the
+// handlers' contexts ended. The verbs that return at once are not told.
+func (z *zombie) readEnds(entries []ledger.Entry, resumed time.Time) map[outbox.ID]bool {
+	inTx := map[outbox.ID]bool{}
+	for _, e := range entries {
+		verb := zombieVerbs[e.N%len(zombieVerbs)].verb
+		switch {
+		case e.Event == ledger.Refused && e.Error == "lease_lost":
+			inTx[e.Job] = true
+		case e.Event != ledger.End:
+		case slices.Contains([]string{"extend", "fail-late"}, verb):
+			z.slowest = max(z.slowest, e.At.Sub(resumed))
+			fallthrough
+		case slices.Contains([]string{"guard", "complete"}, verb):
+			if e.Cause != outbox.ErrLeaseLost.Error() {
+				z.untold = append(z.untold, fmt.Sprintf("%s at epoch %d: its context ended with %q", e.Job, e.Epoch, e.Cause))
+			}
+		}
+	}
+	return inTx
+}
+
+// extendLate sends the worker's own statement with the leases that the zombie had,
+// as a network does that held it back: the zombie itself may have learned first
+// that its leases are over, and not have sent it. It returns the leases that were
+// called lost.
+func (z *zombie) extendLate(ctx context.Context, entries []ledger.Entry) (map[outbox.ID]bool, error) {
+	params := sqlgen.ExtendLeasesParams{LeaseTtl: pgtype.Interval{Microseconds: time.Hour.Microseconds(), Valid: true}}
+	for _, e := range entries {
+		if e.Event == ledger.Stalled {
+			params.Ids = append(params.Ids, pgtype.UUID{Bytes: e.Job, Valid: true})
+			params.Epochs = append(params.Epochs, e.Epoch)
+		}
+	}
+	rows, err := sqlgen.New(z.DB).ExtendLeases(ctx, params)
+	lost := map[outbox.ID]bool{}
+	for _, row := range rows {
+		lost[row.ID.Bytes] = row.Lost
+	}
+	return lost, err
+}
+
+// stored is all that the database knows of jobs, leases included.
+func (z *zombie) stored(ctx context.Context) (map[string]bool, error) {
+	rows, err := z.Texts(ctx, `
+		SELECT to_jsonb(jobs)::text FROM outbox.jobs
+		UNION ALL SELECT to_jsonb(history)::text FROM outbox.history
+		UNION ALL SELECT to_jsonb(attempts)::text FROM outbox.attempts
+		UNION ALL SELECT to_jsonb(effects)::text FROM effects`)
+	set := make(map[string]bool, len(rows))
+	for _, row := range rows {
+		set[row] = true
+	}
+	return set, err
+}
+
+// checkNamesakes expects that the row did what it says: the leases had one name
+// while the zombie was awake, and half of the attempts one number.
+func (z *zombie) checkNamesakes(ctx context.Context, stops int) error {
+	rows, _ := z.DB.Query(ctx, `SELECT regexp_replace(worker, '-[0-9a-f]*$', ' ') || attempt, count(*)::int FROM outbox.history GROUP BY 1`)
+	counts := map[string]int{}
+	var name string
+	var n int
+	if _, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error { counts[name] = n; return nil }); err != nil {
+		return err
+	}
+	all := stops * zombieRounds * len(zombieVerbs)
+	half := all / 2
+	z.Expect("leases given the other's name, and back", float64(z.record.Counts["leases given the other's name"]), "=", float64(2*all))
+	z.Expect("jobs done by the zombie's namesake in an attempt of the same number", float64(counts["twin 1"]), "=", float64(half))
+	z.Expect("jobs done by the zombie's namesake in its second attempt", float64(counts["twin 2"]), "=", float64(half))
+	z.Expect("jobs done otherwise", float64(len(counts)-2), "=", 0)
+	return nil
+}
+
+// awaitEntries waits until a ledger tells of an event for n different jobs.
+func (r *Run) awaitEntries(ctx context.Context, t *ledger.Tail, event string, n int) error {
+	return r.Await(ctx, 30*time.Second, fmt.Sprintf("%d × %q in %s", n, event, t.Path()), func(context.Context) (bool, error) {
+		entries, err := t.Entries()
+		jobs := map[outbox.ID]bool{}
+		for _, e := range entries {
+			if e.Event == event {
+				jobs[e.Job] = true
+			}
+		}
+		return len(jobs) >= n, err
+	})
+}
