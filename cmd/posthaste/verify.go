@@ -83,7 +83,7 @@ func (p *program) verify(ctx context.Context, c *cli.Command) error {
 
 func (p *program) runRows(ctx context.Context, rows []verify.Row, o verify.Options) error {
 	fmt.Fprintf(p.stdout, "tier %s, seed %d, records in %s\n", o.Tier, o.Seed, o.Out)
-	failed := 0
+	passed, failed := 0, 0
 	for _, row := range rows {
 		fmt.Fprintf(p.stdout, "%-4s %s\n", row.Name, row.Fault)
 		bar := newBar(p.stderr, row.Name)
@@ -94,7 +94,10 @@ func (p *program) runRows(ctx context.Context, rows []verify.Row, o verify.Optio
 			return fmt.Errorf("verify %s: %w", row.Name, err)
 		}
 		p.summarize(record)
-		if !record.Passed {
+		switch {
+		case record.Passed:
+			passed++
+		case record.Skipped == "":
 			failed++
 		}
 		if ctx.Err() != nil {
@@ -104,6 +107,10 @@ func (p *program) runRows(ctx context.Context, rows []verify.Row, o verify.Optio
 	if failed > 0 {
 		return fmt.Errorf("%d of %d rows failed", failed, len(rows))
 	}
+	if passed < len(rows) {
+		fmt.Fprintf(p.stdout, "%d rows passed, %d skipped\n", passed, len(rows)-passed)
+		return nil
+	}
 	fmt.Fprintf(p.stdout, "all %d rows passed\n", len(rows))
 	return nil
 }
@@ -111,6 +118,10 @@ func (p *program) runRows(ctx context.Context, rows []verify.Row, o verify.Optio
 // summarize tells what a run came to: in two lines if it passed, otherwise with
 // everything that did not hold.
 func (p *program) summarize(r *verify.Record) {
+	if r.Skipped != "" {
+		fmt.Fprintf(p.stdout, "     skipped: %s\n", r.Skipped)
+		return
+	}
 	verdict := "passed"
 	if !r.Passed {
 		verdict = "FAILED"

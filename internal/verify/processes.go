@@ -18,7 +18,7 @@ const stopPatience = 45 * time.Second
 func (r *Run) Worker(name string, env ...string) (*child.Process, error) {
 	return r.start(name, "verify-worker", append([]string{
 		"OUTBOX_ADMIN_ADDR=127.0.0.1:0", "OUTBOX_POLL_INTERVAL=1s",
-		"OUTBOX_LEASE_TTL=" + r.Lease.String(), "VERIFY_RETRY=200ms",
+		"OUTBOX_LEASE_TTL=" + r.Lease.String(), "OUTBOX_WORKER=" + name, "VERIFY_RETRY=200ms",
 	}, env...))
 }
 
@@ -96,7 +96,6 @@ type crew struct {
 	run     *Run
 	env     []string
 	workers []*child.Process
-	started int
 }
 
 // Crew starts n workers.
@@ -113,8 +112,8 @@ func (r *Run) Crew(n int, env ...string) (*crew, error) {
 }
 
 func (c *crew) hire() (*child.Process, error) {
-	c.started++
-	return c.run.Worker(fmt.Sprintf("w%d", c.started-1), c.env...)
+	c.run.hired++
+	return c.run.Worker(fmt.Sprintf("w%d", c.run.hired-1), c.env...)
 }
 
 // replace kills a worker with -9 and starts another.

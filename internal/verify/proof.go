@@ -54,6 +54,9 @@ func result(r *Record) string {
 	if r.Passed {
 		return "passed"
 	}
+	if r.Skipped != "" {
+		return "skipped, " + r.Skipped
+	}
 	return "**failed**"
 }
 

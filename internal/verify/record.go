@@ -22,7 +22,8 @@ type Record struct {
 	Tier     Tier   `json:"tier"`
 	Seed     uint64 `json:"seed"`
 	Passed   bool   `json:"passed"`
-	Error    string `json:"error,omitempty"` // why the run could not be finished
+	Error    string `json:"error,omitempty"`   // why the run could not be finished
+	Skipped  string `json:"skipped,omitempty"` // why it was not made at all: it is neither passed nor failed
 	Fault    string `json:"fault"`
 	Workload string `json:"workload"`
 	Pass     string `json:"pass"`

@@ -41,6 +41,8 @@ type Run struct {
 	Faults fault.Log
 
 	mu        sync.Mutex
+	placed    int // orders of our own; see place
+	hired     int // workers of all crews
 	record    *Record
 	processes []*child.Process
 }
@@ -57,6 +59,9 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 	}
 	err := r.do(ctx)
 	rec := r.record
+	if reason, skipped := errors.AsType[notPossible](err); skipped {
+		rec.Skipped, err = reason.Error(), nil
+	}
 	if err != nil {
 		rec.Error = err.Error()
 	}
@@ -65,8 +70,8 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 	for _, f := range rec.Faults {
 		rec.FaultCounts[f.Kind]++
 	}
-	rec.Passed = err == nil && len(rec.Expectations) > 0 && len(rec.Violated()) == 0
-	if rec.Passed {
+	rec.Passed = err == nil && rec.Skipped == "" && len(rec.Expectations) > 0 && len(rec.Violated()) == 0
+	if rec.Passed || rec.Skipped != "" {
 		err = os.RemoveAll(r.Dir)
 	} else {
 		fmt.Fprintf(o.Log, "%s: ledgers and logs are kept in %s\n", row.Name, r.Dir)
@@ -75,6 +80,11 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 	_, failed := rec.Write(o.Out)
 	return rec, errors.Join(err, failed)
 }
+
+// notPossible is why a row cannot be run on this machine.
+type notPossible string
+
+func (reason notPossible) Error() string { return "not possible here: " + string(reason) }
 
 // do makes the world of the run, runs the row in it, and ends it.
 func (r *Run) do(ctx context.Context) (err error) {

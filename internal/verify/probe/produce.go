@@ -31,7 +31,7 @@ type plan struct {
 	pace    time.Duration // VERIFY_PACE: wait of each client after a transaction
 	insist  bool          // VERIFY_INSIST=on: idempotency keys, and repeat what was not acknowledged
 	mix     []string      // VERIFY_MIX: what the jobs are to do, in turn; "" is effect
-	ms      int           // VERIFY_MS: how long jobs take: order n takes n modulo this
+	ms      int           // VERIFY_MS: how long jobs take: order n takes 7919 n modulo this, so that long and short ones are mixed
 }
 
 func readPlan() (p plan, err error) {
@@ -134,7 +134,7 @@ func (p *producer) enqueue(ctx context.Context, tx pgx.Tx, first int, orders []s
 		n := first + i
 		task := Task{N: n, Do: p.mix[n%len(p.mix)], Key: key}
 		if p.ms > 0 {
-			task.Ms = n % p.ms
+			task.Ms = n * 7919 % p.ms
 		}
 		requests[i] = outbox.Request{Args: task, Options: outbox.Options{MaxAttempts: maxAttempts}}
 		if p.insist {
