@@ -45,6 +45,7 @@ Exit status 0 means that every row passed.`,
 func probeCommands() []*cli.Command {
 	return []*cli.Command{
 		{Name: "verify-worker", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) }},
+		{Name: "verify-consumer", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Consume(ctx) }},
 		{Name: "verify-producer", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Produce(ctx) }},
 	}
 }

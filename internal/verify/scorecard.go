@@ -6,5 +6,5 @@ var both = []Tier{TierP, TierS}
 
 // Scorecard is every row, in its order.
 func Scorecard() []Row {
-	return slices.Concat(nothingLost(), overload())
+	return slices.Concat(nothingLost(), overload(), consumers(), badInput())
 }

@@ -53,7 +53,9 @@ func Work(ctx context.Context) (err error) {
 	ctx, config.Cut = app.Signals(watching)
 	config.Pool = pool
 	var mux dispatcher.Mux
-	dispatcher.Handle(&mux, newHandlers(watching, pool, book).handle)
+	h := newHandlers(watching, pool, book)
+	dispatcher.Handle(&mux, h.handle)
+	mux.HandleRaw(EchoKind, h.echo)
 	if err := app.Run(ctx, &mux, config); err != nil {
 		return err
 	}
