@@ -125,6 +125,12 @@ func unacceptable() []request {
 	return all
 }
 
+// A row whose worker is long gone, for the reaper.
+const (
+	lapsed = `payload, status, attempt, epoch, lease_owner, lease_expires_at, `
+	leased = `'{}', 'running', 1, 1, repeat(E'\n', 5000), '4714-11-24 00:00:00+00 BC', `
+)
+
 // oddColumns is rows that only plain SQL can make.
 var oddColumns = []struct{ names, values string }{
 	{`payload, content_type`, `'\x', 'application/json'`},
@@ -152,9 +158,9 @@ var oddColumns = []struct{ names, values string }{
 	{`payload, tenant_id`, `'{}', 'ffffffff-ffff-ffff-ffff-ffffffffffff'`},
 	{`payload, last_error_code, last_error_message`, `'{}', repeat('c', 100000), repeat('m', 1000000)`},
 	{`payload, priority`, `'{}', -32768`},
-}
-
-// headersOf is what a handler sees of headers.
-func headersOf(stored string) map[string]string {
-	return (&outbox.Claimed{RawHeaders: []byte(stored)}).Headers()
+	{lapsed + `started_at`, leased + `now()`},
+	{lapsed + `started_at`, leased + `NULL`},
+	{lapsed + `started_at, max_attempts`, leased + `now(), 2147483647`},
+	{lapsed + `started_at, lost_leases`, leased + `now(), 2147483647`},
+	{lapsed + `started_at, run_at`, leased + `'294276-12-31 23:59:59.999999+00', '4714-11-24 00:00:00+00 BC'`},
 }

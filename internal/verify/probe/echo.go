@@ -28,7 +28,9 @@ func (h *handlers) echo(_ context.Context, job *outbox.Claimed) error {
 		err = errors.New(string(job.Payload))
 		entry.Error = class(err)
 	}
-	job.Result = job.Payload
+	if len(job.Payload) <= outbox.MaxResultBytes {
+		job.Result = job.Payload
+	}
 	h.book.Write(entry)
 	return err
 }
