@@ -15,6 +15,11 @@ func overload() []Row {
 			Pass:     accounts + ", leases lost 0, extensions late p99 ≤ 200 ms, executions = jobs",
 		},
 		{
+			Name: "D4", Fault: "500 ms a round trip to the database, and one answer in ten held back for P 7 s, S 30 s", Tiers: both, run: slowDatabase,
+			Workload: "about 100 jobs a second to 2 workers, before, under and after P 10 s, S 2 min of it",
+			Pass:     accounts + ", calls longer than their deadline and a second 0, without one 0, goroutines left 0, full speed ≤ 5 s after",
+		},
+		{
 			Name: "D5", Fault: "a backlog of P 200,000, S 10,000,000 due jobs", Tiers: both, run: backlog,
 			Workload: "4 workers that claim a few jobs at a time, with 10,000 due jobs and with the backlog",
 			Pass:     "claim p99 ≤ 2 × that with 10,000, no job lost, no second epoch",
@@ -23,6 +28,11 @@ func overload() []Row {
 			Name: "D7", Fault: "workers stopped under load: SIGTERM, SIGTERM twice, SIGTERM and SIGKILL at the deadline (P: 3, S: 66 times each)", Tiers: both, run: stopsUnderLoad,
 			Workload: "P 1,500, S 40,000 jobs of up to 1.5 s from 2 producers that repeat, 3 workers",
 			Pass:     accounts + ", exit status and time as promised, leases after a stop in good order 0, no goroutine left, lapsed leases taken away within 3 s",
+		},
+		{
+			Name: "D10", Fault: "PgBouncer in transaction mode before Postgres; after a calm third, kill -9 of a worker every second and an immediate restart of Postgres every 4 s", Tiers: both, run: behindAPooler,
+			Workload: "P 3,000, S 100,000 jobs from 4 producers that repeat, 3 workers; LISTEN goes to Postgres itself",
+			Pass:     accounts + ", unacknowledged in the end 0, second attempts while it is calm 0",
 		},
 	}
 }
