@@ -46,6 +46,7 @@ means for: they say so.`,
 func probeCommands() []*cli.Command {
 	return []*cli.Command{
 		{Name: "verify-worker", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) }},
+		{Name: "verify-consumer", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Consume(ctx) }},
 		{Name: "verify-producer", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Produce(ctx) }},
 	}
 }

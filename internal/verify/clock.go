@@ -28,7 +28,7 @@ func clocks(ctx context.Context, r *Run) error {
 		}
 		return p, err
 	}
-	env := r.workerEnv([]string{"VERIFY_CONCURRENCY=400", "VERIFY_POOL=16"})
+	env := r.workerEnv("", []string{"VERIFY_CONCURRENCY=400", "VERIFY_POOL=16"})
 	ahead, err := begin("ahead", "verify-worker", env...)
 	if err != nil {
 		return notPossible("a process cannot be given a clock of its own: " + err.Error())

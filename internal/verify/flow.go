@@ -119,14 +119,14 @@ func (r *Run) closed(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// Drain waits until the producers' sessions have ended in the server and no job is
-// open but dead letters.
+// Drain waits until no session of a producer is at work in the server (a pooler
+// keeps idle ones) and no job is open but dead letters.
 func (r *Run) Drain(ctx context.Context, total int, patience time.Duration) error {
 	began := time.Now()
 	err := r.Await(ctx, patience, "all jobs to be done", func(ctx context.Context) (bool, error) {
 		var producing, open, closed int
 		err := r.DB.QueryRow(ctx, `SELECT
-			(SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'verify-producer'),
+			(SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'verify-producer' AND state <> 'idle'),
 			(SELECT count(*) FROM outbox.jobs WHERE status NOT IN ('failed', 'dead')),
 			(SELECT count(*) FROM outbox.history)`).Scan(&producing, &open, &closed)
 		r.Progress("drain", closed, total)

@@ -16,13 +16,13 @@ const stopPatience = 45 * time.Second
 
 // Worker starts a worker. What env says comes after the run's settings and counts.
 func (r *Run) Worker(name string, env ...string) (*child.Process, error) {
-	return r.start(name, "verify-worker", r.workerEnv(env), nil)
+	return r.start(name, "verify-worker", r.workerEnv(name, env), nil)
 }
 
-func (r *Run) workerEnv(env []string) []string {
+func (r *Run) workerEnv(name string, env []string) []string {
 	return append([]string{
 		"OUTBOX_ADMIN_ADDR=127.0.0.1:0", "OUTBOX_POLL_INTERVAL=1s",
-		"OUTBOX_LEASE_TTL=" + r.Lease.String(), "VERIFY_RETRY=200ms",
+		"OUTBOX_LEASE_TTL=" + r.Lease.String(), "OUTBOX_WORKER=" + name, "VERIFY_RETRY=200ms",
 	}, env...)
 }
 
@@ -100,7 +100,6 @@ type crew struct {
 	run     *Run
 	env     []string
 	workers []*child.Process
-	started int
 }
 
 // Crew starts n workers.
@@ -117,8 +116,8 @@ func (r *Run) Crew(n int, env ...string) (*crew, error) {
 }
 
 func (c *crew) hire() (*child.Process, error) {
-	c.started++
-	return c.run.Worker(fmt.Sprintf("w%d", c.started-1), c.env...)
+	c.run.hired++
+	return c.run.Worker(fmt.Sprintf("w%d", c.run.hired-1), c.env...)
 }
 
 // replace kills a worker with -9 and starts another.

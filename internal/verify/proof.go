@@ -57,6 +57,9 @@ func result(r *Record) string {
 	case r.Skipped != "":
 		return "skipped: " + r.Skipped
 	}
+	if r.Skipped != "" {
+		return "skipped, " + r.Skipped
+	}
 	return "**failed**"
 }
 

@@ -43,6 +43,8 @@ type Run struct {
 	data, wal *disk // of the server; nil in rows that do not need them to be full
 
 	mu        sync.Mutex
+	placed    int // orders of our own; see place
+	hired     int // workers of all crews
 	record    *Record
 	processes []*child.Process
 	enqueued  int // by Enqueue, which one goroutine calls

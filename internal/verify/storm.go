@@ -88,6 +88,11 @@ func (r *Run) observe(ctx context.Context, lasts time.Duration) (w weather, err 
 	return w, err
 }
 
+// stormClaims is what a storm may cost each dispatcher: one that is woken for
+// nothing looks every 20 ms at most. To look less often would have the real jobs
+// wait for what a stranger does.
+const stormClaims = 55
+
 // compare expects that a storm costs little.
 func (r *Run) compare(calm, storm weather, dispatchers float64) error {
 	all, err := r.pickups()
@@ -106,8 +111,8 @@ func (r *Run) compare(calm, storm weather, dispatchers float64) error {
 	r.Figure("pickup_p99_ms", ms(quantile(before, 0.99)))
 	r.Figure("pickup_p99_in_storm_ms", ms(quantile(during, 0.99)))
 	r.Expect("claims without a forged notification were counted at all", calm.claims, ">=", 1)
-	r.Expect("claiming queries a second and dispatcher that a storm costs", (storm.claims-calm.claims)/dispatchers, "<=", 20)
-	r.Expect("pickup p99 in a storm over that without", float64(quantile(during, 0.99))/float64(quantile(before, 0.99)), "<=", 2)
+	r.Expect("claiming queries a second and dispatcher that a storm costs", (storm.claims-calm.claims)/dispatchers, "<=", stormClaims)
+	r.Expect("ms until a job starts in a storm, p99", ms(quantile(during, 0.99)), "<=", max(2*ms(quantile(before, 0.99)), 50))
 	return nil
 }
 

@@ -26,6 +26,7 @@ type Proxy struct {
 	front    net.Listener
 	server   string // "host:port"
 	atCommit atomic.Pointer[func() Cut]
+	stalls   atomic.Pointer[stalls]
 
 	mu    sync.Mutex
 	lines []*line
@@ -77,6 +78,37 @@ func (p *Proxy) AtCommit(fn func() Cut) {
 		return
 	}
 	p.atCommit.Store(&fn)
+}
+
+// stalls holds answers back until they are healed.
+type stalls struct {
+	pick   func() time.Duration
+	healed chan struct{}
+}
+
+// Stall has pick decide how long each packet of the server is held back, until
+// heal is called, which lets go of those that are. Calls may be concurrent.
+func (p *Proxy) Stall(pick func() time.Duration) (heal func()) {
+	s := &stalls{pick, make(chan struct{})}
+	p.stalls.Store(s)
+	return func() {
+		p.stalls.Store(nil)
+		close(s.healed)
+	}
+}
+
+// holdBack waits as Stall says.
+func (p *Proxy) holdBack() {
+	s := p.stalls.Load()
+	if s == nil {
+		return
+	}
+	if d := s.pick(); d > 0 {
+		select {
+		case <-time.After(d):
+		case <-s.healed:
+		}
+	}
 }
 
 // Freeze makes the connections of now half-open: whatever either side sends
@@ -153,6 +185,7 @@ func (p *Proxy) accept() {
 		go l.copy(server, client, &p.Requests, func(sent []byte) ([]byte, bool) { return p.meddle(l, sent) })
 		go l.copy(client, server, &p.Answers, func(told []byte) ([]byte, bool) {
 			p.delay()
+			p.holdBack()
 			if l.mute.Load() {
 				return nil, false
 			}

@@ -34,6 +34,14 @@ const (
 	Acked     = "acked"     // its commit was acknowledged
 )
 
+// Calls of a worker to the database, where they are traced: Do is the statement
+// and N microseconds.
+const (
+	Called    = "called"    // how long it took
+	Overdue   = "overdue"   // it returned so long after the end of its context
+	Unbounded = "unbounded" // it has no deadline
+)
+
 // Entry is one line.
 type Entry struct {
 	At      time.Time `json:"at"`             // the machine's time, however the writer's clock was put off

@@ -43,12 +43,19 @@ type handlers struct {
 	gate  chan struct{} // closed when it is open
 }
 
-func newHandlers(pool *pgxpool.Pool, book *ledger.Writer) *handlers {
+func newHandlers(ctx context.Context, pool *pgxpool.Pool, book *ledger.Writer) *handlers {
 	h := &handlers{pool: pool, book: book, stalls: os.Getenv("VERIFY_STALL") == "on", woken: make(chan struct{}), gate: make(chan struct{})}
 	if h.stalls {
 		continued := make(chan os.Signal, 1)
 		signal.Notify(continued, syscall.SIGCONT)
-		go func() { <-continued; close(h.woken) }()
+		go func() {
+			defer signal.Stop(continued)
+			select {
+			case <-continued:
+				close(h.woken)
+			case <-ctx.Done(): // the process is about to end
+			}
+		}()
 	}
 	return h
 }

@@ -38,14 +38,21 @@ func inTx(ctx context.Context, db beginner, fn func(pgx.Tx) error) error {
 		return fmt.Errorf("begin: %w", err)
 	}
 	if err := fn(tx); err != nil {
-		_ = tx.Rollback(context.WithoutCancel(ctx)) // a broken connection has rolled back
+		rollBack(ctx, tx)
 		return err
 	}
 	if err := tx.Commit(ctx); err != nil {
-		_ = tx.Rollback(context.WithoutCancel(ctx))
+		rollBack(ctx, tx)
 		return &commitError{err}
 	}
 	return nil
+}
+
+// rollBack has nothing to tell: a broken connection has rolled back.
+func rollBack(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), placeTimeout)
+	defer cancel()
+	_ = tx.Rollback(ctx)
 }
 
 // outcomeUnknown reports whether a transaction that failed with err may have

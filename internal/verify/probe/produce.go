@@ -31,7 +31,7 @@ type plan struct {
 	pace    time.Duration     // VERIFY_PACE: wait of each client after a transaction
 	insist  bool              // VERIFY_INSIST=on: idempotency keys, and repeat what was not acknowledged
 	mix     []string          // VERIFY_MIX: what the jobs are to do, in turn; "" is effect
-	ms      int               // VERIFY_MS: how long jobs take: order n takes n modulo this
+	ms      int               // VERIFY_MS: how long jobs take: order n takes 7919 n modulo this, so that long and short ones are mixed
 	notify  outbox.NotifyMode // VERIFY_NOTIFY: how dispatchers are told; "" is coalesced
 }
 
@@ -97,7 +97,7 @@ func (p *producer) work(ctx context.Context) {
 		for i := range orders {
 			orders[i] = fmt.Sprintf("%s-%d", p.book.Name(), first+i)
 		}
-		for !p.place(ctx, first, orders) && p.insist && ctx.Err() == nil {
+		for p.place(ctx, first, orders) == nil && p.insist && ctx.Err() == nil {
 			_ = pause(ctx, 20*time.Millisecond)
 		}
 		_ = pause(ctx, p.pace)
@@ -107,29 +107,32 @@ func (p *producer) work(ctx context.Context) {
 // placeTimeout bounds one transaction.
 const placeTimeout = 5 * time.Second
 
-// place makes one transaction and notes what became of it. What was begun is not
-// broken off by the end of ctx.
-func (p *producer) place(ctx context.Context, first int, orders []string) (acked bool) {
+// place makes one transaction and notes what became of it. It returns the jobs if
+// it was acknowledged. What was begun is not broken off by the end of ctx.
+func (p *producer) place(ctx context.Context, first int, orders []string) (acked []outbox.ID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), placeTimeout)
 	defer cancel()
 	p.note(ledger.Attempted, first, orders, nil, nil)
 	var ids []outbox.ID
 	err := inTx(ctx, p.outbox, func(tx pgx.Tx) (err error) {
-		if _, err := tx.Exec(ctx, `INSERT INTO orders (id) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`, orders); err != nil {
+		// The job comes first: callers with the same order must meet at its
+		// idempotency key, not at the row of the order.
+		if ids, err = p.enqueue(ctx, tx, first, orders); err != nil {
 			return err
 		}
-		ids, err = p.enqueue(ctx, tx, first, orders)
+		_, err = tx.Exec(ctx, `INSERT INTO orders (id) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`, orders)
 		return err
 	})
 	switch {
 	case err == nil:
 		p.note(ledger.Acked, first, orders, ids, nil)
+		return ids
 	case outcomeUnknown(err):
 		p.note(ledger.Unknown, first, orders, nil, err)
 	default:
 		p.note(ledger.Failed, first, orders, nil, err)
 	}
-	return err == nil
+	return nil
 }
 
 func (p *producer) enqueue(ctx context.Context, tx pgx.Tx, first int, orders []string) ([]outbox.ID, error) {
@@ -138,7 +141,7 @@ func (p *producer) enqueue(ctx context.Context, tx pgx.Tx, first int, orders []s
 		n := first + i
 		task := Task{N: n, Do: p.mix[n%len(p.mix)], Key: key}
 		if p.ms > 0 {
-			task.Ms = n % p.ms
+			task.Ms = n * 7919 % p.ms
 		}
 		requests[i] = outbox.Request{Args: task, Options: outbox.Options{MaxAttempts: maxAttempts}}
 		if p.insist {

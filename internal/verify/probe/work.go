@@ -12,6 +12,7 @@
 //	VERIFY_POOL         connections of the handlers' pool; 0 is 8
 //	VERIFY_RETRY        wait after a failed attempt; 0 is the default policy
 //	VERIFY_STALL        on: jobs that are to stall wait for SIGCONT; see stall.go
+//	VERIFY_TRACE        on: calls to the database go to the ledger; see trace.go
 //
 // Those of the producer are in produce.go.
 package probe
@@ -27,6 +28,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
 
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/dispatcher"
@@ -35,7 +37,7 @@ import (
 )
 
 // Work is the worker: it works until it is told to stop, and stops as posthaste
-// serve does.
+// serve does. It is an error if goroutines are left after a stop in good order.
 func Work(ctx context.Context) (err error) {
 	book, pool, err := begin("worker")
 	if err != nil {
@@ -46,11 +48,23 @@ func Work(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, config.Cut = app.Signals(ctx)
+	watching, end := context.WithCancel(ctx)
+	defer end()
+	ctx, config.Cut = app.Signals(watching)
 	config.Pool = pool
 	var mux dispatcher.Mux
-	dispatcher.Handle(&mux, newHandlers(pool, book).handle)
-	return app.Run(ctx, &mux, config)
+	h := newHandlers(watching, pool, book)
+	dispatcher.Handle(&mux, h.handle)
+	mux.HandleRaw(EchoKind, h.echo)
+	if err := app.Run(ctx, &mux, config); err != nil {
+		return err
+	}
+	end()
+	pool.Close()
+	if err := goleak.Find(); err != nil {
+		return fmt.Errorf("after the stop: %w", err)
+	}
+	return nil
 }
 
 // begin opens what both programs have.
@@ -59,14 +73,14 @@ func begin(role string) (*ledger.Writer, *pgxpool.Pool, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	pool, err := openPool(os.Getenv("OUTBOX_DATABASE_URL"), role)
+	pool, err := openPool(os.Getenv("OUTBOX_DATABASE_URL"), role, book)
 	if err != nil {
 		return nil, nil, errors.Join(err, book.Close())
 	}
 	return book, pool, nil
 }
 
-func openPool(url, role string) (*pgxpool.Pool, error) {
+func openPool(url, role string, book *ledger.Writer) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
@@ -78,6 +92,9 @@ func openPool(url, role string) (*pgxpool.Pool, error) {
 	config.MaxConns = int32(cmp.Or(n, 8))
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
 	config.ConnConfig.RuntimeParams["application_name"] = "verify-" + role
+	if os.Getenv("VERIFY_TRACE") == "on" { // the dispatcher's and the reaper's own pools take it from here
+		config.ConnConfig.Tracer = &tracer{book}
+	}
 	return pgxpool.NewWithConfig(context.Background(), config)
 }
 

@@ -1,0 +1,53 @@
+package verify
+
+import (
+	"slices"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+)
+
+// tracing has workers write to the ledger how long their claims take.
+const tracing = "VERIFY_TRACE=on"
+
+// claims is how long claims took, by the second in which they ended.
+type claims map[int64][]time.Duration
+
+// claims reads the ledgers of traced workers.
+func (r *Run) claims() (claims, error) {
+	c := claims{}
+	for e, err := range ledger.All(r.ledgers()) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Event == ledger.Called && e.Do == "ClaimJobs" {
+			c[e.At.Unix()] = append(c[e.At.Unix()], time.Duration(e.N)*time.Microsecond)
+		}
+	}
+	return c, nil
+}
+
+// p99s is the 99th percentile of each whole second of a time.
+func (c claims) p99s(from, until time.Time) (all []time.Duration, n int) {
+	for second := from.Unix() + 1; second < until.Unix(); second++ {
+		if took := slices.Sorted(slices.Values(c[second])); len(took) > 0 {
+			all = append(all, took[len(took)*99/100])
+			n += len(took)
+		}
+	}
+	return all, n
+}
+
+// p99 is the median of the seconds' percentiles: what others do on the machine
+// slows down some seconds, what is wrong with the claims slows down all. Without
+// any claim it is an eternity.
+func (c claims) p99(from, until time.Time) (median time.Duration, n int) {
+	all, n := c.p99s(from, until)
+	if len(all) == 0 {
+		return time.Hour, 0
+	}
+	slices.Sort(all)
+	return all[len(all)/2], n
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

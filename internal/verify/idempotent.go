@@ -1,0 +1,131 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/internal/verify/probe"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// callers use each idempotency key at the same time.
+const callers = 100
+
+// idempotencyKeys is row F2.
+func idempotencyKeys(ctx context.Context, r *Run) error {
+	keys := r.Size(60, 1000)
+	crew, err := r.Crew(1, "VERIFY_CONCURRENCY=16")
+	if err != nil {
+		return err
+	}
+	proxy, dsn, err := fault.NewProxy(r.URL)
+	if err != nil {
+		return err
+	}
+	defer proxy.Close()
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return err
+	}
+	config.MaxConns = callers
+	config.ConnConfig.RuntimeParams["application_name"] = "verify-producer"
+	db, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	book, err := ledger.Open(r.ledgerOf("callers"), "callers")
+	if err != nil {
+		return err
+	}
+	defer book.Close()
+
+	c := &rush{run: r, orders: probe.NewOrders(book, outbox.NewProducer(db, outbox.NotifyCoalesced)), dice: fault.Random(r.Seed, "cut")}
+	proxy.AtCommit(c.atCommit)
+	for n := range keys {
+		r.Progress("rush", n, keys)
+		c.round.Store(int64(n))
+		c.commits.Store(0)
+		if err := c.place(ctx, n); err != nil {
+			return err
+		}
+	}
+	proxy.AtCommit(nil)
+	db.Close() // Drain waits until nothing can commit any more
+	if err := r.Drain(ctx, keys, time.Minute); err != nil {
+		return err
+	}
+	if err := r.stop(ctx, crew.workers...); err != nil {
+		return err
+	}
+	if _, err := r.Check(ctx); err != nil {
+		return err
+	}
+	r.None("callers that were told another id than the first", c.differ)
+	jobs, err := r.Number(ctx, `SELECT (SELECT count(*) FROM outbox.jobs) + (SELECT count(*) FROM outbox.history)`)
+	if err != nil {
+		return err
+	}
+	r.Expect("jobs", float64(jobs), "=", float64(keys))
+	for _, kind := range cutNames {
+		r.atLeast(keys/5, kind)
+	}
+	r.allAcked(keys)
+	return nil
+}
+
+// rush is many callers that place the same order at the same time.
+type rush struct {
+	run    *Run
+	orders *probe.Orders
+
+	round, commits atomic.Int64
+
+	mu     sync.Mutex
+	dice   interface{ IntN(int) int }
+	differ []string
+}
+
+// atCommit breaks the first commit of a round, which is the one that stores the
+// job, in every way in turn, and one in twenty of the others.
+func (c *rush) atCommit() fault.Cut {
+	where := fault.Cut(c.round.Load() % int64(len(cutNames)+1)) // each fourth nowhere
+	if c.commits.Add(1) > 1 {
+		c.mu.Lock()
+		where = fault.Cut(1 + c.dice.IntN(20*len(cutNames)))
+		c.mu.Unlock()
+	}
+	name, cuts := cutNames[where]
+	if !cuts {
+		return fault.Nowhere
+	}
+	c.run.Faults.Begin(name, "")()
+	return where
+}
+
+// place has all callers insist on one order until each has been told its id.
+func (c *rush) place(ctx context.Context, n int) error {
+	ids := make([]outbox.ID, callers)
+	errs := make([]error, callers)
+	var placing sync.WaitGroup
+	for i := range callers {
+		placing.Go(func() { ids[i], errs[i] = c.orders.Insist(ctx, n, time.Minute) })
+	}
+	placing.Wait()
+	for i := range callers {
+		if errs[i] != nil {
+			return errs[i]
+		}
+		if ids[i] != ids[0] {
+			c.differ = append(c.differ, fmt.Sprintf("order %d: %s, and %s", n, ids[0], ids[i]))
+		}
+	}
+	return nil
+}

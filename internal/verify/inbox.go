@@ -1,0 +1,120 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/internal/verify/probe"
+)
+
+// redeliveries is row F1.
+func redeliveries(ctx context.Context, r *Run) error {
+	const times, clients = 10, 32
+	messages, kills := r.Size(2_000, 10_000), r.Size(8, 60)
+	if _, err := r.DB.Exec(ctx, probe.InboxSchema); err != nil {
+		return err
+	}
+	consume := func() (*child.Process, error) {
+		return r.start("consumer", "verify-consumer", []string{
+			fmt.Sprint("VERIFY_JOBS=", messages), fmt.Sprint("VERIFY_TIMES=", times),
+			fmt.Sprint("VERIFY_CLIENTS=", clients), fmt.Sprint("VERIFY_POOL=", clients),
+		}, nil)
+	}
+	consumer, err := consume()
+	if err != nil {
+		return err
+	}
+	consumer.MayEnd()
+	dice := fault.Random(r.Seed, "kill")
+	for consumer.Alive() && r.Faults.Count("kill -9 consumer") < kills {
+		select {
+		case <-consumer.Ended():
+			continue
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Duration(200+dice.IntN(300)) * time.Millisecond):
+		}
+		r.Faults.Begin("kill -9 consumer", consumer.Name)()
+		if err := consumer.Kill9(); err != nil {
+			return err
+		}
+		if consumer, err = consume(); err != nil {
+			return err
+		}
+		consumer.MayEnd()
+		for range 3 {
+			if err := sleep(ctx, time.Duration(40+dice.IntN(60))*time.Millisecond); err != nil {
+				return err
+			}
+			if err := r.terminateBackend(ctx, fault.Planned{Dice: dice.Float64()}); err != nil {
+				return err
+			}
+		}
+	}
+	select {
+	case <-consumer.Ended():
+	case <-time.After(2 * time.Minute):
+		return fmt.Errorf("the consumer is not done 2 minutes after the last fault")
+	}
+	if consumer.ExitCode() != 0 {
+		return fmt.Errorf("the consumer ended with status %d", consumer.ExitCode())
+	}
+	return r.checkReceived(ctx, messages, times)
+}
+
+// checkReceived holds ledger and effects against each other.
+func (r *Run) checkReceived(ctx context.Context, messages, times int) error {
+	acked, firsts := map[string]int{}, 0
+	for e, err := range ledger.All(r.ledgers()) {
+		if err != nil {
+			return err
+		}
+		switch e.Event {
+		case ledger.Attempted:
+			r.Count("deliveries", 1)
+		case ledger.Acked:
+			if acked[e.Key]++; e.Do == "first" {
+				firsts++
+			}
+		case ledger.Unknown:
+			r.Count("unknown", 1)
+		case ledger.Failed:
+			r.Count("failed", 1)
+		}
+	}
+	var less []string
+	for n := range messages {
+		if message := fmt.Sprintf("message-%d", n); acked[message] < times {
+			less = append(less, fmt.Sprintf("%s: %d times", message, acked[message]))
+		}
+	}
+	r.None("messages that were not acknowledged as often as delivered", less)
+	for what, sql := range map[string]string{
+		"messages with a part of their effect": `SELECT message FROM received GROUP BY message HAVING count(DISTINCT part) <> 2`,
+		"messages whose effect was made twice": `SELECT message FROM received GROUP BY message HAVING count(*) > 2`,
+		"records of messages without an effect": `SELECT message_id FROM outbox.inbox
+			WHERE NOT EXISTS (SELECT FROM received WHERE message = message_id)`,
+	} {
+		bad, err := r.Texts(ctx, sql)
+		if err != nil {
+			return err
+		}
+		r.None(what, bad)
+	}
+	effects, err := r.Number(ctx, `SELECT count(DISTINCT message) FROM received`)
+	if err != nil {
+		return err
+	}
+	r.Count("effects", effects)
+	r.Expect("effects", float64(effects), "=", float64(messages))
+	r.Expect("deliveries that were told to be the first and acknowledged", float64(firsts), "<=", float64(messages))
+	r.Expect("deliveries broken in mid-transaction", float64(r.record.Counts["deliveries"]-messages*times), ">=", 50)
+	r.atLeast(r.Size(4, 30), "kill -9 consumer")
+	r.atLeast(r.Size(10, 50), "terminate backend")
+	r.None("processes that fared badly", r.fates())
+	return nil
+}

@@ -1,0 +1,257 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/internal/verify/probe"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// badInput is the part of family H that enters by the producers.
+func badInput() []Row {
+	return []Row{{
+		Name: "H2", Fault: "odd Unicode, NUL, lone surrogates, 4 MiB strings, nesting of 10,000, edges of every number and of time, through Go, outbox.enqueue and plain SQL", Tiers: both, run: oddInput,
+		Workload: "every oddity as payload, key, header, error message and result, between plain jobs; S ten times",
+		Pass:     "refused with an error that says what is wrong, or stored and delivered byte for byte; rows that stop a claim 0, errors of the dispatcher 0",
+	}}
+}
+
+// odd is a run of row H2.
+type odd struct {
+	*Run
+	want    map[outbox.ID]string // the digest that a handler has to tell
+	names   map[outbox.ID]string
+	strange []string // what was neither refused clearly nor accepted
+}
+
+func oddInput(ctx context.Context, r *Run) error {
+	o := &odd{Run: r, want: map[outbox.ID]string{}, names: map[outbox.ID]string{}}
+	worker, err := r.Worker("w0", "VERIFY_CONCURRENCY=8")
+	if err != nil {
+		return err
+	}
+	for round := range r.Size(1, 10) {
+		for _, enter := range []func(context.Context) error{o.byGo, o.inBatches, o.refusals, o.byFunction, o.bySQL} {
+			// Between the oddities, plain jobs: what stops a claim stops these.
+			if err := r.place(ctx, repeated(20, probe.Task{Do: "effect"})...); err != nil {
+				return err
+			}
+			if err := enter(ctx); err != nil {
+				return err
+			}
+		}
+		if err := r.place(ctx, repeated(20, probe.Task{Do: "effect"})...); err != nil {
+			return err
+		}
+		if err := o.drain(ctx); err != nil { // checked below, with what it names
+			o.strange = append(o.strange, err.Error())
+			break
+		}
+		r.Progress("odd input", round+1, r.Size(1, 10))
+	}
+	if err := r.stop(ctx, worker); err != nil {
+		return err
+	}
+	return o.check(ctx, worker)
+}
+
+// drain waits for everything that can be claimed now.
+func (o *odd) drain(ctx context.Context) error {
+	return o.Await(ctx, 20*time.Second, "all due jobs to be done", func(ctx context.Context) (bool, error) {
+		var open int
+		err := o.DB.QueryRow(ctx, `SELECT count(*) FROM outbox.jobs
+			WHERE kind LIKE 'verify.%' AND status IN ('pending', 'running', 'retrying') AND run_at < now() + interval '1 day'`).Scan(&open)
+		return open == 0, err
+	})
+}
+
+// expect says what a handler has to be handed.
+func (o *odd) expect(id outbox.ID, q request) {
+	payload := q.args.(outbox.Raw)
+	o.expectDigest(id, q.name, probe.Digest(payload.Payload, cmp.Or(payload.ContentType, "application/json"), q.options.Key, q.options.Headers))
+}
+
+func (o *odd) expectDigest(id outbox.ID, name, digest string) {
+	o.want[id], o.names[id] = digest, name
+	o.Count("odd jobs", 1)
+}
+
+func (o *odd) byGo(ctx context.Context) error {
+	for _, q := range acceptable() {
+		id, err := outbox.Enqueue(ctx, o.DB, q.args, q.options)
+		if err != nil {
+			o.strange = append(o.strange, fmt.Sprintf("%s: %v", q.name, err))
+			continue
+		}
+		if _, again := o.want[id]; !again {
+			o.expect(id, q)
+		}
+	}
+	return nil
+}
+
+// inBatches goes both ways of EnqueueMany: COPY, and INSERT because of a key.
+func (o *odd) inBatches(ctx context.Context) error {
+	for _, keyed := range []bool{false, true} {
+		var batch []outbox.Request
+		var of []request
+		for i, q := range acceptable() {
+			q.options.IdempotencyKey, q.options.RunAt = "", time.Time{}
+			if keyed {
+				q.options.IdempotencyKey = fmt.Sprintf("batch %d of %d: %s", i, len(o.want), q.name)
+			}
+			of, batch = append(of, q), append(batch, outbox.Request{Args: q.args, Options: q.options})
+		}
+		ids, err := outbox.EnqueueMany(ctx, o.DB, batch)
+		if err != nil {
+			o.strange = append(o.strange, fmt.Sprintf("a batch of all, with keys %t: %v", keyed, err))
+			continue
+		}
+		for i, id := range ids {
+			o.expect(id, of[i])
+		}
+	}
+	return nil
+}
+
+// refusals have to name what is wrong before anything is sent.
+func (o *odd) refusals(ctx context.Context) error {
+	for _, q := range unacceptable() {
+		_, err := outbox.Enqueue(ctx, o.DB, q.args, q.options)
+		if _, clear := errors.AsType[*outbox.InvalidError](err); !clear {
+			o.strange = append(o.strange, fmt.Sprintf("%s is not refused clearly, but: %v", q.name, err))
+		}
+		_, err = outbox.EnqueueMany(ctx, o.DB, []outbox.Request{{Args: outbox.Raw{KindName: probe.EchoKind, Payload: []byte("1")}}, {Args: q.args, Options: q.options}})
+		if _, clear := errors.AsType[*outbox.InvalidError](err); !clear || !strings.Contains(err.Error(), "request 1") {
+			o.strange = append(o.strange, fmt.Sprintf("%s is not refused clearly in a batch, but: %v", q.name, err))
+		}
+		o.Count("requests refused", 2)
+	}
+	return nil
+}
+
+// byFunction calls outbox.enqueue: what jsonb can hold goes through, as jsonb
+// spells it; all else is refused by Postgres or by the function.
+func (o *odd) byFunction(ctx context.Context) error {
+	for _, q := range acceptable() {
+		payload := q.args.(outbox.Raw)
+		if payload.ContentType != "" {
+			continue
+		}
+		var id outbox.ID
+		var spelled string
+		err := o.DB.QueryRow(ctx, `SELECT outbox.enqueue($1, $2::text::jsonb, key => $3, headers => $4, priority => $5), $2::text::jsonb::text`,
+			probe.EchoKind, string(payload.Payload), q.options.Key, q.options.Headers, q.options.Priority).Scan(&id, &spelled)
+		if o.refused(q.name, err) {
+			continue
+		}
+		q.args = outbox.Raw{KindName: probe.EchoKind, Payload: []byte(spelled)}
+		o.expect(id, q)
+	}
+	return nil
+}
+
+// refused notes an error that is not the server's word on bad data.
+func (o *odd) refused(name string, err error) bool {
+	if err == nil {
+		return false
+	}
+	said, told := errors.AsType[*pgconn.PgError](err)
+	if !told || said.Code[:2] != "22" && said.Code[:2] != "23" && said.Code[:2] != "54" {
+		o.strange = append(o.strange, fmt.Sprintf("%s: %v", name, err))
+	}
+	o.Count("requests refused", 1)
+	return true
+}
+
+// bySQL makes rows as nobody should: what the table takes must stop nobody else.
+func (o *odd) bySQL(ctx context.Context) error {
+	for _, columns := range oddColumns {
+		name := columns.names + " " + columns.values
+		var id outbox.ID
+		var due bool
+		var payload, headers []byte
+		var contentType, key string
+		err := o.DB.QueryRow(ctx, `INSERT INTO outbox.jobs (id, kind, `+columns.names+`) VALUES (outbox.uuid_v7(), 'verify.echo', `+columns.values+`)
+			RETURNING id, run_at < now() + interval '1 day', payload, content_type, coalesce(key, ''), headers::text`).
+			Scan(&id, &due, &payload, &contentType, &key, &headers)
+		if o.refused(name, err) || !due {
+			continue
+		}
+		o.expectDigest(id, name, probe.Digest(payload, contentType, key, (&outbox.Claimed{RawHeaders: headers}).Headers()))
+	}
+	return nil
+}
+
+// check compares what handlers were handed and what is stored with what was given.
+func (o *odd) check(ctx context.Context, worker *child.Process) error {
+	got := map[outbox.ID]string{}
+	for e, err := range ledger.All(o.ledgers()) {
+		if err != nil {
+			return err
+		}
+		if _, odd := o.want[e.Job]; odd && e.Event == ledger.End {
+			got[e.Job] = e.Key
+		}
+	}
+	var undelivered, changed []string
+	for id, digest := range o.want {
+		switch told, delivered := got[id]; {
+		case !delivered:
+			undelivered = append(undelivered, fmt.Sprintf("%s: %s", id, o.names[id]))
+		case told != digest:
+			changed = append(changed, fmt.Sprintf("%s: %s", id, o.names[id]))
+		}
+	}
+	o.None("neither refused clearly nor accepted and done", o.strange)
+	o.None("odd jobs that no handler saw", undelivered)
+	o.None("odd jobs that reached their handler changed", changed)
+	for what, sql := range map[string]string{
+		"results that were stored changed": `SELECT id::text FROM outbox.history WHERE kind = 'verify.echo' AND result IS DISTINCT FROM payload AND octet_length(payload) <= 4 << 20`,
+		"plain jobs that were not done":    `SELECT id::text FROM outbox.jobs WHERE kind = 'verify.task'`,
+		"odd jobs that are not done": `SELECT id || ' is ' || status || ': ' || coalesce(last_error_code, '') FROM outbox.jobs
+			WHERE kind = 'verify.echo' AND run_at < now() + interval '1 day'`,
+	} {
+		bad, err := o.Texts(ctx, sql)
+		if err != nil {
+			return err
+		}
+		o.None(what, bad)
+	}
+	for _, trouble := range []string{"claim failed", "settle failed", "chore failed", "leases not extended"} {
+		n, err := logged(worker, saying(trouble))
+		if err != nil {
+			return err
+		}
+		o.Expect("the dispatcher says: "+trouble, float64(len(n)), "=", 0)
+	}
+	o.Expect("odd jobs", float64(len(o.want)), ">=", 100)
+	o.Expect("requests refused", float64(o.record.Counts["requests refused"]), ">=", 70)
+	return o.viewsAreReadable(ctx)
+}
+
+// viewsAreReadable expects that one odd row does not hide the others from people.
+func (o *odd) viewsAreReadable(ctx context.Context) error {
+	for _, view := range []string{"open_jobs", "closed_jobs", "dead_letters"} {
+		rows, err := o.DB.Query(ctx, `SELECT v::text FROM outbox.`+view+` AS v`)
+		if err == nil {
+			_, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		unreadable := 0.0
+		if err != nil {
+			unreadable = 1
+		}
+		o.Expect("outbox."+view+" cannot be read", unreadable, "=", 0, fmt.Sprint(err))
+	}
+	return nil
+}

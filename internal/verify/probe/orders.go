@@ -1,0 +1,35 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Orders is a producer in the process of the harness, for callers that have to
+// meet at the same moment.
+type Orders struct{ p *producer }
+
+// NewOrders makes one that keeps the ledger. Its orders have idempotency keys, and
+// jobs that make an effect.
+func NewOrders(book *ledger.Writer, o *outbox.Producer) *Orders {
+	return &Orders{&producer{book: book, outbox: o, plan: plan{insist: true, mix: []string{"effect"}}}}
+}
+
+// Insist places order n, again and again until it is acknowledged, and returns
+// its job. Callers may be concurrent, also with the same order.
+func (o *Orders) Insist(ctx context.Context, n int, patience time.Duration) (outbox.ID, error) {
+	key := []string{fmt.Sprintf("%s-%d", o.p.book.Name(), n)}
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if ids := o.p.place(ctx, n, key); ids != nil {
+			return ids[0], nil
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return outbox.ID{}, err
+		}
+	}
+	return outbox.ID{}, fmt.Errorf("order %s was not acknowledged in %s", key[0], patience)
+}

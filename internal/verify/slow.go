@@ -1,0 +1,118 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+)
+
+// slowDatabase is row D4: a round trip to the database takes half a second, and
+// one answer in ten does not come for long.
+func slowDatabase(ctx context.Context, r *Run) error {
+	r.Lease = 15 * time.Second // the default: shorter ones cannot be extended at such a distance
+	before := time.Duration(r.Size(3, 20)) * time.Second
+	slow := time.Duration(r.Size(10, 120)) * time.Second
+	stall := time.Duration(r.Size(7, 30)) * time.Second
+	proxy, dsn, err := fault.NewProxy(r.URL)
+	if err != nil {
+		return err
+	}
+	defer proxy.Close()
+	crew, err := r.Crew(2, "VERIFY_CONCURRENCY=32", "OUTBOX_DATABASE_URL="+dsn, tracing)
+	if err != nil {
+		return err
+	}
+	producer, err := r.Producer("p0", "VERIFY_CLIENTS=2", "VERIFY_PACE="+r.pace("15ms", "12ms"), "VERIFY_MIX=nothing,effect,once")
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, 2*time.Second); err != nil { // until everybody is warm
+		return err
+	}
+	baseline := span{from: time.Now()}
+	if err := sleep(ctx, before); err != nil {
+		return err
+	}
+	baseline.until = time.Now()
+
+	stalled, err := r.slowDown(ctx, proxy, slow, stall)
+	if err != nil {
+		return err
+	}
+	if err := r.expectFullSpeed(ctx, baseline, time.Now()); err != nil {
+		return err
+	}
+	if err := r.endSteady(ctx, producer, crew); err != nil {
+		return err
+	}
+	r.Expect("answers stalled", float64(stalled), ">=", 10)
+	return r.expectBoundedCalls()
+}
+
+// slowDown makes the database slow for a while and returns how many answers it
+// held back. Whoever waits may not learn in time that its lease is over.
+func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall time.Duration) (stalled int64, err error) {
+	defer r.Faults.Begin("partition", "")()
+	defer r.Faults.Begin("500 ms a round trip, one answer in ten stalled", "")()
+	var n atomic.Int64
+	var mu sync.Mutex // connections are concurrent
+	dice := fault.Random(r.Seed, "stall")
+	proxy.Latency.Store(int64(250 * time.Millisecond)) // there and back
+	defer proxy.Latency.Store(0)
+	heal := proxy.Stall(func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		if dice.IntN(10) > 0 {
+			return 0
+		}
+		n.Add(1)
+		return stall
+	})
+	defer heal()
+	err = sleep(ctx, lasts)
+	return n.Load(), err
+}
+
+// expectFullSpeed waits for a second in which as many jobs are done as in one of
+// those before.
+func (r *Run) expectFullSpeed(ctx context.Context, baseline span, healed time.Time) error {
+	n, err := r.Number(ctx, `SELECT count(*) FROM verify.moves WHERE became = 'succeeded' AND at BETWEEN $1 AND $2`, baseline.from, baseline.until)
+	if err != nil {
+		return err
+	}
+	full := float64(n) / baseline.until.Sub(baseline.from).Seconds()
+	r.Figure("jobs_per_s_before", full)
+	err = r.Await(ctx, time.Minute, "full speed", func(ctx context.Context) (bool, error) {
+		var n int
+		err := r.DB.QueryRow(ctx, `SELECT count(*) FROM verify.moves WHERE became = 'succeeded' AND at > clock_timestamp() - interval '1 s' AND at > $1`, healed).Scan(&n)
+		return float64(n) >= full, err
+	})
+	took := time.Since(healed).Seconds()
+	r.Figure("full_speed_after_s", took)
+	r.Expect("seconds from the end of the fault to full speed", took, "<=", 5)
+	return err
+}
+
+// expectBoundedCalls asks the ledgers of traced workers.
+func (r *Run) expectBoundedCalls() error {
+	var overdue, unbounded []string
+	for e, err := range ledger.All(r.ledgers()) {
+		if err != nil {
+			return err
+		}
+		switch e.Event {
+		case ledger.Overdue:
+			overdue = append(overdue, fmt.Sprintf("%s by %s: %s", e.Do, e.Worker, time.Duration(e.N)*time.Microsecond))
+		case ledger.Unbounded:
+			unbounded = append(unbounded, fmt.Sprintf("%s by %s", e.Do, e.Worker))
+		}
+	}
+	r.None("calls that went on for more than a second after their deadline", overdue)
+	r.None("calls without a deadline", unbounded)
+	return nil
+}

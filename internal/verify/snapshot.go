@@ -1,0 +1,189 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+)
+
+// heldSnapshot is row D1: a forgotten transaction keeps dead rows and dead index
+// entries from being removed, while jobs come and go at a steady pace. Tier P
+// has no time for that, and makes those that the ten minutes leave behind.
+func heldSnapshot(ctx context.Context, r *Run) error {
+	const deadEntries = 300_000 // 500 a second, for ten minutes
+	before := time.Duration(r.Size(5, 60)) * time.Second
+	held := time.Duration(r.Size(6, 600)) * time.Second
+	crew, err := r.Crew(2, "VERIFY_CONCURRENCY=16", tracing)
+	if err != nil {
+		return err
+	}
+	producer, err := r.Producer("p0", "VERIFY_CLIENTS=2", "VERIFY_BATCH=5", "VERIFY_PACE=16ms", "VERIFY_MIX=nothing")
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, 2*time.Second); err != nil { // until everybody is warm
+		return err
+	}
+	baseline := span{from: time.Now()}
+	if err := sleep(ctx, before); err != nil {
+		return err
+	}
+	baseline.until = time.Now()
+
+	forgotten, err := r.holdSnapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer forgotten.Close(context.WithoutCancel(ctx))
+	healed := r.Faults.Begin("idle transaction holds xmin", "")
+	if r.Tier == TierP {
+		if err := r.leaveDeadEntries(ctx, deadEntries); err != nil {
+			return err
+		}
+	}
+	during := span{from: time.Now()}
+	if err := sleep(ctx, held); err != nil {
+		return err
+	}
+	during.until = time.Now()
+	if err := r.expectDead(ctx, deadEntries); err != nil {
+		return err
+	}
+	if err := forgotten.Close(ctx); err != nil {
+		return err
+	}
+	healed()
+	if err := r.expectSteady(ctx, baseline, during); err != nil {
+		return err
+	}
+	return r.endSteady(ctx, producer, crew)
+}
+
+// span is a time of the run.
+type span struct{ from, until time.Time }
+
+// holdSnapshot is a session that began a transaction, looked at something, and
+// forgot about it.
+func (r *Run) holdSnapshot(ctx context.Context) (*pgx.Conn, error) {
+	config := r.DB.Config().ConnConfig.Copy()
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM orders`); err != nil {
+		return nil, fmt.Errorf("hold a snapshot: %w", err)
+	}
+	return conn, nil
+}
+
+// leaveDeadEntries makes rows that nobody ever sees, due now, and deletes them:
+// the due index keeps an entry of each for as long as the snapshot is held.
+func (r *Run) leaveDeadEntries(ctx context.Context, n int) error {
+	r.Progress("leave dead entries behind", 0, 0)
+	return pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`) // these are no jobs: they leave no moves
+		if err == nil {
+			_, err = tx.Exec(ctx, `INSERT INTO outbox.jobs (id, kind, payload) SELECT outbox.uuid_v7(), 'dead', '{}' FROM generate_series(1, $1::integer)`, n)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, `DELETE FROM outbox.jobs WHERE kind = 'dead'`)
+		}
+		if err != nil {
+			return fmt.Errorf("leave dead entries behind: %w", err)
+		}
+		return nil
+	})
+}
+
+// expectDead expects that the fault had its effect.
+func (r *Run) expectDead(ctx context.Context, least int) error {
+	var age, dead int
+	err := r.DB.QueryRow(ctx, `SELECT (SELECT max(age(backend_xmin)) FROM pg_stat_activity WHERE state = 'idle in transaction'),
+		(SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'outbox.jobs'::regclass)`).Scan(&age, &dead)
+	r.Figure("xmin_age", float64(age))
+	r.Expect("dead rows that nobody can remove", float64(dead), ">=", float64(least))
+	return err
+}
+
+// expectSteady compares the time of the fault with the time before it, and waits
+// until claims are as fast as before: so that a noisy second does not decide, for
+// two seconds out of three.
+func (r *Run) expectSteady(ctx context.Context, baseline, during span) error {
+	const patience = 60 * time.Second
+	released := time.Now()
+	var before, under time.Duration
+	recovered := r.Await(ctx, patience+5*time.Second, "claims to be as fast as before", func(context.Context) (bool, error) {
+		c, err := r.claims()
+		if err != nil {
+			return false, err
+		}
+		var n, m int
+		before, n = c.p99(baseline.from, baseline.until)
+		under, m = c.p99(during.from, during.until)
+		r.record.Counts["claims before"], r.record.Counts["claims under it"] = n, m
+		now := time.Now()
+		after, seen := c.p99s(now.Add(-5*time.Second), now)
+		fast := 0
+		for _, p99 := range after[max(len(after)-3, 0):] {
+			if p99 <= 2*before {
+				fast++
+			}
+		}
+		return seen > 0 && fast >= 2, sleep(ctx, 500*time.Millisecond)
+	})
+	if recovered != nil && ctx.Err() != nil {
+		return recovered
+	}
+	r.Figure("claim_p99_before_ms", milliseconds(before))
+	r.Figure("claim_p99_under_it_ms", milliseconds(under))
+	for name, s := range map[string]span{"pickup_p99_before_ms": baseline, "pickup_p99_under_it_ms": during} {
+		var p99 float64
+		if err := r.DB.QueryRow(ctx, `SELECT coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY extract(epoch FROM claimed.at - made.at)), 0)
+			FROM verify.moves AS made JOIN verify.moves AS claimed USING (job)
+			WHERE made.was IS NULL AND claimed.became = 'running' AND made.at BETWEEN $1 AND $2`, s.from, s.until).Scan(&p99); err != nil {
+			return err
+		}
+		r.Figure(name, p99*1000)
+	}
+	r.Expect("claim p99 under a held snapshot, as a multiple of that before", under.Seconds()/before.Seconds(), "<=", 5)
+	r.Expect("seconds until claims are as fast as before", time.Since(released).Seconds(), "<=", patience.Seconds())
+
+	// The median of the seconds, as for the claims.
+	perSecond := func(s span) (rate float64, err error) {
+		err = r.DB.QueryRow(ctx, `SELECT coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY n), 0) FROM (
+			SELECT count(*) AS n FROM verify.moves WHERE became = 'succeeded' AND at >= date_trunc('second', $1::timestamptz + interval '1 s') AND at < date_trunc('second', $2::timestamptz)
+			GROUP BY date_trunc('second', at)) AS seconds`, s.from, s.until).Scan(&rate)
+		return rate, err
+	}
+	steady, err := perSecond(baseline)
+	if err != nil {
+		return err
+	}
+	rate, err := perSecond(during)
+	if err != nil {
+		return err
+	}
+	r.Figure("jobs_per_s_before", steady)
+	r.Figure("jobs_per_s_under_it", rate)
+	r.Expect("throughput under a held snapshot, part of that before", rate/steady, ">=", 0.8)
+	return nil
+}
+
+// endSteady ends a flow that goes on until it is told to end, and checks it.
+func (r *Run) endSteady(ctx context.Context, producer *child.Process, crew *crew) error {
+	if err := r.stop(ctx, producer); err != nil {
+		return err
+	}
+	if err := r.Drain(ctx, 0, time.Minute); err != nil {
+		return err
+	}
+	if err := r.stop(ctx, crew.workers...); err != nil {
+		return err
+	}
+	_, err := r.Check(ctx)
+	return err
+}

@@ -1,0 +1,162 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+)
+
+// Ways to stop a worker under load.
+const (
+	orderly = iota // SIGTERM
+	cut            // and another before it has drained
+	killed         // and SIGKILL before it has drained, as who starts processes does when their time is over
+	stopWays
+)
+
+var stopNames = [stopWays]string{orderly: "SIGTERM", cut: "SIGTERM, and again", killed: "SIGTERM, and SIGKILL at the deadline"}
+
+const (
+	stopGrace = 5 * time.Second
+	// cutWithin is what a second signal leaves a worker, on a busy machine.
+	cutWithin = 3 * time.Second
+)
+
+// stopper stops workers of a crew, one after the other, in every way in turn.
+type stopper struct {
+	run   *Run
+	crew  *crew
+	took  [stopWays][]time.Duration
+	bad   []string // what went otherwise than it has to
+	owned []string // leases that a worker still had after it had stopped in good order
+}
+
+// stopsUnderLoad is row D7.
+func stopsUnderLoad(ctx context.Context, r *Run) error {
+	stops := r.Size(9, 200)
+	const workers = 3
+	f := flow{
+		jobs: r.Size(1_500, 40_000), producers: 2, workers: workers, concurrency: 32,
+		producerEnv: []string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=2", "VERIFY_MIX=effect,once,sleep", "VERIFY_MS=1500", "VERIFY_PACE=40ms"},
+		workerEnv:   []string{"OUTBOX_GRACE_PERIOD=" + stopGrace.String()},
+	}
+	s := &stopper{run: r}
+	f.faults = func(ctx context.Context, c *crew) error {
+		s.crew = c
+		dice := fault.Random(r.Seed, "stop")
+		for i := range stops {
+			if sleep(ctx, time.Duration(50+dice.IntN(200))*time.Millisecond) != nil {
+				return nil
+			}
+			if err := s.stop(context.WithoutCancel(ctx), dice.IntN(workers), i%stopWays); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if _, err := f.run(ctx, r); err != nil {
+		return err
+	}
+	for way, name := range stopNames {
+		r.atLeast(stops/stopWays, name)
+		var longest time.Duration
+		for _, t := range s.took[way] {
+			longest = max(longest, t)
+		}
+		r.Figure(fmt.Sprintf("longest_stop_%d_s", way), longest.Seconds())
+	}
+	r.None("stops that did not go as they have to", s.bad)
+	r.None("leases that a worker had after it had stopped in good order", s.owned)
+	r.allAcked(f.jobs)
+	return r.expectLapsesInTime(ctx)
+}
+
+// stop stops a worker and starts another.
+func (s *stopper) stop(ctx context.Context, i, way int) error {
+	p := s.crew.workers[i]
+	if err := s.run.awaitLongJob(ctx, p); err != nil {
+		return err
+	}
+	began, patience := time.Now(), stopGrace
+	healed := s.run.Faults.Begin(stopNames[way], p.Name)
+	if err := p.Terminate(); err != nil {
+		return err
+	}
+	switch way {
+	case cut:
+		time.Sleep(400 * time.Millisecond) // sooner it would count as the same signal
+		if err := p.Signal(syscall.SIGTERM); err != nil && p.Alive() {
+			return err
+		}
+		began, patience = time.Now(), cutWithin
+	case killed:
+		time.Sleep(400 * time.Millisecond)
+		if err := p.Kill9(); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-p.Ended():
+	case <-time.After(stopPatience):
+		return fmt.Errorf("%s is still there %s after: %s", p.Name, stopPatience, stopNames[way])
+	}
+	healed()
+	s.took[way] = append(s.took[way], time.Since(began))
+	if time.Since(began) > patience {
+		s.bad = append(s.bad, fmt.Sprintf("%s: %s took %s", p.Name, stopNames[way], time.Since(began)))
+	}
+	if err := s.judge(ctx, p, way); err != nil {
+		return err
+	}
+	next, err := s.crew.hire()
+	s.crew.workers[i] = next
+	return err
+}
+
+// judge looks at the worker's exit status, and at what it has left behind.
+func (s *stopper) judge(ctx context.Context, p *child.Process, way int) error {
+	code := p.ExitCode()
+	if want := [stopWays]int{orderly: 0, cut: 1, killed: -1}[way]; code != want {
+		s.bad = append(s.bad, fmt.Sprintf("%s: exit status %d after: %s; want %d", p.Name, code, stopNames[way], want))
+	}
+	if way != orderly {
+		return nil
+	}
+	owned, err := s.run.Texts(ctx, `SELECT id || ' of ' || lease_owner FROM outbox.jobs WHERE starts_with(lease_owner, $1)`, p.Name+"-")
+	s.owned = append(s.owned, owned...)
+	return err
+}
+
+// awaitLongJob waits until a worker has just begun a job that it cannot finish
+// before it is stopped in whatever way.
+func (r *Run) awaitLongJob(ctx context.Context, p *child.Process) error {
+	return r.Await(ctx, 30*time.Second, p.Name+" to begin a long job", func(ctx context.Context) (begun bool, err error) {
+		err = r.DB.QueryRow(ctx, `SELECT count(*) >= 8 AND bool_or(started_at > clock_timestamp() - interval '200 ms'
+				AND (convert_from(payload, 'UTF8')::jsonb ->> 'ms')::integer > 1000)
+			FROM outbox.jobs WHERE starts_with(lease_owner, $1)`, p.Name+"-").Scan(&begun)
+		return begun, err
+	})
+}
+
+// expectLapsesInTime expects that the leases that nobody gave back were taken away
+// within three seconds of their end.
+func (r *Run) expectLapsesInTime(ctx context.Context) error {
+	var lapsed int
+	var worst float64
+	err := r.DB.QueryRow(ctx, `
+		SELECT count(*), coalesce(max(late), 0)
+		FROM (SELECT lost_leases > lag(lost_leases) OVER job AS lapsed, extract(epoch FROM at - lag(expires) OVER job)::float8 AS late
+		      FROM verify.moves WINDOW job AS (PARTITION BY job ORDER BY seq)) AS moves
+		WHERE lapsed`).Scan(&lapsed, &worst)
+	if err != nil {
+		return err
+	}
+	r.Figure("lapse_late_max_s", worst)
+	r.Expect("leases of workers that were cut or killed", float64(lapsed), ">=", 8)
+	r.Expect("seconds that a lapsed lease was left, at most", worst, "<=", 3)
+	return nil
+}
