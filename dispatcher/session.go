@@ -55,7 +55,12 @@ func openControlPool(ctx context.Context, user *pgxpool.Pool, conns int) (*pgxpo
 // Behind a pooler that shares sessions between clients nothing may be set; there
 // pgx has to be told to use unnamed statements anyway, which are planned afresh
 // each time. The backend's process id tells: a pooler hands out one of its own.
+//
+// The pool gives AfterConnect no deadline: a server that accepts and then falls
+// silent would hold the one connection for extensions until TCP gives up.
 func prepareSession(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	var pid uint32
 	var readOnly bool
 	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid(), pg_is_in_recovery()`).Scan(&pid, &readOnly); err != nil {

@@ -39,8 +39,10 @@ CREATE TABLE outbox.jobs (
     CONSTRAINT jobs_running_has_lease CHECK (
         (status = 'running') = (lease_expires_at IS NOT NULL)
         AND (status = 'running') = (lease_owner IS NOT NULL)),
-    CONSTRAINT jobs_running_was_claimed CHECK (status <> 'running' OR (attempt > 0 AND epoch > 0)),
-    CONSTRAINT jobs_counters CHECK (attempt >= 0 AND max_attempts > 0 AND lost_leases >= 0 AND epoch >= 0),
+    CONSTRAINT jobs_running_was_claimed CHECK (status <> 'running' OR (attempt > 0 AND epoch > 0 AND started_at IS NOT NULL)),
+    CONSTRAINT jobs_counters CHECK ( -- bounds far from those of the types: one row that overflows would stop all claims
+        attempt BETWEEN 0 AND 1000000000 AND max_attempts BETWEEN 1 AND 32767
+        AND lost_leases BETWEEN 0 AND 1000000000 AND epoch BETWEEN 0 AND 1000000000000000000),
     CONSTRAINT jobs_run_at_is_a_time CHECK (isfinite(run_at) AND isfinite(created_at)), -- the time until 'infinity' has no length
     CONSTRAINT jobs_names CHECK (octet_length(queue) BETWEEN 1 AND 128 AND octet_length(kind) BETWEEN 1 AND 128)
 ) WITH (

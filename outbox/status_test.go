@@ -199,7 +199,8 @@ func updateJob(to Status, raise int) attemptToMove {
 			    epoch = epoch + $3,
 			    attempt = greatest(attempt, 1),
 			    lease_owner = CASE WHEN $2 = 'running' THEN 'w' END,
-			    lease_expires_at = CASE WHEN $2 = 'running' THEN now() END
+			    lease_expires_at = CASE WHEN $2 = 'running' THEN now() END,
+			    started_at = now()
 			WHERE id = $1`, id, to, raise))
 	}
 }
@@ -239,8 +240,8 @@ func rowIn(t *testing.T, db DB, status Status) ID {
 		return id
 	}
 	exec(t, db, `
-		INSERT INTO outbox.jobs (id, kind, payload, status, epoch, attempt, lease_owner, lease_expires_at)
-		VALUES ($1, 'greet', '1', $2::text::outbox.job_status, 5, 5, CASE WHEN $2 = 'running' THEN 'w' END, CASE WHEN $2 = 'running' THEN now() END)`,
+		INSERT INTO outbox.jobs (id, kind, payload, status, epoch, attempt, lease_owner, lease_expires_at, started_at)
+		VALUES ($1, 'greet', '1', $2::text::outbox.job_status, 5, 5, CASE WHEN $2 = 'running' THEN 'w' END, CASE WHEN $2 = 'running' THEN now() END, now())`,
 		id, status)
 	return id
 }
@@ -307,11 +308,16 @@ func TestTheDatabaseRefusesNonsense(t *testing.T) {
 		}
 		add(s+" with a lower epoch", status, update(`epoch = epoch - 1`))
 		add(s+" with a negative epoch", status, update(`epoch = -1`))
+		add(s+" with an epoch that would overflow", status, update(`epoch = 9223372036854775807`))
+		add(s+" with an attempt that would overflow", status, update(`attempt = 2147483647`))
+		add(s+" with attempts that would overflow", status, update(`max_attempts = 2147483647`))
+		add(s+" with lost leases that would overflow", status, update(`lost_leases = 2147483647`))
 		add(s+" stored in history", Running, closeJob(status))
 		if status == Running {
 			add("running without an owner", status, update(`lease_owner = NULL`))
 			add("running without an end of its lease", status, update(`lease_expires_at = NULL`))
 			add("running that was never attempted", status, update(`attempt = 0`))
+			add("running that never started", status, update(`started_at = NULL`))
 			add("running that was stored so, without a lease", status, insertJob(status, ""))
 			continue
 		}
@@ -335,8 +341,8 @@ func TestTheDatabaseRefusesNonsense(t *testing.T) {
 func insertJob(status Status, owner string) attemptToMove {
 	return func(ctx context.Context, db DB, _ ID) error {
 		return one(db.Exec(ctx, `
-			INSERT INTO outbox.jobs (id, kind, payload, status, epoch, attempt, lease_owner, lease_expires_at)
-			VALUES (gen_random_uuid(), 'greet', '1', $1::text::outbox.job_status, 1, 1, nullif($2, ''), CASE WHEN $2 <> '' THEN now() END)`,
+			INSERT INTO outbox.jobs (id, kind, payload, status, epoch, attempt, lease_owner, lease_expires_at, started_at)
+			VALUES (gen_random_uuid(), 'greet', '1', $1::text::outbox.job_status, 1, 1, nullif($2, ''), CASE WHEN $2 <> '' THEN now() END, now())`,
 			status, owner))
 	}
 }
