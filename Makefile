@@ -8,6 +8,8 @@ PG      ?=
 export PG
 # cgo is needed by the race detector only; without a C compiler tests run without it.
 RACE    := $(shell command -v cc >/dev/null 2>&1 && echo -race)
+# One Postgres for all packages.
+TESTS    = $(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format pkgname-and-test-fails -- $(RACE)
 OURS    := $(shell git ls-files -co --exclude-standard '*.go' 2>/dev/null | grep -v '^internal/sqlgen/')
 
 .PHONY: help
@@ -19,12 +21,9 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof (STAY=1
 	@$(GO) run ./examples/shop demo $(if $(STAY),--stay)
 
 .PHONY: test
-test: build ## every test, integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
-	$(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format pkgname-and-test-fails -- $(RACE) -timeout 20m -p 2 ./...
-
-.PHONY: model
-model: ## the lease protocol, every state of it, with spin (docs/model)
-	$(GO) test -count=1 -v ./docs/model
+test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
+	$(TESTS) -timeout 20m -run TestScorecard ./integration
+	$(TESTS) -timeout 20m -p 2 -skip TestScorecard ./...
 
 .PHONY: build
 build: ## bin/posthaste

@@ -6,14 +6,18 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/verify"
 )
 
-// Every row of the scorecard passes at tier P, run by the binary with the race
-// detector. `posthaste verify ROW --seed N` repeats one that does not.
+// Every row of the scorecard passes at tier P. `posthaste verify ROW --seed N`
+// repeats one that does not. Rows about times have the machine for themselves, the
+// binary as it is shipped, and a second try: a machine that stood still for a
+// moment is no fault of ours, and a fault of ours shows again. The others run with
+// the race detector, and once.
 func TestScorecard(t *testing.T) {
 	seed := uint64(time.Now().UnixNano()) % (1 << 32)
 	rows, err := verify.Find(verify.TierP)
@@ -26,20 +30,48 @@ func TestScorecard(t *testing.T) {
 		}
 		t.Run(row.Name, func(t *testing.T) {
 			t.Parallel()
-			heavy(t)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, programs.worker, "verify", row.Name, "--seed", strconv.FormatUint(seed, 10), "--out", t.ArtifactDir())
-			cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it takes its children along
-			cmd.WaitDelay = time.Minute
-			out, err := cmd.CombinedOutput()
+			if row.Timed {
+				alone(t)
+			} else {
+				heavy(t)
+			}
+			out, err := runRow(t, row, seed)
+			if err != nil && row.Timed {
+				t.Logf("the first try:\n%s", out)
+				out, err = runRow(t, row, seed)
+			}
 			t.Logf("%s", out)
 			if err != nil {
 				t.Error(err)
 			}
-			if _, reason, skipped := strings.Cut(string(out), "     skipped, "); skipped {
+			if _, reason, skipped := strings.Cut(out, "     skipped, "); skipped {
 				t.Skip(strings.TrimSpace(reason))
 			}
 		})
 	}
 }
+
+func runRow(t *testing.T, row verify.Row, seed uint64) (string, error) {
+	program := programs.worker
+	if row.Timed {
+		program = programs.posthaste
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "verify", row.Name, "--seed", strconv.FormatUint(seed, 10), "--out", t.ArtifactDir())
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it takes its children along
+	cmd.WaitDelay = time.Minute
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// alone is heavy for a test that nothing may run beside.
+func alone(t *testing.T) {
+	wholeRoom.Lock()
+	defer wholeRoom.Unlock() // who has it waits for the others to leave, and nobody else waits for all of it
+	for range cap(room) {
+		heavy(t)
+	}
+}
+
+var wholeRoom sync.Mutex

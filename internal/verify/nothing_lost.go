@@ -32,7 +32,7 @@ func nothingLost() []Row {
 			Pass:     accounts + ", unacknowledged in the end 0",
 		},
 		{
-			Name: "A5", Fault: "kill -9 of the postmaster (P: 4, S: 20 times), crash recovery", Tiers: both, run: postmasterKills,
+			Name: "A5", Timed: true, Fault: "kill -9 of the postmaster (P: 4, S: 20 times), crash recovery", Tiers: both, run: postmasterKills,
 			Workload: "P 4,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
 			Pass:     accounts + ", first completion after the server accepts: median ≤ 2 s, p99 ≤ 3 s",
 		},

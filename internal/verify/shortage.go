@@ -4,7 +4,7 @@ package verify
 func shortages() []Row {
 	return []Row{
 		{
-			Name: "A9", Fault: "the data's disk full; then that of pg_wal, so that the server panics", Tiers: both, run: fullDisks, disks: (*Run).smallDisks,
+			Name: "A9", Timed: true, Fault: "the data's disk full; then that of pg_wal, so that the server panics", Tiers: both, run: fullDisks, disks: (*Run).smallDisks,
 			Settings: map[string]string{"max_wal_size": "64MB", "min_wal_size": "32MB", "shared_buffers": "64MB"},
 			Workload: "P 3,000, S 50,000 jobs from 2 producers that repeat, 2 workers; each disk is full for P 8 s, S 60 s",
 			Pass:     "lost 0, unexpected 0, orphans 0/0, effects missing 0 and twice 0, our processes alive, first completion ≤ 5 s after there is room, ≤ 1 line of trouble a second in each log",

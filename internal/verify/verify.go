@@ -33,6 +33,10 @@ type Row struct {
 	Pass     string // the criterion
 	Tiers    []Tier
 
+	// Timed says that the criterion is about times: the row needs the machine for
+	// itself.
+	Timed bool
+
 	// Test is a Go test that does the same whenever the tests are run; the test of
 	// the scorecard leaves the row to it.
 	Test string
