@@ -6,6 +6,7 @@ package pgdocker
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,7 +14,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/log"
 	"github.com/testcontainers/testcontainers-go/modules/postgres"
@@ -21,7 +21,6 @@ import (
 
 const (
 	engineTimeout = 3 * time.Second // for an engine to answer at all
-	readyTimeout  = time.Minute     // for the server, once its container runs
 	defaultMajor  = "18"
 )
 
@@ -31,6 +30,7 @@ const (
 // it fails within a few seconds. A container left behind by a crash is removed
 // by testcontainers' Ryuk, unless TESTCONTAINERS_RYUK_DISABLED says not to run it.
 func Start(ctx context.Context, major string, settings map[string]string) (url string, stop func(), err error) {
+	log.SetDefault(quiet{}) // or it reports every engine it meets
 	if err := engine(ctx); err != nil {
 		return "", nil, fmt.Errorf("no engine answers: %w", err)
 	}
@@ -39,6 +39,8 @@ func Start(ctx context.Context, major string, settings map[string]string) (url s
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		command = append(command, "-c", name+"="+settings[name])
 	}
+	name := "posthaste-" + rand.Text()
+	command = append(command, "-c", "cluster_name="+name)
 	container, err := postgres.Run(ctx, image,
 		postgres.WithDatabase("postgres"),
 		postgres.WithUsername("postgres"),
@@ -47,14 +49,12 @@ func Start(ctx context.Context, major string, settings map[string]string) (url s
 		testcontainers.WithLogger(quiet{}))
 	stop = func() {
 		if container != nil {
-			_ = testcontainers.TerminateContainer(container) // Ryuk's turn then
+			// What is deleted needs no shutdown first. An error is Ryuk's turn.
+			_ = testcontainers.TerminateContainer(container, testcontainers.StopTimeout(0))
 		}
 	}
 	if err == nil {
-		url, err = container.ConnectionString(ctx, "sslmode=disable")
-	}
-	if err == nil {
-		err = awaitReady(ctx, url)
+		url, err = awaitReady(ctx, container, name)
 	}
 	if err != nil {
 		stop()
@@ -86,24 +86,6 @@ func engine(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// awaitReady returns when the server accepts connections from outside. (The
-// official image first runs a server of its own that listens on no port.)
-func awaitReady(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	for {
-		conn, err := pgx.Connect(ctx, url)
-		if err == nil {
-			return conn.Close(ctx)
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(100 * time.Millisecond):
-		}
 	}
 }
 

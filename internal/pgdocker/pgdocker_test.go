@@ -44,9 +44,9 @@ func TestStartFailsSoonWhenTheEngineHangs(t *testing.T) {
 	}
 }
 
-// TestStartRunsAServer needs an engine. Where there is none, that is a pass of
-// the other half of the promise: an error, soon.
-func TestStartRunsAServer(t *testing.T) {
+// TestStart needs an engine (make test-docker). Where there is none, that is a
+// pass of the other half of the promise: an error, soon.
+func TestStart(t *testing.T) {
 	begin := time.Now()
 	url, stop, err := Start(t.Context(), "", map[string]string{"max_connections": "37"})
 	if err != nil && engine(t.Context()) != nil {
@@ -60,13 +60,50 @@ func TestStartRunsAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
+	if got := show(t, url, "max_connections"); got != "37" {
+		t.Errorf("max_connections = %q, want 37", got)
+	}
+	if err := answers(t.Context(), url, "somebody else"); err == nil {
+		t.Error("another server was taken for ours")
+	}
+	t.Run("stop ends it", func(t *testing.T) {
+		stop()
+		if err := answers(t.Context(), url, ""); err == nil || strings.Contains(err.Error(), "another") {
+			t.Errorf("after stop: %v, want that nobody answers", err)
+		}
+	})
+	t.Run("at an address that testcontainers does not know", func(t *testing.T) {
+		t.Setenv("TESTCONTAINERS_HOST_OVERRIDE", "engine.invalid")
+		url, stop, err := Start(t.Context(), "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		if got := show(t, url, "cluster_name"); !strings.HasPrefix(got, "posthaste-") {
+			t.Errorf("cluster_name = %q, want ours", got)
+		}
+	})
+	t.Run("a server that ends is reported at once", func(t *testing.T) {
+		begin := time.Now()
+		_, _, err := Start(t.Context(), "", map[string]string{"no_such_setting": "1"})
+		if err == nil || !strings.Contains(err.Error(), "no_such_setting") {
+			t.Errorf("Start = %v, want the server's own words", err)
+		}
+		if took := time.Since(begin); took > readyTimeout/2 {
+			t.Errorf("it took %s to say so", took)
+		}
+	})
+}
+
+func show(t *testing.T, url, setting string) (value string) {
+	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	var got string
-	if err := conn.QueryRow(t.Context(), "SHOW max_connections").Scan(&got); err != nil || got != "37" {
-		t.Errorf("max_connections = %q, %v, want 37", got, err)
+	if err := conn.QueryRow(t.Context(), "SHOW "+setting).Scan(&value); err != nil {
+		t.Fatal(err)
 	}
+	return value
 }
