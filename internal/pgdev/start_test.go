@@ -325,17 +325,50 @@ func TestTheSearchEndsWithRemedies(t *testing.T) {
 	}
 }
 
+// docker is an [Options.Docker] that starts nothing, gives url away, and notes
+// what it was asked for and that it was ended.
+type docker struct {
+	url      string
+	settings map[string]string
+	stopped  bool
+}
+
+func (d *docker) start(_ context.Context, _ string, settings map[string]string) (string, func(), error) {
+	d.settings = settings
+	return d.url, func() { d.stopped = true }, nil
+}
+
 func TestDockerIsAskedWhenThereAreNoBinaries(t *testing.T) {
+	running := start(t, Options{Fast: true})
 	t.Setenv("PG_BIN", t.TempDir()) // and no other is looked at
-	owned := Options{Fast: true}
-	var stopped bool
-	owned.Docker = func(_ context.Context, major string, settings map[string]string) (string, func(), error) {
-		if settings["fsync"] != "off" {
-			t.Errorf("settings = %v, want those of a fast server", settings)
-		}
-		return "postgres://127.0.0.1:1/nothing", func() { stopped = true }, nil
+	d := docker{url: running.URL()}
+	s := start(t, Options{Fast: true, Docker: d.start})
+	if s.URL() != running.URL() || s.String() != "PostgreSQL "+running.Version()+" (container)" {
+		t.Errorf("started %s at %s, want the container at %s", s, s.URL(), running.URL())
 	}
-	if _, err := Start(t.Context(), owned); err == nil || !stopped {
-		t.Errorf("Start = %v, container stopped = %v, want an error and that it is", err, stopped)
+	if d.settings["fsync"] != "off" {
+		t.Errorf("settings = %v, want those of a fast server", d.settings)
+	}
+	if err := s.Stop(); err != nil || !d.stopped {
+		t.Errorf("Stop = %v, container stopped = %t, want that it is", err, d.stopped)
+	}
+}
+
+func TestAContainerOfNoUseIsEnded(t *testing.T) {
+	t.Parallel()
+	running := start(t, Options{Fast: true})
+	other := "18"
+	if strings.HasPrefix(running.Version(), "18") {
+		other = "17"
+	}
+	for name, test := range map[string]struct{ url, major, want string }{
+		"nobody answers":      {"postgres://127.0.0.1:1/nothing", "", "connect to the server"},
+		"another one's image": {running.URL(), other, "want " + other},
+	} {
+		d := docker{url: test.url}
+		_, err := Start(t.Context(), Options{Major: test.major, Docker: d.start, OnlyDocker: true})
+		if err == nil || !strings.Contains(err.Error(), test.want) || !d.stopped {
+			t.Errorf("%s: Start = %v, container stopped = %t, want an error like %q and that it is", name, err, d.stopped, test.want)
+		}
 	}
 }
