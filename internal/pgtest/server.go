@@ -45,13 +45,15 @@ func serverURL(t testing.TB) string {
 }
 
 // StartServer starts a server of the kind that tests use: fast, not durable, of
-// the major version in the variable PG. Tests themselves call [New] or [URL].
+// the major version in the variable PG, and in a container if PGTEST_DOCKER is 1.
+// Tests themselves call [New] or [URL].
 func StartServer(ctx context.Context) (*pgdev.Server, error) {
 	server, err := pgdev.Start(ctx, pgdev.Options{
-		Major:  os.Getenv("PG"),
-		Fast:   true,
-		Docker: pgdocker.Start,
-		Log:    os.Stderr,
+		Major:      os.Getenv("PG"),
+		Fast:       true,
+		Docker:     pgdocker.Start,
+		OnlyDocker: os.Getenv("PGTEST_DOCKER") == "1",
+		Log:        os.Stderr,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("tests need a Postgres (for tests the variable is %s, not DATABASE_URL): %w", serverVariable, err)
