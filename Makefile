@@ -14,7 +14,7 @@ OURS    := $(shell git ls-files -co --exclude-standard '*.go' 2>/dev/null | grep
 
 .PHONY: help
 help: ## print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 .PHONY: demo
 demo: ## the example shop: orders, two workers, a kill -9, and the proof (STAY=1 leaves it running)
@@ -24,6 +24,14 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof (STAY=1
 test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
 	$(TESTS) -timeout 20m -run TestScorecard ./integration
 	$(TESTS) -timeout 20m -p 2 -skip TestScorecard ./...
+
+.PHONY: test-docker
+test-docker: ## some of them on a Postgres in a container, with testcontainers (needs a container engine)
+	@GO="$(GO)" RACE="$(RACE)" internal/pgdocker/test.sh
+
+.PHONY: model
+model: ## the lease protocol, every state of it, with spin (docs/model)
+	$(GO) test -count=1 -v ./docs/model
 
 .PHONY: build
 build: ## bin/posthaste

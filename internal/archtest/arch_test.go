@@ -42,6 +42,7 @@ var allowed = map[string]string{
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
+	"internal/pgdev/binaries":    "internal/pgdev",
 	"internal/pgdocker":          "",
 	"internal/pgtest":            "migrations internal/pgdev internal/pgdocker",
 	"internal/pgtest/withserver": "internal/pgtest",
