@@ -36,7 +36,8 @@ type queue struct {
 	meanWork atomic.Int64 // nanoseconds of a handler's run, moving average
 	meanSize atomic.Int64 // bytes of a payload, moving average
 	claimed  int          // by the last drain; the claim loop's own
-	vain     int          // wake-ups in a row that found nothing; the claim loop's own
+	looks    float64      // wake-ups that may find nothing before they are paced; the claim loop's own
+	paced    time.Time    // when looks was counted last; the claim loop's own
 	limit    int          // jobs that the next claim may ask for; the claim loop's own
 	hungry   atomic.Bool  // the claim loop waits for room
 
@@ -155,27 +156,30 @@ func (q *queue) waitOut(ctx context.Context, d time.Duration) bool {
 }
 
 // pace slows down a claim loop that is woken again and again for nothing: anybody
-// who can connect may send notifications. The first wake-up after a quiet or a
-// useful one is answered at once.
+// who can connect may send notifications. Looks that found nothing are paid for
+// from a purse that holds three and is refilled with fifty a second; what finds
+// jobs costs nothing, and so the first wake-up after a quiet time is answered at once.
 func (q *queue) pace(ctx context.Context) bool {
-	if q.claimed > 0 {
-		q.vain = 0
-		return true
+	now := time.Now()
+	q.looks = min(q.looks+now.Sub(q.paced).Seconds()*looksPerSecond, freeLooks)
+	q.paced = now
+	if q.claimed == 0 {
+		q.looks--
 	}
-	if q.vain++; q.vain <= freeWakes || time.Since(q.scan.surveyed) > maxPace {
+	if q.looks >= 0 {
 		return true
 	}
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(min(time.Millisecond<<min(q.vain-freeWakes, 10), maxPace)):
+	case <-time.After(time.Duration(-q.looks / looksPerSecond * float64(time.Second))):
 		return true
 	}
 }
 
 const (
-	freeWakes = 3
-	maxPace   = 20 * time.Millisecond
+	freeLooks      = 3
+	looksPerSecond = 50
 )
 
 // drain claims until nothing due is left or there is no room, and returns how

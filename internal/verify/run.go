@@ -40,7 +40,8 @@ type Run struct {
 	Server *pgdev.Server
 	Faults fault.Log
 
-	data, wal *disk // of the server; nil in rows that do not need them to be full
+	clock     string // file that the server's clock is set by; "" in rows that do not set it
+	data, wal *disk  // of the server; nil in rows that do not need them to be full
 
 	mu        sync.Mutex
 	placed    int // orders of our own; see place
@@ -101,6 +102,7 @@ func (r *Run) do(ctx context.Context) (err error) {
 		if env, err = r.Row.serverEnv(r); err != nil {
 			return err
 		}
+		defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(r.clock))) }()
 	}
 	r.Progress("start Postgres", 0, 0)
 	server := pgdev.Options{Major: r.Major, Settings: r.Row.Settings, Env: env, Log: r.Log}

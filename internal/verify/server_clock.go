@@ -15,10 +15,15 @@ func fakeTime(r *Run) ([]string, error) {
 	if err != nil || len(found) == 0 {
 		return nil, notPossible("libfaketime is not installed (apt-get install faketime)")
 	}
-	file, err := filepath.Abs(filepath.Join(r.Dir, "clock"))
+	dir, err := os.MkdirTemp("", "posthaste-clock-") // the server's account may not see the run's own folder
 	if err != nil {
 		return nil, err
 	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, err
+	}
+	r.clock = filepath.Join(dir, "clock")
+	file := r.clock
 	return []string{"LD_PRELOAD=" + found[0], "FAKETIME_TIMESTAMP_FILE=" + file, "FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"}, stepTo(file, 0)
 }
 
@@ -67,7 +72,7 @@ func serverClock(ctx context.Context, r *Run) error {
 // stepServer steps the clock and waits until new sessions see it.
 func (r *Run) stepServer(ctx context.Context, off time.Duration) error {
 	healed := r.Faults.Begin("server's clock steps", "")
-	if err := stepTo(filepath.Join(r.Dir, "clock"), off); err != nil {
+	if err := stepTo(r.clock, off); err != nil {
 		return err
 	}
 	err := r.Await(ctx, 10*time.Second, "the server to see the step", func(ctx context.Context) (bool, error) {

@@ -10,7 +10,7 @@ func shortages() []Row {
 			Pass:     "lost 0, unexpected 0, orphans 0/0, effects missing 0 and twice 0, our processes alive, first completion ≤ 5 s after there is room, ≤ 1 line of trouble a second in each log",
 		},
 		{
-			Name: "A10", Fault: "workers killed by the kernel for want of memory, by 10 poison jobs", Tiers: both, run: outOfMemory,
+			Name: "A10", Timed: true, Fault: "workers killed by the kernel for want of memory, by 10 poison jobs", Tiers: both, run: outOfMemory,
 			Workload: "P 2,000, S 10,000 other jobs, 3 places for workers with 256 MiB each, filled again as they fall empty",
 			Pass:     "each poison job spends exactly 3 attempts, then it is dead; all others done, L1 0, illegal moves 0; every place filled and ready in the end",
 		},
