@@ -111,7 +111,7 @@ func (q *queue) returnOrphans(ctx context.Context) {
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	n, err := q.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: q.name, Worker: q.worker, Held: q.leases.ids()})
-	if err != nil { // their leases lapse; the next claim is worth more
+	if err != nil && !isUnreachable(err) { // that is said of the claim
 		q.complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", q.name))
 	}
 	if n > 0 {

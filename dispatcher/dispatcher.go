@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -121,7 +122,7 @@ type Dispatcher struct {
 	cut     atomic.Bool // the grace period is over
 	health  health
 
-	complaints complaints
+	complaints outage.Complaints
 }
 
 // New checks config and registers the metrics. The dispatcher opens a small pool

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -44,6 +45,8 @@ type Reaper struct {
 	trimmed  map[string]int64 // used by trim only; see trimHistory
 	depth    depthGauges      // used by sampleDepth only
 	suspects []suspect        // used by watch only
+
+	complaints outage.Complaints
 
 	started atomic.Bool
 	health  atomic.Pointer[error] // of the latest pass over the leases
@@ -122,7 +125,9 @@ func (r *Reaper) repeat(ctx context.Context, name string, chore func(context.Con
 			return
 		case err != nil:
 			r.leaveReadOnly(err)
-			r.log.LogAttrs(ctx, slog.LevelWarn, "chore failed", slog.String("chore", name), slog.Any("err", err))
+			if missed, due := r.complaints.Due(name, time.Now()); due {
+				r.log.LogAttrs(ctx, slog.LevelWarn, "chore failed", slog.String("chore", name), slog.Int("failed_since_last_told", missed), slog.Any("err", err))
+			}
 			wait = retry.Next()
 		default:
 			retry.Reset()

@@ -29,8 +29,8 @@ var allowed = map[string]string{
 	"listener":      "internal/backoff",
 	"outbox":        "internal/sqlgen",
 	"inbox":         "outbox internal/sqlgen",
-	"dispatcher":    "outbox internal/sqlgen internal/backoff",
-	"reaper":        "outbox internal/sqlgen internal/backoff",
+	"dispatcher":    "outbox internal/sqlgen internal/backoff internal/outage",
+	"reaper":        "outbox internal/sqlgen internal/backoff internal/outage",
 	"operator":      "outbox internal/sqlgen",
 	"relay/webhook": "outbox dispatcher",
 	"api":           "outbox operator",
@@ -51,6 +51,7 @@ var allowed = map[string]string{
 	"internal/mutants":     "",
 	"internal/mutants/run": "internal/mutants",
 	"internal/archtest":    "",
+	"internal/outage":      "",
 	"internal/bench":       "outbox listener dispatcher reaper migrations internal/pgdev",
 	// The fault harness.
 	"internal/verify":         "outbox operator reaper migrations internal/sqlgen internal/pgdev internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",

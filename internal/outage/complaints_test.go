@@ -1,4 +1,4 @@
-package dispatcher
+package outage
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 )
 
 func TestComplaintsAreToldOnceInAWhile(t *testing.T) {
-	var c complaints
+	var c Complaints
 	start := time.Now()
 	for _, step := range []struct {
 		after      time.Duration
@@ -18,10 +18,10 @@ func TestComplaintsAreToldOnceInAWhile(t *testing.T) {
 		{time.Second, "claim failed", 0, false},
 		{time.Second, "settle failed", 0, true},
 		{2 * time.Second, "claim failed", 0, false},
-		{complainEvery, "claim failed", 2, true},
-		{2 * complainEvery, "claim failed", 0, true},
+		{every, "claim failed", 2, true},
+		{2 * every, "claim failed", 0, true},
 	} {
-		if missed, due := c.due(step.what, start.Add(step.after)); missed != step.wantMissed || due != step.want {
+		if missed, due := c.Due(step.what, start.Add(step.after)); missed != step.wantMissed || due != step.want {
 			t.Errorf("%q after %s: told = %v with %d missed, want %v with %d", step.what, step.after, due, missed, step.want, step.wantMissed)
 		}
 	}
