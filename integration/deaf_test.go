@@ -92,7 +92,7 @@ func TestAHalfOpenListenerIsNoticed(t *testing.T) {
 	p.Refuse.Store(true)
 	p.Freeze()
 	frozen := time.Now()
-	stranded := s.strand()
+	stranded := s.enqueue(task{Do: "nothing"})
 	a.awaitReadyz(http.StatusOK, "degraded", "listener", "deaf")
 	t.Logf("noticed after %s", time.Since(frozen).Round(time.Second))
 	s.awaitFor(deafPickup, "the job whose notification was lost", func() bool { return s.row(stranded).Status == "succeeded" })
@@ -102,22 +102,6 @@ func TestAHalfOpenListenerIsNoticed(t *testing.T) {
 	a.ready()
 	t.Logf("after the reconnect a job starts within %s", s.picksUp(deafPickup))
 	s.checkLedger()
-}
-
-// strand enqueues jobs until one of them is not noticed: a worker that has just
-// started or just finished something still looks around.
-func (s *story) strand() (id outbox.ID) {
-	s.Helper()
-	s.await("the worker to be at rest", func() bool {
-		id = s.enqueue(task{Do: "nothing"})
-		for sent := time.Now(); time.Since(sent) < 3*time.Second; time.Sleep(glance) {
-			if len(s.ledger.of("start", ofJob(id))) > 0 {
-				return false
-			}
-		}
-		return true
-	})
-	return id
 }
 
 // Every notification is dropped while 500 jobs trickle in: the poll finds them all.
@@ -137,7 +121,8 @@ func TestEveryNotificationIsDropped(t *testing.T) {
 }
 
 // Somebody without any privilege forges thousands of notifications a second:
-// they cost a bounded number of queries, and real jobs start as quickly as ever.
+// real jobs start as quickly as ever. What the storm costs in queries is row C5 of
+// the scorecard: the server counts each wake of a listener as a transaction.
 func TestAStormOfForgedNotifications(t *testing.T) {
 	const duration = 3 * time.Second
 	s := newStory(t)
@@ -147,7 +132,6 @@ func TestAStormOfForgedNotifications(t *testing.T) {
 	s.worker("a").ready()
 	s.picksUp(deafPickup)
 
-	before := s.settledTransactions()
 	var forged atomic.Int64
 	var storm sync.WaitGroup
 	began := time.Now()
@@ -162,15 +146,12 @@ func TestAStormOfForgedNotifications(t *testing.T) {
 		slowest = max(slowest, s.picksUp(deafPickup))
 	}
 	storm.Wait()
-	took := time.Since(began)
-	queries := s.settledTransactions() - before - int(forged.Load())
-	t.Logf("%d forged notifications in %s: %d other transactions; slowest start of a real job %s", forged.Load(), took.Round(time.Millisecond), queries, slowest)
+	t.Logf("%d forged notifications in %s; slowest start of a real job %s", forged.Load(), time.Since(began).Round(time.Millisecond), slowest)
 	if forged.Load() < 1000 {
 		t.Errorf("only %d notifications could be forged: the story proves nothing", forged.Load())
 	}
-	// The real jobs and the story's own looks at them are in this too.
-	if most := 300 + int(350*took.Seconds()); queries > most {
-		t.Errorf("the storm costs %d transactions, want %d at most", queries, most)
+	if slowest > time.Second {
+		t.Errorf("a real job started after %s", slowest)
 	}
 	s.checkLedger()
 }
@@ -207,19 +188,5 @@ func (s *story) forge(dsn string, duration time.Duration) (n int64) {
 			return n
 		}
 	}
-	return n
-}
-
-// settledTransactions is transactions once it has stopped moving by more than an
-// idle process does: sessions tell with a delay of up to a second.
-func (s *story) settledTransactions() (n int) {
-	s.Helper()
-	quiet, since := s.transactions(), time.Now()
-	s.await("the count of transactions to settle", func() bool {
-		if n = s.transactions(); n-quiet > 200 {
-			quiet, since = n, time.Now()
-		}
-		return time.Since(since) > 1500*time.Millisecond
-	})
 	return n
 }
