@@ -64,12 +64,12 @@ func TestAPoisonJobIsBounded(t *testing.T) {
 	deaths := 0
 	start := func() *process {
 		p := s.worker(fmt.Sprintf("w%d", deaths), "OUTBOX_LEASE_TTL=2s", "VERIFY_CONCURRENCY=8")
-		p.told.Store(true)
+		p.MayEnd()
 		return p
 	}
 	worker := start()
 	s.await("the poison job's death and everything else's success", func() bool {
-		if !worker.alive() {
+		if !worker.Alive() {
 			deaths++
 			worker = start()
 		}

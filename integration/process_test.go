@@ -2,7 +2,6 @@ package integration
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,22 +9,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
 // process is a program under test.
 type process struct {
+	*child.Process
 	s     *story
-	name  string
-	cmd   *exec.Cmd
-	log   string        // path
-	ended chan struct{} // closed when it is gone
-	told  atomic.Bool   // that it may end
-	admin string        // address; see readyz
+	admin string // address; see readyz
 }
 
 // worker starts a worker. Its environment begins with what makes stories short;
@@ -47,118 +41,63 @@ func (s *story) start(program, name string, env []string, args ...string) *proce
 		"OUTBOX_DATABASE_URL=" + s.url, "OUTBOX_ADMIN_ADDR=127.0.0.1:0", "OUTBOX_LOG_FORMAT=json", "OUTBOX_POLL_INTERVAL=5m",
 		"VERIFY_LEDGER=" + s.ledger.Path(), "VERIFY_NAME=" + name,
 	}, env...)
-	p := &process{s: s, name: name, ended: make(chan struct{})}
-	p.log = filepath.Join(s.ArtifactDir(), fmt.Sprintf("%02d-%s.log", len(s.procs), name))
-	p.cmd = command(background, program, all, args...)
-	if err := p.launch(); err != nil {
-		s.Fatalf("start %s: %v", name, err)
+	log := filepath.Join(s.ArtifactDir(), fmt.Sprintf("%02d-%s.log", len(s.procs), name))
+	started, err := child.Start(name, log, program, all, nil, args...)
+	if err != nil {
+		s.Fatal(err)
 	}
+	p := &process{Process: started, s: s}
 	s.procs = append(s.procs, p)
 	return p
 }
 
-// command has nothing of our own environment that could configure it.
-func command(ctx context.Context, program string, env []string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, args...)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OUTBOX_") && !strings.HasPrefix(v, "DATABASE_URL") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(cmd.Env, env...)
-	return cmd
-}
-
-// launch keeps the thread that starts the process for as long as it lives, so
-// that it dies with us and not before.
-func (p *process) launch() error {
-	log, err := os.Create(p.log)
+// must fails the story for what a process could not be made to do.
+func (p *process) must(err error) {
+	p.s.Helper()
 	if err != nil {
-		return err
+		p.s.Fatal(err)
 	}
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for us
-	dieWithTest(p.cmd.SysProcAttr)
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer log.Close()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait() // its status is looked at by those whom it concerns
-			close(p.ended)
-		}
-	}()
-	return <-started
 }
 
 // signal sends a signal that does not end the process.
 func (p *process) signal(sig syscall.Signal) {
 	p.s.Helper()
-	if err := p.cmd.Process.Signal(sig); err != nil {
-		p.s.Fatalf("send %s to %s: %v", sig, p.name, err)
-	}
+	p.must(p.Signal(sig))
 }
 
 // kill9 returns when the process is gone.
 func (p *process) kill9() {
 	p.s.Helper()
-	p.told.Store(true)
-	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.s.Fatalf("kill %s: %v", p.name, err)
-	}
-	<-p.ended
+	p.must(p.Kill9())
 }
 
 // terminate sends SIGTERM.
 func (p *process) terminate() {
 	p.s.Helper()
-	p.told.Store(true)
-	p.signal(syscall.SIGTERM)
+	p.must(p.Terminate())
 }
 
 // exit waits for the end of a process that was told to, and returns its status.
 func (p *process) exit(within time.Duration) int {
 	p.s.Helper()
 	select {
-	case <-p.ended:
+	case <-p.Ended():
 	case <-time.After(within):
-		p.s.Fatalf("%s is still there %s after it was told to stop", p.name, within)
+		p.s.Fatalf("%s is still there %s after it was told to stop", p.Name, within)
 	}
-	return p.cmd.ProcessState.ExitCode()
+	return p.ExitCode()
 }
 
-func (p *process) alive() bool {
-	select {
-	case <-p.ended:
-		return false
-	default:
-		return true
-	}
-}
-
-// close ends a process at the end of its story.
+// close ends a process at the end of its story, and looks for what no process may do.
 func (p *process) close() {
-	if !p.told.Load() && !p.alive() {
-		p.s.Errorf("%s ended by itself: %s", p.name, p.cmd.ProcessState)
+	if fate := p.Fate(); fate != "" {
+		p.s.Error(fate)
 	}
-	_ = p.cmd.Process.Kill()
-	<-p.ended
-}
-
-// examine looks for what no process may do.
-func (p *process) examine() {
-	for _, bad := range []string{"WARNING: DATA RACE", "fatal error:", "goroutine 1 ["} {
-		if strings.Contains(p.logs(), bad) {
-			p.s.Errorf("the log of %s has %q", p.name, bad)
-		}
-	}
+	p.must(p.Kill9())
 }
 
 func (p *process) logs() string {
-	content, err := os.ReadFile(p.log)
+	content, err := os.ReadFile(p.Log)
 	if err != nil {
 		p.s.Error(err)
 	}
@@ -220,10 +159,10 @@ func (p *process) awaitReadyz(code int, status string, states ...string) {
 	var got report
 	defer func() {
 		if p.s.Failed() {
-			p.s.Logf("/readyz of %s is %d %+v", p.name, gotCode, got)
+			p.s.Logf("/readyz of %s is %d %+v", p.Name, gotCode, got)
 		}
 	}()
-	p.s.await(fmt.Sprintf("/readyz of %s to be %d %s %v", p.name, code, status, states), func() bool {
+	p.s.await(fmt.Sprintf("/readyz of %s to be %d %s %v", p.Name, code, status, states), func() bool {
 		gotCode, got = p.readyz()
 		for i := 0; i+1 < len(states); i += 2 {
 			if got.Components[states[i]].State != states[i+1] {

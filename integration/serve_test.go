@@ -181,7 +181,7 @@ func (s *story) stop(p *process) {
 	s.Helper()
 	p.terminate()
 	if code := p.exit(patience); code != 0 {
-		s.Errorf("%s: exit status %d, want 0", p.name, code)
+		s.Errorf("%s: exit status %d, want 0", p.Name, code)
 	}
 }
 

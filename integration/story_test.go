@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -109,15 +111,12 @@ func (s *story) end() {
 	for _, p := range s.procs {
 		p.close()
 	}
-	for _, p := range s.procs {
-		p.examine()
-	}
 	if !s.Failed() {
 		return
 	}
 	s.Logf("the ledger ends:\n%s", tail(s.ledger.Path()))
 	for _, p := range s.procs {
-		s.Logf("the log of %s ends:\n%s", p.name, tail(p.log))
+		s.Logf("the log of %s ends:\n%s", p.Name, tail(p.Log))
 	}
 }
 
@@ -290,7 +289,8 @@ func posthaste(t *testing.T, url string, env []string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := command(ctx, programs.posthaste, append([]string{"OUTBOX_DATABASE_URL=" + url}, env...), args...)
+	cmd := exec.CommandContext(ctx, programs.posthaste, args...)
+	cmd.Env = child.Environment(append([]string{"OUTBOX_DATABASE_URL=" + url}, env...))
 	out, err := cmd.Output()
 	if err != nil {
 		exit := asExit(err)

@@ -47,7 +47,7 @@ type deafness struct {
 
 // await waits until the worker has found out what was done to it, and hears again.
 func (e *ear) await(ctx context.Context, r *Run, done time.Time) (d deafness, err error) {
-	var deaf, hears []said
+	var deaf, hears []logLine
 	err = r.Await(ctx, 90*time.Second, e.Name+" to find out that it is deaf, and to hear again", func(context.Context) (_ bool, err error) {
 		if deaf, err = sayings(e.Process, listenerDeaf, done); err != nil || len(deaf) == 0 {
 			return false, err

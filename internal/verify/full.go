@@ -1,12 +1,9 @@
 package verify
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -117,16 +114,7 @@ func isFull(err error) bool {
 
 // troubleLines is how many lines a process logged within a time, but for those that
 // tell what became of one job.
-func troubleLines(p *child.Process, from, until time.Time) (n int, err error) {
-	content, err := os.ReadFile(p.Log)
-	if err != nil {
-		return 0, err
-	}
-	for line := range bytes.Lines(content) {
-		var s said
-		if json.Unmarshal(line, &s) == nil && s.Job == "" && s.At.After(from) && s.At.Before(until) {
-			n++
-		}
-	}
-	return n, nil
+func troubleLines(p *child.Process, from, until time.Time) (int, error) {
+	lines, err := logged(p, func(l logLine) bool { return l.Job == "" && l.At.After(from) && l.At.Before(until) })
+	return len(lines), err
 }

@@ -30,16 +30,22 @@ type Process struct {
 // of the process before that has run its first instruction.
 func Start(name, log, program string, env []string, prepare func(pid int) error, args ...string) (*Process, error) {
 	p := &Process{Name: name, Log: log, cmd: exec.Command(program, args...), ended: make(chan struct{})}
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OUTBOX_") && !strings.HasPrefix(v, "DATABASE_URL") && !strings.HasPrefix(v, "VERIFY_") {
-			p.cmd.Env = append(p.cmd.Env, v)
-		}
-	}
-	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.Env = Environment(env)
 	if err := p.launch(prepare); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	return p, nil
+}
+
+// Environment is env after what our own environment has that cannot configure a
+// program of ours or its connections.
+func Environment(env []string) (all []string) {
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OUTBOX_") && !strings.HasPrefix(v, "DATABASE_URL") && !strings.HasPrefix(v, "VERIFY_") {
+			all = append(all, v)
+		}
+	}
+	return append(all, env...)
 }
 
 // launch keeps the thread that starts the process for as long as it lives, so

@@ -1,7 +1,0 @@
-//go:build !linux
-
-package integration
-
-import "syscall"
-
-func dieWithTest(*syscall.SysProcAttr) {}
