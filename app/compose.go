@@ -15,6 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/listener"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/reaper"
+	"github.com/posthaste-dev/posthaste/schedule"
 )
 
 const noHandlers = "no handler and no webhook: jobs are left alone"
@@ -22,7 +23,8 @@ const noHandlers = "no handler and no webhook: jobs are left alone"
 var errStopped = errors.New("it returned without having been asked to")
 
 // compose makes the components and introduces them to each other: the listener's
-// signal wakes the dispatcher, and its hearing decides how often that polls.
+// signals wake the dispatcher and the reaper, and its hearing decides how often the
+// dispatcher polls.
 func (p *process) compose(mux *dispatcher.Mux) error {
 	var errs []error
 	note := func(err error) {
@@ -30,18 +32,32 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 			errs = append(errs, err)
 		}
 	}
-	wake := listener.NewSignal()
+	wake, wakeReaper := listener.NewSignal(), listener.NewSignal()
 	if !p.config.NoListen {
-		note(p.addListener(wake))
+		note(p.addListener(wake, wakeReaper))
 	}
 	if !p.config.NoDispatch {
 		note(p.addDispatcher(mux, wake))
 		if p.config.Producer != nil {
-			p.config.Producer.AlsoWake(wake.Set)
+			p.config.Producer.AlsoWake(func() bool {
+				wakeReaper.Set()
+				return wake.Set()
+			})
 		}
 	}
 	if !p.config.NoReap {
-		note(p.addReaper())
+		note(p.addReaper(wakeReaper))
+	}
+	if !p.config.NoSchedule {
+		note(p.addScheduler())
+	}
+	if p.config.APIAddr != "" && len(errs) == 0 {
+		err := p.addAPI()
+		if p.config.APIOptional && errors.Is(err, syscall.EADDRINUSE) {
+			p.log.LogAttrs(background, slog.LevelWarn, "no API: its address is taken", slog.String("addr", p.config.APIAddr))
+			err = nil
+		}
+		note(err)
 	}
 	if p.config.AdminAddr != "" && len(errs) == 0 {
 		var err error
@@ -56,8 +72,9 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 	return errors.Join(errs...)
 }
 
-func (p *process) addListener(wake listener.Signal) error {
+func (p *process) addListener(wake, wakeReaper listener.Signal) error {
 	l, err := listener.New(p.config.listenURL(), outbox.Channel, wake, listener.Config{
+		AlsoWake:  []listener.Signal{wakeReaper},
 		OnHearing: func(bool) { wake.Set() }, // the dispatcher looks at the new poll interval at once
 		Canary:    p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,
 	})
@@ -95,8 +112,10 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) error
 	return nil
 }
 
-func (p *process) addReaper() error {
-	r, err := reaper.New(p.handlerPool(), reaper.Config{Keep: p.config.Keep, KeepByStatus: p.config.KeepByStatus, Logger: p.log, Registerer: p.config.Registry})
+func (p *process) addReaper(wake <-chan struct{}) error {
+	r, err := reaper.New(p.handlerPool(), reaper.Config{
+		Keep: p.config.Keep, KeepByStatus: p.config.KeepByStatus, Wake: wake, KeepByQueue: p.config.KeepByQueue, Logger: p.log, Registerer: p.config.Registry,
+	})
 	if err != nil {
 		return err
 	}
@@ -104,7 +123,16 @@ func (p *process) addReaper() error {
 	return nil
 }
 
-// handlerPool is the pool that dispatcher and reaper take their settings from, and
+func (p *process) addScheduler() error {
+	s, err := schedule.New(p.handlerPool(), schedule.Config{Schedules: p.config.Schedules, Logger: p.log, Registerer: p.config.Registry})
+	if err != nil {
+		return err
+	}
+	p.components = append(p.components, &component{name: "scheduler", run: s.Run, look: unlessReady(s.Ready), needSchema: true})
+	return nil
+}
+
+// handlerPool is the pool that dispatcher, reaper and scheduler take their settings from, and
 // reset when it leads to a server that became read-only.
 func (p *process) handlerPool() *pgxpool.Pool {
 	return cmp.Or(p.config.Pool, p.pool)
@@ -120,6 +148,9 @@ func (p *process) registerCollectors() {
 		register(pgxpoolprometheus.NewCollector(pool, map[string]string{"pool": name}))
 	}
 	publish(p.pool, "process")
+	if p.api != nil {
+		publish(p.api.pool, "api")
+	}
 	if p.config.Pool != nil {
 		publish(p.config.Pool, "handlers")
 	}

@@ -10,8 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/schedule"
 )
 
 // Config is how a process works. With a DatabaseURL, its zero value is a sane
@@ -28,6 +30,7 @@ type Config struct {
 	NoDispatch bool // claim no jobs
 	NoListen   bool // do not LISTEN: jobs are found by polling
 	NoReap     bool // expire no leases, trim no history: another process does
+	NoSchedule bool // declare and fire no schedules
 	Migrate    bool // bring the schema to the newest version at the start
 
 	Queues       map[string]dispatcher.QueueConfig // nil works the queue "default"
@@ -37,8 +40,13 @@ type Config struct {
 	Timeout      time.Duration                     // of one attempt; 0 is 5 min
 	Retry        dispatcher.RetryPolicy            // nil is exponential from 1 s to 1 h
 	GracePeriod  time.Duration                     // for running jobs at a stop; 0 is 20 s, negative none
-	Keep         time.Duration                     // of closed jobs; 0 is 14 days
-	KeepByStatus map[outbox.Status]time.Duration   // of outcomes that differ from Keep
+	Keep         time.Duration                     // of closed jobs; 0 is 30 days, and 14 for those that succeeded
+	KeepByStatus map[outbox.Status]time.Duration   // of outcomes that differ from Keep, and of dead letters (90 days)
+	KeepByQueue  map[string]map[outbox.Status]time.Duration
+
+	// Schedules are declared at the start: package schedule tells what that means
+	// for those that are there already. Whatever is stored is fired, whoever declared it.
+	Schedules []schedule.Schedule
 
 	// Cut, when closed, ends a stop at once; see [Signals]. Nil never does.
 	Cut <-chan struct{}
@@ -49,6 +57,15 @@ type Config struct {
 	AdminAddr string
 	// AdminOptional goes on without them if AdminAddr is taken.
 	AdminOptional bool
+
+	// APIAddr is where the API is served, such as "0.0.0.0:8080"; "" serves it
+	// nowhere. It has connections of its own. TLS ends in front of it.
+	APIAddr string
+	// APIOptional goes on without it if APIAddr is taken.
+	APIOptional bool
+	// API is how. Logger and Registerer are the process's, and so are Pool and
+	// Producer if they are nil.
+	API api.Config
 
 	Logger   *slog.Logger         // nil logs nothing
 	Registry *prometheus.Registry // nil makes a new one
@@ -79,6 +96,9 @@ func (c Config) validate() error {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for the default", d.name, d.value))
 		}
+	}
+	if c.NoSchedule && len(c.Schedules) > 0 {
+		errs = append(errs, errors.New("NoSchedule is set and Schedules are given, want one of them"))
 	}
 	return errors.Join(errs...)
 }

@@ -1,5 +1,5 @@
 // Package app makes one process of the other packages: a listener that wakes, a
-// dispatcher that works, a reaper that cleans up, and an admin server that tells
+// dispatcher that works, a reaper that cleans up, a scheduler, and an admin server that tells
 // how they are. The command posthaste is app.Run with webhooks; a program with
 // handlers of its own is about as short:
 //
@@ -14,7 +14,7 @@
 //     has started anything. Whatever happens afterwards, the database going away
 //     first of all, is waited out.
 //   - The database may be down when the process starts, and the schema missing or
-//     older than the build. Dispatcher and reaper start once both are there.
+//     older than the build. Dispatcher, reaper and scheduler start once both are there.
 //   - When ctx ends: the process is unready, claiming stops, jobs that had not
 //     started are given back, running jobs get the grace period, outcomes are
 //     stored, Run returns. A second signal (see [Signals]) ends the waiting at
@@ -29,5 +29,7 @@
 //	listener      Run          stop                            see package listener
 //	dispatcher    Run          stop, after the drain           see package dispatcher
 //	reaper        Run          stop                            see package reaper
+//	scheduler     Run          stop                            see package schedule
+//	API           Run          stop, after its requests        its connections, a pool
 //	admin server  Run          the end of all the others       its connections
 package app

@@ -11,10 +11,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/listener"
+	"github.com/posthaste-dev/posthaste/memory"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/reaper"
+	"github.com/posthaste-dev/posthaste/schedule"
 )
 
 // TestOperationsDocListsEveryMetric compares the table of docs/operations.md with
@@ -53,6 +56,15 @@ func registeredMetrics(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	if _, err := reaper.New(pool, reaper.Config{Registerer: reg}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := schedule.New(pool, schedule.Config{Registerer: reg}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := memory.New(&memory.Mux{}, memory.Config{Registerer: reg}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.New(api.Config{Pool: pool, AnonymousLoopback: true, Registerer: reg}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := listener.New("postgres://nobody@127.0.0.1:1/none", outbox.Channel, listener.NewSignal(), listener.Config{Registerer: reg}); err != nil {

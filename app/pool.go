@@ -17,13 +17,16 @@ const (
 
 // openPool opens the process's own connections, which handlers cannot exhaust.
 // It connects to nothing yet.
-func openPool(c Config) (*pgxpool.Pool, error) {
+func openPool(c Config) (*pgxpool.Pool, error) { return openPoolOf(c, ownConnections) }
+
+// openPoolOf opens up to so many connections to where the process connects to.
+func openPoolOf(c Config, connections int32) (*pgxpool.Pool, error) {
 	config, err := poolConfig(c)
 	if err != nil {
 		return nil, err
 	}
 	config.MinConns, config.MinIdleConns = 0, 0
-	config.MaxConns = ownConnections
+	config.MaxConns = connections
 	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, connectTimeout)
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "posthaste"
@@ -57,5 +60,15 @@ func closePool(pool *pgxpool.Pool) {
 	select {
 	case <-closed:
 	case <-time.After(closeTimeout):
+	}
+}
+
+func (p *process) closePools() {
+	closePool(p.pool)
+	if p.api != nil {
+		if p.api.listener != nil { // it was never served
+			_ = p.api.listener.Close()
+		}
+		closePool(p.api.pool)
 	}
 }

@@ -13,7 +13,7 @@ type Report struct {
 }
 
 // State is how one component is: database up, down or read-only; schema current,
-// behind or unknown; dispatcher and reaper working, waiting (for the schema),
+// behind or unknown; dispatcher, reaper, scheduler and api working, waiting (for the schema),
 // failing, failed, stopped, off, or (without any handler) idle; listener hearing,
 // deaf, failed, stopped or off.
 type State struct {
@@ -70,7 +70,7 @@ func (p *process) report(ctx context.Context) Report {
 	database, schema := p.readiness.look(ctx, p)
 	r := Report{Status: statusReady, Components: map[string]State{
 		"database": database, "schema": schema,
-		"dispatcher": off(p.config.NoDispatch), "reaper": off(p.config.NoReap), "listener": off(true),
+		"dispatcher": off(p.config.NoDispatch), "reaper": off(p.config.NoReap), "scheduler": off(p.config.NoSchedule), "listener": off(true),
 	}}
 	unready := database.State != databaseUp || schema.State != schemaCurrent
 	for _, c := range p.components {

@@ -46,6 +46,7 @@ type process struct {
 	components []*component
 	listener   *listener.Listener // nil while off
 	admin      *admin             // nil while off
+	api        *apiServer         // nil while off
 
 	draining  atomic.Bool
 	readiness readiness
@@ -64,7 +65,7 @@ func newProcess(mux *dispatcher.Mux, config Config) (*process, error) {
 	}
 	p := &process{config: config, log: config.Logger, pool: pool, gate: newGate(pool, config)}
 	if err := p.compose(mux); err != nil {
-		closePool(pool)
+		p.closePools()
 		return nil, fmt.Errorf("configure: %w", err)
 	}
 	return p, nil
@@ -72,7 +73,7 @@ func newProcess(mux *dispatcher.Mux, config Config) (*process, error) {
 
 // run starts everything, waits for ctx, and stops everything in order.
 func (p *process) run(ctx context.Context) error {
-	defer closePool(p.pool)
+	defer p.closePools()
 	stopAdmin := p.admin.start()
 	defer stopAdmin()
 

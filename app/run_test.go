@@ -15,6 +15,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -97,7 +98,7 @@ func TestADrainingProcessIsUnreadyAndLetsRunningJobsFinish(t *testing.T) {
 	await(t, "the handler", started)
 
 	r.stop(errors.New("the test says so"))
-	r.awaitReadyz(503, "draining", map[string]string{"listener": "stopped", "reaper": "stopped"})
+	r.awaitReadyz(503, "draining", map[string]string{"listener": "stopped", "reaper": "stopped", "scheduler": "stopped"})
 	close(release)
 	r.wait(nil)
 	var status string
@@ -159,6 +160,7 @@ func TestWhatIsOffIsNotMade(t *testing.T) {
 		"no listener":       {Config{NoListen: true}, greeter(nothing), map[string]string{"listener": "off"}},
 		"no dispatcher":     {Config{NoDispatch: true}, greeter(nothing), map[string]string{"dispatcher": "off"}},
 		"no reaper":         {Config{NoReap: true}, greeter(nothing), map[string]string{"reaper": "off"}},
+		"no scheduler":      {Config{NoSchedule: true}, greeter(nothing), map[string]string{"scheduler": "off"}},
 		"nothing to handle": {Config{}, new(dispatcher.Mux), map[string]string{"dispatcher": "idle"}},
 	}
 	for name, test := range tests {
@@ -281,4 +283,62 @@ func TestTheAdminServerAnswers(t *testing.T) {
 		}
 	}
 	r.end(nil)
+}
+
+// The listener's wake-up reaches the reaper: one that hears of no job finds a
+// deadline that passed long ago twice a minute.
+func TestANotificationHasLateJobsExpire(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
+	r.awaitReadyz(200, "ready", nil)
+	if _, err := outbox.Enqueue(t.Context(), pool, greet{"Ada"}, outbox.Options{Deadline: time.Now().Add(-time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	awaitStatus(t, pool, "expired")
+}
+
+// The same for cancellations and the dispatcher.
+func TestANotificationStopsACancelledHandler(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	causes, started := make(chan error, 1), make(chan struct{})
+	r := start(t, greeter(func(ctx context.Context, _ string) error {
+		close(started)
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return ctx.Err()
+	}), Config{DatabaseURL: pool.Config().ConnString()})
+	r.awaitReadyz(200, "ready", nil)
+	id := enqueue(t, pool, "Ada")
+	await(t, "the handler to start", started)
+	asked := time.Now()
+	if done, err := operator.New(pool).Cancel(t.Context(), id); done != operator.CancelRequested || err != nil {
+		t.Fatalf("cancel = %q, %v", done, err)
+	}
+	select {
+	case cause := <-causes:
+		t.Logf("stopped after %s", time.Since(asked))
+		if !errors.Is(cause, dispatcher.ErrCancelled) {
+			t.Errorf("cause = %v, want ErrCancelled", cause)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the handler was not stopped")
+	}
+	awaitStatus(t, pool, "cancelled")
+}
+
+// awaitStatus waits until the one job is closed so.
+func awaitStatus(t *testing.T, pool *pgxpool.Pool, status string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		var closed bool
+		if err := pool.QueryRow(t.Context(), `SELECT count(*) = 1 FROM outbox.history WHERE status::text = $1`, status).Scan(&closed); err != nil {
+			t.Fatal(err)
+		}
+		if closed {
+			return
+		}
+	}
+	t.Fatalf("waited in vain for the job to be %s", status)
 }

@@ -29,13 +29,13 @@ func TestADatabaseThatComesLateIsWaitedFor(t *testing.T) {
 	handled := make(chan struct{}, 2)
 	r := start(t, greeter(func(context.Context, string) error { handled <- struct{}{}; return nil }), Config{DatabaseURL: server.URL()})
 	r.awaitReadyz(503, "unready", map[string]string{
-		"database": "down", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "listener": "deaf",
+		"database": "down", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "scheduler": "waiting", "listener": "deaf",
 	})
 
 	if err := server.StartAgain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitReadyz(503, "unready", map[string]string{"schema": "behind", "dispatcher": "waiting", "reaper": "waiting"})
+	r.awaitReadyz(503, "unready", map[string]string{"schema": "behind", "dispatcher": "waiting", "reaper": "waiting", "scheduler": "waiting"})
 
 	pool, err := pgxpool.New(t.Context(), server.URL())
 	if err != nil {
@@ -85,7 +85,7 @@ func TestAReadOnlyServerIsLeftAndFoundAgain(t *testing.T) {
 	alter("SET default_transaction_read_only = on")
 	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
 	r.awaitReadyz(503, "unready", map[string]string{
-		"database": "read-only", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "listener": "deaf",
+		"database": "read-only", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "scheduler": "waiting", "listener": "deaf",
 	})
 	alter("RESET default_transaction_read_only")
 	r.awaitReadyz(200, "ready", nil)

@@ -21,21 +21,30 @@ type attempt struct {
 	route   *route
 	queue   *queue
 	claimed time.Time // when the claim was sent, by the monotonic clock
+	until   time.Time // the job's deadline by the monotonic clock; zero: it has none
 	outcome outcome
 	err     error         // what the handler returned, for the log
 	unused  bool          // given back without having been started
+	follows bool          // there are follow-ups to store with a success
+	extra   int           // bytes of them
 	took    time.Duration // by the handler
+	stored  bool          // by a try that failed later on, see closeCalledOff
+	batch   *batch        // of which this is the first; nil for a job by itself
 
 	mu         sync.Mutex
+	begun      time.Time               // when the handler started; zero: it has not
 	leaseUntil time.Time               // by our monotonic clock, earlier than the database's
 	overdue    time.Time               // from then on the lease is no longer extended; zero: not started
 	ended      error                   // why it may not run any longer: the lease is lost, or a shutdown cuts it off
 	cancel     context.CancelCauseFunc // of the running handler
+	record     *record                 // what the handler has reported; nil: nothing yet
+	over       bool                    // nothing is reported any more
 }
 
-// readAttempt makes an attempt from a row of ClaimJobs. It reads into the final
-// place and keeps no copy of names that are known: this runs for every job.
-func (q *queue) readAttempt(rows pgx.Rows, sent time.Time) (*attempt, error) {
+// readAttempt makes an attempt from a row of ClaimJobs, or of a statement that
+// has more columns at the end, which go to rest. It reads into the final place
+// and keeps no copy of names that are known: this runs for every job.
+func (q *queue) readAttempt(rows pgx.Rows, sent time.Time, rest ...any) (*attempt, error) {
 	both := &struct { // one piece of memory
 		attempt attempt
 		job     outbox.Claimed
@@ -44,10 +53,14 @@ func (q *queue) readAttempt(rows pgx.Rows, sent time.Time) (*attempt, error) {
 	var kind, contentType pgtype.DriverBytes // the driver's memory, valid until the next row
 	var key *string
 	var timeout pgtype.Interval
-	err := rows.Scan(&job.ID, &job.Tenant, &kind, &job.Priority, &job.Attempt, &job.MaxAttempts, &job.LostLeases,
+	var deadline pgtype.Timestamptz
+	var watched pgtype.Bool
+	columns := [...]any{
+		&job.ID, &job.Tenant, &kind, &job.Priority, &job.Attempt, &job.MaxAttempts, &job.LostLeases,
 		&job.Epoch, &key, &job.Payload, &contentType, &job.RawHeaders, &timeout,
-		&job.RunAt, &job.CreatedAt, &job.StartedAt)
-	if err != nil {
+		&job.RunAt, &job.CreatedAt, &job.StartedAt, &deadline, &watched,
+	}
+	if err := rows.Scan(append(columns[:], rest...)...); err != nil {
 		return nil, err
 	}
 	a.route = q.routes[string(kind)]
@@ -58,6 +71,7 @@ func (q *queue) readAttempt(rows pgx.Rows, sent time.Time) (*attempt, error) {
 	if job.ContentType = contentJSON; string(contentType) != contentJSON {
 		job.ContentType = string(contentType)
 	}
+	job.Watched = watched.Bool
 	if key != nil {
 		job.Key = *key
 	}
@@ -65,7 +79,17 @@ func (q *queue) readAttempt(rows pgx.Rows, sent time.Time) (*attempt, error) {
 		job.Timeout = time.Duration(timeout.Microseconds)*time.Microsecond +
 			time.Duration(timeout.Days)*24*time.Hour + time.Duration(timeout.Months)*30*24*time.Hour
 	}
+	if hook := a.route.success; hook != nil {
+		job.HookSuccess(hook.kind, hook.withResult)
+	}
 	a.job, a.queue, a.claimed, a.leaseUntil = job, q, sent, sent.Add(q.leases.trust)
+	if deadline.Valid {
+		// Both are readings of the database's clock. The claim was sent before the
+		// second, so we are early by the time that it was on its way, and never late.
+		job.Deadline = deadline.Time
+		a.until = sent.Add(job.Deadline.Sub(job.StartedAt))
+	}
+	job.Recorder = a
 	return a, nil
 }
 
@@ -74,6 +98,10 @@ const contentJSON = "application/json"
 // work runs attempts until the buffer is closed.
 func (q *queue) work() {
 	for a := range q.buffer {
+		if a.batch != nil {
+			q.attemptBatch(a.batch)
+			continue
+		}
 		q.attempt(a)
 	}
 }
@@ -86,17 +114,26 @@ func (q *queue) attempt(a *attempt) {
 	defer func() {
 		if !returned {
 			a.err = errExited
-			a.outcome = failure(a.job, time.Minute, a.err)
+			a.outcome = a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
 			q.working.Go(q.work)
 		}
 		q.finished(a.took)
-		q.settled <- a
+		q.hand(a)
 	}()
 	a.run()
 	returned = true
 }
 
-var errExited = &codedError{code: "goexit", err: errors.New("the handler ended its goroutine with runtime.Goexit")}
+// hand has an attempt that is over settled, after its last report if it made any.
+func (q *queue) hand(a *attempt) {
+	if a.stopReporting() {
+		q.recorder.ended <- a
+		return
+	}
+	q.settled <- a
+}
+
+var errExited = &codedError{code: outbox.CodeGoexit, err: errors.New("the handler ended its goroutine with runtime.Goexit")}
 
 // run calls the handler and decides what becomes of the job.
 func (a *attempt) run() {
@@ -106,20 +143,29 @@ func (a *attempt) run() {
 		timeout = a.route.config.Timeout
 	}
 	started := time.Now()
+	limit, overLimit := started.Add(timeout), ErrTimeout
+	if !a.until.IsZero() && a.until.Before(limit) {
+		limit, overLimit = a.until, ErrDeadline
+	}
 	ctx, cancel := context.WithCancelCause(q.jobs)
 	defer cancel(nil)
 	if !a.begin(cancel, started, timeout) {
 		a.outcome = outcome{status: outbox.Pending, keepDue: true}
 		return
 	}
-	defer time.AfterFunc(timeout, func() { cancel(ErrTimeout) }).Stop()
+	if !limit.After(started) {
+		a.outcome = outcome{status: outbox.Pending, delay: pastDeadline}
+		return
+	}
+	defer time.AfterFunc(limit.Sub(started), func() { cancel(overLimit) }).Stop()
 
 	a.route.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + started.Sub(a.claimed)).Seconds())
 	if q.log.Enabled(ctx, slog.LevelInfo) {
 		q.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.attrs("job_claimed")...)
 	}
-	a.err = call(attemptContext{ctx, started.Add(timeout)}, a.route.handler, a.job)
+	a.err = call(attemptContext{ctx, limit}, a.route.handler, a.job)
 	cause := causeOf(ctx)
+	a.follows, a.extra = a.job.SealFollowUps()
 	a.took = time.Since(started)
 	a.route.counts.processing.Observe(a.took.Seconds())
 	a.outcome = settleFor(a, cause)
@@ -130,10 +176,10 @@ func settleFor(a *attempt, cause error) (o outcome) {
 	defer func() {
 		if value := recover(); value != nil {
 			a.err = &panicError{value: fmt.Sprintf("in the error or the retry policy: %v", value), stack: string(debug.Stack())}
-			o = failure(a.job, time.Minute, a.err)
+			o = a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
 		}
 	}()
-	return decide(a.job, a.route.config.Retry, a.err, cause)
+	return a.route.config.classify(decide(a.job, a.route.config.Retry, a.err, cause), a.err)
 }
 
 // attemptContext shows the deadline to what the handler calls. One context and a
@@ -162,7 +208,7 @@ func call(ctx context.Context, handler Handler, job *outbox.Claimed) (err error)
 func (a *attempt) begin(cancel context.CancelCauseFunc, now time.Time, timeout time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.cancel = cancel
+	a.cancel, a.begun = cancel, now
 	a.overdue = now.Add(timeout + a.queue.config.LeaseTTL)
 	// What is claimed while the grace period ends is not known to cutOff yet.
 	return a.ended == nil && !a.queue.cut.Load() && now.Before(a.leaseUntil)
@@ -205,10 +251,13 @@ func (a *attempt) end(cause error) {
 			a.cancel(cause)
 		}
 	}
+	if errors.Is(cause, outbox.ErrLeaseLost) {
+		a.ended = cause // there is nothing left to extend
+	}
 }
 
 // size is what the settlement moves.
-func (a *attempt) size() int { return len(a.job.Payload) + len(a.job.Result) }
+func (a *attempt) size() int { return len(a.job.Payload) + len(a.job.Result) + a.extra }
 
 // attrs are the keys that the three job events have in common.
 func (a *attempt) attrs(event string, more ...slog.Attr) []slog.Attr {

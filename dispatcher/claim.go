@@ -23,6 +23,17 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	if len(q.kinds) == 0 {
 		return 0, nil
 	}
+	if q.keyed.hasOffers() {
+		q.keyed.found()
+	}
+	if !q.keyed.on {
+		return q.claimPlain(ctx, room)
+	}
+	return q.claimBoth(ctx, room)
+}
+
+// claimPlain leases jobs that have no key.
+func (q *queue) claimPlain(ctx context.Context, room int) (int, error) {
 	started := time.Now()
 	depth := q.scan.depth(started)
 	priorities, fromRunAt, fromID := q.scan.from(depth)
@@ -33,27 +44,34 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	defer cancel()
 	rows, _ := q.pool.Query(bound, sqlgen.ClaimJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
 		priorities, fromRunAt, fromID, q.name, q.kinds, int32(room))
-	claimed, size, err := q.readClaim(rows, room, started)
+	claimed, size, err := q.readClaim(rows, room, started, nil)
+	if err != nil {
+		q.scan.charge(depth, started, time.Now()) // a full scan that never ends must not be all that is tried
+	} else {
+		slices.SortFunc(claimed, byUrgency) // UPDATE … RETURNING promises no order
+		q.scan.note(depth, started, time.Now(), claimed)
+	}
+	return len(claimed), q.take(ctx, claimed, size, room, err)
+}
+
+// take puts what a claim has leased into the buffer. err is how the claim ended.
+func (q *queue) take(ctx context.Context, claimed []*attempt, size, room int, err error) error {
 	if len(claimed) > 0 {
 		q.noteSize(int64(size / len(claimed))) // of a claim that broke off, too
 	}
 	if err != nil {
-		q.scan.charge(depth, started, time.Now()) // a full scan that never ends must not be all that is tried
 		q.uncertain = time.Now().Add(serverTimeout + staleAfter)
-		return 0, fmt.Errorf("claim %d jobs: %w", room, err)
+		return fmt.Errorf("claim %d jobs: %w", room, err)
 	}
 	if len(claimed) > room {
-		return 0, fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", room, len(claimed))
+		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", room, len(claimed))
 	}
 	q.health.set(nil)
-
-	slices.SortFunc(claimed, byUrgency) // UPDATE … RETURNING promises no order
-	q.scan.note(depth, started, time.Now(), claimed)
 	q.metrics.claimBatch.Observe(float64(len(claimed)))
 
 	q.leases.add(claimed)
 	q.inHand.Add(int64(len(claimed)))
-	surplus := 0
+	surplus, together := 0, 0
 	for _, a := range claimed {
 		a.route.counts.claimed.Inc()
 		if a.unused {
@@ -62,24 +80,39 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 			q.returnUnstarted(a)
 			continue
 		}
+		if a.route.many != nil {
+			together++
+			q.inHand.Add(-1) // its batch will take a slot
+			q.gather(a)
+			continue
+		}
 		q.buffer <- a // never blocks: it is larger than room can be
+	}
+	if q.gathers {
+		q.noteClaim(len(claimed), together)
 	}
 	if surplus > 0 {
 		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs given back: they are larger than the ones before",
 			slog.String("queue", q.name), slog.Int("jobs", surplus), slog.Int("bytes", size))
 	}
-	return len(claimed), nil
+	return nil
 }
 
 // readClaim reads the jobs of a claim. When jobs have become far larger than the
 // last ones were, it does not keep what comes after the bound: those, whichever
 // they are, are marked as unused. The first is kept, however large it is, or
-// nobody would ever run it.
-func (q *queue) readClaim(rows pgx.Rows, room int, sent time.Time) (claimed []*attempt, size int, err error) {
+// nobody would ever run it. tally is where the last row of a keyed claim goes.
+func (q *queue) readClaim(rows pgx.Rows, room int, sent time.Time, tally *tally) (claimed []*attempt, size int, err error) {
 	defer rows.Close()
 	claimed = make([]*attempt, 0, room)
 	for rows.Next() {
-		a, err := q.readAttempt(rows, sent)
+		if tally != nil && rows.RawValues()[0] == nil {
+			if err := tally.read(rows, q.name); err != nil {
+				return claimed, size, err
+			}
+			continue
+		}
+		a, err := q.readAttempt(rows, sent, tally.ignored()...)
 		if err != nil {
 			return claimed, size, err
 		}
@@ -130,13 +163,22 @@ func (q *queue) returnOrphans(ctx context.Context) {
 // unknown: a first statement that was slow must not hide the second priority
 // until its cost has been waited out.
 func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err error) {
+	sleep, more, err = q.surveyScan(ctx, &q.scan, q.askLevels)
+	if err != nil || !q.keyed.on {
+		return sleep, more, err
+	}
+	keyedSleep, keyedMore, err := q.surveyKeyed(ctx)
+	return min(sleep, keyedSleep), more || keyedMore, err
+}
+
+func (q *queue) surveyScan(ctx context.Context, s *scan, ask askLevels) (sleep time.Duration, more bool, err error) {
 	started := time.Now()
-	gaps := q.scan.depth(started) == full
+	gaps := s.depth(started) == full
 	for range maxLevels {
 		var found bool
-		sleep, found, err = q.surveyOnce(ctx, gaps)
+		sleep, found, err = q.surveyOnce(ctx, s, ask, gaps)
 		if gaps {
-			q.scan.charge(full, started, time.Now())
+			s.charge(full, started, time.Now())
 		}
 		if err != nil || !found {
 			return sleep, more, err
@@ -147,31 +189,42 @@ func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err
 	return sleep, more, nil
 }
 
+// askLevels is one of the two surveying statements.
+type askLevels func(context.Context, sqlgen.SurveyLevelsParams) ([]sqlgen.SurveyLevelsRow, error)
+
+func (q *queue) askLevels(ctx context.Context, params sqlgen.SurveyLevelsParams) ([]sqlgen.SurveyLevelsRow, error) {
+	params.Keyed = !q.keyed.on
+	return q.db.SurveyLevels(ctx, params)
+}
+
 // longSurvey is when a survey has found that gaps are dear: what they still hide
 // is for the next ones.
 const longSurvey = time.Second
 
-func (q *queue) surveyOnce(ctx context.Context, gaps bool) (sleep time.Duration, more bool, err error) {
-	params := sqlgen.SurveyLevelsParams{Queue: q.name, Since: q.scan.since}
-	params.Priorities, params.Above, params.Below = q.scan.gaps()
+func (q *queue) surveyOnce(ctx context.Context, s *scan, ask askLevels, gaps bool) (sleep time.Duration, more bool, err error) {
+	params := sqlgen.SurveyLevelsParams{Queue: q.name, Since: s.since}
+	params.Priorities, params.Above, params.Below = s.gaps()
 	if !gaps {
 		params.Above, params.Below = nil, nil
 	}
 	bound, cancel := bounded(ctx)
-	rows, err := q.db.SurveyLevels(bound, params)
+	rows, err := ask(bound, params)
 	cancel()
 	if err != nil {
 		return 0, false, fmt.Errorf("survey queue %s: %w", q.name, err)
 	}
-	q.scan.surveyed = time.Now()
+	s.surveyed = time.Now()
 
 	sleep = q.pollInterval()
 	for _, row := range rows {
-		q.scan.since = row.SurveyedAt
+		s.since = row.SurveyedAt
 		switch {
 		case math.IsInf(row.DueInSeconds, 1): // no job: the time of the survey
+		case math.IsInf(row.DueInSeconds, -1): // no job either: there are some with keys
+			q.keyed.found()
+			more = true
 		case !slices.Contains(params.Priorities, row.Priority):
-			q.scan.level(row.Priority)
+			s.level(row.Priority)
 			more = true
 		case row.DueInSeconds <= 0:
 			more = true
@@ -179,7 +232,7 @@ func (q *queue) surveyOnce(ctx context.Context, gaps bool) (sleep time.Duration,
 			sleep = time.Duration(row.DueInSeconds * float64(time.Second))
 		}
 	}
-	if wide, ok := q.scan.wideAfter(time.Now()); ok || !gaps {
+	if wide, ok := s.wideAfter(time.Now()); ok || !gaps {
 		sleep = min(sleep, wide)
 	}
 	return max(sleep, 0), more, nil

@@ -527,12 +527,12 @@ func TestSlowSurveyFindsEveryPriority(t *testing.T) {
 	defer slow.Close()
 	ran := make(chan struct{}, 5)
 	d := start(t, slow, handle(func(context.Context, *outbox.Job[probe]) error { ran <- struct{}{}; return nil }), quiet(nil))
-	deadline := time.After(6 * time.Second)
+	deadline := time.After(9 * time.Second)
 	for i := range 5 {
 		select {
 		case <-ran:
 		case <-deadline:
-			t.Fatalf("%d of 5 due jobs ran within 6 s", i)
+			t.Fatalf("%d of 5 due jobs ran within 9 s", i)
 		}
 	}
 	d.stop(t)

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,13 +98,15 @@ func (c Config) validate() error {
 
 // Dispatcher works the queues of one process. Make it with [New].
 type Dispatcher struct {
-	config  Config
-	user    *pgxpool.Pool // reset on failover, together with our own
-	worker  string        // config.Worker and a suffix that no other process has
-	kinds   []string
-	routes  map[string]*route
-	metrics *metrics
-	log     *slog.Logger
+	config     Config
+	user       *pgxpool.Pool // reset on failover, together with our own
+	worker     string        // config.Worker and a suffix that no other process has
+	kinds      []string
+	routes     map[string]*route
+	deathHooks []string // kinds that have one
+	gathers    bool     // some kind's jobs are handled together
+	metrics    *metrics
+	log        *slog.Logger
 
 	// Set by Run.
 	pool     *pgxpool.Pool // our own: handlers cannot exhaust it
@@ -110,8 +114,11 @@ type Dispatcher struct {
 	extendDB *sqlgen.Queries // on a connection of its own: leases wait for no claim and no settlement
 	queues   []*queue
 	leases   *leases
+	promoter *promoter
+	recorder *recorder
 	parked   chan *attempt   // outcomes that the database refuses for now
 	settled  chan *attempt   // finished attempts on their way to the settlers
+	ends     chan struct{}   // one slot: a job that somebody waits for has ended
 	jobs     context.Context // what handlers' contexts come from: ctx's values without its end
 
 	gathering sync.Mutex   // held by the settler that gathers
@@ -143,8 +150,13 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 		routes: mux.build(KindConfig{Timeout: config.Timeout, Retry: config.Retry}),
 		log:    config.Logger.With(slog.String("component", "dispatcher")),
 	}
+	if err := mux.hooks.validate(d.routes); err != nil {
+		return nil, fmt.Errorf("dispatcher: %w", err)
+	}
+	d.deathHooks = slices.Sorted(maps.Keys(mux.hooks.death))
 	d.metrics = newMetrics(config.Registerer)
 	for kind, r := range d.routes {
+		d.gathers = d.gathers || r.many != nil
 		r.counts = d.metrics.forKind(kind, d.worker)
 	}
 	return d, nil
@@ -170,7 +182,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.started.Swap(true) {
 		return errors.New("dispatcher: Run was called before")
 	}
-	pool, err := openControlPool(ctx, d.user, settlers+1+min(len(d.config.Queues), 16))
+	pool, err := openControlPool(ctx, d.user, settlers+2+recorderConns+min(len(d.config.Queues), 16))
 	if err != nil {
 		return fmt.Errorf("dispatcher: %w", err)
 	}
@@ -179,15 +191,23 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		return fmt.Errorf("dispatcher: %w", err)
 	}
 	d.pool, d.db, d.extendDB = pool, sqlgen.New(pool), sqlgen.New(extending)
-	d.jobs = context.WithoutCancel(ctx)
+	d.jobs = outbox.WithPool(context.WithoutCancel(ctx), d.user)
 	d.leases = newLeases(d)
+	d.promoter = newPromoter(d)
+	d.recorder = newRecorder(d)
 	d.settled = make(chan *attempt, settleBatch*2)
 	d.parked = make(chan *attempt, settleBatch)
+	d.ends = make(chan struct{}, 1)
 	for name, config := range d.config.Queues {
 		d.queues = append(d.queues, newQueue(d, name, config))
 	}
 	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", d.worker), slog.Any("kinds", d.kinds))
 
+	if !d.registerHooks(ctx) {
+		pool.Close()
+		extending.Close()
+		return nil
+	}
 	if err = d.work(ctx); err == nil { // else somebody may still use them
 		pool.Close()
 		extending.Close()
@@ -201,20 +221,25 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 const abandonAfter = 8 * time.Second
 
 // work runs every goroutine of the dispatcher and returns when all have ended:
-// first the claiming ones, then the workers, then leases and settlement. What has
+// first the claiming ones, then the workers, then reports, leases and settlement. What has
 // not ended some seconds after the grace period is left behind: handlers that
 // ignore the end of their context, outcomes that the database does not take.
 func (d *Dispatcher) work(ctx context.Context) error {
-	var claiming, settling, parking sync.WaitGroup
+	var claiming, recording, settling, parking, announcing, promoting sync.WaitGroup
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
 
+	announcing.Go(d.announce)
 	parking.Go(d.settleParked)
+	promoting.Go(d.promoter.run)
 	for range settlers {
 		settling.Go(d.settle)
 	}
+	recording.Go(d.recorder.run)
 	settling.Go(func() { d.leases.keep(afterJobs) })
 	settling.Go(func() { d.leases.watch(afterJobs) })
+	settling.Go(func() { d.present(afterJobs) })
+	settling.Go(func() { d.leases.heed(afterJobs) })
 	claiming.Go(func() { d.fanOut(ctx) })
 	for _, q := range d.queues {
 		claiming.Go(func() { q.claimUntil(ctx) })
@@ -239,11 +264,17 @@ func (d *Dispatcher) work(ctx context.Context) error {
 			close(q.buffer)
 		}
 		d.working.Wait()
+		close(d.recorder.ended)
+		recording.Wait()
 		endAfterJobs()
 		close(d.settled)
 		settling.Wait()
 		close(d.parked)
 		parking.Wait()
+		close(d.ends)
+		announcing.Wait()
+		close(d.promoter.stop)
+		promoting.Wait()
 	}()
 	select {
 	case <-finished:
@@ -272,6 +303,7 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 			if !open {
 				return
 			}
+			d.leases.poke()
 			for _, q := range d.queues {
 				q.poke()
 			}

@@ -24,11 +24,22 @@ type lease struct {
 
 // workerWrites is every write that a worker makes. Each returns whether it took effect.
 var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error){
-	"succeed":             settleAs(""),
+	"succeed": settleAs(""),
+	"succeed and follow": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		settled, err := outbox.SettleSucceeded(ctx, db, []*outbox.Claimed{withFollowUps(l)})
+		return len(settled) > 0, err
+	},
+	"Complete and follow": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		return inTx(ctx, db, func(tx pgx.Tx) error { return withFollowUps(l).Complete(ctx, tx) })
+	},
 	"fail":                settleAs(outbox.Retrying),
 	"fail the last":       settleAs(outbox.Dead),
 	"discard":             settleAs(outbox.Failed),
 	"snooze or give back": settleAs(outbox.Pending),
+	"say unavailable": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		settled, err := sqlgen.New(db).SettleUnavailable(ctx, unavailableParams(l.id, l.epoch, outbox.Retrying, time.Hour))
+		return len(settled) > 0, err
+	},
 	"extend": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
 		rows, err := sqlgen.New(db).ExtendLeases(ctx, sqlgen.ExtendLeasesParams{
 			Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, LeaseTtl: interval(5 * time.Hour),
@@ -49,6 +60,19 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 			return err
 		})
 	},
+	"report": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		row, err := report(ctx, db, l, 1, 50)
+		if !row.Recorded && !row.Lost {
+			return false, errors.New("the report was refused, and not called lost")
+		}
+		return row.Recorded, err
+	},
+	"remember a step": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		stored, err := sqlgen.New(db).RecordStep(ctx, sqlgen.RecordStepParams{
+			ID: pgID(l.id), Epoch: l.epoch, Name: "late", Took: interval(0), Result: []byte("1"),
+		})
+		return len(stored) > 0 && stored[0], err
+	},
 	"Complete": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
 		return inTx(ctx, db, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, l.id); err != nil {
@@ -57,6 +81,16 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 			return (&outbox.Claimed{ID: l.id, Epoch: l.epoch}).Complete(ctx, tx)
 		})
 	},
+}
+
+// withFollowUps is a claimed job whose success is to be followed by two others.
+func withFollowUps(l lease) *outbox.Claimed {
+	job := &outbox.Claimed{ID: l.id, Epoch: l.epoch, Queue: outbox.DefaultQueue}
+	if _, err := job.Then(next{1}, outbox.Options{}); err != nil {
+		panic(err)
+	}
+	job.HookSuccess("probe:on_success", false)
+	return job
 }
 
 func settleAs(status outbox.Status) func(context.Context, *pgxpool.Pool, lease) (bool, error) {
@@ -97,6 +131,12 @@ var takeovers = map[string]func(t *testing.T, db *pgxpool.Pool, l lease){
 		reap(t, db, l)
 		claim(t, db, "another worker")
 	},
+	"claimed by another that has reported more": func(t *testing.T, db *pgxpool.Pool, l lease) {
+		reap(t, db, l)
+		if row, err := report(t.Context(), db, claim(t, db, "another worker"), 7, 70); !row.Recorded || err != nil {
+			t.Fatalf("report: %+v, %v", row, err)
+		}
+	},
 	"claimed by a worker of the same name": func(t *testing.T, db *pgxpool.Pool, l lease) {
 		reap(t, db, l)
 		claim(t, db, "worker")
@@ -114,6 +154,20 @@ var takeovers = map[string]func(t *testing.T, db *pgxpool.Pool, l lease){
 		if again := claim(t, db, "worker"); ask[int](t, db, `SELECT attempt FROM outbox.jobs WHERE id = $1`, again.id) != 1 {
 			t.Fatal("the attempts differ: the test proves nothing")
 		}
+	},
+	"expired at its deadline": func(t *testing.T, db *pgxpool.Pool, l lease) {
+		exec(t, db, `UPDATE outbox.jobs SET deadline = now() WHERE id = $1`, l.id)
+		if n, err := expireLate(t.Context(), db); n != 1 || err != nil {
+			t.Fatalf("expired %d jobs, %v; want 1", n, err)
+		}
+	},
+	"cancelled while it waited to be retried": func(t *testing.T, db *pgxpool.Pool, l lease) {
+		reap(t, db, l)
+		cancelJob(t, db, l.id, "cancelled")
+	},
+	"cancelled, and its lease lapsed": func(t *testing.T, db *pgxpool.Pool, l lease) {
+		cancelJob(t, db, l.id, "running")
+		reap(t, db, l)
 	},
 	"succeeded elsewhere": func(t *testing.T, db *pgxpool.Pool, l lease) {
 		reap(t, db, l)
@@ -147,7 +201,9 @@ func everything(t *testing.T, db outbox.DB) string {
 	t.Helper()
 	return ask[string](t, db, `
 		SELECT concat_ws(E'\n', (SELECT string_agg(j::text, E'\n') FROM outbox.jobs AS j), (SELECT string_agg(h::text, E'\n') FROM outbox.history AS h),
-			(SELECT string_agg(a::text, E'\n') FROM outbox.attempts AS a), (SELECT string_agg(e::text, E'\n') FROM effects AS e))`)
+			(SELECT string_agg(a::text, E'\n') FROM outbox.attempts AS a), (SELECT string_agg(e::text, E'\n') FROM effects AS e),
+			(SELECT string_agg(p::text, E'\n') FROM outbox.progress AS p), (SELECT string_agg(l::text, E'\n') FROM outbox.job_logs AS l),
+			(SELECT string_agg(s::text, E'\n') FROM outbox.job_steps AS s))`)
 }
 
 // A worker that lost its lease, and does not know it yet, changes nothing.

@@ -19,6 +19,8 @@ type leases struct {
 	*Dispatcher
 	trust time.Duration // how long after sending a claim or an extension we trust the lease
 
+	wake chan struct{} // one slot: a job may have been cancelled
+
 	mu   sync.Mutex
 	held map[*attempt]struct{}
 }
@@ -27,7 +29,7 @@ type leases struct {
 // worker start. The database counts from the write, we from the sending, so the
 // margin only has to cover the time that it takes a handler to notice.
 func newLeases(d *Dispatcher) *leases {
-	return &leases{Dispatcher: d, held: map[*attempt]struct{}{}, trust: d.config.LeaseTTL - d.config.LeaseTTL/10}
+	return &leases{Dispatcher: d, wake: make(chan struct{}, 1), held: map[*attempt]struct{}{}, trust: d.config.LeaseTTL - d.config.LeaseTTL/10}
 }
 
 func (l *leases) add(attempts []*attempt) {

@@ -36,6 +36,12 @@ type probe struct {
 
 func (probe) Kind() string { return "probe" }
 
+// returning is a probe whose handler returns an R.
+type returning[R any] struct {
+	outbox.Returns[R]
+	probe
+}
+
 type handler = func(context.Context, *outbox.Job[probe]) error
 
 // handle makes a mux with one handler, for probes.

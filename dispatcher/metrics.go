@@ -81,7 +81,7 @@ func (m *metrics) forKind(kind, worker string) *kindMetrics {
 		processing: m.processing.WithLabelValues(kind),
 		startDelay: m.startDelay.WithLabelValues(kind),
 	}
-	for _, outcome := range []string{"succeeded", "retrying", "failed", "dead", "pending"} {
+	for _, outcome := range []string{"succeeded", "retrying", "failed", "dead", "pending", "cancelled", "expired"} {
 		k.attempts[outcome] = m.attempts.WithLabelValues(kind, outcome)
 	}
 	return k

@@ -130,7 +130,7 @@ func TestAResultThatIsTooLargeFailsForGood(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	mux := new(dispatcher.Mux)
-	dispatcher.HandleResult(mux, func(context.Context, *outbox.Job[probe]) (string, error) {
+	dispatcher.HandleResult(mux, func(context.Context, *outbox.Job[returning[string]]) (string, error) {
 		return strings.Repeat("x", outbox.MaxPayloadBytes), nil
 	})
 	id := enqueue(t, db, probe{}, outbox.Options{})

@@ -1,11 +1,13 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -13,7 +15,7 @@ import (
 
 // Handler carries out one attempt of a job. Returning nil settles it as
 // succeeded; an error is tried again by the kind's retry policy, unless it says
-// otherwise: see [Discard], [RetryAfter] and [Snooze].
+// otherwise: see [Discard], [RetryAfter], [Unavailable] and [Snooze].
 //
 // The context ends when the attempt's timeout is over, the lease is lost, or a
 // shutdown's grace period is over; context.Cause tells which.
@@ -27,6 +29,14 @@ type Middleware func(next Handler) Handler
 type KindConfig struct {
 	Timeout time.Duration // of one attempt; 0 is Config.Timeout. A job's own Options.Timeout comes first
 	Retry   RetryPolicy   // nil is Config.Retry
+
+	// FailOn are error codes that fail a job for good, as [Discard] does, whatever
+	// attempts are left; its own Options.MaxAttempts is for all others. A lost lease
+	// is not among them: no handler was there to fail.
+	FailOn []string
+	// OutageLimit is how long [Unavailable] spends no attempts, from the first in a
+	// row on; 0 is 24 h, and less than that not at all.
+	OutageLimit time.Duration
 }
 
 // Mux knows the handler of each kind. Its zero value is ready to use. Register
@@ -34,12 +44,16 @@ type KindConfig struct {
 type Mux struct {
 	routes     map[string]*route
 	middleware []Middleware
+	hooks      hooks
 }
 
 type route struct {
 	kind    string
-	handler Handler
+	handler Handler // nil if
+	many    *many   // the kind's jobs are handled together
 	config  KindConfig
+	success *successHook // nil for none
+	dies    bool         // there is a hook for its death
 	counts  *kindMetrics
 }
 
@@ -60,8 +74,9 @@ func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox
 }
 
 // HandleResult is Handle for a handler with a result, which is stored as JSON
-// with the succeeded job.
-func HandleResult[T outbox.Args, R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig) {
+// with the succeeded job. T says by embedding [outbox.Returns] what the result is,
+// so that whoever waits for it (package await) and the handler agree.
+func HandleResult[T outbox.ResultArgs[R], R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig) {
 	var zero T
 	m.HandleRaw(zero.Kind(), func(ctx context.Context, claimed *outbox.Claimed) error {
 		job, err := decode[T](claimed)
@@ -106,7 +121,9 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 	for kind, r := range m.routes {
 		handler := r.handler
 		for _, wrap := range slices.Backward(m.middleware) {
-			handler = wrap(handler)
+			if r.many == nil {
+				handler = wrap(handler)
+			}
 		}
 		config := r.config
 		if config.Timeout == 0 {
@@ -115,7 +132,8 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 		if config.Retry == nil {
 			config.Retry = defaults.Retry
 		}
-		built[kind] = &route{kind: kind, handler: handler, config: config}
+		config.OutageLimit = cmp.Or(config.OutageLimit, defaultOutageLimit)
+		built[kind] = &route{kind: kind, handler: handler, many: r.many, config: config, success: m.hooks.success[kind], dies: m.hooks.death[kind]}
 	}
 	return built
 }
@@ -123,8 +141,11 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 // decode fails for good: the same bytes will not decode tomorrow either.
 func decode[T any](claimed *outbox.Claimed) (*outbox.Job[T], error) {
 	job := &outbox.Job[T]{Claimed: claimed}
+	if strings.HasPrefix(claimed.ContentType, outbox.SealedTypes) {
+		return nil, &codedError{outbox.CodeUnreadablePayload, fmt.Errorf("the payload of %s is %s: it needs mux.Use(dispatcher.Opens(…)), or BatchConfig.Protect", claimed.Kind, claimed.ContentType)}
+	}
 	if err := json.Unmarshal(claimed.Payload, &job.Args); err != nil {
-		return nil, Discard(&codedError{code: "undecodable_payload", err: fmt.Errorf("decode the payload of %s: %w", claimed.Kind, err)})
+		return nil, Discard(&codedError{code: outbox.CodeUndecodablePayload, err: fmt.Errorf("decode the payload of %s: %w", claimed.Kind, err)})
 	}
 	return job, nil
 }

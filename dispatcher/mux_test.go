@@ -125,7 +125,7 @@ func TestResultsAreStored(t *testing.T) {
 	config := quiet(nil)
 	config.Retry = dispatcher.Delays(time.Hour)
 	mux := new(dispatcher.Mux)
-	dispatcher.HandleResult(mux, func(_ context.Context, job *outbox.Job[probe]) (any, error) {
+	dispatcher.HandleResult(mux, func(_ context.Context, job *outbox.Job[returning[any]]) (any, error) {
 		switch job.Args.N {
 		case 0:
 			return receipt{42}, nil

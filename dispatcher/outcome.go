@@ -14,6 +14,12 @@ import (
 var (
 	ErrTimeout  = fmt.Errorf("job timeout: %w", context.DeadlineExceeded)
 	ErrShutdown = errors.New("shutting down: the grace period is over")
+	// ErrCancelled: somebody has called the job off. It ends cancelled with the
+	// handler's error, or succeeded if the handler returns nil all the same.
+	ErrCancelled = errors.New("job cancelled")
+	// ErrDeadline: the job's deadline has come. It ends expired, whatever the
+	// handler returns.
+	ErrDeadline = fmt.Errorf("job deadline: %w", context.DeadlineExceeded)
 )
 
 // Discard fails the job for good: it becomes failed and waits for a person among
@@ -65,7 +71,7 @@ type panicError struct {
 }
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
-func (e *panicError) Code() string  { return "panic" }
+func (e *panicError) Code() string  { return outbox.CodePanic }
 
 func cmpErr(err error, otherwise string) error {
 	if err == nil {
@@ -82,6 +88,11 @@ type outcome struct {
 	code    string
 	message string
 	stack   string
+
+	// Of an outcome that is an outage, which is a failure as above only once the
+	// outage has lasted too long.
+	outageLimit time.Duration // 0: it is none
+	wait        time.Duration // that the handler asked for; 0: as long as the outage has lasted
 }
 
 // decide turns an attempt's end into the job's next state. cause is why the
@@ -94,9 +105,9 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 	case err == nil && job.Completed():
 		// The handler says that its own transaction finished the job. If it did, this
 		// finds no row; if it rolled back, the attempt has failed.
-		return failure(job, 0, &codedError{"complete_not_committed", errors.New("job.Complete was called, but its transaction did not commit")})
+		return failure(job, 0, &codedError{outbox.CodeCompleteNotCommitted, errors.New("job.Complete was called, but its transaction did not commit")})
 	case err == nil && len(job.Result) > outbox.MaxPayloadBytes:
-		o := failure(job, 0, &codedError{"result_too_large", fmt.Errorf("the result is %d bytes, want at most %d", len(job.Result), outbox.MaxPayloadBytes)})
+		o := failure(job, 0, &codedError{outbox.CodeResultTooLarge, fmt.Errorf("the result is %d bytes, want at most %d", len(job.Result), outbox.MaxPayloadBytes)})
 		o.status, o.keepDue = outbox.Failed, true
 		return o
 	case err == nil:
@@ -104,8 +115,12 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 	case errors.Is(cause, ErrShutdown), errors.Is(cause, outbox.ErrLeaseLost):
 		// Interrupted is not failed. If the lease is really lost, this finds no row.
 		return outcome{status: outbox.Pending, keepDue: true}
+	case errors.Is(cause, ErrCancelled):
+		return calledOff(job, 0, &codedError{outbox.CodeCancelled, err})
+	case errors.Is(cause, ErrDeadline):
+		return calledOff(job, pastDeadline, &codedError{outbox.CodeDeadline, err})
 	case errors.Is(cause, ErrTimeout):
-		err = &codedError{"job_timeout", err}
+		err = &codedError{outbox.CodeTimeout, err}
 	}
 	if _, ok := errors.AsType[*discardError](err); ok {
 		o := failure(job, 0, err)
@@ -119,7 +134,7 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 }
 
 func failure(job *outbox.Claimed, wait time.Duration, err error) outcome {
-	o := outcome{status: outbox.Retrying, delay: max(wait, 0), code: "error", message: storable(err.Error(), maxMessage)}
+	o := outcome{status: outbox.Retrying, delay: max(wait, 0), code: outbox.CodeError, message: storable(err.Error(), maxMessage)}
 	if job.Attempt >= job.MaxAttempts {
 		o.status, o.keepDue = outbox.Dead, true
 	}
@@ -134,6 +149,21 @@ func failure(job *outbox.Claimed, wait time.Duration, err error) outcome {
 	}
 	return o
 }
+
+// calledOff is the outcome of an attempt that was cancelled, or whose deadline has
+// come. Closing the job is the database's word: it refuses this outcome as it
+// refuses any other, and then CloseAttempts closes the job with this error. Should
+// the database not know of it yet (its clock was set back, or the claim was under
+// way for long), the job waits for that, and nobody starts it before.
+func calledOff(job *outbox.Claimed, wait time.Duration, err error) outcome {
+	o := failure(job, wait, err)
+	o.status, o.keepDue = outbox.Pending, false
+	return o
+}
+
+// pastDeadline is for how long a job that we have stopped at its deadline is not
+// to be started again: until the reaper has come.
+const pastDeadline = 2 * time.Second
 
 const (
 	maxMessage = 4 << 10

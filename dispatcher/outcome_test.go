@@ -24,8 +24,8 @@ func (teapot) Code() string  { return "418" }
 func TestDecide(t *testing.T) {
 	boom := errors.New("boom")
 	policy := Delays(7 * time.Second)
-	first := func() *outbox.Claimed { return &outbox.Claimed{Attempt: 1, MaxAttempts: 3} }
-	last := func() *outbox.Claimed { return &outbox.Claimed{Attempt: 3, MaxAttempts: 3} }
+	first := func() *outbox.Claimed { return &outbox.Claimed{Epoch: 1, Attempt: 1, MaxAttempts: 3} }
+	last := func() *outbox.Claimed { return &outbox.Claimed{Epoch: 1, Attempt: 3, MaxAttempts: 3} }
 	completed := func(job *outbox.Claimed) *outbox.Claimed {
 		if err := job.Complete(t.Context(), &oneRow{}); err != nil {
 			t.Fatal(err)
@@ -131,6 +131,17 @@ func TestDecide(t *testing.T) {
 			last(), fmt.Errorf("tx: %w", outbox.ErrLeaseLost), outbox.ErrLeaseLost,
 			outcome{status: outbox.Pending, keepDue: true},
 		},
+
+		"nil succeeds although it was cancelled": {first(), nil, ErrCancelled, outcome{status: outbox.Succeeded}},
+		"cancelled keeps the handler's words": {
+			last(), fmt.Errorf("stopped half-way: %w", context.Canceled), ErrCancelled,
+			outcome{status: outbox.Pending, code: "cancelled", message: "stopped half-way: context canceled"},
+		},
+		"the deadline is not retried": {
+			first(), Discard(boom), ErrDeadline,
+			outcome{status: outbox.Pending, delay: pastDeadline, code: "deadline", message: "boom"},
+		},
+		"snoozed past the deadline, the database refuses": {first(), Snooze(time.Hour), ErrDeadline, outcome{status: outbox.Pending, delay: time.Hour}},
 
 		"Complete that did not commit is tried again at once": {
 			completed(first()), nil, nil,

@@ -31,6 +31,9 @@ type queue struct {
 	buffer chan *attempt // claimed, not started
 	wake   chan struct{} // one slot: look again
 	scan   scan
+	keyed  keyedLook // for jobs with a key
+
+	gathered gathered // claimed, and waiting for others of their kind
 
 	inHand   atomic.Int64 // claimed and not finished
 	meanWork atomic.Int64 // nanoseconds of a handler's run, moving average
@@ -52,9 +55,10 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 		Dispatcher:  d,
 		name:        name,
 		concurrency: config.Concurrency,
-		buffer:      make(chan *attempt, config.Concurrency+maxPrefetch),
+		buffer:      make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()),
 		wake:        make(chan struct{}, 1),
 		limit:       firstBatch,
+		keyed:       newKeyedLook(),
 	}
 }
 
@@ -86,6 +90,9 @@ func (q *queue) room() int {
 	room := q.concurrency + prefetch - int(q.inHand.Load())
 	if room < max(1, min(prefetch/2, maxBatch)) { // with no prefetch, one slot is worth it
 		return 0
+	}
+	if q.gathers {
+		room += q.seats()
 	}
 	return min(room, maxBatch, int(q.fits()))
 }
@@ -267,12 +274,11 @@ func (q *queue) giveBackStale(now time.Time) {
 	for range len(q.buffer) {
 		select {
 		case a := <-q.buffer:
-			if now.Sub(a.claimed) < staleAfter {
+			if now.Sub(a.bufferedAt()) < staleAfter {
 				q.buffer <- a // to the back: the order is approximate anyway
 				continue
 			}
-			q.inHand.Add(-1)
-			q.returnUnstarted(a)
+			q.giveBack(a)
 			q.meanWork.Store(int64(staleAfter)) // fetch no further ahead until jobs are short again
 		default:
 			return
@@ -282,11 +288,11 @@ func (q *queue) giveBackStale(now time.Time) {
 
 // giveBackBuffered returns what was claimed and has not started.
 func (q *queue) giveBackBuffered() {
+	q.giveBackGathered()
 	for {
 		select {
 		case a := <-q.buffer:
-			q.inHand.Add(-1)
-			q.returnUnstarted(a)
+			q.giveBack(a)
 		default:
 			return
 		}

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -10,9 +11,10 @@ import (
 )
 
 // report counts and logs what a settling statement did. What it did not match had
-// lost its lease, unless the handler's own transaction had completed the job, or
-// an earlier try had committed before its connection broke.
+// lost its lease, unless the handler's own transaction had completed the job, its
+// deadline has come, or an earlier try had committed before its connection broke.
 func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
+	d.announceEnds(batch)
 	if len(stored) == len(batch) {
 		for _, a := range batch {
 			d.reportStored(a)
@@ -29,6 +31,9 @@ func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool
 			d.reportStored(a)
 		case a.err == nil && a.job.Completed():
 			a.outcome = outcome{status: outbox.Succeeded}
+			d.reportStored(a)
+		case !a.until.IsZero() && !time.Now().Before(a.until): // a reaper was faster
+			a.outcome = outcome{status: outbox.Expired, message: a.outcome.message}
 			d.reportStored(a)
 		case retried:
 			d.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
@@ -51,6 +56,11 @@ func (d *Dispatcher) reportStored(a *attempt) {
 				a.attrs("job_completed", slog.Float64("duration_ms", milliseconds(a.took)))...)
 		}
 		return
+	case outbox.Cancelled, outbox.Expired:
+		event := "job_" + a.outcome.status.String()
+		d.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.attrs(event,
+			slog.String("error", a.outcome.message), slog.Float64("duration_ms", milliseconds(a.took)))...)
+		return
 	case outbox.Retrying:
 		d.reportFailure(a, slog.LevelWarn)
 	case outbox.Failed:
@@ -60,8 +70,8 @@ func (d *Dispatcher) reportStored(a *attempt) {
 		a.route.counts.dead.Inc()
 		d.reportFailure(a, slog.LevelError)
 	}
-	if !a.outcome.keepDue || a.unused {
-		a.queue.poke() // its next start may come before what the queue sleeps for
+	if !a.outcome.keepDue || a.unused || a.route.dies {
+		a.queue.poke() // its next start, or its hook's, may come before what the queue sleeps for
 	}
 }
 

@@ -101,18 +101,28 @@ func (s *scan) charge(d depth, started, now time.Time) {
 // note records what a claim of the given depth cost and how far it came.
 // Candidates must be in claim order: highest priority first, then by position.
 func (s *scan) note(d depth, started, now time.Time, claimed []*attempt) {
+	s.noteCost(d, started, now, len(claimed))
+	s.advance(now, claimed)
+}
+
+// noteCost records what it cost to look at n jobs.
+func (s *scan) noteCost(d depth, started, now time.Time, n int) {
 	took := now.Sub(started)
 	s.last = d
-	if d == near && len(claimed) >= 100 { // fewer tell the cost of a round trip, not of a job
-		perJob := took / time.Duration(len(claimed))
+	if d == near && n >= 100 { // fewer tell the cost of a round trip, not of a job
+		perJob := took / time.Duration(n)
 		if s.nearCost == 0 {
 			s.nearCost = perJob
 		}
 		s.nearCost += (perJob - s.nearCost) / 8
 	}
-	if excess := took - s.nearCost*time.Duration(len(claimed)); d < near && excess > freeExcess {
+	if excess := took - s.nearCost*time.Duration(n); d < near && excess > freeExcess {
 		s.paid[d] = now.Add(budget * excess)
 	}
+}
+
+// advance moves each level's position to the last of the jobs claimed.
+func (s *scan) advance(now time.Time, claimed []*attempt) {
 	for _, a := range claimed {
 		if a.unused { // goes back: it must be found again
 			continue

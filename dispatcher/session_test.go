@@ -156,8 +156,23 @@ func TestPlansMadeOnTheEmptyTable(t *testing.T) {
 			_, err := q.SurveyLevels(t.Context(), surveyParams())
 			return err
 		}, "jobs_due_idx"},
+		"SurveyKeyedLevels": {func() error {
+			p := surveyParams()
+			_, err := q.SurveyKeyedLevels(t.Context(), sqlgen.SurveyKeyedLevelsParams{Queue: p.Queue, Priorities: p.Priorities, Above: p.Above, Below: p.Below})
+			return err
+		}, "jobs_keyed_due_idx"},
+		"FindMovableKeys": {func() error {
+			_, err := q.FindMovableKeys(t.Context(), sqlgen.FindMovableKeysParams{Ats: []int32{0}, TenantIds: []pgtype.UUID{id}, Queues: []string{"q"}, Keys: []string{"k"}})
+			return err
+		}, "jobs_slot_idx"},
 		"SettleSucceeded": {func() error {
 			_, err := q.SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{
+				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
+			})
+			return err
+		}, "jobs_pkey"},
+		"SettleSucceededThen": {func() error {
+			_, err := q.SettleSucceededThen(t.Context(), sqlgen.SettleSucceededThenParams{
 				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
 			})
 			return err
@@ -166,6 +181,14 @@ func TestPlansMadeOnTheEmptyTable(t *testing.T) {
 			_, err := q.SettleUnfinished(t.Context(), sqlgen.SettleUnfinishedParams{
 				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Statuses: []string{"pending"}, Delays: []pgtype.Interval{interval(1)},
 				ErrorCodes: []string{""}, ErrorMessages: []string{""}, Stacks: []string{""},
+			})
+			return err
+		}, "jobs_pkey"},
+		"SettleUnavailable": {func() error {
+			_, err := q.SettleUnavailable(t.Context(), sqlgen.SettleUnavailableParams{
+				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, OutageLimits: []pgtype.Interval{interval(1)}, Waits: []pgtype.Interval{interval(1)},
+				Statuses: []string{"retrying"}, Delays: []pgtype.Interval{interval(1)}, ErrorCodes: []string{"a"}, ErrorMessages: []string{"a"},
+				Stacks: []string{""}, Fingerprints: []string{""},
 			})
 			return err
 		}, "jobs_pkey"},
@@ -197,6 +220,9 @@ func TestPlansMadeOnTheEmptyTable(t *testing.T) {
 		// it is joined to, and lease its limit each time.
 		if name == "ClaimJobs" && !strings.Contains(plan, "CTE Scan on due") {
 			t.Errorf("the claim does not choose its jobs once and apart:\n%s", plan)
+		}
+		if name == "SettleSucceededThen" && !strings.Contains(plan, "hashed SubPlan") {
+			t.Errorf("each follow-up is compared with each job:\n%s", plan)
 		}
 		if !strings.Contains(plan, c.index) {
 			t.Errorf("the plan of %s does not use %s:\n%s", name, c.index, plan)

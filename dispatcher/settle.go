@@ -76,16 +76,24 @@ func (d *Dispatcher) gather(timer *time.Timer) []*attempt {
 // refused by the fence.
 func (d *Dispatcher) settleBatch(batch []*attempt) {
 	d.metrics.settleBatch.Observe(float64(len(batch)))
-	var succeeded, unfinished []*attempt
+	var succeeded, followed, unfinished, unavailable []*attempt
 	for _, a := range batch {
-		if a.outcome.status == outbox.Succeeded {
-			succeeded = append(succeeded, a)
-		} else {
+		switch {
+		case a.outcome.outageLimit > 0:
+			unavailable = append(unavailable, a)
+		case a.outcome.status != outbox.Succeeded:
 			unfinished = append(unfinished, a)
+		case a.follows:
+			followed = append(followed, a)
+		default:
+			succeeded = append(succeeded, a)
 		}
 	}
 	d.store(succeeded, d.storeSucceeded)
+	d.store(followed, d.storeFollowed)
 	d.store(unfinished, d.storeUnfinished)
+	d.store(unavailable, d.storeUnavailable)
+	d.promoter.left(batch)
 	if slices.ContainsFunc(unfinished, func(a *attempt) bool { return a.unused }) { // other processes have workers for them
 		ctx, cancel := bounded(context.Background())
 		defer cancel()
@@ -144,14 +152,19 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 
 // storeRefused deals with one outcome that the database refuses. A row that is
 // locked will be free some day, and what a trigger refuses it may take tomorrow. A
-// success that can never be stored as it is becomes failed, without its result:
-// the job waits for a person.
+// success that can never be stored as it is becomes failed, without its result and
+// its follow-ups: the job waits for a person, with the reason, and when it is run
+// again its handler asks for both again. Nothing is lost in silence.
 func (d *Dispatcher) storeRefused(a *attempt, err error) {
 	if a.outcome.status != outbox.Succeeded || !isUnacceptable(sqlstate(err)) {
 		d.parked <- a // still held: its lease goes on
 		return
 	}
-	a.err = Discard(&codedError{"result_not_stored", err})
+	code := outbox.CodeResultNotStored
+	if a.follows { // one of these, or the result: the message tells
+		code = outbox.CodeFollowUpsNotStored
+	}
+	a.err = Discard(&codedError{code, err})
 	a.job.Result = nil
 	a.outcome = decide(a.job, a.route.config.Retry, a.err, nil)
 	d.store([]*attempt{a}, d.storeUnfinished)
@@ -179,7 +192,7 @@ func (d *Dispatcher) storeSucceeded(ctx context.Context, batch []*attempt) ([]pg
 	if err != nil {
 		return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(batch), err)
 	}
-	return stored, nil
+	return d.closeCalledOff(ctx, batch, stored)
 }
 
 func (d *Dispatcher) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
@@ -193,12 +206,13 @@ func (d *Dispatcher) storeUnfinished(ctx context.Context, batch []*attempt) ([]p
 		p.ErrorCodes = append(p.ErrorCodes, o.code)
 		p.ErrorMessages = append(p.ErrorMessages, o.message)
 		p.Stacks = append(p.Stacks, o.stack)
+		p.Fingerprints = append(p.Fingerprints, a.fingerprint())
 	}
 	stored, err := d.db.SettleUnfinished(ctx, p)
 	if err != nil {
 		return nil, fmt.Errorf("settle %d unfinished jobs: %w", len(batch), err)
 	}
-	return stored, nil
+	return d.closeCalledOff(ctx, batch, stored)
 }
 
 // returnUnstarted gives back a job that was claimed and not started.
@@ -259,7 +273,13 @@ func (d *Dispatcher) settleParked() {
 
 func (d *Dispatcher) storeParked(a *attempt) bool {
 	statement := d.storeUnfinished
-	if a.outcome.status == outbox.Succeeded {
+	switch {
+	case a.outcome.outageLimit > 0:
+		statement = d.storeUnavailable
+	case a.outcome.status != outbox.Succeeded:
+	case a.follows:
+		statement = d.storeFollowed
+	default:
 		statement = d.storeSucceeded
 	}
 	ctx, cancel := bounded(context.Background())
@@ -274,5 +294,6 @@ func (d *Dispatcher) storeParked(a *attempt) bool {
 	d.health.set(nil)
 	d.report([]*attempt{a}, stored, true)
 	d.leases.remove([]*attempt{a})
+	d.promoter.left([]*attempt{a})
 	return true
 }

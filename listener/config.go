@@ -34,6 +34,10 @@ type Config struct {
 	// means 30 s, which makes at most two queries a minute.
 	CanaryInterval time.Duration
 
+	// AlsoWake are set together with the listener's wake signal: each receiver needs
+	// one of its own.
+	AlsoWake []Signal
+
 	// OnHearing is called with every change of Hearing, one call at a time. A
 	// slow one delays reconnecting, but never pins a connection. Nil means that
 	// nobody wants to know.
@@ -78,6 +82,11 @@ func (c Config) validate(connString, channel string, wake Signal) (*pgx.ConnConf
 	}
 	if cap(wake) != 1 {
 		errs = append(errs, fmt.Errorf("the wake signal has %d slots, want 1 (see NewSignal)", cap(wake)))
+	}
+	for _, also := range c.AlsoWake {
+		if cap(also) != 1 {
+			errs = append(errs, fmt.Errorf("a signal of AlsoWake has %d slots, want 1 (see NewSignal)", cap(also)))
+		}
 	}
 	if longest := maxIdentifier - len(appSuffix); len(c.AppName) > longest {
 		errs = append(errs, fmt.Errorf("AppName has %d bytes, want at most %d", len(c.AppName), longest))

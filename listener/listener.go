@@ -23,6 +23,7 @@ import (
 type Listener struct {
 	channel   string
 	wake      Signal
+	alsoWake  []Signal
 	onHearing func(bool)
 
 	conn     *pgx.ConnConfig
@@ -58,6 +59,7 @@ func New(connString, channel string, wake Signal, cfg Config) (*Listener, error)
 	return &Listener{
 		channel:   channel,
 		wake:      wake,
+		alsoWake:  cfg.AlsoWake,
 		onHearing: cfg.OnHearing,
 		conn:      conn,
 		canary:    "outbox_canary_" + strings.ToLower(rand.Text()),

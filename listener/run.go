@@ -99,6 +99,9 @@ func (r *run) wakeUp() {
 	if !r.wake.Set() {
 		r.metrics.coalesced.Inc()
 	}
+	for _, also := range r.alsoWake {
+		also.Set()
+	}
 }
 
 // handler adapts two functions to pgxlisten's Handler and BacklogHandler.

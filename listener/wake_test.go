@@ -96,3 +96,23 @@ func (r *rig) flood(t *testing.T, n int) {
 	r.exec(t, "SELECT pg_notify($1, i::text) FROM generate_series(1, $2::int) AS i", channel, n)
 	await(t, "the notifications have arrived", func() bool { return r.metric(t, received) >= want })
 }
+
+// Each receiver has a signal of its own: one that does not receive takes nothing
+// from the others.
+func TestEverySignalIsSet(t *testing.T) {
+	t.Parallel()
+	also := []listener.Signal{listener.NewSignal(), listener.NewSignal()}
+	r := newRig(t, func(_ *rig, cfg *listener.Config) { cfg.AlsoWake = also })
+	r.startHearing(t)
+	for _, signal := range also {
+		<-signal // that it may have missed something
+	}
+	r.notify(t)
+	r.awaitWake(t)
+	for _, signal := range also {
+		<-signal
+	}
+	if _, err := listener.New("postgres://localhost/x", "c", listener.NewSignal(), listener.Config{AlsoWake: make([]listener.Signal, 1)}); err == nil {
+		t.Error("a signal without a slot was taken")
+	}
+}

@@ -26,7 +26,7 @@ CREATE TABLE outbox.jobs (
     kind               text COLLATE "C"     NOT NULL,
     payload            bytea                NOT NULL, -- bytes exactly as given: jsonb would refuse \u0000 and reorder keys
     content_type       text                 NOT NULL DEFAULT 'application/json',
-    key                text,
+    key                text COLLATE "C",
     headers            jsonb,
     timeout            interval,
     lease_owner        text,
@@ -34,6 +34,22 @@ CREATE TABLE outbox.jobs (
     started_at         timestamptz,
     last_error_code    text,
     last_error_message text,
+    deadline           timestamptz, -- from this instant on it may not start, run or succeed any more
+    cancel_requested_at timestamptz, -- of a running job: its handler has been asked to stop
+    unavailable_since  timestamptz, -- when what it depends on was found away first, if that was its latest outcome
+    failed_at          timestamptz, -- when it became a dead letter, while it is one
+    error_fingerprint  text COLLATE "C", -- of a dead letter: those that failed alike have the same
+    watched            boolean, -- somebody waits for it: its settlement is announced. NULL otherwise
+    parent_id          uuid,    -- of a follow-up: the job whose settlement stored it
+
+    -- The rules of a keyed job (00011_keys.sql). Each job carries its own: a key needs no declaration.
+    max_active         smallint,         -- NULL is 1
+    slot               smallint,         -- which of the key's slots it runs in; says nothing while it does not run
+    ordered            boolean,          -- true or NULL
+    line_position      bigint,           -- in the key's line; given by the producer, or as its transaction commits
+    on_death           text COLLATE "C", -- NULL has a dead head hold up the line
+    park_after         interval,
+    on_lapse           text COLLATE "C", -- NULL has the job retried
 
     CONSTRAINT jobs_open CHECK (status < 'succeeded'), -- closed jobs live in outbox.history
     CONSTRAINT jobs_running_has_lease CHECK (
@@ -44,7 +60,20 @@ CREATE TABLE outbox.jobs (
         attempt BETWEEN 0 AND 1000000000 AND max_attempts BETWEEN 1 AND 32767
         AND lost_leases BETWEEN 0 AND 1000000000 AND epoch BETWEEN 0 AND 1000000000000000000),
     CONSTRAINT jobs_run_at_is_a_time CHECK (isfinite(run_at) AND isfinite(created_at)), -- the time until 'infinity' has no length
-    CONSTRAINT jobs_names CHECK (octet_length(queue) BETWEEN 1 AND 128 AND octet_length(kind) BETWEEN 1 AND 128)
+    CONSTRAINT jobs_deadline_is_a_time CHECK (isfinite(deadline)),
+    -- What does not run is cancelled at once. So whatever takes a job out of running
+    -- has to look at the request, or is refused.
+    CONSTRAINT jobs_cancel_requested_while_running CHECK (cancel_requested_at IS NULL OR status = 'running'),
+    CONSTRAINT jobs_names CHECK (octet_length(queue) BETWEEN 1 AND 128 AND octet_length(kind) BETWEEN 1 AND 128),
+    CONSTRAINT jobs_key_rules CHECK ( -- one comparison for a job without a key, to which they mean nothing
+        key IS NULL
+        OR (coalesce(max_active, 1) BETWEEN 1 AND 1000
+            AND (slot IS NULL OR slot BETWEEN 0 AND coalesce(max_active, 1) - 1)
+            AND (ordered IS NULL OR (ordered AND max_active IS NULL))
+            AND (ordered IS NOT NULL OR num_nonnulls(line_position, on_death, park_after) = 0)
+            AND (on_death IS NULL OR on_death IN ('skip', 'park'))
+            AND (park_after IS NULL OR (on_death = 'park') IS TRUE)
+            AND (on_lapse IS NULL OR on_lapse IN ('fail-stale', 'block'))))
 ) WITH (
     -- Every job is updated once (claim) and then leaves: room on the page keeps
     -- the claimed version beside the waiting one.
@@ -57,9 +86,10 @@ CREATE TABLE outbox.jobs (
 
 -- Claims walk this index, one priority at a time, from a remembered position.
 -- No two entries are equal, so looking for duplicates on full pages is in vain.
+-- Jobs with a key have an index and a claim of their own (00011_keys.sql).
 CREATE INDEX jobs_due_idx ON outbox.jobs (queue, priority DESC, run_at, id)
     WITH (deduplicate_items = off)
-    WHERE status IN ('pending', 'retrying');
+    WHERE status IN ('pending', 'retrying') AND key IS NULL;
 
 -- The reaper looks for lapsed leases from a remembered position. An extension
 -- therefore writes an index entry, but only jobs that outlive a third of the
@@ -68,8 +98,22 @@ CREATE INDEX jobs_due_idx ON outbox.jobs (queue, priority DESC, run_at, id)
 CREATE INDEX jobs_lease_idx ON outbox.jobs (lease_expires_at)
     WHERE status = 'running';
 
+-- The reaper looks for jobs whose deadline has come; dead letters wait for a
+-- person, not for a time. Jobs without a deadline are not in it.
+CREATE INDEX jobs_deadline_idx ON outbox.jobs (deadline)
+    WHERE deadline IS NOT NULL AND status NOT IN ('failed', 'dead');
+
 CREATE INDEX jobs_dead_letter_idx ON outbox.jobs (id)
     WHERE status IN ('failed', 'dead');
+
+-- Only dead letters have a fingerprint. To ask for it is cheaper, for all other
+-- jobs, than to compare the status.
+CREATE INDEX jobs_error_fingerprint_idx ON outbox.jobs (error_fingerprint, id)
+    WHERE error_fingerprint IS NOT NULL;
+-- A tenant's jobs, newest first, for lists. Whoever has but the root tenant pays
+-- nothing for it.
+CREATE INDEX jobs_tenant_idx ON outbox.jobs (tenant_id, id)
+    WHERE tenant_id <> '00000000-0000-0000-0000-000000000001';
 
 -- Closed jobs, partitioned by the UTC day of finished_at. The reaper creates
 -- partitions ahead and drops old ones whole.
@@ -98,6 +142,9 @@ CREATE TABLE outbox.history (
     result             bytea,
     last_error_code    text,
     last_error_message text,
+    deadline           timestamptz,
+    cancel_requested_at timestamptz, -- a job may succeed all the same
+    parent_id          uuid,
 
     CONSTRAINT history_legal_move CHECK (
         (closed_from = 'running'  AND status IN ('succeeded', 'cancelled', 'expired', 'stale'))
@@ -111,6 +158,9 @@ CREATE TABLE outbox.history (
 
 CREATE INDEX history_id_idx ON outbox.history (id);
 
+CREATE INDEX history_tenant_idx ON outbox.history (tenant_id, id)
+    WHERE tenant_id <> '00000000-0000-0000-0000-000000000001';
+
 -- One row a failed attempt; short jobs that succeed never write here.
 CREATE TABLE outbox.attempts (
     job_id        uuid        NOT NULL,
@@ -122,12 +172,14 @@ CREATE TABLE outbox.attempts (
     error_code    text        NOT NULL,
     error_message text        NOT NULL,
     stack         text,
+    tenant_id     uuid, -- the job's; a row without one is seen by no tenant
     PRIMARY KEY (job_id, epoch)
 );
 
 CREATE INDEX attempts_finished_at_idx ON outbox.attempts (finished_at);
 
--- The first job of a (tenant, kind, key) is the only one, for as long as the row is kept.
+-- The first job of a (tenant, kind, key) is the only one, for as long as it is kept:
+-- what trims a job frees its key in the same statement.
 CREATE TABLE outbox.idempotency_keys (
     tenant_id  uuid        NOT NULL,
     kind       text        NOT NULL,
@@ -137,7 +189,7 @@ CREATE TABLE outbox.idempotency_keys (
     PRIMARY KEY (tenant_id, kind, key)
 );
 
-CREATE INDEX idempotency_keys_created_at_idx ON outbox.idempotency_keys (created_at);
+CREATE INDEX idempotency_keys_job_id_idx ON outbox.idempotency_keys (job_id);
 
 -- A row exists only for a queue that somebody paused once.
 CREATE TABLE outbox.queues (

@@ -26,6 +26,10 @@ BEGIN
         PERFORM pg_advisory_xact_lock(hashtextextended('outbox.ensure_history', 0));
         CONTINUE WHEN to_regclass('outbox.' || name) IS NOT NULL;
         EXECUTE format('CREATE TABLE outbox.%I (LIKE outbox.history INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', name);
+        -- What a role may see of the history (00014_roles.sql) it sees through the
+        -- parent; of a day by itself only the owner, as a backup does.
+        EXECUTE format('ALTER TABLE outbox.%I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', name);
+        EXECUTE format('CREATE POLICY owner ON outbox.%I TO CURRENT_USER USING (true) WITH CHECK (true)', name);
         EXECUTE format('ALTER TABLE outbox.history ATTACH PARTITION outbox.%I FOR VALUES FROM (%L) TO (%L)',
             name, day::text || ' 00:00:00+00', (day + 1)::text || ' 00:00:00+00');
         made := made + 1;

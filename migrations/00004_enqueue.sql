@@ -18,7 +18,8 @@ $$;
 -- enqueue stores a job in the current transaction and returns its id. With an
 -- idempotency_key that was used before (same tenant and kind) it changes nothing
 -- and returns the first job's id. notify => false leaves the wake-up to the
--- dispatchers' poll.
+-- dispatchers' poll. A job that is not done at its deadline expires; one that is
+-- held waits for outbox.release.
 CREATE FUNCTION outbox.enqueue(
     kind            text,
     payload         jsonb       DEFAULT '{}',
@@ -32,7 +33,15 @@ CREATE FUNCTION outbox.enqueue(
     idempotency_key text        DEFAULT NULL,
     headers         jsonb       DEFAULT NULL,
     tenant_id       uuid        DEFAULT '00000000-0000-0000-0000-000000000001',
-    notify          boolean     DEFAULT true
+    notify          boolean     DEFAULT true,
+    deadline        timestamptz DEFAULT NULL,
+    hold            boolean     DEFAULT false,
+    max_active      integer     DEFAULT NULL,
+    ordered         boolean     DEFAULT false,
+    sequence        bigint      DEFAULT NULL,
+    on_death        text        DEFAULT NULL,
+    park_after      interval    DEFAULT NULL,
+    on_lapse        text        DEFAULT NULL
 ) RETURNS uuid
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -61,6 +70,10 @@ BEGIN
         CASE WHEN (max_attempts BETWEEN 1 AND 32767) IS NOT TRUE THEN
             format('max_attempts is %s, want 1 to 32767', coalesce(max_attempts::text, 'NULL')) END,
         CASE WHEN timeout NOT BETWEEN '0' AND '36500 days' THEN format('timeout is %s, want 0 to 100 years', timeout) END,
+        CASE WHEN deadline NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' THEN
+            format('deadline is %s, want the year 1970 to 9999', deadline) END,
+        CASE WHEN deadline <= run_at THEN 'deadline is not after run_at: the job could never start' END,
+        CASE WHEN hold IS NULL THEN 'hold is NULL' END,
         CASE WHEN octet_length(key) > 512 THEN format('key is %s bytes long, want at most 512', octet_length(key)) END,
         CASE WHEN octet_length(idempotency_key) > 512 THEN
             format('idempotency_key is %s bytes long, want at most 512', octet_length(idempotency_key)) END,
@@ -68,7 +81,17 @@ BEGIN
             'headers must be a JSON object of strings' END,
         CASE WHEN octet_length(headers::text) > 65536 THEN
             format('headers are %s bytes as JSON, want at most 65536', octet_length(headers::text)) END,
-        CASE WHEN tenant_id IS NULL THEN 'tenant_id is NULL' END);
+        CASE WHEN tenant_id IS NULL THEN 'tenant_id is NULL' END,
+        CASE WHEN max_active NOT BETWEEN 1 AND 1000 THEN format('max_active is %s, want 1 to 1000', max_active) END,
+        CASE WHEN ordered AND max_active > 1 THEN 'ordered jobs cannot run at once; leave max_active out' END,
+        CASE WHEN sequence < 1 THEN format('sequence is %s, want 1 or more', sequence) END,
+        CASE WHEN on_death NOT IN ('skip', 'park') THEN format('on_death is %s, want skip or park', quote_literal(on_death)) END,
+        CASE WHEN on_lapse NOT IN ('fail-stale', 'block') THEN format('on_lapse is %s, want fail-stale or block', quote_literal(on_lapse)) END,
+        CASE WHEN park_after NOT BETWEEN '0' AND '36500 days' THEN format('park_after is %s, want 0 to 100 years', park_after) END,
+        CASE WHEN park_after IS NOT NULL AND on_death IS DISTINCT FROM 'park' THEN 'park_after is set, but on_death is not park' END,
+        CASE WHEN ordered IS NOT TRUE AND num_nonnulls(sequence, on_death) > 0 THEN 'sequence and on_death are about ordered jobs' END,
+        CASE WHEN coalesce(key, '') = '' AND (ordered OR num_nonnulls(max_active, on_lapse) > 0) THEN
+            'max_active, ordered and on_lapse are rules of jobs with a key' END);
     IF mistakes <> '' THEN
         RAISE EXCEPTION 'outbox.enqueue: %', mistakes USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -89,10 +112,13 @@ BEGIN
         END LOOP;
     END IF;
 
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, run_at, max_attempts, timeout, key, payload, headers)
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, run_at, max_attempts, timeout, key, payload, headers, deadline, status,
+            max_active, ordered, line_position, on_death, park_after, on_lapse)
     VALUES (new_id, tenant_id, queue, kind, priority::smallint,
             coalesce(run_at, statement_timestamp() + coalesce(delay, interval '0')),
-            max_attempts, timeout, nullif(key, ''), bytes, headers);
+            max_attempts, timeout, nullif(key, ''), bytes, headers, deadline,
+            CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status,
+            nullif(max_active, 1)::smallint, nullif(ordered, false), sequence, on_death, park_after, on_lapse);
     IF notify THEN
         PERFORM pg_notify('outbox_jobs', '');
     END IF;
@@ -102,5 +128,5 @@ $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION outbox.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, interval, text, text, jsonb, uuid, boolean);
+DROP FUNCTION outbox.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, interval, text, text, jsonb, uuid, boolean, timestamptz, boolean, integer, boolean, bigint, text, interval, text);
 DROP FUNCTION outbox.uuid_v7();

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -12,16 +13,19 @@ import (
 // waits, pending or retrying, becomes due now and keeps its count. It raises the
 // epoch: whatever an earlier worker of the job still writes is refused.
 //
-// It returns a [*StatusError] for a job in another status, and [ErrNotFound].
+// It returns a [*StatusError] for a job in another status, [ErrPastDeadline], and
+// [ErrNotFound].
 func (o *Operator) Retry(ctx context.Context, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.RetryJob(ctx, pgID(id))
+	found, err := o.db.RetryJob(ctx, sqlgen.RetryJobParams{ID: pgID(id), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
 	switch {
 	case err != nil:
 		return fmt.Errorf("retry job %s: %w", id, err)
 	case len(found) == 0:
 		return o.refuse(ctx, id, "retry")
+	case found[0].Late:
+		return fmt.Errorf("retry job %s: %w", id, ErrPastDeadline)
 	case !found[0].Moved:
 		return &StatusError{ID: id, Status: outbox.Status(found[0].Status), Act: "retry"}
 	}
@@ -33,13 +37,14 @@ func (o *Operator) Retry(ctx context.Context, id outbox.ID) error {
 func (o *Operator) Dismiss(ctx context.Context, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	moved, err := o.db.DismissJob(ctx, pgID(id))
+	moved, err := o.db.DismissJob(ctx, sqlgen.DismissJobParams{ID: pgID(id), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
 	switch {
 	case err != nil:
 		return fmt.Errorf("dismiss job %s: %w", id, err)
 	case len(moved) == 0:
 		return o.refuse(ctx, id, "dismiss")
 	}
+	o.moveOn(ctx, id)
 	return nil
 }
 

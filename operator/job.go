@@ -17,6 +17,7 @@ import (
 type Job struct {
 	ID          outbox.ID
 	Tenant      outbox.ID
+	Parent      outbox.ID // of a follow-up or a hook: the job whose end stored it; zero for others
 	Queue       string
 	Kind        string
 	Status      outbox.Status
@@ -30,10 +31,14 @@ type Job struct {
 
 	CreatedAt      time.Time
 	RunAt          time.Time // due, or to become due
+	Deadline       time.Time // zero: it has none
 	StartedAt      time.Time // of the latest attempt
 	FinishedAt     time.Time // zero while the job is open
 	LeaseExpiresAt time.Time // zero unless it is running
-	Worker         string    // who holds the lease, or closed the job; "" for nobody
+	// CancelRequestedAt is when its handler was asked to stop; zero unless it was
+	// cancelled while it was running. It may succeed all the same.
+	CancelRequestedAt time.Time
+	Worker            string // who holds the lease, or closed the job; "" for nobody
 
 	ErrorCode    string // of the latest failed attempt; "" for none
 	ErrorMessage string
@@ -89,11 +94,12 @@ func (o *Operator) Job(ctx context.Context, id outbox.ID) (Job, error) {
 
 func fromRow(row sqlgen.FindJobRow) Job {
 	return Job{
-		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Queue: row.Queue, Kind: row.Kind, Status: outbox.Status(row.Status),
+		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Parent: row.ParentID.Bytes, Queue: row.Queue, Kind: row.Kind, Status: outbox.Status(row.Status),
 		Priority: int(row.Priority), Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases),
 		Epoch: row.Epoch, Key: row.Key, Timeout: duration(row.Timeout),
 		CreatedAt: row.CreatedAt.Time, RunAt: row.RunAt.Time, StartedAt: row.StartedAt.Time, FinishedAt: row.FinishedAt.Time,
 		LeaseExpiresAt: row.LeaseExpiresAt.Time, Worker: row.Worker,
+		Deadline: row.Deadline.Time, CancelRequestedAt: row.CancelRequestedAt.Time,
 		ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
 		ContentType: row.ContentType, PayloadBytes: len(row.Payload), Payload: row.Payload, Headers: row.Headers, Result: row.Result,
 	}

@@ -43,6 +43,42 @@ func TestAFailedJobHasItsAttempts(t *testing.T) {
 	}
 }
 
+// Operators see which job's end stored a job, wherever that one is now.
+func TestAFollowUpNamesItsParent(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	id, epoch := reach(t, db, outbox.Running)
+	parent := &outbox.Claimed{ID: id, Epoch: epoch, Tenant: outbox.RootTenant}
+	child, err := parent.Then(outbox.Raw{KindName: "bill", Payload: []byte("{}")}, outbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if settled, err := outbox.SettleSucceeded(t.Context(), db, []*outbox.Claimed{parent}); err != nil || len(settled) != 1 {
+		t.Fatalf("settled %v, %v", settled, err)
+	}
+	wantParent := func(status outbox.Status) {
+		t.Helper()
+		if j := job(t, o, child); j.Status != status || j.Parent != id {
+			t.Errorf("the follow-up is %s and of parent %s, want %s, %s", j.Status, j.Parent, status, id)
+		}
+		listed, err := o.Jobs(t.Context(), operator.Filter{Kind: "bill"})
+		if err != nil || len(listed) != 1 || listed[0].Parent != id {
+			t.Errorf("listed %+v, %v, want the follow-up with its parent", listed, err)
+		}
+	}
+	wantParent(outbox.Pending)
+	epoch = claim(t, db, "default")[child]
+	settle(t, db, child, epoch, outbox.Dead)
+	wantParent(outbox.Dead)
+	if err := o.Dismiss(t.Context(), child); err != nil {
+		t.Fatal(err)
+	}
+	wantParent(outbox.Dismissed)
+	if j := job(t, o, id); !j.Parent.IsZero() {
+		t.Errorf("the first job has parent %s, want none", j.Parent)
+	}
+}
+
 func TestAnUnknownJobIsNotFound(t *testing.T) {
 	t.Parallel()
 	o, _ := newRig(t)

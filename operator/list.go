@@ -1,10 +1,13 @@
 package operator
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -22,10 +25,23 @@ const (
 type Filter struct {
 	Kind     string          // "" is any
 	Queue    string          // "" is any
+	Key      string          // "" is any
+	Tenant   outbox.ID       // zero is any
 	Statuses []outbox.Status // empty is any
 	Limit    int             // 0 is 50; more than 200 is 200
 	Before   outbox.ID       // only older jobs than this one; zero is from the newest on
+	Skip     int             // leave out this many of the newest, at most 10 000; Before is cheaper
+
+	// Only jobs that were created in this time; zero is without a bound. Jobs whose
+	// producer's clock was more than a day off may be left out.
+	CreatedAfter, CreatedBefore time.Time
 }
+
+// MaxSkip bounds [Filter.Skip]: what is skipped is read.
+const MaxSkip = 10_000
+
+// clockError is how wrong a producer's clock, which its ids come from, may be.
+const clockError = 24 * time.Hour
 
 func (f Filter) validate() error {
 	for _, s := range f.Statuses {
@@ -36,7 +52,51 @@ func (f Filter) validate() error {
 	if f.Limit < 0 {
 		return &outbox.InvalidError{Field: "Filter.Limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)}
 	}
+	if f.Skip < 0 || f.Skip > MaxSkip {
+		return &outbox.InvalidError{Field: "Filter.Skip", Reason: fmt.Sprintf("is %d, want 0 to %d", f.Skip, MaxSkip)}
+	}
 	return nil
+}
+
+// params are those of the query.
+func (f Filter) params() sqlgen.ListJobsParams {
+	p := sqlgen.ListJobsParams{
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Tenant: tenantOrAny(f.Tenant), Before: newest, After: pgID(outbox.ID{}),
+		CreatedAfter: timeOrAny(f.CreatedAfter), CreatedBefore: timeOrAny(f.CreatedBefore),
+		MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)), Skip: int32(f.Skip),
+	}
+	p.Reach = p.Skip + p.MaxRows
+	if !f.CreatedBefore.IsZero() {
+		p.Before = idAt(f.CreatedBefore.Add(clockError))
+	}
+	if !f.CreatedAfter.IsZero() {
+		p.After = idAt(f.CreatedAfter.Add(-clockError))
+	}
+	if !f.Before.IsZero() && bytes.Compare(f.Before[:], p.Before.Bytes[:]) < 0 {
+		p.Before = pgID(f.Before)
+	}
+	statuses := f.Statuses
+	if len(statuses) == 0 {
+		statuses = outbox.Statuses()
+	}
+	for _, s := range statuses {
+		p.Statuses = append(p.Statuses, s.String())
+	}
+	return p
+}
+
+// idAt is below every id that a right clock made at t or later, and above those
+// that it made before.
+func idAt(t time.Time) pgtype.UUID {
+	var id outbox.ID
+	ms := max(t.UnixMilli(), 0)
+	binary.BigEndian.PutUint64(id[:8], uint64(ms)<<16)
+	return pgID(id)
+}
+
+// timeOrAny is NULL for the zero time.
+func timeOrAny(t time.Time) pgtype.Timestamptz {
+	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
 }
 
 // newest is above every id.
@@ -50,23 +110,9 @@ func (o *Operator) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
 	}
-	params := sqlgen.ListJobsParams{
-		Kind: f.Kind, Queue: f.Queue, Before: newest,
-		MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
-	}
-	if !f.Before.IsZero() {
-		params.Before = pgID(f.Before)
-	}
-	statuses := f.Statuses
-	if len(statuses) == 0 {
-		statuses = outbox.Statuses()
-	}
-	for _, s := range statuses {
-		params.Statuses = append(params.Statuses, s.String())
-	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListJobs(ctx, params)
+	rows, err := o.db.ListJobs(ctx, f.params())
 	if err != nil {
 		return nil, fmt.Errorf("list jobs: %w", err)
 	}
@@ -77,7 +123,7 @@ func (o *Operator) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
 			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, FinishedAt: row.FinishedAt,
 			LeaseExpiresAt: row.LeaseExpiresAt, Worker: row.Worker, Timeout: row.Timeout, ContentType: row.ContentType,
-			ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
+			ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage, Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID,
 		})
 		jobs[i].PayloadBytes = int(row.PayloadBytes)
 	}

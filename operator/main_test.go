@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
@@ -49,6 +50,17 @@ func claim(t *testing.T, db *pgxpool.Pool, queue string) map[outbox.ID]int64 {
 	for _, row := range rows {
 		claimed[row.ID.Bytes] = row.Epoch
 	}
+	keyed, _ := db.Query(t.Context(), `SELECT c.id, c.epoch FROM outbox.claim_keyed('worker-1', interval '1 hour', '{0}', '{-infinity}',
+		'{00000000-0000-0000-0000-000000000000}', $1, '{mail,bill}', '{}', 100, 100) AS c WHERE c.id IS NOT NULL`, queue)
+	var id outbox.ID
+	var epoch int64
+	if _, err := pgx.ForEachRow(keyed, []any{&id, &epoch}, func() error {
+		claimed[id] = epoch
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(claimed, claimKeyed(t, db, queue))
 	return claimed
 }
 

@@ -21,12 +21,16 @@ const statementTimeout = 10 * time.Second
 // not committed, or it was trimmed.
 var ErrNotFound = errors.New("job not found")
 
+// ErrPastDeadline says that a job cannot run any more: its deadline has passed.
+// Nothing was changed.
+var ErrPastDeadline = errors.New("its deadline has passed")
+
 // StatusError says that a job is in no status in which the act is possible. Nothing was
 // changed.
 type StatusError struct {
 	ID     outbox.ID
 	Status outbox.Status // in which it was found
-	Act    string        // "retry", "dismiss"
+	Act    string        // "retry", "dismiss", "cancel", "release"
 }
 
 func (e *StatusError) Error() string {
@@ -34,10 +38,17 @@ func (e *StatusError) Error() string {
 }
 
 // Operator looks at jobs and queues and acts on them. It is safe for concurrent use.
-type Operator struct{ db *sqlgen.Queries }
+type Operator struct {
+	db   *sqlgen.Queries
+	pool *pgxpool.Pool
+	by   by
+}
 
-// New makes an operator of the database that pool connects to.
-func New(pool *pgxpool.Pool) *Operator { return &Operator{db: sqlgen.New(pool)} }
+// New makes an operator of the database that pool connects to. Its acts are
+// recorded as an unknown actor's; see [Operator.As].
+func New(pool *pgxpool.Pool) *Operator {
+	return &Operator{db: sqlgen.New(pool), pool: pool, by: by{actor: unknownActor}}
+}
 
 // bounded is the context of one statement.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {

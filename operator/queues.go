@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -21,9 +22,14 @@ const maxQueues = 1000
 // 1000 of them. It counts every open job: with a million that takes about half a
 // second.
 func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
+	return o.QueuesOf(ctx, outbox.ID{})
+}
+
+// QueuesOf is Queues with the jobs of one tenant alone; the zero tenant is any.
+func (o *Operator) QueuesOf(ctx context.Context, tenant outbox.ID) ([]Queue, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListQueues(ctx, maxQueues)
+	rows, err := o.db.ListQueues(ctx, tenantOrAny(tenant), maxQueues)
 	if err != nil {
 		return nil, fmt.Errorf("list queues: %w", err)
 	}
@@ -48,7 +54,7 @@ func (o *Operator) Pause(ctx context.Context, queue string) error {
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if err := o.db.PauseQueue(ctx, queue); err != nil {
+	if err := o.db.PauseQueue(ctx, sqlgen.PauseQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason}); err != nil {
 		return fmt.Errorf("pause queue %s: %w", queue, err)
 	}
 	return nil
@@ -62,7 +68,7 @@ func (o *Operator) Resume(ctx context.Context, queue string) error {
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if err := o.db.ResumeQueue(ctx, queue); err != nil {
+	if err := o.db.ResumeQueue(ctx, sqlgen.ResumeQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason}); err != nil {
 		return fmt.Errorf("resume queue %s: %w", queue, err)
 	}
 	return nil

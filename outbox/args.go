@@ -37,9 +37,6 @@ func encode(args Args) (payload []byte, contentType string, err error) {
 			err = invalid("Args", "are not valid UTF-8 as JSON")
 		}
 	}
-	if err == nil && len(payload) > MaxPayloadBytes {
-		err = invalid("Args", "are %d bytes, want at most %d; store large data elsewhere and enqueue a reference", len(payload), MaxPayloadBytes)
-	}
 	return payload, contentType, err
 }
 

@@ -36,6 +36,9 @@ type DB interface {
 // kind, Enqueue changes nothing and returns the first job's id. It waits for a
 // concurrent transaction that is using the key.
 //
+// With MaxQueued it is [Submit]: it returns the id of whatever job stands for the
+// request, and a [*QueueFullError] if there is none.
+//
 // A request that is not acceptable gets [*InvalidError]s, joined, before anything
 // is sent.
 func Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
@@ -43,11 +46,17 @@ func Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
 }
 
 func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (ID, error) {
-	job, err := newRow(rand.Reader, args, opts)
+	if opts.MaxQueued != 0 {
+		return enqueueIfRoom(ctx, db, args, opts, notify)
+	}
+	job, err := newRow(ctx, rand.Reader, args, opts)
 	if err != nil {
 		return ID{}, err
 	}
 	job.Notify = notify
+	if tx, ok := db.(*producerTx); ok && opts.IdempotencyKey == "" {
+		db = tx.defers(job.Kind, len(job.Payload))
+	}
 	id, err := store(ctx, sqlgen.New(db), job, opts.IdempotencyKey)
 	if err != nil {
 		return ID{}, fmt.Errorf("enqueue %s: %w", job.Kind, explain(err))
@@ -63,6 +72,10 @@ func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, 
 		Notify: job.Notify, TenantID: job.TenantID, Kind: job.Kind, IdempotencyKey: idempotencyKey, ID: job.ID,
 		Queue: job.Queue, Priority: job.Priority, MaxAttempts: job.MaxAttempts, RunAt: job.RunAt, Delay: job.Delay,
 		Timeout: job.Timeout, JobKey: job.Key, Payload: job.Payload, ContentType: job.ContentType, Headers: job.Headers,
+		Deadline: job.Deadline, Hold: job.Hold,
+		Watched:   job.Watched,
+		MaxActive: job.MaxActive, Ordered: job.Ordered, Position: job.Position,
+		OnDeath: job.OnDeath, ParkAfter: job.ParkAfter, OnLapse: job.OnLapse,
 	}
 	// The row may be trimmed between the two statements; then the key is free again.
 	for range 3 {
@@ -88,7 +101,7 @@ func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, 
 
 // newRow validates a request and returns what is to be stored of it, under an id
 // made with random.
-func newRow(random io.Reader, args Args, opts Options) (sqlgen.EnqueueJobParams, error) {
+func newRow(ctx context.Context, random io.Reader, args Args, opts Options) (sqlgen.EnqueueJobParams, error) {
 	if args == nil {
 		return sqlgen.EnqueueJobParams{}, invalid("Args", "is nil")
 	}
@@ -108,10 +121,18 @@ func newRow(random io.Reader, args Args, opts Options) (sqlgen.EnqueueJobParams,
 	if len(errs) > 0 {
 		return sqlgen.EnqueueJobParams{}, fmt.Errorf("enqueue %q: %w", kind, errors.Join(errs...))
 	}
+	id, tenant := newID(random), opts.Tenant
+	if tenant.IsZero() {
+		tenant = RootTenant
+	}
+	content, err := seal(ctx, opts.Protect, Part{tenant, id, "payload"}, Content{contentType, payload})
+	if err != nil {
+		return sqlgen.EnqueueJobParams{}, fmt.Errorf("enqueue %q: %w", kind, err)
+	}
 
 	job := sqlgen.EnqueueJobParams{
-		ID:          newID(random).pg(),
-		TenantID:    opts.Tenant.pg(),
+		ID:          id.pg(),
+		TenantID:    tenant.pg(),
 		Queue:       opts.Queue,
 		Kind:        kind,
 		Priority:    int16(opts.Priority),
@@ -119,16 +140,14 @@ func newRow(random io.Reader, args Args, opts Options) (sqlgen.EnqueueJobParams,
 		RunAt:       pgtype.Timestamptz{Time: opts.RunAt, Valid: !opts.RunAt.IsZero()},
 		Delay:       interval(opts.Delay),
 		Timeout:     interval(opts.Timeout),
-		Payload:     payload,
-		ContentType: contentType,
+		Payload:     content.Bytes,
+		ContentType: content.Type,
 		Headers:     headers,
+		Deadline:    pgtype.Timestamptz{Time: opts.Deadline, Valid: !opts.Deadline.IsZero()},
+		Hold:        opts.Hold,
+		Watched:     opts.Watched,
 	}
-	if opts.Key != "" {
-		job.Key = &opts.Key
-	}
-	if opts.Tenant.IsZero() {
-		job.TenantID = RootTenant.pg()
-	}
+	opts.keyRules(&job)
 	if job.Queue == "" {
 		job.Queue = DefaultQueue
 	}

@@ -29,11 +29,15 @@ const (
 )
 
 // EnqueueMany stores any number of jobs, all or none, and returns their ids in the
-// order of the requests. Every request is validated before anything is sent; the
-// error names the first bad one by its index. It costs one round trip (COPY) when
-// db is of pgx, no request has a Delay or an IdempotencyKey and all or none have
-// a RunAt, else one for every 5 000 jobs or 16 MiB. Jobs whose idempotency key was
+// order of the requests. Every request is validated before anything is sent; a
+// [*RequestError] names the first bad one. It costs one round trip (COPY) when
+// db is of pgx, no request has a Delay, an IdempotencyKey or Hold and all or none
+// have a RunAt, else one for every 5 000 jobs or 16 MiB. Jobs whose idempotency key was
 // used before are left out and answer with the first job's id.
+//
+// Postgres takes COPY from no role that row-level security applies to, which is
+// every one but superusers and those with BYPASSRLS: they go by INSERT, after
+// the first attempt on a connection.
 //
 // Given a transaction of pgx, it runs in a savepoint: after an error the
 // transaction is still usable.
@@ -50,22 +54,32 @@ func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([
 	canCopy := len(requests) >= copyFrom
 	random := bufio.NewReader(rand.Reader) // asked once for 4 096 bytes: half of what an id costs
 	for i, r := range requests {
-		row, err := newRow(random, r.Args, r.Options)
+		row, err := newRow(ctx, random, r.Args, r.Options)
 		if err != nil {
-			return nil, fmt.Errorf("request %d: %w", i, err)
+			return nil, &RequestError{Index: i, Err: err}
+		}
+		if r.Options.MaxQueued != 0 {
+			return nil, &RequestError{Index: i, Err: invalid("Options.MaxQueued", "is decided on one job at a time: use Submit")}
 		}
 		rows[i], ids[i] = row, ID(row.ID.Bytes)
-		canCopy = canCopy && r.Options.Delay == 0 && r.Options.IdempotencyKey == "" &&
+		canCopy = canCopy && r.Options.Delay == 0 && r.Options.IdempotencyKey == "" && !r.Options.Hold &&
 			r.Options.RunAt.IsZero() == requests[0].Options.RunAt.IsZero()
 	}
 
 	storeAll := func(db DB) error {
-		if copier, ok := db.(copier); ok && canCopy {
-			return copyJobs(ctx, copier, rows)
+		if copier, ok := db.(copier); ok && canCopy && !refusesCopy(db) {
+			err := copyJobs(ctx, copier, rows)
+			rememberRefusal(db, err)
+			return err
 		}
 		return insertJobs(ctx, sqlgen.New(db), requests, rows, ids)
 	}
-	if err := atomically(ctx, db, notify, storeAll); err != nil {
+	err := atomically(ctx, db, notify, storeAll)
+	if canCopy && isCopyRefused(err) {
+		canCopy = false // the savepoint or transaction of the first attempt is gone
+		err = atomically(ctx, db, notify, storeAll)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("enqueue %d jobs: %w", len(requests), explain(err))
 	}
 	return ids, nil
@@ -156,7 +170,15 @@ var copyColumns = []copyColumn{
 	{"timeout", func(r *row) any { return r.Timeout }, func(r *row) bool { return !r.Timeout.Valid }},
 	{"key", func(r *row) any { return r.Key }, func(r *row) bool { return r.Key == nil }},
 	{"content_type", func(r *row) any { return r.ContentType }, func(r *row) bool { return r.ContentType == contentJSON }},
+	{"deadline", func(r *row) any { return &r.Deadline }, func(r *row) bool { return !r.Deadline.Valid }},
 	{"headers", headersOf, func(r *row) bool { return r.Headers == nil }},
+	{"watched", watchedOf, func(r *row) bool { return !r.Watched }},
+	{"max_active", func(r *row) any { return r.MaxActive }, func(r *row) bool { return r.MaxActive == nil }},
+	{"ordered", func(r *row) any { return r.Ordered }, func(r *row) bool { return r.Ordered == nil }},
+	{"line_position", func(r *row) any { return r.Position }, func(r *row) bool { return r.Position == nil }},
+	{"on_death", func(r *row) any { return r.OnDeath }, func(r *row) bool { return r.OnDeath == nil }},
+	{"park_after", func(r *row) any { return r.ParkAfter }, func(r *row) bool { return !r.ParkAfter.Valid }},
+	{"on_lapse", func(r *row) any { return r.OnLapse }, func(r *row) bool { return r.OnLapse == nil }},
 }
 
 // headersOf is a string and no pointer to one: pgx would quote that as a JSON string.
@@ -165,6 +187,14 @@ func headersOf(r *row) any {
 		return nil
 	}
 	return *r.Headers
+}
+
+// watchedOf is NULL for false.
+func watchedOf(r *row) any {
+	if !r.Watched {
+		return nil
+	}
+	return true
 }
 
 func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID) error {
@@ -251,7 +281,11 @@ func arrays(requests []Request, rows []row, chunk []int) sqlgen.EnqueueJobsParam
 		p.Payloads = append(p.Payloads, r.Payload)
 		p.ContentTypes = append(p.ContentTypes, r.ContentType)
 		p.Headers = append(p.Headers, textOf(r.Headers))
+		p.Deadlines = append(p.Deadlines, r.Deadline)
+		p.Holds = append(p.Holds, r.Hold)
+		p.Watched = append(p.Watched, r.Watched)
 		p.IdempotencyKeys = append(p.IdempotencyKeys, requests[i].Options.IdempotencyKey)
+		keyArrays(&p, r)
 	}
 	return p
 }

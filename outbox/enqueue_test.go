@@ -91,6 +91,12 @@ var optionCases = map[string]struct {
 	"idempotency key":              {Options{IdempotencyKey: "order 7"}, nil},
 	"headers":                      {Options{Headers: map[string]string{"": "", "traceparent": "00-1", "odd": "\u2028<\x01"}}, map[string]any{"headers": map[string]any{"": "", "traceparent": "00-1", "odd": "\u2028<\x01"}}},
 	"no headers in a map":          {Options{Headers: map[string]string{}}, nil},
+	"max active":                   {Options{Key: "k", MaxActive: 1000}, map[string]any{"key": "k", "max_active": 1000.}},
+	"max active of one":            {Options{Key: "k", MaxActive: 1}, map[string]any{"key": "k"}},
+	"sequence":                     {Options{Key: "k", Ordered: true, Sequence: 7}, map[string]any{"key": "k", "ordered": true, "line_position": 7.}},
+	"skip the dead":                {Options{Key: "k", Ordered: true, Sequence: 1, OnDeath: SkipDead}, map[string]any{"key": "k", "ordered": true, "line_position": 1., "on_death": "skip"}},
+	"park":                         {Options{Key: "k", Ordered: true, Sequence: 1, OnDeath: ParkKey, ParkAfter: time.Hour}, map[string]any{"key": "k", "ordered": true, "line_position": 1., "on_death": "park", "park_after": "01:00:00"}},
+	"fail stale":                   {Options{Key: "k", OnLapse: FailStale}, map[string]any{"key": "k", "on_lapse": "fail-stale"}},
 	"tenant":                       {Options{Tenant: tenant}, map[string]any{"tenant_id": tenant.String()}},
 	"tenant and a key of that one": {Options{Tenant: tenant, IdempotencyKey: "order 7"}, map[string]any{"tenant_id": tenant.String()}},
 }

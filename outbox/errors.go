@@ -3,15 +3,39 @@ package outbox
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // ErrLeaseLost says that a worker no longer owns the job: its lease lapsed and
-// another took over, or an operator took the job away. It is the cause of the
+// another took over, its deadline has come, or an operator took the job away. It is the cause of the
 // handler's cancelled context, and what [Claimed.Complete] and [Claimed.Guard]
 // return; a transaction that gets it must roll back.
 var ErrLeaseLost = errors.New("lease lost")
+
+// ErrNotFound says that there is no such job: its transaction did not commit (yet),
+// or the history has trimmed it.
+var ErrNotFound = errors.New("job not found")
+
+// ErrNoResult says that a job succeeded and left no result: its handler was not
+// registered with dispatcher.HandleResult, or called Complete without one.
+var ErrNoResult = errors.New("the job succeeded without a result")
+
+// JobError says that a job has ended otherwise than by success, and how.
+type JobError struct {
+	ID      ID
+	Status  Status // Failed and Dead can still be retried by a person
+	Code    string // of the latest failed attempt; "" for none
+	Message string
+}
+
+func (e *JobError) Error() string {
+	if e.Code == "" {
+		return fmt.Sprintf("job %s is %s", e.ID, e.Status)
+	}
+	return fmt.Sprintf("job %s is %s: %s: %s", e.ID, e.Status, e.Code, e.Message)
+}
 
 // InvalidError says which part of a request is not acceptable, and why.
 // Nothing was sent to the database.
@@ -26,10 +50,26 @@ func invalid(field, format string, args ...any) error {
 	return &InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
+// RequestError says which request of [EnqueueMany] is not acceptable; it wraps its
+// [*InvalidError]s.
+type RequestError struct {
+	Index int
+	Err   error
+}
+
+func (e *RequestError) Error() string { return fmt.Sprintf("request %d: %v", e.Index, e.Err) }
+
+// Unwrap is Err.
+func (e *RequestError) Unwrap() error { return e.Err }
+
 // explain adds what to do to an error that every newcomer meets once.
 func explain(err error) error {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == "42P01" || pgErr.Code == "3F000") {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && (pgErr.Code == "42P01" || pgErr.Code == "3F000") {
 		return fmt.Errorf("%w (is the schema outbox migrated? run: posthaste migrate up)", err)
+	}
+	if ok && pgErr.Code == "42501" && strings.Contains(pgErr.Message, "row-level security") {
+		return fmt.Errorf("%w (the role is tied to the tenant of app.tenant_id, or to none if that is not set: see docs/tenants.md)", err)
 	}
 	return err
 }

@@ -28,12 +28,13 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 			full := Options{
 				Queue: "mail", Priority: -5, MaxAttempts: 3, Tenant: tenant, Key: `a "key", {\with} 'é'`, Headers: headers,
 				Timeout: 90 * time.Minute, Delay: 26*time.Hour + time.Microsecond,
+				Deadline: time.Date(2999, 1, 2, 3, 4, 5, 678_000, time.UTC),
 			}
-			once, due, keyed := full, full, Options{Headers: headers, IdempotencyKey: "k"}
-			once.IdempotencyKey = "k"
+			once, due, keyed := full, full, Options{Headers: headers, IdempotencyKey: "k", Hold: true}
+			once.IdempotencyKey, once.Hold = "k", true
 			due.Delay, due.RunAt = 0, time.Now().Add(time.Hour)
 			payload := Raw{KindName: "raw", Payload: []byte("\x00\xff\\{\"'\n"), ContentType: "application/x-protobuf"}
-			few := []Request{{payload, full}, {greet{"ada"}, Options{}}, {payload, once}, {payload, keyed}, {payload, Options{Key: "NULL"}}}
+			few := []Request{{payload, full}, {greet{"ada"}, Options{}}, {payload, once}, {payload, keyed}, {payload, Options{Key: "NULL"}}, {payload, Options{Hold: true, Delay: time.Second}}}
 			all := []Request{{payload, due}, {greet{"ada"}, Options{RunAt: due.RunAt}}}
 			for len(all) < copyFrom {
 				all = append(all, Request{payload, Options{RunAt: due.RunAt, Headers: headers}})
@@ -69,7 +70,8 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 				}
 				wantFirst := wantRow(map[string]any{
 					"queue": "mail", "priority": -5., "max_attempts": 3., "tenant_id": tenant.String(), "key": full.Key,
-					"timeout": "01:30:00", "due_in": want[0]["due_in"], "kind": "raw",
+					"deadline": "2999-01-02T03:04:05.000678+00:00",
+					"timeout":  "01:30:00", "due_in": want[0]["due_in"], "kind": "raw",
 					"headers":      map[string]any{"": "", "é": headers["é"], "odd": headers["odd"]},
 					"content_type": payload.ContentType, "payload": `\000\377\\{"'` + "\n",
 				})

@@ -25,23 +25,31 @@ type Claimed struct {
 	Attempt     int // from 1; for people. A snooze lowers it again
 	MaxAttempts int
 	LostLeases  int   // how many workers died or stalled with this job
-	Epoch       int64 // the fencing token: pass it to whatever else the handler writes to
+	Epoch       int64 // the fencing token: pass it to whatever else the handler writes to. 0 for a job of package memory
 	Key         string
 	Worker      string        // who holds the lease
 	Timeout     time.Duration // of this job; 0 leaves it to its kind
 	RunAt       time.Time     // when it became due, by the database's clock
 	CreatedAt   time.Time
 	StartedAt   time.Time // when it was claimed, by the database's clock
+	Deadline    time.Time // by the database's clock; zero: it has none
 	ContentType string
 	Payload     []byte
 	RawHeaders  []byte // JSON; see Headers
+	Watched     bool   // somebody waits for its end
 
 	// Result is what will be stored with the job if the attempt succeeds. Handlers
 	// registered with dispatcher.HandleResult set it by returning a value; before
 	// Complete they set it here.
 	Result []byte
 
+	follow followUps
+	// Recorder takes what the handler reports. The dispatcher sets it; it is nil in a
+	// Claimed that a test made by hand.
+	Recorder Recorder
+
 	completed atomic.Bool
+	protector Protector // that opened the payload; nil for none
 }
 
 // Job is a claimed job with its typed arguments.
@@ -49,6 +57,12 @@ type Job[T any] struct {
 	*Claimed
 	Args T
 }
+
+// Held is a job that a worker holds: a [*Job] of any arguments, or a [*Claimed].
+type Held interface{ Untyped() *Claimed }
+
+// Untyped returns the job without its typed arguments.
+func (c *Claimed) Untyped() *Claimed { return c }
 
 // Headers returns what the producer gave as Options.Headers.
 func (c *Claimed) Headers() map[string]string {
@@ -62,6 +76,8 @@ func (c *Claimed) Headers() map[string]string {
 // After [ErrLeaseLost] roll tx back. A handler that called Complete and could not
 // commit returns the error; it is then tried again.
 //
+// What the handler has reported (Progress, Log) is stored with it.
+//
 // It stores c.Result, of at most [MaxResultBytes]: set it before. A handler of
 // dispatcher.HandleResult has to, too: the value that it returns comes too late.
 //
@@ -73,23 +89,47 @@ func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 	if n := len(c.Result); n > MaxResultBytes {
 		return fmt.Errorf("complete job %s: %w", c.ID, invalid("Claimed.Result", "is %d bytes, want at most %d", n, MaxResultBytes))
 	}
-	ids, err := sqlgen.New(tx).SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
-		Ids: []pgtype.UUID{c.ID.pg()}, Epochs: []int64{c.Epoch}, Results: [][]byte{c.Result},
-	})
+	if err := c.stored("complete"); err != nil {
+		return err
+	}
+	if c.Recorder != nil {
+		if err := c.Recorder.Flush(ctx, tx); err != nil {
+			return fmt.Errorf("complete job %s: %w", c.ID, err)
+		}
+	}
+	if err := c.SealResult(ctx); err != nil {
+		return err
+	}
+	settled, err := c.settle(ctx, tx)
 	if err != nil {
 		return fmt.Errorf("complete job %s: %w", c.ID, err)
 	}
-	if len(ids) == 0 {
+	if settled == 0 {
 		return fmt.Errorf("complete job %s: %w", c.ID, ErrLeaseLost)
 	}
 	c.completed.Store(true)
 	return nil
 }
 
+// settle goes by the statement that knows of follow-ups only if there are any.
+func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
+	if c.follows() {
+		ids, err := settleSucceeded(ctx, tx, []*Claimed{c}, notifiesAtCommit(tx))
+		return len(ids), err
+	}
+	ids, err := sqlgen.New(tx).SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
+		Ids: []pgtype.UUID{c.ID.pg()}, Epochs: []int64{c.Epoch}, Results: [][]byte{c.Result},
+	})
+	return len(ids), err
+}
+
 // Guard ties tx to the lease: it fails with [ErrLeaseLost] if the job is no
 // longer this attempt's, and until tx ends nobody else can take the job. Use it
 // for writes on the way (progress, partial results) that only the owner may make.
 func (c *Claimed) Guard(ctx context.Context, tx DB) error {
+	if err := c.stored("guard"); err != nil {
+		return err
+	}
 	n, err := sqlgen.New(tx).GuardLease(ctx, c.ID.pg(), c.Epoch)
 	if err != nil {
 		return fmt.Errorf("guard job %s: %w", c.ID, err)

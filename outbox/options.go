@@ -32,10 +32,29 @@ type Options struct {
 	RunAt          time.Time         // due at this instant; excludes Delay. Zero is at once
 	MaxAttempts    int               // 0 is 25. The attempt that uses up the last one leaves the job dead
 	Timeout        time.Duration     // of one attempt; 0 is what the kind's handler says, then 5 minutes
-	Key            string            // what ordering or concurrency is bound to; stored with the job
+	Key            string            // jobs of a tenant, queue and key are limited (MaxActive) or run in order (Ordered)
 	IdempotencyKey string            // unique per tenant and kind: a repeat returns the first job's id and changes nothing
 	Headers        map[string]string // trace context, correlation id, user id …; handed to the handler
 	Tenant         ID                // zero is RootTenant
+	Protect        Protector         // seals the payload, and the result of its handler; nil stores them as they are
+
+	// Deadline is the instant from which on the job may not start, run or succeed
+	// any more, by the database's clock: it expires, whatever it is doing. One that
+	// has passed when the job is stored has it expire at once. Zero is never.
+	Deadline time.Time
+	// Hold stores the job as created: it is not run before somebody releases it.
+	Hold    bool
+	Watched bool // somebody waits for it: its end is announced. Package await sets it
+
+	// Rules of a job with a Key. Each job carries its own; a key needs no declaration.
+	MaxActive int           // jobs of the key that may run for this one to start, itself included, in all processes; 0 is 1
+	Ordered   bool          // start only as the first of the key's ordered jobs that is not finished, through retries
+	Sequence  int64         // position in that order, from 1; 0 is by when the transaction commits
+	OnDeath   DeathPolicy   // of an ordered job: what happens to those behind it when it is failed or dead; "" is HoldLine
+	ParkAfter time.Duration // with ParkKey: hold up the line for this long first
+	OnLapse   LapsePolicy   // what happens to the job when its lease lapses; "" is RetryLapsed
+	MaxQueued int           // jobs of the key that may wait at once, this one included; 0 is any number. See Submit
+	WhenFull  DepthPolicy   // what happens to the job if they do already; "" is RejectFull
 }
 
 // maxHorizon keeps run_at within what every client can represent.
@@ -63,6 +82,11 @@ func (o Options) validate() []error {
 	if !o.RunAt.IsZero() && (o.RunAt.Year() < 1970 || o.RunAt.Year() > 9999) {
 		add(invalid("Options.RunAt", "is in the year %d, want 1970 to 9999", o.RunAt.Year()))
 	}
+	if !o.Deadline.IsZero() && (o.Deadline.Year() < 1970 || o.Deadline.Year() > 9999) {
+		add(invalid("Options.Deadline", "is in the year %d, want 1970 to 9999", o.Deadline.Year()))
+	} else if !o.Deadline.IsZero() && !o.RunAt.IsZero() && !o.Deadline.After(o.RunAt) {
+		add(invalid("Options.Deadline", "is %s, want it after Options.RunAt, %s", o.Deadline.Format(time.RFC3339Nano), o.RunAt.Format(time.RFC3339Nano)))
+	}
 	if o.MaxAttempts < 0 || o.MaxAttempts > math.MaxInt16 {
 		add(invalid("Options.MaxAttempts", "is %d, want 1 to 32767, or 0 for %d", o.MaxAttempts, DefaultMaxAttempts))
 	}
@@ -71,6 +95,7 @@ func (o Options) validate() []error {
 	}
 	add(validKey("Options.Key", o.Key))
 	add(validKey("Options.IdempotencyKey", o.IdempotencyKey))
+	errs = append(errs, o.validateKey()...)
 	for name, value := range o.Headers {
 		add(validText("Options.Headers name", name))
 		add(validText("Options.Headers["+strings.ToValidUTF8(name, "?")+"]", value))

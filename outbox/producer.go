@@ -39,18 +39,28 @@ func (p *Producer) InTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 
 // Begin starts a transaction like a pool does. Its Commit wakes dispatchers if
 // jobs were enqueued through it.
+//
+// It saves round trips: BEGIN goes with the first statement, and what Enqueue
+// stores, unless it has an idempotency key, with the next statement or with
+// COMMIT. A refusal of the database to store a job is then the error of that
+// statement, or of Commit.
 func (p *Producer) Begin(ctx context.Context) (pgx.Tx, error) {
-	tx, err := p.pool.Begin(ctx)
+	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &producerTx{Tx: tx, producer: p, enqueued: new(atomic.Bool)}, nil
+	return &producerTx{producer: p, conn: conn, raw: conn.Conn()}, nil
 }
 
 // Enqueue is like the function [Enqueue] with the producer's notify mode: in a
 // transaction that the producer did not begin, coalesced means transactional.
 func (p *Producer) Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
 	return enqueue(ctx, db, args, opts, p.mode != NotifyOff && notifiesAtCommit(db))
+}
+
+// Submit is like the function [Submit] with the producer's notify mode.
+func (p *Producer) Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, error) {
+	return submit(ctx, db, args, opts, p.mode != NotifyOff && notifiesAtCommit(db))
 }
 
 // EnqueueMany is like the function [EnqueueMany] with the producer's notify mode.
@@ -78,33 +88,17 @@ func (p *Producer) AlsoWake(wake func() bool) {
 // covers that.
 func (p *Producer) Flush(ctx context.Context) error { return p.wake.flush(ctx) }
 
-// producerTx notices that jobs were enqueued through it or a savepoint of it.
-type producerTx struct {
-	pgx.Tx
-	producer  *Producer
-	enqueued  *atomic.Bool
-	savepoint bool
-}
-
-func (t *producerTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	tx, err := t.Tx.Begin(ctx)
-	if err != nil {
-		return nil, err
+// committed wakes dispatchers after a commit that returned err.
+func (p *Producer) committed(err error) {
+	if !mayHaveCommitted(err) {
+		return
 	}
-	return &producerTx{Tx: tx, producer: t.producer, enqueued: t.enqueued, savepoint: true}, nil
-}
-
-func (t *producerTx) Commit(ctx context.Context) error {
-	err := t.Tx.Commit(ctx)
-	if !t.savepoint && t.enqueued.Load() && mayHaveCommitted(err) {
-		if wake := t.producer.near.Load(); wake != nil {
-			(*wake)()
-		}
-		if t.producer.mode == NotifyCoalesced {
-			t.producer.wake.wake()
-		}
+	if wake := p.near.Load(); wake != nil {
+		(*wake)()
 	}
-	return err
+	if p.mode == NotifyCoalesced {
+		p.wake.wake()
+	}
 }
 
 // mayHaveCommitted reports whether a commit that returned err counts, or might:
@@ -117,10 +111,15 @@ func mayHaveCommitted(err error) bool {
 // notifiesAtCommit reports whether an enqueue through db has to carry its own
 // NOTIFY, and tells a producer's transaction that it has something to wake for.
 func notifiesAtCommit(db DB) bool {
-	tx, ok := db.(*producerTx)
-	if !ok {
+	var tx *producerTx
+	switch db := db.(type) {
+	case *producerTx:
+		tx = db
+	case *savepoint:
+		tx = db.of
+	default:
 		return true
 	}
-	tx.enqueued.Store(tx.producer.mode != NotifyOff)
+	tx.enqueued = tx.enqueued || tx.producer.mode != NotifyOff
 	return tx.producer.mode == NotifyTransactional
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -415,14 +414,6 @@ func TestAProducerOfAnUnknownModePanics(t *testing.T) {
 	NewProducer(nil, "Off")
 }
 
-// brokenTx is a transaction whose commit ends in err.
-type brokenTx struct {
-	pgx.Tx
-	err error
-}
-
-func (t brokenTx) Commit(context.Context) error { return t.err }
-
 func TestACommitWhoseOutcomeIsUnknownWakes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -439,11 +430,7 @@ func TestACommitWhoseOutcomeIsUnknownWakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRecorder()
-			tx := &producerTx{Tx: brokenTx{err: c.err}, producer: &Producer{wake: r.coalescer, mode: NotifyCoalesced}, enqueued: new(atomic.Bool)}
-			tx.enqueued.Store(true)
-			if err := tx.Commit(t.Context()); !errors.Is(err, c.err) {
-				t.Errorf("got %v, want %v", err, c.err)
-			}
+			(&Producer{wake: r.coalescer, mode: NotifyCoalesced}).committed(c.err)
 			if err := r.flush(t.Context()); err != nil || len(r.sent) != c.want {
 				t.Errorf("%d wake-ups, %v; want %d", len(r.sent), err, c.want)
 			}

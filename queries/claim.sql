@@ -21,9 +21,11 @@ WITH due AS MATERIALIZED (
         WHERE jobs.queue = @queue
           AND jobs.priority = level.priority
           AND jobs.status IN ('pending', 'retrying')
+          AND jobs.key IS NULL -- those with one: queries/keys.sql
           AND (jobs.run_at, jobs.id) >= (level.run_at, level.id)
           AND jobs.run_at <= now()
           AND jobs.kind = ANY (@kinds::text[])
+          AND (jobs.deadline IS NULL OR jobs.deadline > now())
         ORDER BY jobs.run_at, jobs.id
         LIMIT @max_jobs
         FOR UPDATE SKIP LOCKED
@@ -44,7 +46,7 @@ FROM due
 WHERE jobs.ctid = due.place
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout,
-    jobs.run_at, jobs.created_at, jobs.started_at;
+    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched;
 
 -- name: SurveyLevels :many
 -- SurveyLevels tells when the next job of each known priority becomes due, and
@@ -54,7 +56,9 @@ RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.
 --
 -- The future begins at @since, when the survey before this one was made: a job
 -- that became due after the last claim had looked is told with a wait below zero,
--- and once only. The row without a wait carries the time of this survey.
+-- and once only. The row without a wait carries the time of this survey. A row
+-- with a wait of minus infinity says that there are jobs with a key; it is asked
+-- for (@keyed) while none are known of, and reads an index that is empty then.
 (
     SELECT known.priority::smallint AS priority,
            extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds,
@@ -66,6 +70,7 @@ RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.
         WHERE jobs.queue = @queue
           AND jobs.priority = known.priority
           AND jobs.status IN ('pending', 'retrying')
+          AND jobs.key IS NULL
           AND jobs.run_at > least(@since::timestamptz, statement_timestamp())
         ORDER BY jobs.run_at
         LIMIT 1
@@ -84,9 +89,20 @@ UNION ALL
           AND jobs.priority > gap.above
           AND jobs.priority < gap.below
           AND jobs.status IN ('pending', 'retrying')
+          AND jobs.key IS NULL
         ORDER BY jobs.priority DESC
         LIMIT 1
     ) AS unknown
+)
+UNION ALL
+(
+    SELECT 0::smallint, '-infinity'::double precision, statement_timestamp()
+    FROM outbox.jobs
+    WHERE @keyed::boolean
+      AND jobs.queue = @queue
+      AND jobs.key IS NOT NULL
+      AND jobs.status IN ('pending', 'retrying')
+    LIMIT 1
 )
 UNION ALL
 SELECT 0::smallint, 'infinity'::double precision, statement_timestamp()
@@ -95,7 +111,7 @@ LIMIT 1000;
 -- name: ReturnOrphans :execrows
 -- ReturnOrphans gives back the jobs of a queue that @worker holds without knowing
 -- it: their claim was cut off after it had committed. No attempt is spent. Leases
--- that have lapsed are the reaper's.
+-- that have lapsed are the reaper's, and so is what somebody has cancelled.
 WITH orphans AS MATERIALIZED (
     SELECT jobs.id
     FROM outbox.jobs
@@ -103,6 +119,7 @@ WITH orphans AS MATERIALIZED (
       AND jobs.lease_expires_at > statement_timestamp()
       AND jobs.queue = @queue
       AND jobs.lease_owner = @worker::text
+      AND jobs.cancel_requested_at IS NULL
       AND jobs.id NOT IN (SELECT unnest(@held::uuid[])) -- hashed; compared one by one, thousands would take a second
     FOR UPDATE SKIP LOCKED
 )

@@ -3,10 +3,14 @@
 -- caller's transaction commits: one statement, one round trip. Headers go as text:
 -- bytes are bytea to pgx in the modes that do not ask the server for types.
 WITH stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+            max_active, ordered, line_position, on_death, park_after, on_lapse)
     VALUES (@id, @tenant_id, @queue, @kind, @priority, @max_attempts,
             coalesce(sqlc.narg('run_at')::timestamptz, statement_timestamp() + sqlc.narg('delay')::interval, statement_timestamp()),
-            sqlc.narg('timeout'), sqlc.narg('key'), @payload, @content_type, sqlc.narg('headers')::text::jsonb)
+            sqlc.narg('timeout'), sqlc.narg('key'), @payload, @content_type, sqlc.narg('headers')::text::jsonb, sqlc.narg('deadline')::timestamptz,
+            CASE WHEN @hold::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+            nullif(@watched::boolean, false),
+            sqlc.narg('max_active'), sqlc.narg('ordered'), sqlc.narg('position'), sqlc.narg('on_death'), sqlc.narg('park_after'), sqlc.narg('on_lapse'))
     RETURNING id
 )
 SELECT CASE WHEN @notify::boolean THEN pg_notify('outbox_jobs', '') END
@@ -22,10 +26,15 @@ WITH first AS (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ), stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+            max_active, ordered, line_position, on_death, park_after, on_lapse)
     SELECT first.job_id, @tenant_id::uuid, @queue::text, @kind::text, @priority::smallint, @max_attempts::integer,
            coalesce(sqlc.narg('run_at')::timestamptz, statement_timestamp() + sqlc.narg('delay')::interval, statement_timestamp()),
-           sqlc.narg('timeout')::interval, sqlc.narg('job_key')::text, @payload::bytea, @content_type::text, sqlc.narg('headers')::text::jsonb
+           sqlc.narg('timeout')::interval, sqlc.narg('job_key')::text, @payload::bytea, @content_type::text, sqlc.narg('headers')::text::jsonb, sqlc.narg('deadline')::timestamptz,
+           CASE WHEN @hold::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+           nullif(@watched::boolean, false),
+           sqlc.narg('max_active')::smallint, sqlc.narg('ordered')::boolean, sqlc.narg('position')::bigint,
+           sqlc.narg('on_death')::text, sqlc.narg('park_after')::interval, sqlc.narg('on_lapse')::text
     FROM first
     RETURNING id
 )
@@ -61,7 +70,16 @@ WITH input AS MATERIALIZED (
            unnest(@payloads::bytea[])          AS payload,
            unnest(@content_types::text[])      AS content_type,
            nullif(unnest(@headers::text[]), '')::jsonb AS headers,
-           nullif(unnest(@idempotency_keys::text[]), '') AS idempotency_key
+           unnest(@deadlines::timestamptz[])   AS deadline,
+           unnest(@holds::boolean[])           AS hold,
+           nullif(unnest(@max_actives::smallint[]), 0)  AS max_active,
+           nullif(unnest(@ordereds::boolean[]), false)  AS ordered,
+           nullif(unnest(@positions::bigint[]), 0)      AS line_position,
+           nullif(unnest(@on_deaths::text[]), '')       AS on_death,
+           unnest(@park_afters::interval[])             AS park_after,
+           nullif(unnest(@on_lapses::text[]), '')       AS on_lapse,
+           nullif(unnest(@idempotency_keys::text[]), '') AS idempotency_key,
+           nullif(unnest(@watched::boolean[]), false) AS watched
 ), first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
     SELECT tenant_id, kind, idempotency_key, id
@@ -71,10 +89,13 @@ WITH input AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 )
-INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
+INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+    max_active, ordered, line_position, on_death, park_after, on_lapse)
 SELECT id, tenant_id, queue, kind, priority, max_attempts,
        coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
-       timeout, key, payload, content_type, headers
+       timeout, key, payload, content_type, headers, deadline,
+       CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, watched,
+       max_active, ordered, line_position, on_death, park_after, on_lapse
 FROM input
 WHERE idempotency_key IS NULL
    OR id IN (SELECT job_id FROM first);

@@ -4,14 +4,16 @@
 SELECT id, tenant_id, queue, kind, status::text AS status, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text AS key,
        run_at, created_at, started_at, NULL::timestamptz AS finished_at, lease_expires_at, coalesce(lease_owner, '')::text AS worker,
        timeout, content_type, payload, headers, NULL::bytea AS result,
-       coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message
+       coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message, parent_id,
+       deadline, cancel_requested_at
 FROM outbox.jobs
 WHERE jobs.id = @id
 UNION ALL
 SELECT id, tenant_id, queue, kind, status::text, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text,
        run_at, created_at, started_at, finished_at, NULL::timestamptz, coalesce(worker, '')::text,
        timeout, content_type, payload, headers, result,
-       coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text
+       coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text, parent_id,
+       deadline, cancel_requested_at
 FROM outbox.history
 WHERE history.id = @id
 LIMIT 1;
@@ -25,24 +27,32 @@ ORDER BY epoch DESC
 LIMIT @max_rows;
 
 -- name: ListJobs :many
--- ListJobs returns up to @max_rows jobs with an id below @before, newest first,
--- without payloads and results. Each of its three parts is left out when no
--- status of it was asked for; the dead letters have an index of their own.
+-- ListJobs returns up to @max_rows jobs with an id between @after and @before,
+-- newest first, without payloads and results, but for the @skip newest. Each of
+-- its three parts is left out when no status of it was asked for; the dead letters
+-- have an index of their own. @reach is both numbers together. A
+-- job finishes after it was created: @created_after spares the partitions before.
 (
     SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
            jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at,
            NULL::timestamptz AS finished_at, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text AS worker, jobs.timeout,
            jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
-           coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message
+           coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message, jobs.parent_id,
+           jobs.deadline, jobs.cancel_requested_at
     FROM outbox.jobs
     WHERE jobs.status NOT IN ('failed', 'dead')
       AND @statuses::text[] && '{created,pending,blocked,running,retrying}'::text[]
-      AND jobs.status::text = ANY (@statuses::text[])
+      AND jobs.status = ANY ((@statuses::text[])::outbox.job_status[])
       AND jobs.id < @before
+      AND jobs.id > @after
       AND (@kind::text = '' OR jobs.kind = @kind)
       AND (@queue::text = '' OR jobs.queue = @queue)
+      AND (@key::text = '' OR jobs.key = @key)
+      AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
+      AND (sqlc.narg('created_after')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_after'))
+      AND (sqlc.narg('created_before')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_before'))
     ORDER BY jobs.id DESC
-    LIMIT @max_rows
+    LIMIT @reach
 )
 UNION ALL
 (
@@ -50,16 +60,22 @@ UNION ALL
            jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text, jobs.run_at, jobs.created_at, jobs.started_at,
            NULL::timestamptz, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text, jobs.timeout,
            jobs.content_type, octet_length(jobs.payload),
-           coalesce(jobs.last_error_code, '')::text, coalesce(jobs.last_error_message, '')::text
+           coalesce(jobs.last_error_code, '')::text, coalesce(jobs.last_error_message, '')::text, jobs.parent_id,
+           jobs.deadline, jobs.cancel_requested_at
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
       AND @statuses::text[] && '{failed,dead}'::text[]
-      AND jobs.status::text = ANY (@statuses::text[])
+      AND jobs.status = ANY ((@statuses::text[])::outbox.job_status[])
       AND jobs.id < @before
+      AND jobs.id > @after
       AND (@kind::text = '' OR jobs.kind = @kind)
       AND (@queue::text = '' OR jobs.queue = @queue)
+      AND (@key::text = '' OR jobs.key = @key)
+      AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
+      AND (sqlc.narg('created_after')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_after'))
+      AND (sqlc.narg('created_before')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_before'))
     ORDER BY jobs.id DESC
-    LIMIT @max_rows
+    LIMIT @reach
 )
 UNION ALL
 (
@@ -67,26 +83,34 @@ UNION ALL
            history.lost_leases, history.epoch, coalesce(history.key, '')::text, history.run_at, history.created_at, history.started_at,
            history.finished_at, NULL::timestamptz, coalesce(history.worker, '')::text, history.timeout,
            history.content_type, octet_length(history.payload),
-           coalesce(history.last_error_code, '')::text, coalesce(history.last_error_message, '')::text
+           coalesce(history.last_error_code, '')::text, coalesce(history.last_error_message, '')::text, history.parent_id,
+           history.deadline, history.cancel_requested_at
     FROM outbox.history
     WHERE @statuses::text[] && '{succeeded,cancelled,expired,skipped,stale,dismissed}'::text[]
-      AND history.status::text = ANY (@statuses::text[])
+      AND history.status = ANY ((@statuses::text[])::outbox.job_status[])
       AND history.id < @before
+      AND history.id > @after
       AND (@kind::text = '' OR history.kind = @kind)
       AND (@queue::text = '' OR history.queue = @queue)
+      AND (@key::text = '' OR history.key = @key)
+      AND (sqlc.narg('tenant')::uuid IS NULL OR history.tenant_id = sqlc.narg('tenant'))
+      AND (sqlc.narg('created_after')::timestamptz IS NULL OR history.created_at >= sqlc.narg('created_after') AND history.finished_at >= sqlc.narg('created_after'))
+      AND (sqlc.narg('created_before')::timestamptz IS NULL OR history.created_at < sqlc.narg('created_before'))
     ORDER BY history.id DESC
-    LIMIT @max_rows
+    LIMIT @reach
 )
 ORDER BY id DESC
+OFFSET sqlc.arg(skip)
 LIMIT @max_rows;
 
 -- name: RetryJob :many
 -- RetryJob makes a dead letter pending again with all its attempts, and a job
 -- that waits due at once, and wakes the dispatchers. It raises the epoch, so that
--- no earlier worker of the job can write any more. It returns the status that it
--- found, and whether it moved the job; nothing if the job is not open.
+-- no earlier worker of the job can write any more. A job whose deadline has passed
+-- stays as it is: it would expire instead. It returns the status that it found,
+-- and whether it moved the job; nothing if the job is not open.
 WITH found AS MATERIALIZED (
-    SELECT jobs.id, jobs.status
+    SELECT jobs.id, jobs.status, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt, jobs.lost_leases, jobs.run_at, jobs.last_error_code
     FROM outbox.jobs
     WHERE jobs.id = @id
     FOR UPDATE
@@ -96,13 +120,26 @@ WITH found AS MATERIALIZED (
         epoch       = jobs.epoch + 1,
         attempt     = CASE WHEN found.status IN ('failed', 'dead') THEN 0 ELSE jobs.attempt END,
         lost_leases = CASE WHEN found.status IN ('failed', 'dead') THEN 0 ELSE jobs.lost_leases END,
-        run_at      = least(jobs.run_at, statement_timestamp())
+        run_at      = least(jobs.run_at, statement_timestamp()),
+        unavailable_since = CASE WHEN found.status IN ('failed', 'dead') THEN NULL ELSE jobs.unavailable_since END,
+        failed_at         = NULL,
+        error_fingerprint = NULL
     FROM found
     WHERE jobs.id = found.id
       AND found.status IN ('pending', 'retrying', 'failed', 'dead')
-    RETURNING jobs.id
+      AND found.is_late IS NOT TRUE
+    RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.attempt, jobs.run_at
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.retry', moved.tenant_id, moved.id, moved.queue,
+        jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases, 'run_at', found.run_at, 'error_code', found.last_error_code),
+        jsonb_build_object('status', moved.status, 'attempt', moved.attempt, 'run_at', moved.run_at)
+    FROM moved
+    JOIN found ON found.id = moved.id
 )
 SELECT found.status::text AS status,
+       -- It could have been moved otherwise.
+       coalesce(found.is_late AND found.status IN ('pending', 'retrying', 'failed', 'dead'), false)::boolean AS late,
        (moved.id IS NOT NULL)::boolean AS moved,
        ((CASE WHEN moved.id IS NOT NULL THEN pg_notify('outbox_jobs', '') END) IS NULL)::boolean AS silent
 FROM found
@@ -117,12 +154,18 @@ WITH dismissed AS (
     WHERE jobs.id = @id
       AND jobs.status IN ('failed', 'dead')
     RETURNING jobs.*
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.dismiss', tenant_id, id, queue,
+        jsonb_build_object('status', status, 'attempt', attempt, 'lost_leases', lost_leases, 'error_code', last_error_code),
+        jsonb_build_object('status', 'dismissed')
+    FROM dismissed
 )
 INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
     max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
-    last_error_code, last_error_message)
+    last_error_code, last_error_message, deadline, parent_id)
 SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, 'dismissed', status, attempt,
     max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
-    last_error_code, last_error_message
+    last_error_code, last_error_message, deadline, parent_id
 FROM dismissed
 RETURNING id;

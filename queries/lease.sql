@@ -2,14 +2,15 @@
 -- ExtendLeases prolongs the given leases and returns those that it did not
 -- prolong, with the reason: lost, or merely locked right now. A row is locked
 -- when the handler has called Complete and not committed yet; waiting for it
--- would let every other lease of the batch lapse.
+-- would let every other lease of the batch lapse. The lock is no stronger than the
+-- update's own, so that a statement that records reports is not in the way.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
 ), ours AS MATERIALIZED (
     SELECT jobs.id
     FROM input
     JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 ), extended AS (
     UPDATE outbox.jobs
     SET lease_expires_at = clock_timestamp() + @lease_ttl::interval
@@ -26,9 +27,10 @@ LIMIT 100000;
 
 -- name: GuardLease :execrows
 -- GuardLease locks the job's row if (id, epoch) still holds it: the caller's
--- transaction can then commit only as the owner.
+-- transaction can then commit only as the owner. Past the job's deadline nobody is.
 SELECT 1
 FROM outbox.jobs
 WHERE id = @id
   AND epoch = @epoch
+  AND (deadline IS NULL OR deadline > statement_timestamp())
 FOR UPDATE;

@@ -2,22 +2,24 @@
 -- SettleSucceeded moves finished jobs into the history and returns the ids that
 -- it moved; the others' leases were lost. (id, epoch) is the whole fence: it does
 -- not also ask for status = 'running', because with stale statistics that lets
--- the planner walk the index of running jobs instead of the primary key.
+-- the planner walk the index of running jobs instead of the primary key. From the
+-- job's deadline on it is refused, whether or not a reaper has come yet.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
     WHERE jobs.id = input.id
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
     RETURNING jobs.*, (input).result AS result
 )
 INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
     max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, worker, result,
-    last_error_code, last_error_message)
+    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
 SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
     max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, lease_owner, result,
-    last_error_code, last_error_message
+    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
 FROM done
 RETURNING id;
 
@@ -25,7 +27,8 @@ RETURNING id;
 -- SettleUnfinished takes jobs out of running that are not done: retrying, failed
 -- and dead with the attempt recorded; pending (snoozed or interrupted) with the
 -- attempt given back. Each raises the epoch. A NULL delay leaves run_at alone.
--- It returns the ids that it settled; the others' leases were lost.
+-- It returns the ids that it settled; the others' leases were lost, or they have
+-- been cancelled or are past their deadline: CloseAttempts is for those.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])                    AS id,
            unnest(@epochs::bigint[])               AS epoch,
@@ -33,7 +36,8 @@ WITH input AS MATERIALIZED (
            unnest(@delays::interval[])             AS delay,
            nullif(unnest(@error_codes::text[]), '')    AS error_code,
            nullif(unnest(@error_messages::text[]), '') AS error_message,
-           nullif(unnest(@stacks::text[]), '')         AS stack
+           nullif(unnest(@stacks::text[]), '')         AS stack,
+           nullif(unnest(@fingerprints::text[]), '')   AS fingerprint
 ), settled AS (
     UPDATE outbox.jobs
     SET status             = input.status,
@@ -43,17 +47,23 @@ WITH input AS MATERIALIZED (
         lease_owner        = NULL,
         lease_expires_at   = NULL,
         last_error_code    = coalesce(input.error_code, jobs.last_error_code),
-        last_error_message = coalesce(input.error_message, jobs.last_error_message)
+        last_error_message = coalesce(input.error_message, jobs.last_error_message),
+        -- An interrupted attempt says nothing of an outage; every other outcome ends it.
+        unavailable_since  = CASE WHEN input.status = 'pending' AND input.delay IS NULL THEN jobs.unavailable_since END,
+        failed_at          = CASE WHEN input.status IN ('failed', 'dead') THEN statement_timestamp() END,
+        error_fingerprint  = input.fingerprint
     FROM input
     WHERE jobs.id = input.id
+      AND jobs.cancel_requested_at IS NULL
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.epoch, jobs.attempt, jobs.started_at,
+    RETURNING jobs.id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.tenant_id,
         (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack
 ), recorded AS (
     -- Of what was settled, not of what was found: whoever settled it meanwhile
     -- leaves no trace of our attempt.
-    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack)
-    SELECT id, epoch - 1, attempt, @worker::text, started_at, error_code, coalesce(error_message, ''), stack
+    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id)
+    SELECT id, epoch - 1, attempt, @worker::text, started_at, error_code, coalesce(error_message, ''), stack, tenant_id
     FROM settled
     WHERE error_code IS NOT NULL
     ON CONFLICT DO NOTHING

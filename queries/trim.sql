@@ -2,6 +2,7 @@
 -- ListHistoryPartitions returns the partitions of the history with their days,
 -- oldest first: whether all of it finished before now() - @longest, and how many
 -- of the shorter retentions all of it is beyond (past), or some of it (touched).
+-- A day is over when nothing is added to it any more.
 -- The bounds are read from the catalog: names prove nothing.
 WITH partition AS MATERIALIZED (
     SELECT format('%I.%I', namespace.nspname, child.relname)::text AS name,
@@ -18,6 +19,7 @@ WITH partition AS MATERIALIZED (
 )
 SELECT name, blocks::bigint AS blocks, first_instant::timestamptz AS first_instant, end_instant::timestamptz AS end_instant,
        -- Yesterday's partition would be made again.
+       (end_instant < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')::boolean AS is_over,
        (end_instant <= now() - @longest::interval
            AND end_instant < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')::boolean AS beyond_all,
        (SELECT count(*) FROM unnest(@shorter::interval[]) AS shorter(keep) WHERE end_instant <= now() - keep) AS past,
@@ -29,26 +31,6 @@ LIMIT 10000;
 -- name: TryTrimLock :one
 -- TryTrimLock makes this transaction the only one that trims, unless another is.
 SELECT pg_try_advisory_xact_lock(hashtextextended('outbox.trim', 0));
-
--- name: TrimHistory :one
--- TrimHistory deletes, from the blocks [@first_block, @end_block) of the
--- partition of one day, the rows whose outcome is beyond its own retention.
--- Blocks rather than a LIMIT: however many rows stay or are dead already, a
--- partition is read once from end to end.
-WITH rule AS MATERIALIZED (
-    SELECT unnest(@statuses::text[])::outbox.job_status AS status, unnest(@keeps::interval[]) AS keep
-), trimmed AS (
-    DELETE FROM outbox.history
-    USING rule
-    WHERE history.finished_at >= @first_instant
-      AND history.finished_at < @end_instant
-      AND history.ctid >= format('(%s,0)', @first_block::bigint)::tid
-      AND history.ctid < format('(%s,0)', @end_block::bigint)::tid
-      AND history.status = rule.status
-      AND history.finished_at < now() - rule.keep
-    RETURNING 1
-)
-SELECT count(*) FROM trimmed;
 
 -- name: TrimAttempts :one
 -- TrimAttempts deletes up to @max_rows attempts that finished before
@@ -77,35 +59,6 @@ SELECT (SELECT count(*) FROM trimmed) AS trimmed, (SELECT count(*) FROM old) AS 
 FROM (SELECT 1) AS always
 LEFT JOIN reached ON true;
 
--- name: TrimIdempotencyKeys :one
--- TrimIdempotencyKeys deletes up to @max_rows keys that were first used before
--- now() - @keep, beginning after the given one, and tells where it stopped. The
--- key of a job that is still open stays: a repeat must find its job.
-WITH old AS MATERIALIZED (
-    SELECT k.created_at, k.tenant_id, k.kind, k.key,
-           EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = k.job_id) AS is_open
-    FROM outbox.idempotency_keys AS k
-    WHERE (k.created_at, k.tenant_id, k.kind, k.key) > (@after_created_at::timestamptz, @after_tenant_id::uuid, @after_kind::text, @after_key::text)
-      AND k.created_at < now() - @keep::interval
-    ORDER BY k.created_at, k.tenant_id, k.kind, k.key
-    LIMIT @max_rows
-), trimmed AS (
-    DELETE FROM outbox.idempotency_keys
-    USING old
-    WHERE idempotency_keys.tenant_id = old.tenant_id
-      AND idempotency_keys.kind = old.kind
-      AND idempotency_keys.key = old.key
-      AND NOT old.is_open
-    RETURNING 1
-), reached AS (
-    SELECT created_at, tenant_id, kind, key FROM old ORDER BY created_at DESC, tenant_id DESC, kind DESC, key DESC LIMIT 1
-)
-SELECT (SELECT count(*) FROM trimmed) AS trimmed, (SELECT count(*) FROM old) AS looked_at,
-       reached.created_at::timestamptz AS created_at, reached.tenant_id::uuid AS tenant_id,
-       coalesce(reached.kind, '')::text AS kind, coalesce(reached.key, '')::text AS key
-FROM (SELECT 1) AS always
-LEFT JOIN reached ON true;
-
 -- name: TrimInbox :one
 -- TrimInbox deletes up to @max_rows messages that were received before
 -- now() - @keep, beginning with @from_received_at, and tells where it stopped.
@@ -125,6 +78,44 @@ WITH old AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM trimmed) AS trimmed, count(*) AS looked_at, max(old.received_at)::timestamptz AS received_at
 FROM old;
+
+-- name: TrimReports :one
+-- TrimReports deletes what up to @max_rows jobs have reported: progress,
+-- checkpoints, logs and steps; of jobs that began to report before now() - @keep,
+-- beginning after the given one, and tells where it stopped. What belongs to a
+-- job that is still open, or still in the history, stays.
+WITH old AS MATERIALIZED (
+    SELECT progress.created_at, progress.job_id,
+           (EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = progress.job_id)
+            OR EXISTS (SELECT FROM outbox.history WHERE history.id = progress.job_id)) AS is_kept
+    FROM outbox.progress
+    WHERE (progress.created_at, progress.job_id) > (@after_created_at::timestamptz, @after_job_id::uuid)
+      AND progress.created_at < now() - @keep::interval
+    ORDER BY progress.created_at, progress.job_id
+    LIMIT @max_rows
+), logs AS (
+    DELETE FROM outbox.job_logs
+    USING old
+    WHERE job_logs.job_id = old.job_id
+      AND NOT old.is_kept
+), steps AS (
+    DELETE FROM outbox.job_steps
+    USING old
+    WHERE job_steps.job_id = old.job_id
+      AND NOT old.is_kept
+), trimmed AS (
+    DELETE FROM outbox.progress
+    USING old
+    WHERE progress.job_id = old.job_id
+      AND NOT old.is_kept
+    RETURNING 1
+), reached AS (
+    SELECT created_at, job_id FROM old ORDER BY created_at DESC, job_id DESC LIMIT 1
+)
+SELECT (SELECT count(*) FROM trimmed) AS trimmed, (SELECT count(*) FROM old) AS looked_at,
+       reached.created_at::timestamptz AS created_at, reached.job_id::uuid AS job_id
+FROM (SELECT 1) AS always
+LEFT JOIN reached ON true;
 
 -- name: TerminateWedgedListeners :many
 -- TerminateWedgedListeners ends our own listeners that have stopped reading:

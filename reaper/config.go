@@ -16,18 +16,28 @@ import (
 
 // Config is how a reaper works. Its zero value is a sane production setup.
 type Config struct {
-	// Keep is how long closed jobs are kept, and with them their attempts and
-	// idempotency keys; 0 is 14 days. A whole day of the history is dropped at
-	// once, when all of it is beyond the longest retention and it is not yesterday:
-	// up to a day late, or two.
+	// Keep is how long closed jobs are kept, and with them their idempotency keys; 0
+	// is 30 days, and 14 days for those that succeeded. Where all that a day of the
+	// history holds is beyond its retention, the day is dropped at once, unless it is
+	// yesterday: up to a day late, or two. Elsewhere jobs are deleted row by row, which
+	// costs much more.
 	Keep time.Duration
-	// KeepByStatus replaces Keep for the given outcomes. One that is kept for less
-	// time than another is deleted row by row, which costs much more than to drop
-	// days; 0 deletes at the next pass. Attempts and keys are kept as long as the
-	// longest.
+	// KeepByStatus replaces Keep for the given outcomes; 0 deletes at the next pass.
+	// Failed and Dead are the dead letters, which Keep does not concern: without an
+	// entry here they are removed after 90 days in which nobody did anything about
+	// them.
 	KeepByStatus map[outbox.Status]time.Duration
+	// KeepByQueue replaces both for the jobs of a queue, outcome by outcome.
+	KeepByQueue map[string]map[outbox.Status]time.Duration
 	// KeepInbox is how long inbox.Once remembers a message; 0 is 14 days.
 	KeepInbox time.Duration
+	// KeepAudit is how long it is known who did what; 0 is 365 days.
+	KeepAudit time.Duration
+
+	// Wake says that jobs were stored: one with a deadline may be among them. A
+	// receive is a hint; any number may be lost, and nil is never. Not the channel
+	// that a dispatcher receives from.
+	Wake <-chan struct{}
 
 	HistoryAhead  int           // days for which the history has partitions ready; 0 is 7
 	DepthInterval time.Duration // between samples of the queues' depth; 0 is 30 s. Longer if a sample takes more than a fiftieth of it
@@ -37,15 +47,29 @@ type Config struct {
 }
 
 const (
-	defaultKeep  = 14 * 24 * time.Hour
-	defaultAhead = 7
-	maxAhead     = 366
+	day                    = 24 * time.Hour
+	defaultKeep            = 30 * day
+	defaultKeepSucceeded   = 14 * day
+	defaultKeepDeadLetters = 90 * day
+	defaultKeepInbox       = 14 * day
+	defaultKeepAudit       = 365 * day
+	defaultAhead           = 7
+	maxAhead               = 366
 )
 
 func (c Config) withDefaults() Config {
-	c.Keep = cmp.Or(c.Keep, defaultKeep)
-	c.KeepByStatus = maps.Clone(c.KeepByStatus)
-	c.KeepInbox = cmp.Or(c.KeepInbox, defaultKeep)
+	byStatus := map[outbox.Status]time.Duration{outbox.Failed: defaultKeepDeadLetters, outbox.Dead: defaultKeepDeadLetters}
+	if c.Keep == 0 {
+		byStatus[outbox.Succeeded] = defaultKeepSucceeded
+	}
+	maps.Copy(byStatus, c.KeepByStatus)
+	c.Keep, c.KeepByStatus = cmp.Or(c.Keep, defaultKeep), byStatus
+	c.KeepByQueue = maps.Clone(c.KeepByQueue)
+	for queue, keeps := range c.KeepByQueue {
+		c.KeepByQueue[queue] = maps.Clone(keeps)
+	}
+	c.KeepInbox = cmp.Or(c.KeepInbox, defaultKeepInbox)
+	c.KeepAudit = cmp.Or(c.KeepAudit, defaultKeepAudit)
 	c.HistoryAhead = cmp.Or(c.HistoryAhead, defaultAhead)
 	c.DepthInterval = cmp.Or(c.DepthInterval, 30*time.Second)
 	if c.Logger == nil {
@@ -56,20 +80,20 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	var errs []error
-	positive := func(field string, d time.Duration) {
+	positive := func(field string, d, otherwise time.Duration) {
 		if d < 0 {
-			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for %s", field, d, defaultKeep))
+			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for %s", field, d, otherwise))
 		}
 	}
-	positive("Keep", c.Keep)
-	positive("KeepInbox", c.KeepInbox)
-	for _, status := range slices.Sorted(maps.Keys(c.KeepByStatus)) {
-		if !status.Closed() {
-			errs = append(errs, fmt.Errorf("KeepByStatus has %q, want only statuses of closed jobs: %v", status, closedStatuses()))
+	positive("Keep", c.Keep, defaultKeep)
+	positive("KeepInbox", c.KeepInbox, defaultKeepInbox)
+	positive("KeepAudit", c.KeepAudit, defaultKeepAudit)
+	errs = append(errs, validKeeps("KeepByStatus", c.KeepByStatus)...)
+	for _, queue := range slices.Sorted(maps.Keys(c.KeepByQueue)) {
+		if queue == "" || len(queue) > outbox.MaxNameBytes {
+			errs = append(errs, fmt.Errorf("KeepByQueue has the queue %q, want 1 to %d characters", queue, outbox.MaxNameBytes))
 		}
-		if keep := c.KeepByStatus[status]; keep < 0 {
-			errs = append(errs, fmt.Errorf("KeepByStatus[%s] is %s, want at least 0", status, keep))
-		}
+		errs = append(errs, validKeeps(fmt.Sprintf("KeepByQueue[%s]", queue), c.KeepByQueue[queue])...)
 	}
 	if c.HistoryAhead < 1 || c.HistoryAhead > maxAhead {
 		errs = append(errs, fmt.Errorf("HistoryAhead is %d, want 1 to %d, or 0 for %d", c.HistoryAhead, maxAhead, defaultAhead))
@@ -80,7 +104,21 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// retention is how long an outcome is kept.
+func validKeeps(field string, keeps map[outbox.Status]time.Duration) (errs []error) {
+	for _, status := range slices.Sorted(maps.Keys(keeps)) {
+		if !status.Closed() && !isDeadLetter(status) {
+			errs = append(errs, fmt.Errorf("%s has %q, want only outcomes: %v, failed, dead", field, status, closedStatuses()))
+		}
+		if keep := keeps[status]; keep < 0 {
+			errs = append(errs, fmt.Errorf("%s[%s] is %s, want at least 0", field, status, keep))
+		}
+	}
+	return errs
+}
+
+func isDeadLetter(s outbox.Status) bool { return s == outbox.Failed || s == outbox.Dead }
+
+// retention is how long an outcome is kept, in queues without one of their own.
 func (c Config) retention(status outbox.Status) time.Duration {
 	if keep, ok := c.KeepByStatus[status]; ok {
 		return keep
@@ -88,11 +126,14 @@ func (c Config) retention(status outbox.Status) time.Duration {
 	return c.Keep
 }
 
-// longestRetention is that of the outcome that is kept longest.
+// longestRetention is that of the closed jobs that are kept longest.
 func (c Config) longestRetention() time.Duration {
 	var longest time.Duration
 	for _, status := range closedStatuses() {
 		longest = max(longest, c.retention(status))
+		for _, keeps := range c.KeepByQueue {
+			longest = max(longest, keeps[status])
+		}
 	}
 	return longest
 }

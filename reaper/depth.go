@@ -47,12 +47,14 @@ type depthGauges struct {
 // of it goes down, and then no more.
 func (g *depthGauges) set(rows []sqlgen.SampleDepthRow) {
 	shown := make(map[string]bool, len(rows))
-	var deadLetters int64
-	var oldest float64
+	var deadLetters, blocked int64
+	var oldest, oldestBlocked float64
 	for _, row := range rows {
 		shown[row.JobType] = true
 		g.metrics.depth.WithLabelValues(row.JobType).Set(float64(row.Waiting))
 		deadLetters += row.DeadLetters
+		blocked += row.Blocked
+		oldestBlocked = max(oldestBlocked, row.OldestBlockedAgeSeconds)
 		oldest = max(oldest, row.OldestDueAgeSeconds)
 	}
 	for kind, there := range g.shown {
@@ -68,4 +70,6 @@ func (g *depthGauges) set(rows []sqlgen.SampleDepthRow) {
 	g.shown = shown
 	g.metrics.deadLetters.Set(float64(deadLetters))
 	g.metrics.oldestDue.Set(oldest)
+	g.metrics.blocked.Set(float64(blocked))
+	g.metrics.oldestBlocked.Set(oldestBlocked)
 }

@@ -1,22 +1,26 @@
 // Package reaper does what no living worker will do: it takes jobs away from
-// workers that died, keeps the history's partitions ahead, trims what is beyond
+// workers that died, closes jobs whose deadline has come, keeps the history's partitions ahead, trims what is beyond
 // its retention, samples how deep the queues are, and ends listeners that have
 // stopped reading.
 //
 //	            every      what                              statements a minute
-//	expire      2 s        lapsed leases → retrying, dead                     30
+//	expire      2 s        lapsed leases → retrying, dead, cancelled          30
+//	deadline    10 min     deadlines that have come → expired                  0
 //	depth       30 s       gauges, from one count                              2
 //	watch       32 s       wedged listeners of ours                            2
 //	partition   1 h        outbox.history, HistoryAhead days                   0
-//	trim        1 h        history, attempts, keys, inbox                      0
+//	trim        1 h        history, dead letters, attempts, inbox, audit       0
 //
 // It runs in every process and has no leader: whatever two reapers do at once,
 // they skip each other's rows or find nothing left to do.
 //
 // Guarantees: the jobs of a worker that dies run again within three seconds after
 // their leases have lapsed, by the database's clock and at their old place in the
-// queue; a job that keeps killing its workers ends dead; an outage of Postgres
-// spends no attempts; nothing that an open job needs is trimmed. What trims, counts
+// queue; a job whose deadline has come is closed within a second, whatever it was
+// doing, and however many had a deadline and are done; a job that keeps killing its workers ends dead; an outage of Postgres
+// spends no attempts; nothing that an open job needs is trimmed, but dead letters that
+// nobody has done anything about for 90 days are removed; an idempotency key is free
+// again exactly when its job is gone. What trims, counts
 // or scans at length takes a small, fixed part of the time, however large the
 // tables have grown.
 package reaper

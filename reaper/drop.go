@@ -42,10 +42,10 @@ func (r *Reaper) dropPartition(ctx context.Context, name string) (dropped bool, 
 			if err != nil || !alone {
 				return err
 			}
-			_, err = tx.Exec(ctx, `
-				SET LOCAL lock_timeout = '100ms';
-				LOCK TABLE ONLY `+name+` IN ACCESS EXCLUSIVE MODE;
-				DROP TABLE `+name) // quoted by the database
+			if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '100ms'`); err != nil {
+				return err
+			}
+			err = sqlgen.New(tx).DropHistory(ctx, name)
 			dropped = err == nil
 			return err
 		})

@@ -21,7 +21,7 @@ func TestPartitionsAreMadeAhead(t *testing.T) {
 
 func TestDaysBeyondEveryRetentionAreDropped(t *testing.T) {
 	t.Parallel()
-	r, db := newRig(t, Config{})
+	r, db := newRig(t, Config{Keep: 14 * day})
 	storeClosed(t, db, 3, outbox.Succeeded, 15*day)
 	storeClosed(t, db, 2, outbox.Succeeded, 14*day-time.Hour)
 	future := query[int](t, db, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass`) - 2

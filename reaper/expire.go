@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -38,7 +39,10 @@ const rowCost = 100 * time.Microsecond
 // expireSpan expires every lease that lapsed within the span, and returns what
 // it cost to look for them and the database's time of the last look.
 func (r *Reaper) expireSpan(ctx context.Context, s span) (cost time.Duration, now time.Time, err error) {
-	params := sqlgen.ExpireLeasesParams{FromLease: s.from, BeforeLease: s.before, Overlap: interval(overlap), MaxJobs: expireBatch}
+	params := sqlgen.ExpireLeasesParams{
+		FromLease: s.from, BeforeLease: s.before, Overlap: interval(overlap), MaxJobs: expireBatch,
+		FromDeadline: r.deadlines.lookFrom(), Horizon: interval(lookAhead),
+	}
 	for {
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
 		sent := time.Now()
@@ -49,23 +53,30 @@ func (r *Reaper) expireSpan(ctx context.Context, s span) (cost time.Duration, no
 			return cost + took, now, fmt.Errorf("expire leases: %w", err)
 		}
 		now = rows[0].Now.Time // there is always a row
+		r.deadlines.noteLook(now, rows[0].DeadlineInSeconds)
+		r.keyed.Store(rows[0].Keyed)
 		if !rows[0].ID.Valid {
 			rows = rows[:0]
 		}
 		cost += max(took-time.Duration(len(rows))*rowCost, 0)
+		left := slices.DeleteFunc(slices.Clone(rows), func(row sqlgen.ExpireLeasesRow) bool { return row.Status != outbox.Running.String() })
+		rows = slices.DeleteFunc(rows, func(row sqlgen.ExpireLeasesRow) bool { return row.Status == outbox.Running.String() })
 		r.reportExpired(ctx, rows)
-		if len(rows) < expireBatch {
+		r.promoteExpired(ctx, rows)
+		switch {
+		case len(left) > 0: // cancelled jobs are closed a few at a time
+			params.FromLease = slices.MinFunc(left, byLease).LeaseExpiresAt
+			continue
+		case len(rows) < expireBatch:
 			return cost, now, nil
 		}
 		// What lies before the last of them is expired or locked by somebody.
-		last := rows[0].LeaseExpiresAt
-		for _, row := range rows {
-			if row.LeaseExpiresAt.Time.After(last.Time) {
-				last = row.LeaseExpiresAt
-			}
-		}
-		params.FromLease = last
+		params.FromLease = slices.MaxFunc(rows, byLease).LeaseExpiresAt
 	}
+}
+
+func byLease(a, b sqlgen.ExpireLeasesRow) int {
+	return a.LeaseExpiresAt.Time.Compare(b.LeaseExpiresAt.Time)
 }
 
 // reportExpired counts what a statement did, and logs one line for each worker
@@ -75,14 +86,16 @@ func (r *Reaper) reportExpired(ctx context.Context, rows []sqlgen.ExpireLeasesRo
 	for _, row := range rows {
 		workers[row.Worker]++
 		r.metrics.expired.Inc()
-		if row.Status != outbox.Dead.String() {
+		if row.Status != outbox.Dead.String() && row.Status != outbox.Stale.String() {
 			continue
 		}
-		r.metrics.dead.Inc()
+		if row.Status == outbox.Dead.String() {
+			r.metrics.dead.Inc()
+		}
 		r.log.LogAttrs(ctx, slog.LevelError, "job_failed",
 			slog.String("event", "job_failed"), slog.String("job_id", outbox.ID(row.ID.Bytes).String()),
 			slog.String("kind", row.Kind), slog.String("queue", row.Queue), slog.Int("attempt", int(row.Attempt)),
-			slog.String("worker_id", row.Worker), slog.String("error_code", "lease_lost"),
+			slog.String("worker_id", row.Worker), slog.String("error_code", outbox.CodeLeaseLost),
 			slog.Bool("will_retry", false), slog.String("status", row.Status))
 	}
 	for worker, jobs := range workers {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -39,6 +40,25 @@ func TestALapsedLeaseIsTakenAway(t *testing.T) {
 	}
 	if got := value(t, r.metrics.expired); got != 1 {
 		t.Errorf("leases expired = %v, want 1", got)
+	}
+}
+
+// The fingerprint is made in SQL here and in Go by the dispatcher.
+func TestTheDeadOfALapsedLeaseAreGroupedByKind(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeRunning(t, db, 3, -time.Second)
+	exec(t, db, `UPDATE outbox.jobs SET attempt = 25 WHERE id IN (SELECT id FROM outbox.jobs LIMIT 2)`)
+
+	expirePass(t, r)
+
+	want := fingerprint.Of("test", outbox.CodeLeaseLost, "")
+	got := query[int](t, db, `
+		SELECT count(*) FROM outbox.jobs
+		WHERE CASE WHEN status = 'dead' THEN error_fingerprint = $1 AND failed_at > now() - interval '1 minute'
+			ELSE error_fingerprint IS NULL AND failed_at IS NULL END`, want)
+	if got != 3 {
+		t.Errorf("jobs as they should be = %d, want 3: dead ones with the fingerprint %s and a time, the other with neither", got, want)
 	}
 }
 
@@ -203,6 +223,7 @@ func TestALeaseExtendedUnderTheReapersSnapshotIsKept(t *testing.T) {
 	exec(t, db, `CREATE ROLE `+role)
 	exec(t, db, `GRANT USAGE ON SCHEMA outbox TO `+role)
 	exec(t, db, `GRANT ALL ON ALL TABLES IN SCHEMA outbox TO `+role)
+	exec(t, db, `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO `+role)
 	t.Cleanup(func() {
 		_, _ = db.Exec(context.Background(), `DROP OWNED BY `+role)
 		_, _ = db.Exec(context.Background(), `DROP ROLE `+role)

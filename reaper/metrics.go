@@ -3,6 +3,8 @@ package reaper
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // metrics are the reaper's. job_queue_depth and its label are fixed by those who
@@ -11,12 +13,17 @@ import (
 type metrics struct {
 	expired     prometheus.Counter
 	dead        prometheus.Counter
+	late        prometheus.Counter
 	dropped     prometheus.Counter
 	trimmed     map[string]prometheus.Counter // by table
+	jobsTrimmed map[string]prometheus.Counter // by outcome
 	terminated  prometheus.Counter
 	depth       *prometheus.GaugeVec
 	oldestDue   prometheus.Gauge
 	deadLetters prometheus.Gauge
+	promoted    prometheus.Counter
+
+	blocked, oldestBlocked prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -30,6 +37,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		expired:    counter("outbox_reaper_leases_expired_total", "Jobs taken away from workers whose leases had lapsed."),
 		dead:       counter("outbox_reaper_jobs_dead_total", "Jobs that ended dead because a lapsed lease was their last."),
+		late:       counter("outbox_reaper_jobs_expired_total", "Jobs closed as expired because their deadlines had come."),
 		dropped:    counter("outbox_reaper_partitions_dropped_total", "Days of the history dropped whole."),
 		terminated: counter("outbox_reaper_listeners_terminated_total", "Listeners terminated because they had stopped reading."),
 		depth: f.NewGaugeVec(prometheus.GaugeOpts{
@@ -39,13 +47,27 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		oldestDue:   gauge("outbox_reaper_oldest_due_age_seconds", "Time since the oldest job that waits became due, 0 when none is due."),
 		deadLetters: gauge("outbox_reaper_dead_letters", "Jobs that are failed or dead and wait for a person."),
 		trimmed:     map[string]prometheus.Counter{},
+		jobsTrimmed: map[string]prometheus.Counter{},
+		blocked:     gauge("outbox_reaper_jobs_blocked", "Jobs that are due and wait for their key."),
+		oldestBlocked: gauge("outbox_reaper_oldest_blocked_age_seconds",
+			"Time since the blocked job that was due first was due, 0 when none is blocked."),
+		promoted: counter("outbox_reaper_keys_moved_on_total", "Blocked jobs that the reaper promoted because nobody else had; a process that died leaves some."),
 	}
 	trimmed := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "outbox_reaper_rows_trimmed_total",
 		Help: "Rows deleted because they were beyond their retention, without the days dropped whole.",
 	}, []string{"table"})
-	for _, table := range []string{"history", "attempts", "idempotency_keys", "inbox"} {
+	for _, table := range []string{"history", "dead_letters", "attempts", "idempotency_keys", "inbox", "workers", "audit", "progress"} {
 		m.trimmed[table] = trimmed.WithLabelValues(table)
+	}
+	jobs := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "outbox_reaper_jobs_trimmed_total",
+		Help: "Jobs removed because they were beyond their retention, row by row or with their day; failed and dead are dead letters that nobody did anything about.",
+	}, []string{"outcome"})
+	for _, status := range outbox.Statuses() {
+		if status.Closed() || isDeadLetter(status) {
+			m.jobsTrimmed[status.String()] = jobs.WithLabelValues(status.String())
+		}
 	}
 	return m
 }

@@ -38,13 +38,17 @@ type Reaper struct {
 	log     *slog.Logger
 
 	// Set by Run.
-	leases *pgxpool.Pool // one connection, with plans that do not depend on statistics
+	leases *pgxpool.Pool // two connections, with plans that do not depend on statistics
 	chores *pgxpool.Pool // one connection for everything that can wait
 
-	scan     scan             // used by expire only
-	trimmed  map[string]int64 // used by trim only; see trimHistory
-	depth    depthGauges      // used by sampleDepth only
-	suspects []suspect        // used by watch only
+	deadlines deadlines
+	keyed     atomic.Bool                 // there are keys to sweep
+	scan      scan                        // used by expire only
+	trimmed   map[string]int64            // used by trim only; see trimDays
+	surveyed  map[string]map[string]int64 // used by trim only: jobs by outcome in days that wait to be dropped
+	depth     depthGauges                 // used by sampleDepth only
+	suspects  []suspect                   // used by watch only
+	keysPage  int32                       // keys that one statement of sweepKeys looks at
 
 	complaints outage.Complaints
 
@@ -52,7 +56,7 @@ type Reaper struct {
 	health  atomic.Pointer[error] // of the latest pass over the leases
 }
 
-// New checks config and registers the metrics. The reaper opens two connections
+// New checks config and registers the metrics. The reaper opens three connections
 // of its own to the same database, so that handlers that use up pool cannot keep
 // leases from being expired; pool itself is only read for its settings, and reset
 // when the database turns out to be read-only after a failover.
@@ -66,7 +70,10 @@ func New(pool *pgxpool.Pool, config Config) (*Reaper, error) {
 		user:    pool,
 		metrics: newMetrics(config.Registerer),
 		log:     config.Logger.With(slog.String("component", "reaper")),
-		trimmed: map[string]int64{},
+		trimmed: map[string]int64{}, surveyed: map[string]map[string]int64{},
+		deadlines: newDeadlines(),
+
+		keysPage: sweepPage,
 	}
 	r.depth.metrics = r.metrics
 	notYet := errors.New("no pass over the leases yet")
@@ -100,6 +107,8 @@ func (r *Reaper) Run(ctx context.Context) error {
 
 	var working sync.WaitGroup
 	working.Go(func() { r.repeat(ctx, "expire", r.expire, backoff.Backoff{}) })
+	working.Go(func() { r.repeat(ctx, "deadline", r.expireDeadlines, backoff.Backoff{}) })
+	working.Go(func() { r.repeat(ctx, "keys", r.sweepKeys, backoff.Backoff{}) })
 	rare := backoff.Backoff{Max: time.Minute}
 	working.Go(func() { r.repeat(ctx, "partition", r.partition, rare) })
 	working.Go(func() { r.repeat(ctx, "watch", r.watch, rare) })

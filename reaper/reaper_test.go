@@ -18,13 +18,14 @@ import (
 func TestEveryMistakeInAConfigIsNamed(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, Config{
-		Keep: -1, KeepInbox: -1, HistoryAhead: -1, DepthInterval: 1,
+		Keep: -1, KeepInbox: -1, KeepAudit: -1, HistoryAhead: -1, DepthInterval: 1,
 		KeepByStatus: map[outbox.Status]time.Duration{outbox.Running: time.Hour, outbox.Succeeded: -1},
+		KeepByQueue:  map[string]map[outbox.Status]time.Duration{"": nil, "mail": {outbox.Dead: -1, outbox.Retrying: 1}},
 	})
 	if err == nil {
 		t.Fatal("New accepted it")
 	}
-	for _, want := range []string{"Keep is", "KeepInbox is", "HistoryAhead is -1", "DepthInterval is 1ns", `KeepByStatus has "running"`, "KeepByStatus[succeeded] is -1ns"} {
+	for _, want := range []string{"Keep is", "KeepInbox is", "HistoryAhead is -1", "DepthInterval is 1ns", "KeepAudit is", `KeepByQueue has the queue ""`, "KeepByQueue[mail][dead] is -1ns", `KeepByQueue[mail] has "retrying"`, `KeepByStatus has "running"`, "KeepByStatus[succeeded] is -1ns"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)
 		}
@@ -79,6 +80,7 @@ func TestAnIdleReaperAsksLittle(t *testing.T) {
 		every time.Duration
 	}{
 		"expire":    {r.expire, expireInterval},
+		"keys":      {r.sweepKeys, sweepInterval},
 		"partition": {r.partition, partitionInterval},
 		"trim":      {r.trim, trimInterval},
 		"depth":     {r.sampleDepth, r.config.DepthInterval},
@@ -164,8 +166,8 @@ func TestMetricsAreThereBeforeAnythingHappens(t *testing.T) {
 			t.Errorf("the help of %s is no sentence: %q", f.GetName(), help)
 		}
 	}
-	if series != 10 { // job_queue_depth has none until there is a kind
-		t.Errorf("series = %d, want 10", series)
+	if series != 26 { // job_queue_depth has none until there is a kind
+		t.Errorf("series = %d, want 26", series)
 	}
 }
 

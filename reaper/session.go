@@ -33,7 +33,7 @@ func sqlstate(err error) string {
 	return ""
 }
 
-// The passes over the leases walk one index for a known number of rows; a plan
+// The passes over leases and deadlines walk one index for a known number of rows; a plan
 // made from old statistics would read the whole table. The chores are of the
 // other kind: how best to read much is for the planner to say, but not with more
 // processes than the one whose time we measure. Both rely on read committed, whatever
@@ -57,19 +57,19 @@ const (
 )
 
 func (r *Reaper) openPools(ctx context.Context) (err error) {
-	if r.leases, err = openPool(ctx, r.user, leaseSettings); err != nil {
+	if r.leases, err = openPool(ctx, r.user, leaseSettings, 2); err != nil {
 		return err
 	}
-	if r.chores, err = openPool(ctx, r.user, choreSettings); err != nil {
+	if r.chores, err = openPool(ctx, r.user, choreSettings, 1); err != nil {
 		r.leases.Close()
 	}
 	return err
 }
 
-// openPool opens one connection with the settings of the user's pool.
-func openPool(ctx context.Context, user *pgxpool.Pool, settings string) (*pgxpool.Pool, error) {
+// openPool opens connections with the settings of the user's pool.
+func openPool(ctx context.Context, user *pgxpool.Pool, settings string, conns int32) (*pgxpool.Pool, error) {
 	config := user.Config()
-	config.MinConns, config.MinIdleConns, config.MaxConns = 0, 0, 1
+	config.MinConns, config.MinIdleConns, config.MaxConns = 0, 0, conns
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = statementTimeout
 	}

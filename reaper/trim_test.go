@@ -12,8 +12,6 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const day = 24 * time.Hour
-
 // storeClosed stores n jobs that were closed so long ago, and the partition for them.
 func storeClosed(t testing.TB, db *pgxpool.Pool, n int, status outbox.Status, ago time.Duration) {
 	t.Helper()
@@ -49,7 +47,7 @@ func countHistory(t testing.TB, db *pgxpool.Pool, status outbox.Status) int {
 
 func TestEveryOutcomeHasItsOwnRetention(t *testing.T) {
 	t.Parallel()
-	r, db := newRig(t, Config{KeepByStatus: map[outbox.Status]time.Duration{
+	r, db := newRig(t, Config{Keep: 14 * day, KeepByStatus: map[outbox.Status]time.Duration{
 		outbox.Succeeded: 2 * time.Hour,
 		outbox.Cancelled: 3 * day,
 		outbox.Dismissed: 30 * day,
@@ -72,8 +70,13 @@ func TestEveryOutcomeHasItsOwnRetention(t *testing.T) {
 			}
 		}
 	}
-	if got := value(t, r.metrics.trimmed["history"]); got != 20_000+7+13+19 {
-		t.Errorf("rows trimmed = %v, want 20039", got)
+	for status, want := range map[outbox.Status]float64{outbox.Succeeded: 20_007, outbox.Cancelled: 13, outbox.Expired: 19, outbox.Dismissed: 0} {
+		if got := value(t, r.metrics.jobsTrimmed[status.String()]); got != want {
+			t.Errorf("%s jobs trimmed = %v, want %v", status, got, want)
+		}
+	}
+	if got := value(t, r.metrics.dropped); got != 1 {
+		t.Errorf("days dropped = %v, want the one in which nothing had to stay", got)
 	}
 }
 
@@ -81,6 +84,7 @@ func TestADayThatNeedsNoFurtherLookIsNotRead(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{KeepByStatus: map[outbox.Status]time.Duration{outbox.Succeeded: day}})
 	storeClosed(t, db, 1, outbox.Succeeded, 5*day)
+	storeClosed(t, db, 1, outbox.Cancelled, 5*day) // stays, and the day with it
 	name := ensureDay(t, db, 5*day)
 	trimPass(t, r)
 	storeClosed(t, db, 1, outbox.Succeeded, 5*day) // as nothing but a test does
@@ -94,9 +98,9 @@ func TestADayThatNeedsNoFurtherLookIsNotRead(t *testing.T) {
 	}
 }
 
-func TestAttemptsAndKeysOfOpenJobsAreKept(t *testing.T) {
+func TestAttemptsOfOpenJobsAreKept(t *testing.T) {
 	t.Parallel()
-	r, db := newRig(t, Config{})
+	r, db := newRig(t, Config{Keep: 14 * day})
 	const old, young = 15 * day, 13 * day
 	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload, status) VALUES ('00000000-0000-7000-8000-000000000001', 'test', '', 'dead')`)
 	for i, row := range []struct {
@@ -106,14 +110,13 @@ func TestAttemptsAndKeysOfOpenJobsAreKept(t *testing.T) {
 		job := "00000000-0000-7000-8000-00000000000" + row.job
 		exec(t, db, `INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, finished_at, error_code, error_message)
 			VALUES ($1::text::uuid, $2, 1, 'w', now(), now() - $3::interval, 'error', '')`, job, i, row.age)
-		exec(t, db, `INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, created_at)
-			VALUES (outbox.uuid_v7(), 'test', $2::integer::text, $1::text::uuid, now() - $3::interval)`, job, i, row.age)
 	}
 	exec(t, db, `INSERT INTO outbox.inbox VALUES ('c', 'old', now() - $1::interval), ('c', 'young', now() - $2::interval)`, old, young)
+	exec(t, db, `INSERT INTO outbox.audit (at, actor, act) VALUES (now() - interval '366 days', 'ada', 'x'), (now() - interval '364 days', 'ada', 'x')`)
 
 	trimPass(t, r)
 
-	for table, want := range map[string]int{"attempts": 2, "idempotency_keys": 2, "inbox": 1} {
+	for table, want := range map[string]int{"attempts": 2, "inbox": 1, "audit": 1} {
 		if got := query[int](t, db, `SELECT count(*) FROM outbox.`+table); got != want {
 			t.Errorf("rows of %s left = %d, want %d", table, got, want)
 		}
@@ -127,18 +130,17 @@ func TestAttemptsAndKeysOfOpenJobsAreKept(t *testing.T) {
 // next batch begins behind the last row, not behind the last time.
 func TestRowsThatStayDoNotStopTrimming(t *testing.T) {
 	t.Parallel()
-	r, db := newRig(t, Config{})
+	r, db := newRig(t, Config{Keep: 14 * day})
 	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload, status)
 		SELECT ('00000000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, 'test', '', 'dead' FROM generate_series(1, 6000) i`)
 	exec(t, db, `INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, finished_at, error_code, error_message)
 		SELECT ('00000000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, 1, 1, 'w', now(), now() - interval '20 days', 'error', '' FROM generate_series(1, 12500) i`)
-	exec(t, db, `INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, created_at)
-		SELECT outbox.uuid_v7(), 'test', 'k', job_id, finished_at FROM outbox.attempts`)
 	exec(t, db, `INSERT INTO outbox.inbox SELECT 'c', i::text, now() - interval '20 days' FROM generate_series(1, 12500) i`)
+	exec(t, db, `INSERT INTO outbox.audit (at, actor, act) SELECT now() - interval '2 years', 'ada', 'x' FROM generate_series(1, 12500)`)
 
 	trimPass(t, r)
 
-	for table, want := range map[string]int{"attempts": 6000, "idempotency_keys": 6000, "inbox": 0} {
+	for table, want := range map[string]int{"attempts": 6000, "inbox": 0, "audit": 0} {
 		if got := query[int](t, db, `SELECT count(*) FROM outbox.`+table); got != want {
 			t.Errorf("rows of %s left = %d, want %d", table, got, want)
 		}
@@ -147,7 +149,7 @@ func TestRowsThatStayDoNotStopTrimming(t *testing.T) {
 
 func TestTwoReapersAtOnceDoNotTripOverEachOther(t *testing.T) {
 	t.Parallel()
-	config := Config{KeepByStatus: map[outbox.Status]time.Duration{outbox.Succeeded: day}}
+	config := Config{Keep: 14 * day, KeepByStatus: map[outbox.Status]time.Duration{outbox.Succeeded: day}}
 	first, db := newRig(t, config)
 	second := newReaper(t, db, config)
 	storeRunning(t, db, 20_000, -time.Second)

@@ -7,14 +7,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/bench"
@@ -39,9 +43,10 @@ func benchCommand() *cli.Command {
 			&cli.StringFlag{Name: "database-url", Usage: "a server to measure on, as a role that may create databases", Sources: cli.EnvVars("DATABASE_URL")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object a line"},
 			&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
+			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000)"},
 			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
 			&cli.DurationFlag{Name: "every", Usage: "latency: time between two jobs (default 10ms)"},
-			&cli.IntFlag{Name: "clients", Usage: "enqueue: concurrent producers (default 64)"},
+			&cli.IntFlag{Name: "clients", Usage: "enqueue: concurrent producers (default 64); api: connections (default 32)"},
 			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
 		},
 		Commands: []*cli.Command{benchWorkerCommand()},
@@ -62,10 +67,13 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	}
 	options := bench.Options{
 		DatabaseURL: c.String("database-url"),
-		Jobs:        int(c.Int("jobs")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")),
+		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")),
 		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
 			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)
+		},
+		API: func(pool *pgxpool.Pool) (http.Handler, error) {
+			return api.New(api.Config{Pool: pool, Authenticator: anybody{}})
 		},
 	}
 	if mode := c.String("notify"); mode != "" {
@@ -98,6 +106,15 @@ func runBench(ctx context.Context, c *cli.Command) error {
 		}
 	}
 	return nil
+}
+
+// anybody is a client of the root tenant.
+type anybody struct{}
+
+func (anybody) Authenticate(context.Context, string) (access.Principal, error) {
+	return access.Principal{Name: "bench", Tenant: outbox.RootTenant, Capabilities: map[access.Capability]bool{
+		access.JobsEnqueue: true, access.JobsRead: true,
+	}}, nil
 }
 
 func printResult(w io.Writer, r *bench.Result, asJSON bool) error {

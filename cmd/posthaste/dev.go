@@ -25,7 +25,7 @@ const (
 // devSettings are the switches of dev: those of serve that do not name a database.
 var devSettings = []string{
 	"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
-	"job-timeout", "grace-period", "keep", "admin-addr", "log-level", "log-format",
+	"job-timeout", "grace-period", "keep", "api-addr", "admin-addr", "log-level", "log-format",
 }
 
 func (p *program) devCommand() *cli.Command {
@@ -72,6 +72,8 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 		return err
 	}
 	s.app.Migrate = true
+	s.app.APIAddr, s.app.APIOptional = s.apiAddr, s.apiByDefault
+	s.app.API.AnonymousLoopback = true // like Postgres, which asks nobody on this machine
 	s.app.Logger = p.logger(s)
 	welcome(p.stdout, server.String(), folder, s)
 	return app.Run(ctx, mux, s.app)
@@ -119,6 +121,9 @@ func welcome(w io.Writer, server, folder string, s settings) {
   posthaste enqueue greet '{"name":"Ada"}'
   posthaste jobs list
 `, server, folder, s.app.DatabaseURL)
+	if s.app.APIAddr != "" {
+		fmt.Fprintf(w, "  open http://%s/docs\n", reachable(s.app.APIAddr))
+	}
 	if s.app.AdminAddr != "" {
 		fmt.Fprintf(w, "  curl http://%s/readyz\n", reachable(s.app.AdminAddr))
 	}

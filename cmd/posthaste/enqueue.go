@@ -28,9 +28,19 @@ with a dash.`,
 			&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
 			&cli.StringFlag{Name: "delay", Usage: "due after this `DURATION`"},
 			&cli.StringFlag{Name: "run-at", Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z"},
+			&cli.StringFlag{Name: "deadline", Usage: "expires unless it is done by this `TIME`, like 2027-01-31T09:00:00Z"},
+			&cli.BoolFlag{Name: "hold", Usage: "do not run it before it is released (posthaste jobs release)"},
 			&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
 			&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},
 			&cli.StringFlag{Name: "key", Usage: "what ordering or concurrency is bound to"},
+			&cli.IntFlag{Name: "max-active", Usage: "`N` jobs of the key may run at once (default: 1)"},
+			&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key that were stored before"},
+			&cli.Int64Flag{Name: "sequence", Usage: "position `N` in that order, from 1 (default: by commit)"},
+			&cli.StringFlag{Name: "on-death", Usage: "if it fails for good, skip it or park the key (default: the jobs behind it wait)"},
+			&cli.StringFlag{Name: "park-after", Usage: "with --on-death park: after this `DURATION`"},
+			&cli.StringFlag{Name: "on-lapse", Usage: "if its worker dies, fail-stale or block (default: it is retried)"},
+			&cli.IntFlag{Name: "max-queued", Usage: "only if fewer than `N` jobs of the key wait"},
+			&cli.StringFlag{Name: "when-full", Usage: "else: coalesce or replace-oldest (default: reject)"},
 			&cli.StringFlag{Name: "idempotency-key", Usage: "a repeat with the same `KEY` stores nothing and prints the first job's id"},
 			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
 			&cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"},
@@ -77,19 +87,24 @@ func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
 func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 	o = outbox.Options{
 		Queue: c.String("queue"), Priority: c.Int("priority"), MaxAttempts: c.Int("max-attempts"),
-		Key: c.String("key"), IdempotencyKey: c.String("idempotency-key"),
+		Key: c.String("key"), IdempotencyKey: c.String("idempotency-key"), Hold: c.Bool("hold"),
+		MaxActive: c.Int("max-active"), Ordered: c.Bool("ordered"), Sequence: c.Int64("sequence"),
+		OnDeath: outbox.DeathPolicy(c.String("on-death")), OnLapse: outbox.LapsePolicy(c.String("on-lapse")),
+		MaxQueued: c.Int("max-queued"), WhenFull: outbox.DepthPolicy(c.String("when-full")),
 	}
 	var errs []error
-	for flag, to := range map[string]*time.Duration{"delay": &o.Delay, "timeout": &o.Timeout} {
+	for flag, to := range map[string]*time.Duration{"delay": &o.Delay, "timeout": &o.Timeout, "park-after": &o.ParkAfter} {
 		if v := c.String(flag); v != "" {
 			if *to, err = parseDuration(v, 0, 100*365*24*time.Hour); err != nil {
 				errs = append(errs, fmt.Errorf("--%s is %q: %w", flag, v, err))
 			}
 		}
 	}
-	if v := c.String("run-at"); v != "" {
-		if o.RunAt, err = time.Parse(time.RFC3339, v); err != nil {
-			errs = append(errs, fmt.Errorf("--run-at is %q: want a time like 2027-01-31T09:00:00Z", v))
+	for flag, to := range map[string]*time.Time{"run-at": &o.RunAt, "deadline": &o.Deadline} {
+		if v := c.String(flag); v != "" {
+			if *to, err = time.Parse(time.RFC3339, v); err != nil {
+				errs = append(errs, fmt.Errorf("--%s is %q: want a time like 2027-01-31T09:00:00Z", flag, v))
+			}
 		}
 	}
 	if v := c.String("tenant"); v != "" {
@@ -130,7 +145,10 @@ func (p *program) payload(argument string) ([]byte, error) {
 var flagWords = strings.NewReplacer(
 	"Args.Kind()", "KIND", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Args are", "PAYLOAD is",
 	"Options.Queue", "--queue", "Options.Priority", "--priority", "Options.Delay", "--delay", "Options.RunAt", "--run-at",
+	"Options.Deadline", "--deadline", "Options.Hold", "--hold",
 	"Options.MaxAttempts", "--max-attempts", "Options.Timeout", "--timeout", "Options.IdempotencyKey", "--idempotency-key",
+	"Options.MaxActive", "--max-active", "Options.Ordered", "--ordered", "Options.Sequence", "--sequence", "Options.OnDeath", "--on-death",
+	"Options.ParkAfter", "--park-after", "Options.OnLapse", "--on-lapse", "Options.MaxQueued", "--max-queued", "Options.WhenFull", "--when-full",
 	"Options.Key", "--key", "Options.Headers", "--header", "Options.Tenant", "--tenant",
 )
 

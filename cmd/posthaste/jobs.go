@@ -15,7 +15,7 @@ import (
 func (p *program) jobsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "jobs",
-		Usage: "look at jobs; retry or dismiss dead letters",
+		Usage: "look at jobs; cancel, release, retry or dismiss them",
 		Commands: []*cli.Command{
 			{
 				Name:  "list",
@@ -31,11 +31,14 @@ func (p *program) jobsCommand() *cli.Command {
 			},
 			{
 				Name:      "show",
-				Usage:     "print a job with its payload and its failed attempts",
+				Usage:     "print a job with its payload, its failed attempts and what it has reported",
 				ArgsUsage: "ID",
 				Flags:     append(flags("database-url"), outputFlag()),
 				Action:    p.showJob,
 			},
+			p.cancelCommand(),
+			p.actCommand("release", "let held jobs run", (*operator.Operator).Release),
+			p.jobLogsCommand(),
 			p.actCommand("retry", "have dead letters run again with all their attempts, and waiting jobs at once", (*operator.Operator).Retry),
 			p.actCommand("dismiss", "put dead letters away: they move to the history", (*operator.Operator).Dismiss),
 		},
@@ -49,7 +52,7 @@ func (p *program) operate(ctx context.Context, c *cli.Command, act func(context.
 		return err
 	}
 	return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
-		return act(ctx, operator.New(pool))
+		return act(ctx, operator.New(pool).As(p.actor()))
 	})
 }
 
@@ -122,7 +125,11 @@ func (p *program) showJob(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		return p.printJob(c, job)
+		reported, err := collectReports(ctx, o, job.ID)
+		if err != nil {
+			return err
+		}
+		return p.printJob(c, job, reported)
 	})
 }
 
@@ -164,4 +171,17 @@ func (p *program) actCommand(name, usage string, act func(*operator.Operator, co
 			})
 		},
 	}
+}
+
+// cancelCommand says of each job what became of the request: those that were
+// running are not cancelled yet.
+func (p *program) cancelCommand() *cli.Command {
+	cancel := func(o *operator.Operator, ctx context.Context, id outbox.ID) error {
+		done, err := o.Cancel(ctx, id)
+		if done == operator.CancelRequested {
+			fmt.Fprintf(p.stderr, "%s is running: its handler has been asked to stop\n", id)
+		}
+		return err
+	}
+	return p.actCommand("cancel", "call jobs off: waiting ones at once, running ones by asking their handlers to stop", cancel)
 }

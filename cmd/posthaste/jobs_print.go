@@ -15,7 +15,7 @@ import (
 var jobColumns = []string{
 	"id", "status", "kind", "queue", "attempt", "max_attempts", "created_at", "run_at", "error_code",
 	"finished_at", "started_at", "lease_expires_at", "worker", "priority", "key", "lost_leases", "epoch", "tenant", "timeout",
-	"error_message", "content_type", "payload_bytes",
+	"error_message", "content_type", "payload_bytes", "deadline", "cancel_requested_at", "parent",
 }
 
 const jobColumnsOnScreen = 9
@@ -25,10 +25,14 @@ func jobValues(j operator.Job) []any {
 	if j.Timeout != 0 {
 		timeout = j.Timeout.String()
 	}
+	var parent any
+	if !j.Parent.IsZero() {
+		parent = j.Parent
+	}
 	return []any{
 		j.ID, j.Status, j.Kind, j.Queue, j.Attempt, j.MaxAttempts, instant(j.CreatedAt), instant(j.RunAt), j.ErrorCode,
 		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), j.Worker, j.Priority, j.Key, j.LostLeases, j.Epoch, j.Tenant, timeout,
-		j.ErrorMessage, j.ContentType, j.PayloadBytes,
+		j.ErrorMessage, j.ContentType, j.PayloadBytes, instant(j.Deadline), instant(j.CancelRequestedAt), parent,
 	}
 }
 
@@ -50,10 +54,12 @@ func listJobs(jobs []operator.Job) listing {
 
 // printJob prints one job: an object for machines, a name and a value a line for
 // people.
-func (p *program) printJob(c *cli.Command, j operator.Job) error {
+func (p *program) printJob(c *cli.Command, j operator.Job, r jobReports) error {
 	names := append(append([]string{}, jobColumns...), "headers", "payload", "result", "attempts")
+	names = append(names, reportColumns...)
 	if c.String("output") == "json" {
 		values := append(jobValues(j), rawJSON(j.Headers), content(j.ContentType, j.Payload), content("", j.Result), attemptObjects(j.Attempts))
+		values = append(values, r.objects()...)
 		object, err := listing{header: names}.object(values)
 		if err != nil {
 			return err
@@ -63,6 +69,7 @@ func (p *program) printJob(c *cli.Command, j operator.Job) error {
 	}
 	l := listing{header: []string{"field", "value"}}
 	values := append(jobValues(j), string(j.Headers), readable(j.Payload), readable(j.Result), len(j.Attempts))
+	values = append(values, r.readable()...)
 	for i, name := range names {
 		if name == "attempts" {
 			name = "failed_attempts"
@@ -71,6 +78,9 @@ func (p *program) printJob(c *cli.Command, j operator.Job) error {
 	}
 	for _, a := range j.Attempts {
 		l.add(fmt.Sprintf("attempt %d", a.Attempt), fmt.Sprintf("%s by %s: %s: %s", a.FinishedAt.Local().Format(time.RFC3339), a.Worker, a.ErrorCode, a.ErrorMessage))
+	}
+	for _, s := range r.steps {
+		l.add("step "+s.Name, fmt.Sprintf("%s in %s: %s", s.FinishedAt.Local().Format(time.RFC3339), s.Took, s.Result))
 	}
 	return p.print(c, l)
 }

@@ -118,3 +118,37 @@ func TestRetryAndDismissDeadLetters(t *testing.T) {
 		t.Errorf("got %v dismissed, want the second job", rows)
 	}
 }
+
+func TestCancelAndRelease(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	e := env{"DATABASE_URL": pool.Config().ConnString()}
+	held := strings.TrimSpace(ok(t, e, "enqueue", "greet", "--hold", "--deadline", "2099-01-02T00:00:00Z"))
+	waiting := strings.TrimSpace(ok(t, e, "enqueue", "greet"))
+	running := strings.TrimSpace(ok(t, e, "enqueue", "greet"))
+	_, err := pool.Exec(t.Context(), `UPDATE outbox.jobs
+		SET status = 'running', attempt = 1, epoch = 1, lease_owner = 'w', lease_expires_at = now(), started_at = now() WHERE id = $1`, running)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := ok(t, e, "jobs", "release", held); out != held+"\n" {
+		t.Errorf("release printed %q", out)
+	}
+	if r := posthaste(t, e, "", "jobs", "release", waiting); r.code != exitFailed || !strings.Contains(r.errOut, "it is pending") {
+		t.Errorf("release of a job that is not held: %+v", r)
+	}
+	for range 2 { // to repeat it is harmless
+		r := posthaste(t, e, "", "jobs", "cancel", waiting, running)
+		if r.code != exitOK || r.out != waiting+"\n"+running+"\n" || r.errOut != running+" is running: its handler has been asked to stop\n" {
+			t.Errorf("cancel: %+v", r)
+		}
+	}
+	rows := listed(t, e)
+	if len(rows) != 3 || rows[0]["cancel_requested_at"] == nil || rows[0]["status"] != "running" || rows[1]["status"] != "cancelled" ||
+		rows[2]["status"] != "pending" || !strings.HasPrefix(rows[2]["deadline"].(string), "2099-01-0") {
+		t.Errorf("got %v", rows)
+	}
+	if out := ok(t, e, "jobs", "show", running); !strings.Contains(out, "cancel_requested_at") {
+		t.Errorf("got %q, want the request in it", out)
+	}
+}

@@ -91,8 +91,8 @@ func (p *program) root() *cli.Command {
 		EnableShellCompletion: true,
 		ExitErrHandler:        func(context.Context, *cli.Command, error) {}, // run decides
 		Commands: []*cli.Command{
-			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.jobsCommand(), p.queuesCommand(),
-			p.healthcheckCommand(), p.configCommand(), p.versionCommand(), benchCommand(), p.verifyCommand(),
+			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.jobsCommand(), p.dlqCommand(), p.queuesCommand(), p.workersCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.tokensCommand(),
+			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.versionCommand(), benchCommand(), p.verifyCommand(),
 		},
 	}
 	root.Commands = append(root.Commands, probeCommands()...)

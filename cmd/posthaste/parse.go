@@ -37,6 +37,18 @@ func parseOneOf(v string, wanted ...string) (string, error) {
 	return "", fmt.Errorf("want one of %s", strings.Join(wanted, ", "))
 }
 
+func parseRoles(v string) ([]string, error) {
+	var roles []string
+	for part := range strings.SplitSeq(v, ",") {
+		role, err := parseOneOf(strings.TrimSpace(part), "dispatch", "reap", "api")
+		if err != nil {
+			return nil, errors.New("want some of dispatch, reap, api, separated by commas")
+		}
+		roles = append(roles, role)
+	}
+	return roles, nil
+}
+
 func parseNotify(v string) (outbox.NotifyMode, error) {
 	mode, err := outbox.ParseNotifyMode(v)
 	if err != nil {
@@ -45,32 +57,42 @@ func parseNotify(v string) (outbox.NotifyMode, error) {
 	return mode, nil
 }
 
-// parseKeep reads a retention and those of outcomes that differ: 14d,succeeded=2d.
-func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Duration, err error) {
+// parseKeep reads a retention and those of outcomes that differ, in all queues or in
+// one: 30d,succeeded=14d,mail:succeeded=2d.
+func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Duration, byQueue map[string]map[outbox.Status]time.Duration, err error) {
 	const least, most = time.Hour, 100 * 365 * 24 * time.Hour
+	byStatus, byQueue = map[outbox.Status]time.Duration{}, map[string]map[outbox.Status]time.Duration{}
 	for part := range strings.SplitSeq(v, ",") {
 		name, value, named := strings.Cut(strings.TrimSpace(part), "=")
 		if !named {
 			if keep != 0 {
-				return 0, nil, errors.New("want one duration for all outcomes, then outcome=duration for those that differ")
+				return 0, nil, nil, errors.New("want one duration for all outcomes, then outcome=duration for those that differ")
 			}
 			if keep, err = parseDuration(name, least, most); err != nil {
-				return 0, nil, err
+				return 0, nil, nil, err
 			}
 			continue
 		}
+		keeps := byStatus
+		if i := strings.LastIndexByte(name, ':'); i >= 0 {
+			queue := name[:i]
+			if !namePattern.MatchString(queue) {
+				return 0, nil, nil, fmt.Errorf("%q is not a queue's name, want queue:outcome=duration", queue)
+			}
+			if byQueue[queue] == nil {
+				byQueue[queue] = map[outbox.Status]time.Duration{}
+			}
+			keeps, name = byQueue[queue], name[i+1:]
+		}
 		status, err := outbox.ParseStatus(name)
-		if err != nil || !status.Closed() {
-			return 0, nil, fmt.Errorf("%q is not an outcome, want one like succeeded or cancelled", name)
+		if err != nil || !status.Closed() && status != outbox.Failed && status != outbox.Dead {
+			return 0, nil, nil, fmt.Errorf("%q is not an outcome, want one like succeeded, cancelled or dead", name)
 		}
-		if byStatus == nil {
-			byStatus = map[outbox.Status]time.Duration{}
-		}
-		if byStatus[status], err = parseDuration(value, least, most); err != nil {
-			return 0, nil, err
+		if keeps[status], err = parseDuration(value, least, most); err != nil {
+			return 0, nil, nil, err
 		}
 	}
-	return keep, byStatus, nil
+	return keep, byStatus, byQueue, nil
 }
 
 var days = regexp.MustCompile(`^([0-9]{1,6})d`)

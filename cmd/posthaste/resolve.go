@@ -55,6 +55,9 @@ func (p *program) load(c *cli.Command, names ...string) (settings, error) {
 		if s.flag == "admin-addr" {
 			result.app.AdminOptional = v.source == byDefault // a second process on this host gets by without
 		}
+		if s.flag == "api-addr" {
+			result.apiByDefault = v.source == byDefault
+		}
 		if err := s.parse(&result, v.value); err != nil {
 			said := "is " + quoted(v.value)
 			if s.show != nil {

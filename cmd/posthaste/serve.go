@@ -13,10 +13,12 @@ import (
 func (p *program) serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
-		Usage: "carry out jobs until told to stop",
+		Usage: "carry out jobs, or serve the API, until told to stop",
 		Description: `Waits for the database and the schema if they are not there yet, and for the
 database whenever it goes away. Jobs are carried out by webhooks; jobs of kinds
-without one are left alone, for programs with handlers of their own.`,
+without one are left alone, for programs with handlers of their own.
+
+The role api serves docs/api.md on --api-addr.`,
 		Flags: flags(),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
@@ -29,7 +31,7 @@ without one are left alone, for programs with handlers of their own.`,
 			if err := requireDatabase(s); err != nil {
 				return err
 			}
-			return p.serve(ctx, s)
+			return p.serve(ctx, s.withRoles())
 		},
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"slices"
 	"strconv"
 	"time"
 
@@ -11,11 +12,15 @@ import (
 
 // settings are the values of all switches that a command takes.
 type settings struct {
-	app       app.Config
-	notify    outbox.NotifyMode
-	webhooks  []webhookRoute
-	logLevel  slog.Level
-	logFormat string
+	app      app.Config
+	notify   outbox.NotifyMode
+	webhooks []webhookRoute
+	roles    []string
+	apiAddr  string
+
+	apiByDefault bool // nobody asked for apiAddr
+	logLevel     slog.Level
+	logFormat    string
 }
 
 // setting is one switch: a flag, the environment variables that stand for it, and
@@ -51,6 +56,12 @@ var allSettings = []setting{
 		func(s *settings, v string) (err error) { s.app.ListenURL, err = parseDSN(v); return err },
 	},
 	{
+		"role",
+		[]string{"OUTBOX_ROLE"},
+		"dispatch,reap", "what this process does: `dispatch,reap,api`", nil,
+		func(s *settings, v string) (err error) { s.roles, err = parseRoles(v); return err },
+	},
+	{
 		"dispatch",
 		[]string{"OUTBOX_DISPATCH"},
 		"on", "claim and carry out jobs: `on|off`", nil,
@@ -67,6 +78,12 @@ var allSettings = []setting{
 		[]string{"OUTBOX_REAP"},
 		"on", "expire lapsed leases and trim the history: `on|off`", nil,
 		func(s *settings, v string) error { return parseOff(v, &s.app.NoReap) },
+	},
+	{
+		"schedule",
+		[]string{"OUTBOX_SCHEDULE"},
+		"on", "fire the schedules that are due: `on|off`", nil,
+		func(s *settings, v string) error { return parseOff(v, &s.app.NoSchedule) },
 	},
 	{
 		"migrate",
@@ -123,9 +140,9 @@ var allSettings = []setting{
 	{
 		"keep",
 		[]string{"OUTBOX_KEEP"},
-		"14d", "`DURATION` that closed jobs stay in the history; outcomes may differ: 14d,succeeded=2d", nil,
+		"30d,succeeded=14d,failed=90d,dead=90d", "`DURATION` that closed jobs are kept; outcomes and queues may differ: 7d,cancelled=2d,mail:succeeded=1h", nil,
 		func(s *settings, v string) (err error) {
-			s.app.Keep, s.app.KeepByStatus, err = parseKeep(v)
+			s.app.Keep, s.app.KeepByStatus, s.app.KeepByQueue, err = parseKeep(v)
 			return err
 		},
 	},
@@ -134,6 +151,12 @@ var allSettings = []setting{
 		[]string{"OUTBOX_NOTIFY"},
 		string(outbox.NotifyCoalesced), "how \"posthaste enqueue\" wakes dispatchers: `off|transactional|coalesced`", nil,
 		func(s *settings, v string) (err error) { s.notify, err = parseNotify(v); return err },
+	},
+	{
+		"api-addr",
+		[]string{"OUTBOX_API_ADDR"},
+		"127.0.0.1:8080", "`HOST:PORT` of the API, for the role api", nil,
+		func(s *settings, v string) (err error) { s.apiAddr, err = parseAddr(v); return err },
 	},
 	{
 		"admin-addr",
@@ -156,6 +179,18 @@ var allSettings = []setting{
 			return err
 		},
 	},
+}
+
+// withRoles switches off what the process is not to do.
+func (s settings) withRoles() settings {
+	has := func(role string) bool { return slices.Contains(s.roles, role) }
+	s.app.NoDispatch = s.app.NoDispatch || !has("dispatch")
+	s.app.NoReap = s.app.NoReap || !has("reap")
+	s.app.NoListen = s.app.NoListen || !has("dispatch") // nobody to wake
+	if has("api") {
+		s.app.APIAddr = s.apiAddr
+	}
+	return s
 }
 
 func parseGracePeriod(s *settings, v string) (err error) {

@@ -179,13 +179,16 @@ func TestShort(t *testing.T) {
 }
 
 func TestKeepIsADurationAndThoseOfOutcomes(t *testing.T) {
-	keep, byStatus, err := parseKeep("14d, succeeded=2d,cancelled=36h")
-	want := map[outbox.Status]time.Duration{outbox.Succeeded: 48 * time.Hour, outbox.Cancelled: 36 * time.Hour}
+	keep, byStatus, byQueue, err := parseKeep("14d, succeeded=2d,cancelled=36h,dead=60d,mail:succeeded=1h, a:b:failed=3h")
+	want := map[outbox.Status]time.Duration{outbox.Succeeded: 48 * time.Hour, outbox.Cancelled: 36 * time.Hour, outbox.Dead: 60 * 24 * time.Hour}
 	if err != nil || keep != 14*24*time.Hour || !maps.Equal(byStatus, want) {
 		t.Errorf("got %s, %v, %v, want 336h, %v", keep, byStatus, err, want)
 	}
-	for _, bad := range []string{"", "14d,15d", "running=2d", "succeeded=", "succeeded=-1h", "14d,nonsense=2d"} {
-		if keep, byStatus, err := parseKeep(bad); err == nil {
+	if len(byQueue) != 2 || byQueue["mail"][outbox.Succeeded] != time.Hour || byQueue["a:b"][outbox.Failed] != 3*time.Hour {
+		t.Errorf("got %v for queues", byQueue)
+	}
+	for _, bad := range []string{"", "14d,15d", "running=2d", "succeeded=", "succeeded=-1h", "14d,nonsense=2d", ":succeeded=1d", "mail:running=1d", "mail:=1d"} {
+		if keep, byStatus, _, err := parseKeep(bad); err == nil {
 			t.Errorf("parseKeep(%q) is %s, %v, want an error", bad, keep, byStatus)
 		}
 	}

@@ -22,23 +22,33 @@ const module = "github.com/posthaste-dev/posthaste"
 // tests left aside. A new edge is a decision that somebody makes in a diff of
 // this map. A name that ends in /... stands for all packages below.
 var allowed = map[string]string{
-	"internal/sqlgen":  "",
-	"internal/backoff": "",
-	"migrations":       "",
+	"internal/sqlgen":      "",
+	"internal/backoff":     "",
+	"internal/fingerprint": "",
+	"migrations":           "",
 
 	"listener":      "internal/backoff",
 	"outbox":        "internal/sqlgen",
 	"inbox":         "outbox internal/sqlgen",
-	"dispatcher":    "outbox internal/sqlgen internal/backoff internal/outage",
+	"protect":       "outbox",
+	"await":         "outbox listener internal/sqlgen internal/backoff internal/outage",
+	"dispatcher":    "outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage",
 	"reaper":        "outbox internal/sqlgen internal/backoff internal/outage",
+	"schedule":      "outbox internal/sqlgen internal/backoff internal/outage",
+	"memory":        "outbox dispatcher",
 	"operator":      "outbox internal/sqlgen",
+	"doctor":        "operator migrations",
+	"access":        "outbox internal/sqlgen",
 	"relay/webhook": "outbox dispatcher",
-	"api":           "outbox operator",
-	"console":       "outbox operator",
+
+	"handlers/download": "outbox dispatcher",
+
+	"api":     "access outbox operator internal/outage",
+	"console": "outbox operator",
 
 	// The only package that knows all others, and who starts it.
-	"app":           "outbox inbox listener dispatcher reaper operator api console relay/webhook migrations internal/backoff internal/sqlgen",
-	"cmd/posthaste": "app outbox dispatcher operator relay/webhook migrations internal/bench internal/pgdev internal/verify internal/verify/probe",
+	"app":           "access outbox inbox listener dispatcher reaper schedule operator api console relay/webhook migrations internal/backoff internal/sqlgen",
+	"cmd/posthaste": "access api app outbox dispatcher operator doctor relay/webhook migrations internal/bench internal/pgdev internal/verify internal/verify/probe",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
@@ -55,7 +65,7 @@ var allowed = map[string]string{
 	"internal/bench":       "outbox listener dispatcher reaper migrations internal/pgdev",
 	// The fault harness.
 	"internal/verify":         "outbox operator reaper migrations internal/sqlgen internal/pgdev internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
-	"internal/verify/probe":   "app outbox inbox dispatcher internal/verify/ledger",
+	"internal/verify/probe":   "app outbox inbox dispatcher schedule internal/verify/ledger",
 	"internal/verify/checker": "outbox",
 	"internal/verify/ledger":  "outbox",
 	"internal/verify/child":   "",
@@ -64,8 +74,8 @@ var allowed = map[string]string{
 	"internal/verify/model":   "outbox operator internal/sqlgen",
 	"docs/model":              "",
 
-	"integration/...": "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgtest",
-	"examples/...":    "app outbox inbox listener dispatcher reaper operator relay/webhook migrations internal/pgdev internal/pgdocker",
+	"integration/...": "app outbox await inbox listener dispatcher reaper schedule memory operator relay/webhook handlers/download migrations internal/pgdev internal/pgtest",
+	"examples/...":    "app outbox await inbox listener dispatcher reaper schedule memory operator relay/webhook migrations internal/pgdev internal/pgdocker",
 }
 
 func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {

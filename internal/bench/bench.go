@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"runtime"
 	"slices"
@@ -25,10 +26,11 @@ import (
 // own default.
 type Options struct {
 	DatabaseURL string        // of a server; every workload makes a database there and drops it
-	Jobs        int           // burndown, latency, held-snapshot, future, backlog
-	Duration    time.Duration // steady, enqueue, idle
+	Jobs        int           // burndown, latency, held-snapshot, future, backlog, keys, hot-key
+	Keys        int           // keys
+	Duration    time.Duration // steady, enqueue, idle, api
 	Every       time.Duration // latency: between two jobs
-	Clients     int           // enqueue
+	Clients     int           // enqueue, api
 	Notify      outbox.NotifyMode
 	Logger      *slog.Logger
 
@@ -38,6 +40,8 @@ type Options struct {
 	// Worker starts a child process that works on databaseURL with all defaults,
 	// as Hold does. For recovery and idle.
 	Worker func(ctx context.Context, databaseURL, ledger string) (kill func() error, err error)
+	// API makes the API of the pool's database, for whoever has any token. For api.
+	API func(pool *pgxpool.Pool) (http.Handler, error)
 }
 
 // Figure is one number of a result.
@@ -93,7 +97,10 @@ func Workloads() []Workload {
 		{"held-snapshot", "burn down with and without a forgotten transaction (--jobs)", false, heldSnapshot},
 		{"future", "claim due jobs beside many urgent ones that are due tomorrow (--jobs)", true, future},
 		{"backlog", "claim latency with many jobs open, against 10 000 (--jobs)", true, backlog},
+		{"keys", "burn down jobs that share keys, one at a time each (--jobs, --keys)", true, keyed},
+		{"hot-key", "burn down beside many jobs that wait for one key (--jobs)", true, hotKey},
 		{"recovery", "kill -9 a worker with running jobs: time until each runs again", false, recovery},
+		{"api", "requests to the API and its Postgres on this machine: POST /jobs, GET /jobs/{id} (--clients, --duration)", true, overHTTP},
 		{"idle", "queries a minute of a process with nothing to do (--duration)", false, idle},
 	}
 }

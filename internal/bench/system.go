@@ -50,6 +50,7 @@ type ours struct {
 	pool     *pgxpool.Pool
 	producer *outbox.Producer
 	options  outbox.Options // of the jobs of EnqueueMany
+	key      func(job int) string
 }
 
 func (r *rig) ours(pool *pgxpool.Pool, mode outbox.NotifyMode) *ours {
@@ -66,6 +67,9 @@ func (o *ours) EnqueueMany(ctx context.Context, first, n int) error {
 	requests := make([]outbox.Request, n)
 	for i := range requests {
 		requests[i] = outbox.Request{Args: Noop{first + i}, Options: o.options}
+		if o.key != nil {
+			requests[i].Options.Key = o.key(first + i)
+		}
 	}
 	_, err := outbox.EnqueueMany(ctx, o.pool, requests)
 	return err

@@ -34,6 +34,13 @@ var enqueue = []Mutant{
 		Checks: []Check{test("outbox", "TestABatchIsStoredWholeOrNotAtAll/by_INSERT", "got 5000 jobs, want 0")},
 	},
 	{
+		Name:      "a refusal before BEGIN is forgotten",
+		Breaks:    "a transaction whose first statement failed commits the rest",
+		Invariant: "Atomic",
+		Edits:     []Edit{{"outbox/tx.go", `		t.aborted = err`, `		_ = err`}},
+		Checks:    []Check{test("outbox", "TestARefusalEndsTheTransaction", "1 jobs and 1 rows are stored")},
+	},
+	{
 		Name:      "idempotency race",
 		Breaks:    "two producers that use a key at once both store their job",
 		Invariant: "Atomic",
@@ -59,12 +66,10 @@ FROM stored`}},
 		Breaks:    "a producer whose clock is ahead stores jobs that start late",
 		Invariant: "The database's clock decides",
 		Edits: []Edit{
-			{enqueueGo, `	if opts.Key != "" {
-		job.Key`, `	if opts.RunAt.IsZero() {
+			{enqueueGo, `	opts.keyRules(&job)`, `	if opts.RunAt.IsZero() {
 		job.RunAt = pgtype.Timestamptz{Time: time.Now().Add(opts.Delay), Valid: true}
 	}
-	if opts.Key != "" {
-		job.Key`},
+	opts.keyRules(&job)`},
 		},
 		Checks: []Check{test("outbox", "TestAProducersClockDoesNotMatter", "is due")},
 	},

@@ -12,8 +12,8 @@ var lease = []Mutant{
 		Invariant: "Fenced",
 		Edits: []Edit{
 			{leaseSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    FOR UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id
-    FOR UPDATE`},
+    FOR NO KEY UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id
+    FOR NO KEY UPDATE`},
 			{
 				leaseSQL, `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
 				`WHERE input.id NOT IN (SELECT extended.id FROM extended)`,
@@ -33,8 +33,8 @@ var lease = []Mutant{
 		Breaks:    "one handler's open transaction lets the leases of all others lapse",
 		Invariant: "Handlers cannot exhaust the leases' connections",
 		Edits: []Edit{{leaseSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    FOR UPDATE SKIP LOCKED`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    FOR UPDATE`}},
+    FOR NO KEY UPDATE SKIP LOCKED`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    FOR NO KEY UPDATE`}},
 		Checks: []Check{test("dispatcher", "TestExtensionDoesNotWaitForLockedRows/Guard", "lease lost")},
 	},
 	{
@@ -93,8 +93,8 @@ var workerNameFence = []Edit{
     RETURNING jobs.id, jobs.epoch`, `      AND jobs.lease_owner = $8::text
     RETURNING jobs.id, jobs.epoch`},
 	{leaseSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    FOR UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.lease_owner = $4::text
-    FOR UPDATE`},
+    FOR NO KEY UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.lease_owner = $4::text
+    FOR NO KEY UPDATE`},
 	{
 		leaseSQL, `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
 		`WHERE input.id NOT IN (SELECT extended.id FROM extended)`,

@@ -23,6 +23,33 @@ var settle = []Mutant{
 		},
 	},
 	{
+		Name:      "follow-ups of a lost lease",
+		Breaks:    "a worker that lost its lease stores follow-ups of a success that is refused",
+		Invariant: "Fenced",
+		Edits: []Edit{{
+			"internal/sqlgen/follow.sql.go", `WHERE CASE WHEN parent_id IN (SELECT closed.id FROM closed) THEN true END`, `WHERE true`,
+		}},
+		Checks: []Check{test("dispatcher", "TestFence/succeed_and_follow_after_claimed_by_another", "stored before")},
+	},
+	{
+		Name:      "follow-ups apart from their settlement",
+		Breaks:    "a success whose follow-ups cannot be stored is stored without them",
+		Invariant: "Atomic",
+		Edits: []Edit{{settleGo, `		case a.follows:
+			followed = append(followed, a)
+`, ``}},
+		Checks: []Check{test("dispatcher", "TestFollowUpsExistExactlyWhenTheSettlementDoes", "follow-ups = 0, want one")},
+	},
+	{
+		Name:      "a refused follow-up is left out",
+		Breaks:    "a job whose follow-ups cannot be stored succeeds without them, in silence",
+		Invariant: "Atomic",
+		Edits: []Edit{{settleGo, `	case a.follows:
+		statement = d.storeFollowed
+`, ``}},
+		Checks: []Check{test("dispatcher", "TestASettlementWithoutItsFollowUpsIsNone/for_now", "follow-ups = 0, want one")},
+	},
+	{
 		Name:      "synchronous_commit off",
 		Breaks:    "what was claimed and settled is forgotten in a crash: a job runs twice under one epoch",
 		Invariant: "Nothing lost",
@@ -69,14 +96,12 @@ RETURNING id`}},
 		Name:      "history copied without deletion",
 		Breaks:    "a succeeded job is in the history and stays open",
 		Invariant: "Legal moves only",
-		Edits: []Edit{{settleSQL, `    DELETE FROM outbox.jobs
+		Edits: []Edit{{settleSQL, `), done AS (
+    DELETE FROM outbox.jobs
     USING input
-    WHERE jobs.id = input.id
-      AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, (input).result AS result
-`, `    SELECT jobs.*, input.result
-    FROM outbox.jobs
-    JOIN input ON jobs.id = input.id AND jobs.epoch = input.epoch
+`, `    UPDATE outbox.jobs
+    SET queue = jobs.queue
+    FROM input
 `}},
 		Checks: []Check{test("dispatcher", "TestJobGoesFromEnqueueToHistory", "invariant broken: a job is open or in the history, not both")},
 	},

@@ -7,25 +7,15 @@ var wake = []Mutant{
 		Name:      "notify before commit",
 		Breaks:    "dispatchers are woken for a job that they cannot see yet, and then wait for the poll",
 		Invariant: "A notification is a hint",
-		Edits: []Edit{{"outbox/producer.go", `	err := t.Tx.Commit(ctx)
-	if !t.savepoint && t.enqueued.Load() && mayHaveCommitted(err) {
-		if wake := t.producer.near.Load(); wake != nil {
-			(*wake)()
-		}
-		if t.producer.mode == NotifyCoalesced {
-			t.producer.wake.wake()
-		}
+		Edits: []Edit{{"outbox/tx.go", `	err := t.commit(ctx)
+	if t.enqueued {
+		t.producer.committed(err)
 	}
 	return err
-`, `	if !t.savepoint && t.enqueued.Load() {
-		if wake := t.producer.near.Load(); wake != nil {
-			(*wake)()
-		}
-		if t.producer.mode == NotifyCoalesced {
-			t.producer.wake.wake()
-		}
+`, `	if t.enqueued {
+		t.producer.committed(nil)
 	}
-	return t.Tx.Commit(ctx)
+	return t.commit(ctx)
 `}},
 		Checks: []Check{test("outbox", "TestNobodyIsWokenWhileTheCommitIsUnderWay", "notifications before the commit")},
 	},
@@ -79,8 +69,8 @@ var wake = []Mutant{
 		Name:      "the own dispatcher is not told",
 		Breaks:    "a program's own jobs take the way through the database, or wait for the poll without a listener",
 		Invariant: "A notification is a hint",
-		Edits: []Edit{{"outbox/producer.go", `			(*wake)()
-`, `			_ = wake
+		Edits: []Edit{{"outbox/producer.go", `		(*wake)()
+`, `		_ = wake
 `}},
 		Checks: []Check{test("outbox", "TestAlsoWake", "woken with")},
 	},

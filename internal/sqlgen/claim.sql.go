@@ -25,9 +25,11 @@ WITH due AS MATERIALIZED (
         WHERE jobs.queue = $6
           AND jobs.priority = level.priority
           AND jobs.status IN ('pending', 'retrying')
+          AND jobs.key IS NULL -- those with one: queries/keys.sql
           AND (jobs.run_at, jobs.id) >= (level.run_at, level.id)
           AND jobs.run_at <= now()
           AND jobs.kind = ANY ($7::text[])
+          AND (jobs.deadline IS NULL OR jobs.deadline > now())
         ORDER BY jobs.run_at, jobs.id
         LIMIT $8
         FOR UPDATE SKIP LOCKED
@@ -48,7 +50,7 @@ FROM due
 WHERE jobs.ctid = due.place
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout,
-    jobs.run_at, jobs.created_at, jobs.started_at
+    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched
 `
 
 type ClaimJobsParams struct {
@@ -79,6 +81,8 @@ type ClaimJobsRow struct {
 	RunAt       pgtype.Timestamptz
 	CreatedAt   pgtype.Timestamptz
 	StartedAt   pgtype.Timestamptz
+	Deadline    pgtype.Timestamptz
+	Watched     *bool
 }
 
 // ClaimJobs leases up to @max_jobs due jobs of a queue to @worker, highest
@@ -125,6 +129,8 @@ func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJo
 			&i.RunAt,
 			&i.CreatedAt,
 			&i.StartedAt,
+			&i.Deadline,
+			&i.Watched,
 		); err != nil {
 			return nil, err
 		}
@@ -144,6 +150,7 @@ WITH orphans AS MATERIALIZED (
       AND jobs.lease_expires_at > statement_timestamp()
       AND jobs.queue = $1
       AND jobs.lease_owner = $2::text
+      AND jobs.cancel_requested_at IS NULL
       AND jobs.id NOT IN (SELECT unnest($3::uuid[])) -- hashed; compared one by one, thousands would take a second
     FOR UPDATE SKIP LOCKED
 )
@@ -165,7 +172,7 @@ type ReturnOrphansParams struct {
 
 // ReturnOrphans gives back the jobs of a queue that @worker holds without knowing
 // it: their claim was cut off after it had committed. No attempt is spent. Leases
-// that have lapsed are the reaper's.
+// that have lapsed are the reaper's, and so is what somebody has cancelled.
 func (q *Queries) ReturnOrphans(ctx context.Context, arg ReturnOrphansParams) (int64, error) {
 	result, err := q.db.Exec(ctx, ReturnOrphans, arg.Queue, arg.Worker, arg.Held)
 	if err != nil {
@@ -186,6 +193,7 @@ const SurveyLevels = `-- name: SurveyLevels :many
         WHERE jobs.queue = $2
           AND jobs.priority = known.priority
           AND jobs.status IN ('pending', 'retrying')
+          AND jobs.key IS NULL
           AND jobs.run_at > least($3::timestamptz, statement_timestamp())
         ORDER BY jobs.run_at
         LIMIT 1
@@ -204,9 +212,20 @@ UNION ALL
           AND jobs.priority > gap.above
           AND jobs.priority < gap.below
           AND jobs.status IN ('pending', 'retrying')
+          AND jobs.key IS NULL
         ORDER BY jobs.priority DESC
         LIMIT 1
     ) AS unknown
+)
+UNION ALL
+(
+    SELECT 0::smallint, '-infinity'::double precision, statement_timestamp()
+    FROM outbox.jobs
+    WHERE $6::boolean
+      AND jobs.queue = $2
+      AND jobs.key IS NOT NULL
+      AND jobs.status IN ('pending', 'retrying')
+    LIMIT 1
 )
 UNION ALL
 SELECT 0::smallint, 'infinity'::double precision, statement_timestamp()
@@ -219,6 +238,7 @@ type SurveyLevelsParams struct {
 	Since      pgtype.Timestamptz
 	Above      []int32
 	Below      []int32
+	Keyed      bool
 }
 
 type SurveyLevelsRow struct {
@@ -234,7 +254,9 @@ type SurveyLevelsRow struct {
 //
 // The future begins at @since, when the survey before this one was made: a job
 // that became due after the last claim had looked is told with a wait below zero,
-// and once only. The row without a wait carries the time of this survey.
+// and once only. The row without a wait carries the time of this survey. A row
+// with a wait of minus infinity says that there are jobs with a key; it is asked
+// for (@keyed) while none are known of, and reads an index that is empty then.
 func (q *Queries) SurveyLevels(ctx context.Context, arg SurveyLevelsParams) ([]SurveyLevelsRow, error) {
 	rows, err := q.db.Query(ctx, SurveyLevels,
 		arg.Priorities,
@@ -242,6 +264,7 @@ func (q *Queries) SurveyLevels(ctx context.Context, arg SurveyLevelsParams) ([]S
 		arg.Since,
 		arg.Above,
 		arg.Below,
+		arg.Keyed,
 	)
 	if err != nil {
 		return nil, err

@@ -14,32 +14,39 @@ WITH depth AS (
     SELECT kind,
            count(*) FILTER (WHERE status IN ('pending', 'retrying')) AS waiting,
            count(*) FILTER (WHERE status IN ('failed', 'dead'))      AS dead_letters,
-           min(run_at) FILTER (WHERE status IN ('pending', 'retrying') AND run_at <= now()) AS oldest_due
+           min(run_at) FILTER (WHERE status IN ('pending', 'retrying') AND run_at <= now()) AS oldest_due,
+           count(*) FILTER (WHERE status = 'blocked')                AS blocked,
+           min(run_at) FILTER (WHERE status = 'blocked')             AS oldest_blocked
     FROM outbox.jobs
     GROUP BY kind
 ), ranked AS (
-    SELECT depth.kind, depth.waiting, depth.dead_letters, depth.oldest_due, row_number() OVER (ORDER BY waiting DESC, kind) AS rank
+    SELECT depth.kind, depth.waiting, depth.dead_letters, depth.oldest_due, depth.blocked, depth.oldest_blocked, row_number() OVER (ORDER BY waiting DESC, kind) AS rank
     FROM depth
 )
 SELECT (CASE WHEN rank <= $1::integer THEN kind ELSE 'other' END)::text AS job_type,
        sum(waiting)::bigint AS waiting,
        sum(dead_letters)::bigint AS dead_letters,
-       coalesce(extract(epoch FROM now() - min(oldest_due)), 0)::double precision AS oldest_due_age_seconds
+       coalesce(extract(epoch FROM now() - min(oldest_due)), 0)::double precision AS oldest_due_age_seconds,
+       sum(blocked)::bigint AS blocked,
+       coalesce(extract(epoch FROM now() - min(oldest_blocked)), 0)::double precision AS oldest_blocked_age_seconds
 FROM ranked
 GROUP BY 1
 LIMIT 10000
 `
 
 type SampleDepthRow struct {
-	JobType             string
-	Waiting             int64
-	DeadLetters         int64
-	OldestDueAgeSeconds float64
+	JobType                 string
+	Waiting                 int64
+	DeadLetters             int64
+	OldestDueAgeSeconds     float64
+	Blocked                 int64
+	OldestBlockedAgeSeconds float64
 }
 
 // SampleDepth counts the jobs that wait, for each of the @max_kinds deepest kinds
 // and for the rest together, which is called other; and tells their part of the
-// dead letters and the age of their oldest due job. It reads the whole table once.
+// dead letters, the age of their oldest due job, and how many are blocked by their
+// keys since when. It reads the whole table once.
 func (q *Queries) SampleDepth(ctx context.Context, maxKinds int32) ([]SampleDepthRow, error) {
 	rows, err := q.db.Query(ctx, SampleDepth, maxKinds)
 	if err != nil {
@@ -54,6 +61,8 @@ func (q *Queries) SampleDepth(ctx context.Context, maxKinds int32) ([]SampleDept
 			&i.Waiting,
 			&i.DeadLetters,
 			&i.OldestDueAgeSeconds,
+			&i.Blocked,
+			&i.OldestBlockedAgeSeconds,
 		); err != nil {
 			return nil, err
 		}

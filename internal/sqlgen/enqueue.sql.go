@@ -13,10 +13,14 @@ import (
 
 const EnqueueJob = `-- name: EnqueueJob :exec
 WITH stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+            max_active, ordered, line_position, on_death, park_after, on_lapse)
     VALUES ($2, $3, $4, $5, $6, $7,
             coalesce($8::timestamptz, statement_timestamp() + $9::interval, statement_timestamp()),
-            $10, $11, $12, $13, $14::text::jsonb)
+            $10, $11, $12, $13, $14::text::jsonb, $15::timestamptz,
+            CASE WHEN $16::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+            nullif($17::boolean, false),
+            $18, $19, $20, $21, $22, $23)
     RETURNING id
 )
 SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
@@ -38,6 +42,15 @@ type EnqueueJobParams struct {
 	Payload     []byte
 	ContentType string
 	Headers     *string
+	Deadline    pgtype.Timestamptz
+	Hold        bool
+	Watched     bool
+	MaxActive   *int16
+	Ordered     *bool
+	Position    *int64
+	OnDeath     *string
+	ParkAfter   pgtype.Interval
+	OnLapse     *string
 }
 
 // EnqueueJob stores one job and, if asked, wakes the dispatchers when the
@@ -59,6 +72,15 @@ func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 		arg.Payload,
 		arg.ContentType,
 		arg.Headers,
+		arg.Deadline,
+		arg.Hold,
+		arg.Watched,
+		arg.MaxActive,
+		arg.Ordered,
+		arg.Position,
+		arg.OnDeath,
+		arg.ParkAfter,
+		arg.OnLapse,
 	)
 	return err
 }
@@ -70,10 +92,15 @@ WITH first AS (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ), stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+            max_active, ordered, line_position, on_death, park_after, on_lapse)
     SELECT first.job_id, $2::uuid, $6::text, $3::text, $7::smallint, $8::integer,
            coalesce($9::timestamptz, statement_timestamp() + $10::interval, statement_timestamp()),
-           $11::interval, $12::text, $13::bytea, $14::text, $15::text::jsonb
+           $11::interval, $12::text, $13::bytea, $14::text, $15::text::jsonb, $16::timestamptz,
+           CASE WHEN $17::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+           nullif($18::boolean, false),
+           $19::smallint, $20::boolean, $21::bigint,
+           $22::text, $23::interval, $24::text
     FROM first
     RETURNING id
 )
@@ -98,6 +125,15 @@ type EnqueueJobOnceParams struct {
 	Payload        []byte
 	ContentType    string
 	Headers        *string
+	Deadline       pgtype.Timestamptz
+	Hold           bool
+	Watched        bool
+	MaxActive      *int16
+	Ordered        *bool
+	Position       *int64
+	OnDeath        *string
+	ParkAfter      pgtype.Interval
+	OnLapse        *string
 }
 
 type EnqueueJobOnceRow struct {
@@ -125,6 +161,15 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 		arg.Payload,
 		arg.ContentType,
 		arg.Headers,
+		arg.Deadline,
+		arg.Hold,
+		arg.Watched,
+		arg.MaxActive,
+		arg.Ordered,
+		arg.Position,
+		arg.OnDeath,
+		arg.ParkAfter,
+		arg.OnLapse,
 	)
 	if err != nil {
 		return nil, err
@@ -159,7 +204,16 @@ WITH input AS MATERIALIZED (
            unnest($11::bytea[])          AS payload,
            unnest($12::text[])      AS content_type,
            nullif(unnest($13::text[]), '')::jsonb AS headers,
-           nullif(unnest($14::text[]), '') AS idempotency_key
+           unnest($14::timestamptz[])   AS deadline,
+           unnest($15::boolean[])           AS hold,
+           nullif(unnest($16::smallint[]), 0)  AS max_active,
+           nullif(unnest($17::boolean[]), false)  AS ordered,
+           nullif(unnest($18::bigint[]), 0)      AS line_position,
+           nullif(unnest($19::text[]), '')       AS on_death,
+           unnest($20::interval[])             AS park_after,
+           nullif(unnest($21::text[]), '')       AS on_lapse,
+           nullif(unnest($22::text[]), '') AS idempotency_key,
+           nullif(unnest($23::boolean[]), false) AS watched
 ), first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
     SELECT tenant_id, kind, idempotency_key, id
@@ -169,10 +223,13 @@ WITH input AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 )
-INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers)
+INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+    max_active, ordered, line_position, on_death, park_after, on_lapse)
 SELECT id, tenant_id, queue, kind, priority, max_attempts,
        coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
-       timeout, key, payload, content_type, headers
+       timeout, key, payload, content_type, headers, deadline,
+       CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, watched,
+       max_active, ordered, line_position, on_death, park_after, on_lapse
 FROM input
 WHERE idempotency_key IS NULL
    OR id IN (SELECT job_id FROM first)
@@ -192,7 +249,16 @@ type EnqueueJobsParams struct {
 	Payloads        [][]byte
 	ContentTypes    []string
 	Headers         []string
+	Deadlines       []pgtype.Timestamptz
+	Holds           []bool
+	MaxActives      []int16
+	Ordereds        []bool
+	Positions       []int64
+	OnDeaths        []string
+	ParkAfters      []pgtype.Interval
+	OnLapses        []string
 	IdempotencyKeys []string
+	Watched         []bool
 }
 
 // EnqueueJobs stores many jobs at once. Jobs whose idempotency key was used
@@ -214,7 +280,16 @@ func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error 
 		arg.Payloads,
 		arg.ContentTypes,
 		arg.Headers,
+		arg.Deadlines,
+		arg.Holds,
+		arg.MaxActives,
+		arg.Ordereds,
+		arg.Positions,
+		arg.OnDeaths,
+		arg.ParkAfters,
+		arg.OnLapses,
 		arg.IdempotencyKeys,
+		arg.Watched,
 	)
 	return err
 }

@@ -13,94 +13,157 @@ import (
 
 const ExpireLeases = `-- name: ExpireLeases :many
 WITH lapsed AS MATERIALIZED (
-    SELECT jobs.id, jobs.epoch, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
-           jobs.lease_owner, jobs.lease_expires_at, jobs.started_at
+    SELECT jobs.id, jobs.tenant_id, jobs.epoch, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
+           jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.cancel_requested_at, jobs.kind, jobs.queue,
+           jobs.key, jobs.on_lapse
     FROM outbox.jobs
     WHERE jobs.status = 'running'
       -- When the clock was set back, the remembered position lies in the future.
-      AND jobs.lease_expires_at >= least($1::timestamptz, statement_timestamp() - $2::interval)
-      AND jobs.lease_expires_at < least($3::timestamptz, statement_timestamp())
+      AND jobs.lease_expires_at >= least($4::timestamptz, statement_timestamp() - $2::interval)
+      AND jobs.lease_expires_at < least($5::timestamptz, statement_timestamp())
     ORDER BY jobs.lease_expires_at
-    LIMIT $4
+    LIMIT $6
     FOR UPDATE SKIP LOCKED
 ), judged AS MATERIALIZED (
-    SELECT lapsed.id, lapsed.epoch, lapsed.attempt, lapsed.max_attempts, lapsed.lost_leases, lapsed.lease_owner, lapsed.lease_expires_at, lapsed.started_at,
+    SELECT lapsed.id, lapsed.tenant_id, lapsed.epoch, lapsed.attempt, lapsed.max_attempts, lapsed.lost_leases, lapsed.lease_owner, lapsed.lease_expires_at, lapsed.started_at, lapsed.cancel_requested_at, lapsed.kind, lapsed.queue, lapsed.key, lapsed.on_lapse,
            -- Claimed before this server started, or from the primary that this
            -- one was the standby of: nobody could extend the lease meanwhile.
            (lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())) AS outage,
            format('the lease of worker %s lapsed at %s: it died, stalled or could not reach the database',
                lapsed.lease_owner, to_char(lapsed.lease_expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')) AS message
     FROM lapsed
+), sentenced AS MATERIALIZED (
+    SELECT judged.id, judged.tenant_id, judged.epoch, judged.attempt, judged.max_attempts, judged.lost_leases, judged.lease_owner, judged.lease_expires_at, judged.started_at, judged.cancel_requested_at, judged.kind, judged.queue, judged.key, judged.on_lapse, judged.outage, judged.message,
+        CASE
+            WHEN judged.on_lapse = 'block' THEN 'dead'
+            WHEN judged.attempt >= judged.max_attempts AND NOT judged.outage THEN 'dead'
+            WHEN judged.lost_leases + 1 >= 2 * judged.max_attempts + 10 THEN 'dead'
+            ELSE 'retrying'
+        END::outbox.job_status AS status
+    FROM judged
 ), recorded AS (
-    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message)
-    SELECT id, epoch, attempt, lease_owner, started_at, 'lease_lost', message
+    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, tenant_id)
+    SELECT id, epoch, attempt, lease_owner, started_at, 'lease_lost', message, tenant_id
     FROM judged
     ON CONFLICT DO NOTHING
 ), expired AS (
     UPDATE outbox.jobs
-    SET status = CASE
-            WHEN judged.attempt >= judged.max_attempts AND NOT judged.outage THEN 'dead'
-            WHEN judged.lost_leases + 1 >= 2 * judged.max_attempts + 10 THEN 'dead'
-            ELSE 'retrying'
-        END::outbox.job_status,
+    SET status             = sentenced.status,
         epoch              = jobs.epoch + 1,
-        attempt            = jobs.attempt - CASE WHEN judged.outage THEN 1 ELSE 0 END,
+        attempt            = jobs.attempt - CASE WHEN sentenced.outage THEN 1 ELSE 0 END,
         lost_leases        = jobs.lost_leases + 1,
         -- The first time a job keeps its place in the queue. Then it waits for 1,
         -- 3, 7 and at last 60 s, so that one that kills its workers leaves them some peace.
         run_at             = CASE
-            WHEN judged.lost_leases = 0 THEN jobs.run_at
-            ELSE statement_timestamp() + least((1 << least(judged.lost_leases, 6)) - 1, 60) * interval '1 second'
+            WHEN sentenced.lost_leases = 0 THEN jobs.run_at
+            ELSE statement_timestamp() + least((1 << least(sentenced.lost_leases, 6)) - 1, 60) * interval '1 second'
         END,
         lease_owner        = NULL,
         lease_expires_at   = NULL,
         last_error_code    = 'lease_lost',
-        last_error_message = judged.message
+        last_error_message = sentenced.message,
+        failed_at          = CASE WHEN sentenced.status = 'dead' THEN statement_timestamp() END,
+        -- As internal/fingerprint makes it of an empty message.
+        error_fingerprint  = CASE WHEN sentenced.status = 'dead' THEN
+            left(encode(sha256(convert_to(jobs.kind || E'\nlease_lost\n', 'UTF8')), 'hex'), 16) END
+    FROM sentenced
+    WHERE jobs.id = sentenced.id
+      AND sentenced.cancel_requested_at IS NULL
+      AND sentenced.on_lapse IS DISTINCT FROM 'fail-stale'
+    RETURNING jobs.id, jobs.tenant_id, jobs.key, jobs.kind, jobs.queue, jobs.status, jobs.attempt, sentenced.lease_owner, sentenced.lease_expires_at
+), parked AS (
+    INSERT INTO outbox.keys AS k (tenant_id, queue, key, parked_at, parked_for)
+    SELECT DISTINCT ON (tenant_id, queue, key) tenant_id, queue, key, statement_timestamp(), id
+    FROM expired
+    WHERE id IN (SELECT judged.id FROM judged WHERE judged.on_lapse = 'block')
+    ORDER BY tenant_id, queue, key, id
+    ON CONFLICT (tenant_id, queue, key) DO UPDATE
+    SET parked_at  = coalesce(k.parked_at, excluded.parked_at),
+        parked_for = CASE WHEN k.parked_at IS NULL THEN excluded.parked_for ELSE k.parked_for END,
+        park_at    = NULL
+), closed AS MATERIALIZED (
+    SELECT outbox.close_jobs(array_agg(asked.id), array_agg(asked.epoch),
+               array_agg(CASE WHEN asked.cancel_requested_at IS NULL THEN 'stale' ELSE 'cancelled' END::outbox.job_status),
+               array_agg('lease_lost'::text), array_agg(asked.message)) AS id
+    -- They take their payloads along: a few at a time, so that the statement fits
+    -- into its time. The others are returned as they are.
+    FROM (SELECT id, tenant_id, epoch, attempt, max_attempts, lost_leases, lease_owner, lease_expires_at, started_at, cancel_requested_at, kind, queue, key, on_lapse, outage, message FROM judged WHERE judged.cancel_requested_at IS NOT NULL OR judged.on_lapse = 'fail-stale' LIMIT 50) AS asked
+    HAVING count(*) > 0
+), ended AS (
+    SELECT id, tenant_id, key, kind, queue, status, attempt, lease_owner, lease_expires_at FROM expired
+    UNION ALL
+    SELECT judged.id, judged.tenant_id, judged.key, judged.kind, judged.queue,
+           CASE WHEN judged.id NOT IN (SELECT closed.id FROM closed) THEN 'running'
+                WHEN judged.cancel_requested_at IS NULL THEN 'stale'
+                ELSE 'cancelled' END::outbox.job_status,
+           judged.attempt, judged.lease_owner, judged.lease_expires_at
     FROM judged
-    WHERE jobs.id = judged.id
-    RETURNING jobs.id, jobs.kind, jobs.queue, jobs.status, jobs.attempt, judged.lease_owner, judged.lease_expires_at
+    WHERE judged.cancel_requested_at IS NOT NULL OR judged.on_lapse = 'fail-stale'
 )
 SELECT clock.now::timestamptz AS now,
-       expired.id, coalesce(expired.kind, '')::text AS kind, coalesce(expired.queue, '')::text AS queue,
-       coalesce(expired.status::text, '')::text AS status, coalesce(expired.attempt, 0)::integer AS attempt,
-       coalesce(expired.lease_owner, '')::text AS worker, expired.lease_expires_at,
-       ((CASE WHEN expired.id IS NOT NULL THEN pg_notify('outbox_jobs', '') END) IS NULL)::boolean AS silent
-FROM (SELECT statement_timestamp() AS now) AS clock
-LEFT JOIN expired ON true
+       EXISTS (SELECT FROM outbox.keys)::boolean AS keyed, -- else nobody has to sweep them
+       coalesce(clock.deadline_in_seconds, 'infinity')::double precision AS deadline_in_seconds,
+       ended.id, coalesce(ended.kind, '')::text AS kind, coalesce(ended.queue, '')::text AS queue,
+       coalesce(ended.status::text, '')::text AS status, coalesce(ended.attempt, 0)::integer AS attempt,
+       coalesce(ended.lease_owner, '')::text AS worker, ended.lease_expires_at, ended.tenant_id, coalesce(ended.key, '')::text AS key,
+       ((CASE WHEN ended.id IS NOT NULL THEN pg_notify('outbox_jobs', '') END) IS NULL)::boolean AS silent
+FROM (
+    SELECT statement_timestamp() AS now, (
+        SELECT extract(epoch FROM jobs.deadline - statement_timestamp())
+        FROM outbox.jobs
+        WHERE jobs.deadline IS NOT NULL
+          AND jobs.status NOT IN ('failed', 'dead')
+          AND jobs.deadline >= least($1::timestamptz, statement_timestamp() - $2::interval)
+          AND jobs.deadline <= statement_timestamp() + $3::interval
+        ORDER BY jobs.deadline
+        LIMIT 1) AS deadline_in_seconds
+) AS clock
+LEFT JOIN ended ON true
 LIMIT 10000
 `
 
 type ExpireLeasesParams struct {
-	FromLease   pgtype.Timestamptz
-	Overlap     pgtype.Interval
-	BeforeLease pgtype.Timestamptz
-	MaxJobs     int32
+	FromDeadline pgtype.Timestamptz
+	Overlap      pgtype.Interval
+	Horizon      pgtype.Interval
+	FromLease    pgtype.Timestamptz
+	BeforeLease  pgtype.Timestamptz
+	MaxJobs      int32
 }
 
 type ExpireLeasesRow struct {
-	Now            pgtype.Timestamptz
-	ID             pgtype.UUID
-	Kind           string
-	Queue          string
-	Status         string
-	Attempt        int32
-	Worker         string
-	LeaseExpiresAt pgtype.Timestamptz
-	Silent         bool
+	Now               pgtype.Timestamptz
+	Keyed             bool
+	DeadlineInSeconds float64
+	ID                pgtype.UUID
+	Kind              string
+	Queue             string
+	Status            string
+	Attempt           int32
+	Worker            string
+	LeaseExpiresAt    pgtype.Timestamptz
+	TenantID          pgtype.UUID
+	Key               string
+	Silent            bool
 }
 
 // ExpireLeases takes up to @max_jobs jobs away from workers whose leases lapsed
 // within [@from, @before): to retrying, or to dead once the attempts are used up
-// or the job has cost too many workers. It returns them and the database's time,
-// which is in the one row without a job if there are none.
+// or the job has cost too many workers; to the history if somebody has cancelled
+// them. A job with a key may have a policy of its own: it closes as stale, or is
+// dead and its key parked. It returns them and the database's time, which is in the
+// one row without a job if there are none, and how soon the first deadline from @from_deadline on and
+// within @horizon comes: a pass over the deadlines is made only when there is one.
 //
 // A lease that is extended between this statement's snapshot and its lock is
 // judged anew by its new version, and kept. A row that somebody has locked (a
 // handler that called Complete and has not committed yet) is skipped.
 func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]ExpireLeasesRow, error) {
 	rows, err := q.db.Query(ctx, ExpireLeases,
-		arg.FromLease,
+		arg.FromDeadline,
 		arg.Overlap,
+		arg.Horizon,
+		arg.FromLease,
 		arg.BeforeLease,
 		arg.MaxJobs,
 	)
@@ -113,6 +176,8 @@ func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]E
 		var i ExpireLeasesRow
 		if err := rows.Scan(
 			&i.Now,
+			&i.Keyed,
+			&i.DeadlineInSeconds,
 			&i.ID,
 			&i.Kind,
 			&i.Queue,
@@ -120,6 +185,8 @@ func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]E
 			&i.Attempt,
 			&i.Worker,
 			&i.LeaseExpiresAt,
+			&i.TenantID,
+			&i.Key,
 			&i.Silent,
 		); err != nil {
 			return nil, err

@@ -9,6 +9,17 @@ import (
 	"context"
 )
 
+const DropHistory = `-- name: DropHistory :exec
+SELECT outbox.drop_history(CAST($1::text AS regclass))
+`
+
+// DropHistory drops a day of the history by its table's name. The day is locked
+// first, its parent then; lock_timeout bounds the wait for each.
+func (q *Queries) DropHistory(ctx context.Context, day string) error {
+	_, err := q.db.Exec(ctx, DropHistory, day)
+	return err
+}
+
 const EnsureHistory = `-- name: EnsureHistory :one
 SELECT outbox.ensure_history($1)::integer
 `

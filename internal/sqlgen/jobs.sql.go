@@ -16,22 +16,40 @@ WITH dismissed AS (
     DELETE FROM outbox.jobs
     WHERE jobs.id = $1
       AND jobs.status IN ('failed', 'dead')
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message
+    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
+    SELECT $2, nullif($3::text, ''), nullif($4::text, ''), 'job.dismiss', tenant_id, id, queue,
+        jsonb_build_object('status', status, 'attempt', attempt, 'lost_leases', lost_leases, 'error_code', last_error_code),
+        jsonb_build_object('status', 'dismissed')
+    FROM dismissed
 )
 INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
     max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
-    last_error_code, last_error_message)
+    last_error_code, last_error_message, deadline, parent_id)
 SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, 'dismissed', status, attempt,
     max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
-    last_error_code, last_error_message
+    last_error_code, last_error_message, deadline, parent_id
 FROM dismissed
 RETURNING id
 `
 
+type DismissJobParams struct {
+	ID        pgtype.UUID
+	Actor     string
+	RequestID string
+	Reason    string
+}
+
 // DismissJob moves a dead letter into the history and returns its id; nothing if
 // the job is no dead letter.
-func (q *Queries) DismissJob(ctx context.Context, id pgtype.UUID) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, DismissJob, id)
+func (q *Queries) DismissJob(ctx context.Context, arg DismissJobParams) ([]pgtype.UUID, error) {
+	rows, err := q.db.Query(ctx, DismissJob,
+		arg.ID,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -54,44 +72,49 @@ const FindJob = `-- name: FindJob :many
 SELECT id, tenant_id, queue, kind, status::text AS status, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text AS key,
        run_at, created_at, started_at, NULL::timestamptz AS finished_at, lease_expires_at, coalesce(lease_owner, '')::text AS worker,
        timeout, content_type, payload, headers, NULL::bytea AS result,
-       coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message
+       coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message, parent_id,
+       deadline, cancel_requested_at
 FROM outbox.jobs
 WHERE jobs.id = $1
 UNION ALL
 SELECT id, tenant_id, queue, kind, status::text, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text,
        run_at, created_at, started_at, finished_at, NULL::timestamptz, coalesce(worker, '')::text,
        timeout, content_type, payload, headers, result,
-       coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text
+       coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text, parent_id,
+       deadline, cancel_requested_at
 FROM outbox.history
 WHERE history.id = $1
 LIMIT 1
 `
 
 type FindJobRow struct {
-	ID             pgtype.UUID
-	TenantID       pgtype.UUID
-	Queue          string
-	Kind           string
-	Status         string
-	Priority       int16
-	Attempt        int32
-	MaxAttempts    int32
-	LostLeases     int32
-	Epoch          int64
-	Key            string
-	RunAt          pgtype.Timestamptz
-	CreatedAt      pgtype.Timestamptz
-	StartedAt      pgtype.Timestamptz
-	FinishedAt     pgtype.Timestamptz
-	LeaseExpiresAt pgtype.Timestamptz
-	Worker         string
-	Timeout        pgtype.Interval
-	ContentType    string
-	Payload        []byte
-	Headers        []byte
-	Result         []byte
-	ErrorCode      string
-	ErrorMessage   string
+	ID                pgtype.UUID
+	TenantID          pgtype.UUID
+	Queue             string
+	Kind              string
+	Status            string
+	Priority          int16
+	Attempt           int32
+	MaxAttempts       int32
+	LostLeases        int32
+	Epoch             int64
+	Key               string
+	RunAt             pgtype.Timestamptz
+	CreatedAt         pgtype.Timestamptz
+	StartedAt         pgtype.Timestamptz
+	FinishedAt        pgtype.Timestamptz
+	LeaseExpiresAt    pgtype.Timestamptz
+	Worker            string
+	Timeout           pgtype.Interval
+	ContentType       string
+	Payload           []byte
+	Headers           []byte
+	Result            []byte
+	ErrorCode         string
+	ErrorMessage      string
+	ParentID          pgtype.UUID
+	Deadline          pgtype.Timestamptz
+	CancelRequestedAt pgtype.Timestamptz
 }
 
 // FindJob returns the job, wherever it is: in one statement, so that one that
@@ -130,6 +153,9 @@ func (q *Queries) FindJob(ctx context.Context, id pgtype.UUID) ([]FindJobRow, er
 			&i.Result,
 			&i.ErrorCode,
 			&i.ErrorMessage,
+			&i.ParentID,
+			&i.Deadline,
+			&i.CancelRequestedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -196,16 +222,22 @@ const ListJobs = `-- name: ListJobs :many
            jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at,
            NULL::timestamptz AS finished_at, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text AS worker, jobs.timeout,
            jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
-           coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message
+           coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message, jobs.parent_id,
+           jobs.deadline, jobs.cancel_requested_at
     FROM outbox.jobs
     WHERE jobs.status NOT IN ('failed', 'dead')
-      AND $2::text[] && '{created,pending,blocked,running,retrying}'::text[]
-      AND jobs.status::text = ANY ($2::text[])
-      AND jobs.id < $3
-      AND ($4::text = '' OR jobs.kind = $4)
-      AND ($5::text = '' OR jobs.queue = $5)
+      AND $3::text[] && '{created,pending,blocked,running,retrying}'::text[]
+      AND jobs.status = ANY (($3::text[])::outbox.job_status[])
+      AND jobs.id < $4
+      AND jobs.id > $5
+      AND ($6::text = '' OR jobs.kind = $6)
+      AND ($7::text = '' OR jobs.queue = $7)
+      AND ($8::text = '' OR jobs.key = $8)
+      AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
+      AND ($10::timestamptz IS NULL OR jobs.created_at >= $10)
+      AND ($11::timestamptz IS NULL OR jobs.created_at < $11)
     ORDER BY jobs.id DESC
-    LIMIT $1
+    LIMIT $12
 )
 UNION ALL
 (
@@ -213,16 +245,22 @@ UNION ALL
            jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text, jobs.run_at, jobs.created_at, jobs.started_at,
            NULL::timestamptz, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text, jobs.timeout,
            jobs.content_type, octet_length(jobs.payload),
-           coalesce(jobs.last_error_code, '')::text, coalesce(jobs.last_error_message, '')::text
+           coalesce(jobs.last_error_code, '')::text, coalesce(jobs.last_error_message, '')::text, jobs.parent_id,
+           jobs.deadline, jobs.cancel_requested_at
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
-      AND $2::text[] && '{failed,dead}'::text[]
-      AND jobs.status::text = ANY ($2::text[])
-      AND jobs.id < $3
-      AND ($4::text = '' OR jobs.kind = $4)
-      AND ($5::text = '' OR jobs.queue = $5)
+      AND $3::text[] && '{failed,dead}'::text[]
+      AND jobs.status = ANY (($3::text[])::outbox.job_status[])
+      AND jobs.id < $4
+      AND jobs.id > $5
+      AND ($6::text = '' OR jobs.kind = $6)
+      AND ($7::text = '' OR jobs.queue = $7)
+      AND ($8::text = '' OR jobs.key = $8)
+      AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
+      AND ($10::timestamptz IS NULL OR jobs.created_at >= $10)
+      AND ($11::timestamptz IS NULL OR jobs.created_at < $11)
     ORDER BY jobs.id DESC
-    LIMIT $1
+    LIMIT $12
 )
 UNION ALL
 (
@@ -230,63 +268,89 @@ UNION ALL
            history.lost_leases, history.epoch, coalesce(history.key, '')::text, history.run_at, history.created_at, history.started_at,
            history.finished_at, NULL::timestamptz, coalesce(history.worker, '')::text, history.timeout,
            history.content_type, octet_length(history.payload),
-           coalesce(history.last_error_code, '')::text, coalesce(history.last_error_message, '')::text
+           coalesce(history.last_error_code, '')::text, coalesce(history.last_error_message, '')::text, history.parent_id,
+           history.deadline, history.cancel_requested_at
     FROM outbox.history
-    WHERE $2::text[] && '{succeeded,cancelled,expired,skipped,stale,dismissed}'::text[]
-      AND history.status::text = ANY ($2::text[])
-      AND history.id < $3
-      AND ($4::text = '' OR history.kind = $4)
-      AND ($5::text = '' OR history.queue = $5)
+    WHERE $3::text[] && '{succeeded,cancelled,expired,skipped,stale,dismissed}'::text[]
+      AND history.status = ANY (($3::text[])::outbox.job_status[])
+      AND history.id < $4
+      AND history.id > $5
+      AND ($6::text = '' OR history.kind = $6)
+      AND ($7::text = '' OR history.queue = $7)
+      AND ($8::text = '' OR history.key = $8)
+      AND ($9::uuid IS NULL OR history.tenant_id = $9)
+      AND ($10::timestamptz IS NULL OR history.created_at >= $10 AND history.finished_at >= $10)
+      AND ($11::timestamptz IS NULL OR history.created_at < $11)
     ORDER BY history.id DESC
-    LIMIT $1
+    LIMIT $12
 )
 ORDER BY id DESC
-LIMIT $1
+OFFSET $1
+LIMIT $2
 `
 
 type ListJobsParams struct {
-	MaxRows  int32
-	Statuses []string
-	Before   pgtype.UUID
-	Kind     string
-	Queue    string
+	Skip          int32
+	MaxRows       int32
+	Statuses      []string
+	Before        pgtype.UUID
+	After         pgtype.UUID
+	Kind          string
+	Queue         string
+	Key           string
+	Tenant        pgtype.UUID
+	CreatedAfter  pgtype.Timestamptz
+	CreatedBefore pgtype.Timestamptz
+	Reach         int32
 }
 
 type ListJobsRow struct {
-	ID             pgtype.UUID
-	TenantID       pgtype.UUID
-	Queue          string
-	Kind           string
-	Status         string
-	Priority       int16
-	Attempt        int32
-	MaxAttempts    int32
-	LostLeases     int32
-	Epoch          int64
-	Key            string
-	RunAt          pgtype.Timestamptz
-	CreatedAt      pgtype.Timestamptz
-	StartedAt      pgtype.Timestamptz
-	FinishedAt     pgtype.Timestamptz
-	LeaseExpiresAt pgtype.Timestamptz
-	Worker         string
-	Timeout        pgtype.Interval
-	ContentType    string
-	PayloadBytes   int32
-	ErrorCode      string
-	ErrorMessage   string
+	ID                pgtype.UUID
+	TenantID          pgtype.UUID
+	Queue             string
+	Kind              string
+	Status            string
+	Priority          int16
+	Attempt           int32
+	MaxAttempts       int32
+	LostLeases        int32
+	Epoch             int64
+	Key               string
+	RunAt             pgtype.Timestamptz
+	CreatedAt         pgtype.Timestamptz
+	StartedAt         pgtype.Timestamptz
+	FinishedAt        pgtype.Timestamptz
+	LeaseExpiresAt    pgtype.Timestamptz
+	Worker            string
+	Timeout           pgtype.Interval
+	ContentType       string
+	PayloadBytes      int32
+	ErrorCode         string
+	ErrorMessage      string
+	ParentID          pgtype.UUID
+	Deadline          pgtype.Timestamptz
+	CancelRequestedAt pgtype.Timestamptz
 }
 
-// ListJobs returns up to @max_rows jobs with an id below @before, newest first,
-// without payloads and results. Each of its three parts is left out when no
-// status of it was asked for; the dead letters have an index of their own.
+// ListJobs returns up to @max_rows jobs with an id between @after and @before,
+// newest first, without payloads and results, but for the @skip newest. Each of
+// its three parts is left out when no status of it was asked for; the dead letters
+// have an index of their own. @reach is both numbers together. A
+// job finishes after it was created: @created_after spares the partitions before.
 func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsRow, error) {
 	rows, err := q.db.Query(ctx, ListJobs,
+		arg.Skip,
 		arg.MaxRows,
 		arg.Statuses,
 		arg.Before,
+		arg.After,
 		arg.Kind,
 		arg.Queue,
+		arg.Key,
+		arg.Tenant,
+		arg.CreatedAfter,
+		arg.CreatedBefore,
+		arg.Reach,
 	)
 	if err != nil {
 		return nil, err
@@ -318,6 +382,9 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 			&i.PayloadBytes,
 			&i.ErrorCode,
 			&i.ErrorMessage,
+			&i.ParentID,
+			&i.Deadline,
+			&i.CancelRequestedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -331,7 +398,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 
 const RetryJob = `-- name: RetryJob :many
 WITH found AS MATERIALIZED (
-    SELECT jobs.id, jobs.status
+    SELECT jobs.id, jobs.status, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt, jobs.lost_leases, jobs.run_at, jobs.last_error_code
     FROM outbox.jobs
     WHERE jobs.id = $1
     FOR UPDATE
@@ -341,13 +408,26 @@ WITH found AS MATERIALIZED (
         epoch       = jobs.epoch + 1,
         attempt     = CASE WHEN found.status IN ('failed', 'dead') THEN 0 ELSE jobs.attempt END,
         lost_leases = CASE WHEN found.status IN ('failed', 'dead') THEN 0 ELSE jobs.lost_leases END,
-        run_at      = least(jobs.run_at, statement_timestamp())
+        run_at      = least(jobs.run_at, statement_timestamp()),
+        unavailable_since = CASE WHEN found.status IN ('failed', 'dead') THEN NULL ELSE jobs.unavailable_since END,
+        failed_at         = NULL,
+        error_fingerprint = NULL
     FROM found
     WHERE jobs.id = found.id
       AND found.status IN ('pending', 'retrying', 'failed', 'dead')
-    RETURNING jobs.id
+      AND found.is_late IS NOT TRUE
+    RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.attempt, jobs.run_at
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
+    SELECT $2, nullif($3::text, ''), nullif($4::text, ''), 'job.retry', moved.tenant_id, moved.id, moved.queue,
+        jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases, 'run_at', found.run_at, 'error_code', found.last_error_code),
+        jsonb_build_object('status', moved.status, 'attempt', moved.attempt, 'run_at', moved.run_at)
+    FROM moved
+    JOIN found ON found.id = moved.id
 )
 SELECT found.status::text AS status,
+       -- It could have been moved otherwise.
+       coalesce(found.is_late AND found.status IN ('pending', 'retrying', 'failed', 'dead'), false)::boolean AS late,
        (moved.id IS NOT NULL)::boolean AS moved,
        ((CASE WHEN moved.id IS NOT NULL THEN pg_notify('outbox_jobs', '') END) IS NULL)::boolean AS silent
 FROM found
@@ -355,18 +435,32 @@ LEFT JOIN moved ON moved.id = found.id
 LIMIT 1
 `
 
+type RetryJobParams struct {
+	ID        pgtype.UUID
+	Actor     string
+	RequestID string
+	Reason    string
+}
+
 type RetryJobRow struct {
 	Status string
+	Late   bool
 	Moved  bool
 	Silent bool
 }
 
 // RetryJob makes a dead letter pending again with all its attempts, and a job
 // that waits due at once, and wakes the dispatchers. It raises the epoch, so that
-// no earlier worker of the job can write any more. It returns the status that it
-// found, and whether it moved the job; nothing if the job is not open.
-func (q *Queries) RetryJob(ctx context.Context, id pgtype.UUID) ([]RetryJobRow, error) {
-	rows, err := q.db.Query(ctx, RetryJob, id)
+// no earlier worker of the job can write any more. A job whose deadline has passed
+// stays as it is: it would expire instead. It returns the status that it found,
+// and whether it moved the job; nothing if the job is not open.
+func (q *Queries) RetryJob(ctx context.Context, arg RetryJobParams) ([]RetryJobRow, error) {
+	rows, err := q.db.Query(ctx, RetryJob,
+		arg.ID,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -374,7 +468,12 @@ func (q *Queries) RetryJob(ctx context.Context, id pgtype.UUID) ([]RetryJobRow, 
 	var items []RetryJobRow
 	for rows.Next() {
 		var i RetryJobRow
-		if err := rows.Scan(&i.Status, &i.Moved, &i.Silent); err != nil {
+		if err := rows.Scan(
+			&i.Status,
+			&i.Late,
+			&i.Moved,
+			&i.Silent,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -18,7 +18,7 @@ WITH input AS MATERIALIZED (
     SELECT jobs.id
     FROM input
     JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 ), extended AS (
     UPDATE outbox.jobs
     SET lease_expires_at = clock_timestamp() + $3::interval
@@ -49,7 +49,8 @@ type ExtendLeasesRow struct {
 // ExtendLeases prolongs the given leases and returns those that it did not
 // prolong, with the reason: lost, or merely locked right now. A row is locked
 // when the handler has called Complete and not committed yet; waiting for it
-// would let every other lease of the batch lapse.
+// would let every other lease of the batch lapse. The lock is no stronger than the
+// update's own, so that a statement that records reports is not in the way.
 func (q *Queries) ExtendLeases(ctx context.Context, arg ExtendLeasesParams) ([]ExtendLeasesRow, error) {
 	rows, err := q.db.Query(ctx, ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)
 	if err != nil {
@@ -75,11 +76,12 @@ SELECT 1
 FROM outbox.jobs
 WHERE id = $1
   AND epoch = $2
+  AND (deadline IS NULL OR deadline > statement_timestamp())
 FOR UPDATE
 `
 
 // GuardLease locks the job's row if (id, epoch) still holds it: the caller's
-// transaction can then commit only as the owner.
+// transaction can then commit only as the owner. Past the job's deadline nobody is.
 func (q *Queries) GuardLease(ctx context.Context, iD pgtype.UUID, epoch int64) (int64, error) {
 	result, err := q.db.Exec(ctx, GuardLease, iD, epoch)
 	if err != nil {

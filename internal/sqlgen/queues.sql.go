@@ -15,13 +15,14 @@ const ListQueues = `-- name: ListQueues :many
 WITH depth AS MATERIALIZED (
     SELECT jobs.queue, jobs.status, count(*) AS jobs
     FROM outbox.jobs
+    WHERE $1::uuid IS NULL OR jobs.tenant_id = $1
     GROUP BY jobs.queue, jobs.status
 ), known AS MATERIALIZED (
     SELECT depth.queue FROM depth
     UNION
     SELECT queues.queue FROM outbox.queues WHERE queues.paused_at IS NOT NULL
     ORDER BY queue
-    LIMIT $1
+    LIMIT $2
 )
 SELECT known.queue, queues.paused_at, coalesce(depth.status::text, '')::text AS status, coalesce(depth.jobs, 0)::bigint AS jobs
 FROM known
@@ -40,8 +41,9 @@ type ListQueuesRow struct {
 
 // ListQueues counts the open jobs of up to @max_queues queues by status, in the
 // order of their names. A paused queue without jobs has one row with no status.
-func (q *Queries) ListQueues(ctx context.Context, maxQueues int32) ([]ListQueuesRow, error) {
-	rows, err := q.db.Query(ctx, ListQueues, maxQueues)
+// With a @tenant, only its jobs count.
+func (q *Queries) ListQueues(ctx context.Context, tenant pgtype.UUID, maxQueues int32) ([]ListQueuesRow, error) {
+	rows, err := q.db.Query(ctx, ListQueues, tenant, maxQueues)
 	if err != nil {
 		return nil, err
 	}
@@ -66,34 +68,77 @@ func (q *Queries) ListQueues(ctx context.Context, maxQueues int32) ([]ListQueues
 }
 
 const PauseQueue = `-- name: PauseQueue :exec
-INSERT INTO outbox.queues (queue, paused_at)
-VALUES ($1, statement_timestamp())
-ON CONFLICT (queue) DO UPDATE
-SET paused_at  = coalesce(queues.paused_at, excluded.paused_at),
-    updated_at = now()
+WITH paused AS (
+    INSERT INTO outbox.queues (queue, paused_at)
+    VALUES ($4, statement_timestamp())
+    ON CONFLICT (queue) DO UPDATE
+    SET paused_at  = excluded.paused_at,
+        updated_at = now()
+    WHERE queues.paused_at IS NULL
+    RETURNING queues.queue, queues.paused_at
+)
+INSERT INTO outbox.audit (actor, request_id, reason, act, queue, before, after)
+SELECT $1, nullif($2::text, ''), nullif($3::text, ''), 'queue.pause', paused.queue,
+    '{"paused_at": null}', jsonb_build_object('paused_at', paused.paused_at)
+FROM paused
 `
 
+type PauseQueueParams struct {
+	Actor     string
+	RequestID string
+	Reason    string
+	Queue     string
+}
+
 // PauseQueue stops claims of the queue from the next one on.
-func (q *Queries) PauseQueue(ctx context.Context, queue string) error {
-	_, err := q.db.Exec(ctx, PauseQueue, queue)
+func (q *Queries) PauseQueue(ctx context.Context, arg PauseQueueParams) error {
+	_, err := q.db.Exec(ctx, PauseQueue,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+		arg.Queue,
+	)
 	return err
 }
 
 const ResumeQueue = `-- name: ResumeQueue :exec
-WITH resumed AS (
+WITH found AS MATERIALIZED (
+    SELECT queues.queue, queues.paused_at
+    FROM outbox.queues
+    WHERE queues.queue = $1
+      AND queues.paused_at IS NOT NULL
+    FOR UPDATE
+), resumed AS (
     UPDATE outbox.queues
     SET paused_at  = NULL,
         updated_at = now()
-    WHERE queues.queue = $1
-      AND queues.paused_at IS NOT NULL
+    FROM found
+    WHERE queues.queue = found.queue
     RETURNING queues.queue
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, queue, before, after)
+    SELECT $2, nullif($3::text, ''), nullif($4::text, ''), 'queue.resume', found.queue,
+        jsonb_build_object('paused_at', found.paused_at), '{"paused_at": null}'
+    FROM found
 )
 SELECT pg_notify('outbox_jobs', '')
 FROM resumed
 `
 
+type ResumeQueueParams struct {
+	Queue     string
+	Actor     string
+	RequestID string
+	Reason    string
+}
+
 // ResumeQueue lets claims of the queue go on and wakes the dispatchers.
-func (q *Queries) ResumeQueue(ctx context.Context, queue string) error {
-	_, err := q.db.Exec(ctx, ResumeQueue, queue)
+func (q *Queries) ResumeQueue(ctx context.Context, arg ResumeQueueParams) error {
+	_, err := q.db.Exec(ctx, ResumeQueue,
+		arg.Queue,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
 	return err
 }

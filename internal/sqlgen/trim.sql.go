@@ -27,6 +27,7 @@ WITH partition AS MATERIALIZED (
 )
 SELECT name, blocks::bigint AS blocks, first_instant::timestamptz AS first_instant, end_instant::timestamptz AS end_instant,
        -- Yesterday's partition would be made again.
+       (end_instant < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')::boolean AS is_over,
        (end_instant <= now() - $1::interval
            AND end_instant < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')::boolean AS beyond_all,
        (SELECT count(*) FROM unnest($2::interval[]) AS shorter(keep) WHERE end_instant <= now() - keep) AS past,
@@ -41,6 +42,7 @@ type ListHistoryPartitionsRow struct {
 	Blocks       int64
 	FirstInstant pgtype.Timestamptz
 	EndInstant   pgtype.Timestamptz
+	IsOver       bool
 	BeyondAll    bool
 	Past         int64
 	Touched      int64
@@ -49,6 +51,7 @@ type ListHistoryPartitionsRow struct {
 // ListHistoryPartitions returns the partitions of the history with their days,
 // oldest first: whether all of it finished before now() - @longest, and how many
 // of the shorter retentions all of it is beyond (past), or some of it (touched).
+// A day is over when nothing is added to it any more.
 // The bounds are read from the catalog: names prove nothing.
 func (q *Queries) ListHistoryPartitions(ctx context.Context, longest pgtype.Interval, shorter []pgtype.Interval) ([]ListHistoryPartitionsRow, error) {
 	rows, err := q.db.Query(ctx, ListHistoryPartitions, longest, shorter)
@@ -64,6 +67,7 @@ func (q *Queries) ListHistoryPartitions(ctx context.Context, longest pgtype.Inte
 			&i.Blocks,
 			&i.FirstInstant,
 			&i.EndInstant,
+			&i.IsOver,
 			&i.BeyondAll,
 			&i.Past,
 			&i.Touched,
@@ -203,119 +207,6 @@ func (q *Queries) TrimAttempts(ctx context.Context, arg TrimAttemptsParams) (Tri
 	return i, err
 }
 
-const TrimHistory = `-- name: TrimHistory :one
-WITH rule AS MATERIALIZED (
-    SELECT unnest($1::text[])::outbox.job_status AS status, unnest($2::interval[]) AS keep
-), trimmed AS (
-    DELETE FROM outbox.history
-    USING rule
-    WHERE history.finished_at >= $3
-      AND history.finished_at < $4
-      AND history.ctid >= format('(%s,0)', $5::bigint)::tid
-      AND history.ctid < format('(%s,0)', $6::bigint)::tid
-      AND history.status = rule.status
-      AND history.finished_at < now() - rule.keep
-    RETURNING 1
-)
-SELECT count(*) FROM trimmed
-`
-
-type TrimHistoryParams struct {
-	Statuses     []string
-	Keeps        []pgtype.Interval
-	FirstInstant pgtype.Timestamptz
-	EndInstant   pgtype.Timestamptz
-	FirstBlock   int64
-	EndBlock     int64
-}
-
-// TrimHistory deletes, from the blocks [@first_block, @end_block) of the
-// partition of one day, the rows whose outcome is beyond its own retention.
-// Blocks rather than a LIMIT: however many rows stay or are dead already, a
-// partition is read once from end to end.
-func (q *Queries) TrimHistory(ctx context.Context, arg TrimHistoryParams) (int64, error) {
-	row := q.db.QueryRow(ctx, TrimHistory,
-		arg.Statuses,
-		arg.Keeps,
-		arg.FirstInstant,
-		arg.EndInstant,
-		arg.FirstBlock,
-		arg.EndBlock,
-	)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
-const TrimIdempotencyKeys = `-- name: TrimIdempotencyKeys :one
-WITH old AS MATERIALIZED (
-    SELECT k.created_at, k.tenant_id, k.kind, k.key,
-           EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = k.job_id) AS is_open
-    FROM outbox.idempotency_keys AS k
-    WHERE (k.created_at, k.tenant_id, k.kind, k.key) > ($1::timestamptz, $2::uuid, $3::text, $4::text)
-      AND k.created_at < now() - $5::interval
-    ORDER BY k.created_at, k.tenant_id, k.kind, k.key
-    LIMIT $6
-), trimmed AS (
-    DELETE FROM outbox.idempotency_keys
-    USING old
-    WHERE idempotency_keys.tenant_id = old.tenant_id
-      AND idempotency_keys.kind = old.kind
-      AND idempotency_keys.key = old.key
-      AND NOT old.is_open
-    RETURNING 1
-), reached AS (
-    SELECT created_at, tenant_id, kind, key FROM old ORDER BY created_at DESC, tenant_id DESC, kind DESC, key DESC LIMIT 1
-)
-SELECT (SELECT count(*) FROM trimmed) AS trimmed, (SELECT count(*) FROM old) AS looked_at,
-       reached.created_at::timestamptz AS created_at, reached.tenant_id::uuid AS tenant_id,
-       coalesce(reached.kind, '')::text AS kind, coalesce(reached.key, '')::text AS key
-FROM (SELECT 1) AS always
-LEFT JOIN reached ON true
-`
-
-type TrimIdempotencyKeysParams struct {
-	AfterCreatedAt pgtype.Timestamptz
-	AfterTenantID  pgtype.UUID
-	AfterKind      string
-	AfterKey       string
-	Keep           pgtype.Interval
-	MaxRows        int32
-}
-
-type TrimIdempotencyKeysRow struct {
-	Trimmed   int64
-	LookedAt  int64
-	CreatedAt pgtype.Timestamptz
-	TenantID  pgtype.UUID
-	Kind      string
-	Key       string
-}
-
-// TrimIdempotencyKeys deletes up to @max_rows keys that were first used before
-// now() - @keep, beginning after the given one, and tells where it stopped. The
-// key of a job that is still open stays: a repeat must find its job.
-func (q *Queries) TrimIdempotencyKeys(ctx context.Context, arg TrimIdempotencyKeysParams) (TrimIdempotencyKeysRow, error) {
-	row := q.db.QueryRow(ctx, TrimIdempotencyKeys,
-		arg.AfterCreatedAt,
-		arg.AfterTenantID,
-		arg.AfterKind,
-		arg.AfterKey,
-		arg.Keep,
-		arg.MaxRows,
-	)
-	var i TrimIdempotencyKeysRow
-	err := row.Scan(
-		&i.Trimmed,
-		&i.LookedAt,
-		&i.CreatedAt,
-		&i.TenantID,
-		&i.Kind,
-		&i.Key,
-	)
-	return i, err
-}
-
 const TrimInbox = `-- name: TrimInbox :one
 WITH old AS MATERIALIZED (
     SELECT inbox.received_at, inbox.consumer, inbox.message_id
@@ -353,6 +244,76 @@ func (q *Queries) TrimInbox(ctx context.Context, arg TrimInboxParams) (TrimInbox
 	row := q.db.QueryRow(ctx, TrimInbox, arg.FromReceivedAt, arg.Keep, arg.MaxRows)
 	var i TrimInboxRow
 	err := row.Scan(&i.Trimmed, &i.LookedAt, &i.ReceivedAt)
+	return i, err
+}
+
+const TrimReports = `-- name: TrimReports :one
+WITH old AS MATERIALIZED (
+    SELECT progress.created_at, progress.job_id,
+           (EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = progress.job_id)
+            OR EXISTS (SELECT FROM outbox.history WHERE history.id = progress.job_id)) AS is_kept
+    FROM outbox.progress
+    WHERE (progress.created_at, progress.job_id) > ($1::timestamptz, $2::uuid)
+      AND progress.created_at < now() - $3::interval
+    ORDER BY progress.created_at, progress.job_id
+    LIMIT $4
+), logs AS (
+    DELETE FROM outbox.job_logs
+    USING old
+    WHERE job_logs.job_id = old.job_id
+      AND NOT old.is_kept
+), steps AS (
+    DELETE FROM outbox.job_steps
+    USING old
+    WHERE job_steps.job_id = old.job_id
+      AND NOT old.is_kept
+), trimmed AS (
+    DELETE FROM outbox.progress
+    USING old
+    WHERE progress.job_id = old.job_id
+      AND NOT old.is_kept
+    RETURNING 1
+), reached AS (
+    SELECT created_at, job_id FROM old ORDER BY created_at DESC, job_id DESC LIMIT 1
+)
+SELECT (SELECT count(*) FROM trimmed) AS trimmed, (SELECT count(*) FROM old) AS looked_at,
+       reached.created_at::timestamptz AS created_at, reached.job_id::uuid AS job_id
+FROM (SELECT 1) AS always
+LEFT JOIN reached ON true
+`
+
+type TrimReportsParams struct {
+	AfterCreatedAt pgtype.Timestamptz
+	AfterJobID     pgtype.UUID
+	Keep           pgtype.Interval
+	MaxRows        int32
+}
+
+type TrimReportsRow struct {
+	Trimmed   int64
+	LookedAt  int64
+	CreatedAt pgtype.Timestamptz
+	JobID     pgtype.UUID
+}
+
+// TrimReports deletes what up to @max_rows jobs have reported: progress,
+// checkpoints, logs and steps; of jobs that began to report before now() - @keep,
+// beginning after the given one, and tells where it stopped. What belongs to a
+// job that is still open, or still in the history, stays.
+func (q *Queries) TrimReports(ctx context.Context, arg TrimReportsParams) (TrimReportsRow, error) {
+	row := q.db.QueryRow(ctx, TrimReports,
+		arg.AfterCreatedAt,
+		arg.AfterJobID,
+		arg.Keep,
+		arg.MaxRows,
+	)
+	var i TrimReportsRow
+	err := row.Scan(
+		&i.Trimmed,
+		&i.LookedAt,
+		&i.CreatedAt,
+		&i.JobID,
+	)
 	return i, err
 }
 

@@ -51,14 +51,18 @@ func (r *Run) crashPostgres(ctx context.Context) (resumed time.Duration, err err
 		return 0, err
 	}
 	healed()
-	accepts := time.Now()
-	err = r.Await(ctx, time.Minute, "the first job to be done after a crash", func(ctx context.Context) (bool, error) {
+	return r.firstDone(ctx, time.Now())
+}
+
+// firstDone is how long it takes from when the server accepts until a job is done.
+func (r *Run) firstDone(ctx context.Context, accepts time.Time) (took time.Duration, err error) {
+	err = r.Await(ctx, time.Minute, "the first job to be done", func(ctx context.Context) (bool, error) {
 		var first *time.Time
 		err := r.DB.QueryRow(ctx, `SELECT min(at) FROM verify.moves WHERE became = 'succeeded' AND at >= $1`, accepts).Scan(&first)
 		if first != nil {
-			resumed = first.Sub(accepts)
+			took = first.Sub(accepts)
 		}
 		return first != nil, err
 	})
-	return resumed, err
+	return took, err
 }

@@ -36,6 +36,11 @@ func nothingLost() []Row {
 			Workload: "P 4,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
 			Pass:     accounts + ", first completion after the server accepts: median ≤ 2 s, p99 ≤ 3 s",
 		},
+		{
+			Name: "A7", Timed: true, Fault: "kill -9 of a server whose commits wait for a standby, which is promoted (P: 2, S: 20 times); both are in everybody's DSN", Tiers: both, run: failover,
+			Workload: "P 4,500, S 200,000 jobs from 4 producers that repeat, 3 workers",
+			Pass:     accounts + ", unacknowledged in the end 0, first completion after the promotion ≤ 10 s",
+		},
 	}
 }
 

@@ -60,14 +60,7 @@ func (r *Run) openDatabase(ctx context.Context) (err error) {
 	if r.URL, _, err = pgdev.CreateDatabase(ctx, r.Server.URL(), "verify"); err != nil {
 		return err
 	}
-	config, err := pgxpool.ParseConfig(r.URL)
-	if err != nil {
-		return err
-	}
-	config.MaxConns = 8
-	config.ConnConfig.RuntimeParams["application_name"] = applicationName
-	config.ConnConfig.ConnectTimeout = 5 * time.Second
-	if r.DB, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+	if r.DB, err = r.connect(ctx); err != nil {
 		return err
 	}
 	s := &r.record.Server
@@ -86,6 +79,17 @@ func (r *Run) openDatabase(ctx context.Context) (err error) {
 		return fmt.Errorf("prepare the database: %w", err)
 	}
 	return nil
+}
+
+func (r *Run) connect(ctx context.Context) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(r.URL)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = 8
+	config.ConnConfig.RuntimeParams["application_name"] = applicationName
+	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	return pgxpool.NewWithConfig(ctx, config)
 }
 
 // ask asks until the server answers: it may be away for a moment.

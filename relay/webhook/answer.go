@@ -61,7 +61,15 @@ func judge(place string, res *http.Response, now time.Time) error {
 	quoted, _ := io.ReadAll(io.LimitReader(res.Body, maxQuoted))
 	failed := &Error{Place: place, Status: status, Body: strings.TrimSpace(strings.ToValidUTF8(string(quoted), "?"))}
 	switch status {
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+	case http.StatusServiceUnavailable:
+		// A receiver that says when it will be back knows what it speaks of. A 503
+		// without that, a 502 or a 504 may also be a proxy's word for a receiver that
+		// this very job brings down: it has to spend its attempts.
+		if wait, ok := retryAfter(res.Header.Get("Retry-After"), now); ok {
+			return dispatcher.Unavailable(failed, wait)
+		}
+		return failed
+	case http.StatusTooManyRequests:
 		if wait, ok := retryAfter(res.Header.Get("Retry-After"), now); ok {
 			return dispatcher.RetryAfter(wait, failed)
 		}
@@ -70,6 +78,22 @@ func judge(place string, res *http.Response, now time.Time) error {
 		return dispatcher.Discard(failed)
 	}
 	return failed
+}
+
+// judgeSilence is for a request without an answer. If there was no connection to
+// send it on, the receiver is away and any other job would have met the same; a
+// host name that does not exist is a mistake in the configuration. Everything later
+// (a failed handshake, a connection that breaks, no answer in time) may have to do
+// with the job.
+func judgeSilence(failed *Error) error {
+	dial, ok := errors.AsType[*net.OpError](failed.Err)
+	if !ok || dial.Op != "dial" {
+		return failed
+	}
+	if dns, ok := errors.AsType[*net.DNSError](failed.Err); ok && dns.IsNotFound {
+		return failed
+	}
+	return dispatcher.Unavailable(failed, 0)
 }
 
 // retryAfter reads seconds or a date (RFC 9110, 10.2.3).

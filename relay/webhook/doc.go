@@ -16,8 +16,11 @@
 //	2xx                      succeeded; the answer's body is not kept
 //	400, 410, 413, 415, 422  failed for good: waits for a person, with the status and
 //	                         the beginning of the answer
-//	any other                tried again by the kind's retry policy, or after
-//	                         Retry-After if a 429 or 503 says so
+//	503 with Retry-After     an outage of the receiver: tried again then, without
+//	                         spending an attempt
+//	429 with Retry-After     tried again then
+//	any other                tried again by the kind's retry policy
+//	no connection            an outage, too: nobody listens, no route, no name server
 //	no answer                tried again
 //
 // 401, 403 and 404 are among those tried again: they say more often that somebody

@@ -98,7 +98,7 @@ func (h *hook) deliver(ctx context.Context, job *outbox.Claimed) error {
 
 	res, err := h.client.Do(req)
 	if err != nil {
-		return &Error{Place: h.place(), Err: stripped(err)}
+		return judgeSilence(&Error{Place: h.place(), Err: stripped(err)})
 	}
 	defer res.Body.Close()
 	outcome := judge(h.place(), res, time.Now())

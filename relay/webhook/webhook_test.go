@@ -75,7 +75,10 @@ func TestTheRequestCarriesTheJob(t *testing.T) {
 }
 
 func TestStatusDecides(t *testing.T) {
-	const discard, retry, retryAfter = "*dispatcher.discardError", "*webhook.Error", "*dispatcher.retryAfterError"
+	const (
+		discard, retry          = "*dispatcher.discardError", "*webhook.Error"
+		retryAfter, unavailable = "*dispatcher.retryAfterError", "*dispatcher.unavailableError"
+	)
 	tests := map[string]struct {
 		status int
 		header string
@@ -99,7 +102,9 @@ func TestStatusDecides(t *testing.T) {
 		"429 with Retry-After is obeyed":     {429, "7", retryAfter, "http_429"},
 		"500 is tried again":                 {500, "", retry, "http_500"},
 		"500 with Retry-After is not obeyed": {500, "7", retry, "http_500"},
-		"503 with Retry-After is obeyed":     {503, "7", retryAfter, "http_503"},
+		"503 with Retry-After is an outage":  {503, "7", unavailable, "http_503"},
+		"503 is tried again":                 {503, "", retry, "http_503"},
+		"502 with Retry-After is no outage":  {502, "7", retry, "http_502"},
 		"503 with an odd Retry-After":        {503, "soon", retry, "http_503"},
 	}
 	for name, test := range tests {
@@ -184,10 +189,42 @@ func TestNobodyThereIsTriedAgainAndTellsNoSecrets(t *testing.T) {
 	if !ok || failed.Code() != "http_unreachable" {
 		t.Fatalf("got %v, want code http_unreachable", err)
 	}
+	if got := typeName(err); got != "*dispatcher.unavailableError" {
+		t.Errorf("a refused connection is a %s, want an outage", got)
+	}
 	for _, secret := range []string{"ada", "hush", "secret-path", "hidden"} {
 		if strings.Contains(err.Error(), secret) {
 			t.Errorf("got %q, want no %q in it", err, secret)
 		}
+	}
+}
+
+// What is no outage spends attempts: it may be the job's own doing.
+func TestSilenceIsNotAlwaysAnOutage(t *testing.T) {
+	for name, deliver := range map[string]func(t *testing.T) error{
+		"a connection that breaks": func(t *testing.T) error {
+			return deliver(t, t.Context(), claimed(), func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err == nil {
+					conn.Close()
+				}
+			})
+		},
+		"a host that does not exist": func(t *testing.T) error {
+			return judgeSilence(&Error{Err: &net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}})
+		},
+		"a receiver that does not speak TLS": func(t *testing.T) error {
+			server := httptest.NewServer(http.NotFoundHandler())
+			t.Cleanup(server.Close)
+			return deliverTo(t, t.Context(), strings.Replace(server.URL, "http:", "https:", 1), claimed())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := deliver(t)
+			if got := typeName(err); got != "*webhook.Error" {
+				t.Errorf("got %s (%v), want an ordinary failure", got, err)
+			}
+		})
 	}
 }
 

@@ -117,6 +117,7 @@ func TestOverlapsNeedAnExplanation(t *testing.T) {
 		"the other was stopped":   {executions: zombie, windows: []Window{{"b", at(5), at(24)}}, unexplained: 1},
 		"stopped too briefly":     {executions: zombie, windows: []Window{{"a", at(5), at(7)}}, unexplained: 1},
 		"stopped too late":        {executions: zombie, windows: []Window{{"a", at(21), at(40)}}, unexplained: 1},
+		"stopped long before":     {executions: zombie, windows: []Window{{"a", at(1), at(8)}}, unexplained: 1},
 		"everybody was cut off":   {executions: zombie, windows: []Window{{"", at(5), at(24)}}, explained: 1},
 		"under one lease":         {executions: []Execution{{1, "a", at(0), at(1)}, {1, "b", at(2), at(3)}}, same: 1},
 	} {

@@ -30,7 +30,8 @@ type Overlaps struct {
 
 // Add judges the executions of one job. Two that overlap are explained if the
 // earlier lease's process was within a window that lasted at least as long as it
-// takes a lease to lapse, and that began before the later one started.
+// takes a lease to lapse, that began before the later one started, and that was
+// not over for so long that the process must have learned of it.
 func (o *Overlaps) Add(job string, executions []Execution, windows []Window, lapse time.Duration) {
 	slices.SortFunc(executions, func(a, b Execution) int {
 		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), a.Start.Compare(b.Start))
@@ -47,7 +48,7 @@ func (o *Overlaps) Add(job string, executions []Execution, windows []Window, lap
 			}
 			explained := slices.ContainsFunc(windows, func(w Window) bool {
 				return (w.Process == "" || w.Process == a.Process) && w.Until.Sub(w.From) >= lapse &&
-					w.From.Before(b.Start) && w.Until.After(a.Start)
+					w.From.Before(b.Start) && w.Until.After(a.Start) && b.Start.Before(w.Until.Add(lapse))
 			})
 			if explained {
 				o.Explained++

@@ -159,7 +159,7 @@ func (c *client) elapse(ctx context.Context, a *ask, id pgtype.UUID) error {
 func (c *client) retry(ctx context.Context, a *ask, id pgtype.UUID) error {
 	op := operation{in: input{verb: retry}}
 	a.about[id.Bytes] = op
-	rows, err := c.db.RetryJob(ctx, id)
+	rows, err := c.db.RetryJob(ctx, sqlgen.RetryJobParams{ID: id, Actor: "client"})
 	if len(rows) == 1 {
 		op.out.status, op.out.done = outbox.Status(rows[0].Status), rows[0].Moved
 	}
@@ -169,7 +169,7 @@ func (c *client) retry(ctx context.Context, a *ask, id pgtype.UUID) error {
 
 func (c *client) dismiss(ctx context.Context, a *ask, id pgtype.UUID) error {
 	a.about[id.Bytes] = operation{in: input{verb: dismiss}}
-	rows, err := c.db.DismissJob(ctx, id)
+	rows, err := c.db.DismissJob(ctx, sqlgen.DismissJobParams{ID: id, Actor: "client"})
 	a.about[id.Bytes] = operation{input{verb: dismiss}, output{done: len(rows) == 1}}
 	return err
 }

@@ -27,8 +27,8 @@ type Statements interface {
 	SettleUnfinished(context.Context, sqlgen.SettleUnfinishedParams) ([]pgtype.UUID, error)
 	ExtendLeases(context.Context, sqlgen.ExtendLeasesParams) ([]sqlgen.ExtendLeasesRow, error)
 	ExpireLeases(context.Context, sqlgen.ExpireLeasesParams) ([]sqlgen.ExpireLeasesRow, error)
-	RetryJob(context.Context, pgtype.UUID) ([]sqlgen.RetryJobRow, error)
-	DismissJob(context.Context, pgtype.UUID) ([]pgtype.UUID, error)
+	RetryJob(context.Context, sqlgen.RetryJobParams) ([]sqlgen.RetryJobRow, error)
+	DismissJob(context.Context, sqlgen.DismissJobParams) ([]pgtype.UUID, error)
 	FindJob(context.Context, pgtype.UUID) ([]sqlgen.FindJobRow, error)
 }
 

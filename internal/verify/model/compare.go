@@ -20,12 +20,12 @@ const (
 		            WHEN lease_expires_at > now() + interval '90 minutes' THEN 'extended'
 		            WHEN lease_expires_at IS NOT NULL THEN 'held'
 		            ELSE '' END,
-		       coalesce(last_error_code, ''), run_at <= now(), (extract(epoch FROM run_at) * 1000000)::bigint
+		       coalesce(last_error_code, ''), cancel_requested_at IS NOT NULL, run_at <= now(), (extract(epoch FROM run_at) * 1000000)::bigint
 		FROM outbox.jobs
 		UNION ALL
 		SELECT id, status::text, closed_from::text, queue, kind, priority, attempt, max_attempts, lost_leases, epoch,
 		       coalesce(worker, ''), '',
-		       coalesce(last_error_code, ''), run_at <= now(), (extract(epoch FROM run_at) * 1000000)::bigint
+		       coalesce(last_error_code, ''), cancel_requested_at IS NOT NULL, run_at <= now(), (extract(epoch FROM run_at) * 1000000)::bigint
 		FROM outbox.history`
 	storedAttempts = `
 		SELECT job_id, string_agg(format('%s/%s/%s ', epoch, attempt, error_code), '' ORDER BY epoch)
@@ -45,7 +45,7 @@ func (m *Machine) compare(ctx context.Context) error {
 		var r row
 		_, err := pgx.ForEachRow(rows, []any{
 			&id, (*string)(&r.Status), &r.ClosedFrom, &r.Queue, &r.Kind, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.LostLeases, &r.Epoch,
-			&r.Worker, &r.Lease, &r.Error, &r.Due, &r.RunAt,
+			&r.Worker, &r.Lease, &r.Error, &r.Asked, &r.Due, &r.RunAt,
 		}, func() error {
 			if stored[id] != nil {
 				return fmt.Errorf("job %s is stored twice", id)

@@ -50,6 +50,7 @@ type row struct {
 	Lease       string // held, extended or lapsed while it runs
 	Error       string // last_error_code
 	Attempts    string // recorded failures: epoch/attempt/code
+	Asked       bool   // somebody cancelled it while it ran
 	Due         bool   // run_at has come; the model has no clock, it moves rows
 	RunAt       int64  // microseconds; 0 in the model until it is learnt
 }
@@ -58,6 +59,8 @@ type job struct {
 	row
 	lapsedAt int  // the order in which leases lapsed
 	outage   bool // claimed before the server started, as far as the rows tell
+
+	hasDeadline, late bool
 }
 
 // lease is what a worker knows. Those that were ever handed out stay in use, as by
@@ -106,26 +109,33 @@ type Operation func(context.Context, Draws) (done bool, err error)
 // Operations returns the operations by name.
 func (m *Machine) Operations() map[string]Operation {
 	operations := map[string]Operation{
-		"enqueue":            m.enqueue,
-		"enqueue with key":   m.enqueueOnce,
-		"claim":              m.claim,
-		"claim again":        m.claim, // twice as often as the others: most need a lease
-		"succeed":            m.succeed,
-		"complete":           m.complete,
-		"fail":               m.fail,
-		"snooze":             m.snooze,
-		"extend":             m.extend,
-		"guard":              m.guard,
-		"zombie":             m.zombie,
-		"return orphans":     m.returnOrphans,
-		"leases lapse":       m.lapse,
-		"reap":               m.reap,
-		"outage":             m.restart,
-		"retry by hand":      m.retry,
-		"dismiss":            m.dismiss,
-		"pause or resume":    m.pause,
-		"jobs become due":    m.becomeDue,
-		"operator's mistake": m.mistake,
+		"enqueue":                  m.enqueue,
+		"enqueue with key":         m.enqueueOnce,
+		"enqueue held":             m.enqueueHeld,
+		"enqueue with deadline":    m.enqueueWithDeadline,
+		"release":                  m.release,
+		"cancel":                   m.cancel,
+		"a deadline comes":         m.deadlineComes,
+		"expire deadlines":         m.expireDeadlines,
+		"close what is called off": m.closeCalledOff,
+		"claim":                    m.claim,
+		"claim again":              m.claim, // twice as often as the others: most need a lease
+		"succeed":                  m.succeed,
+		"complete":                 m.complete,
+		"fail":                     m.fail,
+		"snooze":                   m.snooze,
+		"extend":                   m.extend,
+		"guard":                    m.guard,
+		"zombie":                   m.zombie,
+		"return orphans":           m.returnOrphans,
+		"leases lapse":             m.lapse,
+		"reap":                     m.reap,
+		"outage":                   m.restart,
+		"retry by hand":            m.retry,
+		"dismiss":                  m.dismiss,
+		"pause or resume":          m.pause,
+		"jobs become due":          m.becomeDue,
+		"operator's mistake":       m.mistake,
 	}
 	for name, do := range operations {
 		operations[name] = func(ctx context.Context, d Draws) (bool, error) {

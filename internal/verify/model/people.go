@@ -26,6 +26,10 @@ func (m *Machine) enqueueOnce(ctx context.Context, d Draws) (bool, error) {
 }
 
 func (m *Machine) enqueueWith(ctx context.Context, d Draws, key string) (bool, error) {
+	return m.enqueueAs(ctx, d, key, outbox.Options{})
+}
+
+func (m *Machine) enqueueAs(ctx context.Context, d Draws, key string, opts outbox.Options) (bool, error) {
 	if len(m.where(func(j *job) bool { return !j.Status.Closed() })) >= maxOpen {
 		return false, nil
 	}
@@ -36,8 +40,11 @@ func (m *Machine) enqueueWith(ctx context.Context, d Draws, key string) (bool, e
 		Priority:    int(pick(d, priorities, "priority")),
 		MaxAttempts: 1 + d.Below(3, "max attempts"),
 		Due:         d.Below(5, "due") > 0,
-	}}
-	opts := outbox.Options{Queue: j.Queue, Priority: j.Priority, MaxAttempts: j.MaxAttempts, IdempotencyKey: key}
+	}, hasDeadline: !opts.Deadline.IsZero()}
+	if opts.Hold {
+		j.Status = outbox.Created
+	}
+	opts.Queue, opts.Priority, opts.MaxAttempts, opts.IdempotencyKey = j.Queue, j.Priority, j.MaxAttempts, key
 	if !j.Due {
 		opts.Delay = far
 	}
@@ -72,6 +79,12 @@ func (m *Machine) retry(ctx context.Context, d Draws) (bool, error) {
 	}
 	id := pick(d, ids, "job")
 	j := m.jobs[id]
+	if j.late {
+		if err := m.operator.Retry(ctx, id); !errors.Is(err, operator.ErrPastDeadline) {
+			return false, fmt.Errorf("got %v, want a refusal because of the deadline", err)
+		}
+		return true, nil
+	}
 	if j.Status.CanBecome(outbox.Dismissed) { // a dead letter
 		j.Status, j.Attempt, j.LostLeases = outbox.Pending, 0, 0
 	}

@@ -90,6 +90,14 @@ func (m *Machine) expire(ctx context.Context, row sqlgen.ExpireLeasesRow) error 
 		return fmt.Errorf("the lease was taken from %s, want %s", row.Worker, j.Worker)
 	}
 	j.recordFailure("lease_lost")
+	if j.Asked {
+		j.close(outbox.Cancelled)
+		j.Epoch++
+		if row.Status != outbox.Cancelled.String() {
+			return fmt.Errorf("the cancelled job came back as %s", row.Status)
+		}
+		return nil
+	}
 	next := outbox.Retrying
 	if j.Attempt >= j.MaxAttempts && !j.outage || j.LostLeases+1 >= 2*j.MaxAttempts+10 {
 		next = outbox.Dead

@@ -29,7 +29,7 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 		handled = kinds
 	}
 	due := m.where(func(j *job) bool {
-		return j.Queue == queue && j.Due && j.Status.CanBecome(outbox.Running) && slices.Contains(handled, j.Kind) && !m.paused[queue]
+		return j.Queue == queue && j.Due && j.Status.CanBecome(outbox.Running) && !j.late && slices.Contains(handled, j.Kind) && !m.paused[queue]
 	})
 	slices.SortFunc(due, func(a, b outbox.ID) int {
 		x, y := m.jobs[a], m.jobs[b]
@@ -110,6 +110,7 @@ func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 	if err != nil {
 		return err
 	}
+	live = m.onTime(live)
 	for _, id := range live {
 		m.jobs[id].close(outbox.Succeeded)
 	}
@@ -132,6 +133,9 @@ func (m *Machine) complete(ctx context.Context, d Draws) (bool, error) {
 	}
 	l, commit := leases[0], d.Below(2, "commit") == 1
 	j := m.live(l)
+	if j != nil && j.late {
+		j = nil
+	}
 	tx, err := m.db.Begin(ctx)
 	if err != nil {
 		return false, err
@@ -162,7 +166,11 @@ func (m *Machine) guard(ctx context.Context, d Draws) (bool, error) {
 		return false, nil
 	}
 	l := leases[0]
-	return true, wantFence((&outbox.Claimed{ID: l.id, Epoch: l.epoch}).Guard(ctx, m.db), m.live(l))
+	j := m.live(l)
+	if j != nil && j.late {
+		j = nil
+	}
+	return true, wantFence((&outbox.Claimed{ID: l.id, Epoch: l.epoch}).Guard(ctx, m.db), j)
 }
 
 func (m *Machine) fail(ctx context.Context, d Draws) (bool, error) {
@@ -178,6 +186,7 @@ func (m *Machine) snooze(ctx context.Context, d Draws) (bool, error) {
 
 func (m *Machine) settleUnfinished(ctx context.Context, d Draws, leases []lease, outcomes ...outbox.Status) error {
 	ids, epochs, live := m.split(leases)
+	live = m.wanted(live)
 	p := sqlgen.SettleUnfinishedParams{Ids: ids, Epochs: epochs}
 	for _, l := range leases {
 		next := pick(d, outcomes, "outcome")
@@ -193,7 +202,7 @@ func (m *Machine) settleUnfinished(ctx context.Context, d Draws, leases []lease,
 		p.Statuses = append(p.Statuses, next.String())
 		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: max(delay, 0).Microseconds(), Valid: delay >= 0})
 		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code), append(p.Stacks, "")
-		if j == nil {
+		if j == nil || j.calledOff() {
 			continue
 		}
 		if next == outbox.Pending {
@@ -282,7 +291,7 @@ func (m *Machine) returnOrphans(ctx context.Context, d Draws) (bool, error) {
 			continue
 		}
 		j := m.jobs[id]
-		if j.Lease == "lapsed" {
+		if j.Lease == "lapsed" || j.Asked {
 			continue // the reaper's
 		}
 		j.leave(outbox.Pending)

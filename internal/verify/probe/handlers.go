@@ -28,6 +28,12 @@ type Task struct {
 	Key string `json:"key,omitempty"` // of the business row; of the message for receive
 	// Verb is what stall tries after it was continued.
 	Verb string `json:"verb,omitempty"`
+	// Fails is how many of the first attempts fail.
+	Fails int `json:"fails,omitempty"`
+	// Limit is the MaxActive of the job, Seq its place among those of its key that
+	// were committed; 0 is none.
+	Limit int   `json:"limit,omitempty"`
+	Seq   int64 `json:"seq,omitempty"`
 }
 
 // Kind is "verify.task".
@@ -78,6 +84,9 @@ func (h *handlers) handle(ctx context.Context, job *outbox.Job[Task]) (err error
 
 func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 	wait := time.Duration(job.Args.Ms) * time.Millisecond
+	if job.Attempt <= job.Args.Fails {
+		return fmt.Errorf("it was asked to fail %d times", job.Args.Fails)
+	}
 	switch job.Args.Do {
 	case "nothing":
 		return nil

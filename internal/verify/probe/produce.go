@@ -33,6 +33,7 @@ type plan struct {
 	mix     []string          // VERIFY_MIX: what the jobs are to do, in turn; "" is effect
 	ms      int               // VERIFY_MS: how long jobs take: order n takes 7919 n modulo this, so that long and short ones are mixed
 	notify  outbox.NotifyMode // VERIFY_NOTIFY: how dispatchers are told; "" is coalesced
+	lines   lines             // VERIFY_KEYS and others: keys of the jobs; see lines.go
 }
 
 func readPlan() (p plan, err error) {
@@ -47,6 +48,7 @@ func readPlan() (p plan, err error) {
 	errs = append(errs, err)
 	p.insist = os.Getenv("VERIFY_INSIST") == "on"
 	p.mix = strings.Split(cmp.Or(os.Getenv("VERIFY_MIX"), "effect"), ",")
+	p.lines = readLines(&errs)
 	return p, errors.Join(errs...)
 }
 
@@ -143,7 +145,11 @@ func (p *producer) enqueue(ctx context.Context, tx pgx.Tx, first int, orders []s
 		if p.ms > 0 {
 			task.Ms = n * 7919 % p.ms
 		}
-		requests[i] = outbox.Request{Args: task, Options: outbox.Options{MaxAttempts: maxAttempts}}
+		options := outbox.Options{MaxAttempts: maxAttempts}
+		if err := p.lines.join(ctx, tx, &task, &options); err != nil {
+			return nil, err
+		}
+		requests[i] = outbox.Request{Args: task, Options: options}
 		if p.insist {
 			requests[i].Options.IdempotencyKey = key
 		}

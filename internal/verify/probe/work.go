@@ -13,6 +13,7 @@
 //	VERIFY_RETRY        wait after a failed attempt; 0 is the default policy
 //	VERIFY_STALL        on: jobs that are to stall wait for SIGCONT; see stall.go
 //	VERIFY_TRACE        on: calls to the database go to the ledger; see trace.go
+//	VERIFY_SCHEDULES    on: declares the schedules of schedules.go
 //
 // Those of the producer are in produce.go.
 package probe
@@ -115,6 +116,9 @@ func workerConfig() (app.Config, error) {
 	c.PollInterval = duration("OUTBOX_POLL_INTERVAL", &errs)
 	c.LeaseTTL = duration("OUTBOX_LEASE_TTL", &errs)
 	c.GracePeriod = duration("OUTBOX_GRACE_PERIOD", &errs)
+	if os.Getenv("VERIFY_SCHEDULES") == "on" {
+		c.Schedules = schedules()
+	}
 	if retry > 0 {
 		c.Retry = dispatcher.Delays(retry)
 	}

@@ -1,0 +1,145 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+const (
+	lookTimeout = 3 * time.Second
+
+	// cacheFor is how long a look at the database is believed, counted from before
+	// it was made. With the look's own timeout it leaves a second of the five after
+	// which a revoked token is refused.
+	cacheFor = 4 * time.Second
+
+	// cacheSize bounds the tokens that are remembered, and apart from them the ids
+	// that are none: whoever makes ids up pushes no token out.
+	cacheSize = 10_000
+
+	// strangers is how many looks for ids that were no token a moment ago are made
+	// at a time: whoever makes ids up leaves the pool's connections to others.
+	strangers = 8
+)
+
+// tokenCache remembers looks at tokens. Callers that want the same id at the same
+// time share one look.
+type tokenCache struct {
+	find   func(ctx context.Context, id string) (*known, error)
+	flight singleflight.Group
+	queue  chan struct{} // of looks for strangers
+
+	mu      sync.Mutex
+	tokens  map[string]look
+	nothing map[string]look
+}
+
+// look is what the database answered, and until when that is believed.
+type look struct {
+	token *known // nil: there is none
+	until time.Time
+}
+
+func newTokenCache(find func(context.Context, string) (*known, error)) *tokenCache {
+	return &tokenCache{find: find, queue: make(chan struct{}, strangers), tokens: map[string]look{}, nothing: map[string]look{}}
+}
+
+// get returns a token as it was at most cacheFor ago; nil if there is none. Who is
+// told to stop waiting does not stop the look for the others.
+func (c *tokenCache) get(ctx context.Context, id string) (*known, error) {
+	if l, ok := c.recall(id, time.Now()); ok {
+		return l.token, nil
+	}
+	shared := c.flight.DoChan(id, func() (any, error) { return c.look(context.WithoutCancel(ctx), id) })
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case result := <-shared:
+		token, _ := result.Val.(*known)
+		return token, result.Err
+	}
+}
+
+func (c *tokenCache) look(ctx context.Context, id string) (*known, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	if !c.familiar(id) {
+		select {
+		case c.queue <- struct{}{}:
+			defer func() { <-c.queue }()
+		case <-ctx.Done():
+			return nil, errCrowd
+		}
+	}
+	asked := time.Now()
+	token, err := c.find(ctx, id)
+	if err == nil {
+		c.remember(id, look{token, asked.Add(cacheFor)}, asked)
+	}
+	return token, err
+}
+
+var errCrowd = errors.New("too many unknown tokens at a time")
+
+// familiar reports whether the id was a token when it was last looked at.
+func (c *tokenCache) familiar(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.tokens[id]
+	return ok
+}
+
+func (c *tokenCache) recall(id string, now time.Time) (look, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, looks := range []map[string]look{c.tokens, c.nothing} {
+		if l, ok := looks[id]; ok && now.Before(l.until) {
+			return l, true
+		}
+	}
+	return look{}, false
+}
+
+func (c *tokenCache) remember(id string, l look, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.tokens, id)
+	delete(c.nothing, id)
+	looks := c.tokens
+	if l.token == nil {
+		looks = c.nothing
+	}
+	if len(looks) >= cacheSize {
+		makeRoom(looks, now)
+	}
+	looks[id] = l
+}
+
+// makeRoom forgets what is over, or else anything until a tenth is free: it costs
+// a look each.
+func makeRoom(looks map[string]look, now time.Time) {
+	for id, l := range looks {
+		if !now.Before(l.until) {
+			delete(looks, id)
+		}
+	}
+	for id := range looks {
+		if len(looks) <= cacheSize*9/10 {
+			return
+		}
+		delete(looks, id)
+	}
+}
+
+// forget has the next caller look again.
+func (c *tokenCache) forget(id string) {
+	c.flight.Forget(id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.tokens, id)
+	delete(c.nothing, id)
+}

@@ -1,0 +1,206 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Limits on what a token says, and on how many are listed.
+const (
+	maxNameBytes  = 128
+	maxActorBytes = 256
+	maxLifetime   = 10 * 366 * 24 * time.Hour
+	maxListed     = 10_000
+)
+
+// ErrNoToken says that no token has the id.
+var ErrNoToken = errors.New("no such token")
+
+// TokensConfig is how tokens are kept. The zero value is a sane setup.
+type TokensConfig struct {
+	// Record, if given, is called in the transaction of every act on a token: the
+	// act counts exactly if Record returns nil and the transaction commits. It is
+	// where an audit is written.
+	Record func(ctx context.Context, tx pgx.Tx, act TokenAct) error
+
+	Logger *slog.Logger // nil logs nothing
+}
+
+// TokenAct is something that was done to a token.
+type TokenAct struct {
+	Verb  string // "token.create" or "token.revoke"
+	Actor string // who did it
+	Token TokenInfo
+}
+
+// TokenInfo is all that is known of a token once it has been given out.
+type TokenInfo struct {
+	ID           string
+	Name         string
+	Tenant       outbox.ID
+	AllTenants   bool
+	Capabilities []string
+	CreatedBy    string
+	CreatedAt    time.Time
+	ExpiresAt    time.Time // zero: it does not
+	LastUsedAt   time.Time // to the minute; zero: it was not
+	RevokedAt    time.Time // zero: it was not
+}
+
+// Grant is what a new token is good for.
+type Grant struct {
+	Name         string // who will use it
+	Tenant       outbox.ID
+	AllTenants   bool // it sees and acts on the jobs of every tenant
+	Capabilities []Capability
+	Lifetime     time.Duration // 0 is for ever
+	CreatedBy    string
+}
+
+func (g Grant) validate() error {
+	var errs []error
+	note := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	text := func(field, s string, most int) {
+		note(s == "" || len(s) > most || !utf8.ValidString(s) || hasControl(s), "%s is %q, want 1 to %d bytes of text", field, s, most)
+	}
+	text("Name", g.Name, maxNameBytes)
+	text("CreatedBy", g.CreatedBy, maxActorBytes)
+	note(len(g.Capabilities) == 0, "Capabilities is empty, want at least one")
+	for _, c := range g.Capabilities {
+		_, err := ParseCapability(string(c))
+		note(err != nil, "Capabilities: %w", err)
+	}
+	note(g.Lifetime < 0 || g.Lifetime > maxLifetime, "Lifetime is %s, want up to 10 years, or 0 for ever", g.Lifetime)
+	return errors.Join(errs...)
+}
+
+// Tokens makes, lists and revokes our own bearer tokens, and authenticates them.
+type Tokens struct {
+	pool   *pgxpool.Pool
+	db     *sqlgen.Queries
+	record func(context.Context, pgx.Tx, TokenAct) error
+	log    *slog.Logger
+	cache  *tokenCache
+}
+
+var _ Authenticator = (*Tokens)(nil)
+
+// NewTokens makes the tokens of the database that pool connects to.
+func NewTokens(pool *pgxpool.Pool, config TokensConfig) *Tokens {
+	t := &Tokens{pool: pool, db: sqlgen.New(pool), record: config.Record, log: config.Logger}
+	if t.record == nil {
+		t.record = func(context.Context, pgx.Tx, TokenAct) error { return nil }
+	}
+	if t.log == nil {
+		t.log = slog.New(slog.DiscardHandler)
+	}
+	t.cache = newTokenCache(t.find)
+	return t
+}
+
+// Create makes a token. It is not stored and cannot be shown again: hand it to its
+// user now.
+func (t *Tokens) Create(ctx context.Context, grant Grant) (Token, TokenInfo, error) {
+	if err := grant.validate(); err != nil {
+		return Token{}, TokenInfo{}, fmt.Errorf("create token: %w", err)
+	}
+	token := newToken()
+	hash := token.hash()
+	params := sqlgen.CreateTokenParams{
+		ID: token.id, SecretHash: hash[:], Name: grant.Name, TenantID: pgID(cmp.Or(grant.Tenant, outbox.RootTenant)),
+		AllTenants: grant.AllTenants, CreatedBy: grant.CreatedBy,
+		Lifetime: pgtype.Interval{Microseconds: grant.Lifetime.Microseconds(), Valid: grant.Lifetime != 0},
+	}
+	for _, c := range grant.Capabilities {
+		params.Capabilities = append(params.Capabilities, string(c))
+	}
+	var info TokenInfo
+	err := pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error {
+		row, err := sqlgen.New(tx).CreateToken(ctx, params)
+		if err != nil {
+			return err
+		}
+		info = infoOf(sqlgen.ListTokensRow(row))
+		return t.record(ctx, tx, TokenAct{Verb: "token.create", Actor: grant.CreatedBy, Token: info})
+	})
+	if err != nil {
+		return Token{}, TokenInfo{}, fmt.Errorf("create token: %w", err)
+	}
+	t.log.LogAttrs(ctx, slog.LevelInfo, "token created", slog.String("token", info.ID), slog.String("name", info.Name), slog.String("by", grant.CreatedBy))
+	return token, info, nil
+}
+
+// List returns the newest 10,000 tokens, newest first, with those that are no
+// longer good.
+func (t *Tokens) List(ctx context.Context) ([]TokenInfo, error) {
+	rows, err := t.db.ListTokens(ctx, maxListed)
+	if err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	infos := make([]TokenInfo, len(rows))
+	for i, row := range rows {
+		infos[i] = infoOf(row)
+	}
+	return infos, nil
+}
+
+// Revoke ends a token for good, by its id. Every process refuses it within 5
+// seconds. It returns [ErrNoToken] if there is none.
+func (t *Tokens) Revoke(ctx context.Context, id, actor string) (TokenInfo, error) {
+	if !idForm.MatchString(id) {
+		return TokenInfo{}, fmt.Errorf("revoke token %.40q: %w", id, ErrNoToken)
+	}
+	var info TokenInfo
+	err := pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error {
+		rows, err := sqlgen.New(tx).RevokeToken(ctx, id)
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			return ErrNoToken
+		}
+		info = infoOf(sqlgen.ListTokensRow(rows[0]))
+		return t.record(ctx, tx, TokenAct{Verb: "token.revoke", Actor: actor, Token: info})
+	})
+	if err != nil {
+		return TokenInfo{}, fmt.Errorf("revoke token %s: %w", id, err)
+	}
+	t.cache.forget(id)
+	t.log.LogAttrs(ctx, slog.LevelInfo, "token revoked", slog.String("token", id), slog.String("name", info.Name), slog.String("by", actor))
+	return info, nil
+}
+
+func infoOf(row sqlgen.ListTokensRow) TokenInfo {
+	return TokenInfo{
+		ID: row.ID, Name: row.Name, Tenant: row.TenantID.Bytes, AllTenants: row.AllTenants, Capabilities: row.Capabilities,
+		CreatedBy: row.CreatedBy, CreatedAt: row.CreatedAt.Time, ExpiresAt: row.ExpiresAt.Time,
+		LastUsedAt: row.LastUsedAt.Time, RevokedAt: row.RevokedAt.Time,
+	}
+}
+
+func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
+
+func hasControl(s string) bool {
+	for _, r := range s {
+		if r < ' ' || r == 0x7f {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,99 @@
+package api_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestDeadLettersAreRetriedAndDismissed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("operator-a")
+	var j api.Job
+	id := r.reach(outbox.Dead)
+	r.post("/jobs/"+id+"/retry", "").want(200, &j)
+	if j.ID != id || j.Status != "pending" || j.Internals.Attempt != 0 {
+		t.Errorf("after a retry it is %+v", j)
+	}
+	r.post("/jobs/"+id+"/dismiss", "").problem(409, "job_status_conflict")
+	id = r.reach(outbox.Failed)
+	r.post("/jobs/"+id+"/dismiss", "").want(200, &j)
+	if j.Status != "dismissed" || j.FinishedAt.IsZero() {
+		t.Errorf("after a dismissal it is %+v", j)
+	}
+	r.post("/jobs/"+id+"/retry", "").problem(409, "job_status_conflict")
+}
+
+func TestManyJobsAreActedOnAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("operator-a")
+	failed, dead, done, absent := r.reach(outbox.Failed), r.reach(outbox.Dead), r.reach(outbox.Succeeded), outbox.NewID().String()
+	ids := fmt.Sprintf(`"ids":["%s","%s","%s","%s"]`, failed, dead, done, absent)
+	want := api.BulkResult{Done: 2, Refused: 2, Jobs: []api.Outcome{
+		{ID: failed}, {ID: dead}, {ID: done, Code: "job_status_conflict"}, {ID: absent, Code: "job_not_found"},
+	}}
+	for _, dryRun := range []string{"true", "false"} {
+		var got api.BulkResult
+		r.post("/jobs/retry", `{`+ids+`,"dryRun":`+dryRun+`}`).want(200, &got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("retry with dryRun %s (-want +got):\n%s", dryRun, diff)
+		}
+		if status := r.getJob(dead).Status; (status == "dead") != (dryRun == "true") {
+			t.Errorf("after dryRun %s the job is %s", dryRun, status)
+		}
+	}
+
+	dead = r.reach(outbox.Dead)
+	other := r.as("operator-b").reach(outbox.Dead)
+	var got api.BulkResult
+	r.post("/jobs/dismiss", `{"filter":{"kind":"mail"}}`).want(200, &got)
+	if diff := cmp.Diff(api.BulkResult{Done: 1, Jobs: []api.Outcome{{ID: dead}}}, got); diff != "" {
+		t.Errorf("dismiss by filter (-want +got):\n%s", diff)
+	}
+	if status := r.as("operator-b").getJob(other).Status; status != "dead" {
+		t.Errorf("another tenant's dead letter is %s", status)
+	}
+	for _, body := range []string{`{}`, `{"filter":{}}`, `{"filter":{"status":[]}}`, `{"ids":[]}`, `{"ids":["x"]}`, `{"ids":["` + dead + `"],"filter":{"kind":"mail"}}`, `{"filter":{"status":["open"]}}`} {
+		r.post("/jobs/dismiss", body).problem(422, "invalid_input")
+	}
+}
+
+func TestQueuesArePausedAndCounted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.reach(outbox.Dead)
+	r.enqueue(`{"kind":"mail","queue":"post/eu"}`)
+	r.as("client-b").enqueue(`{"kind":"mail","queue":"post/eu"}`)
+	root := r.as("root")
+	var paused struct {
+		Queue  string
+		Paused bool
+	}
+	root.post("/queues/post%2Feu/pause", "").want(200, &paused)
+	if paused.Queue != "post/eu" || !paused.Paused {
+		t.Errorf("pause = %+v", paused)
+	}
+	for token, waiting := range map[string]int64{"root": 2, "operator-a": 1} {
+		var list struct{ Queues []api.Queue }
+		r.as(token).get("/queues").want(200, &list)
+		if len(list.Queues) != 2 || list.Queues[0].Jobs["dead"] != 1 || list.Queues[1].PausedSince.IsZero() || list.Queues[1].Jobs["pending"] != waiting {
+			t.Errorf("queues of %s = %+v", token, list.Queues)
+		}
+		var stats api.Stats
+		r.as(token).get("/stats").want(200, &stats)
+		if stats.Open != 1+waiting || stats.DeadLetters != 1 || stats.Paused != 1 || stats.Jobs["pending"] != waiting || stats.AsOf.IsZero() {
+			t.Errorf("stats of %s = %+v", token, stats)
+		}
+	}
+	root.post("/queues/post%2Feu/resume", "").want(200, nil)
+	var list struct{ Queues []api.Queue }
+	root.get("/queues").want(200, &list)
+	if len(list.Queues) != 2 || !list.Queues[1].PausedSince.IsZero() {
+		t.Errorf("resumed queues = %+v", list.Queues)
+	}
+	root.post("/queues/no%20spaces/pause", "").problem(422, "invalid_input")
+}

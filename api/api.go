@@ -1,0 +1,140 @@
+package api
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Config is how the API works. With a Pool and an Authenticator its zero value is a
+// sane production setup.
+type Config struct {
+	// Pool is the API's own: a small one keeps dispatchers their share of the server.
+	Pool *pgxpool.Pool
+	// Producer stores the jobs; nil is one of Pool with coalesced wake-ups. Give the
+	// one of app.Config if this process dispatches too.
+	Producer *outbox.Producer
+	// Authenticator knows who a bearer token belongs to; required unless
+	// AnonymousLoopback.
+	Authenticator access.Authenticator
+	// AnonymousLoopback lets requests without a token that come from this machine do
+	// everything: for development.
+	AnonymousLoopback bool
+
+	MaxInFlight   int           // requests that are worked on at once; 0 is 64
+	MaxQueued     int           // requests that wait for that; 0 is 128. Others get a 429
+	MaxBodyBytes  int           // of a request; 0 is 1 MiB. A batch may have 16 times that
+	RequestsLimit float64       // of one principal, a second; 0 is without limit
+	Timeout       time.Duration // of a request; 0 is 15 s
+
+	Logger     *slog.Logger          // nil logs nothing
+	Registerer prometheus.Registerer // nil registers no metrics
+}
+
+func (c Config) withDefaults() Config {
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 64)
+	c.MaxQueued = cmp.Or(c.MaxQueued, 128)
+	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, 1<<20)
+	c.Timeout = cmp.Or(c.Timeout, 15*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Producer == nil && c.Pool != nil {
+		c.Producer = outbox.NewProducer(c.Pool, outbox.NotifyCoalesced)
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.Pool == nil {
+		errs = append(errs, errors.New("no Pool"))
+	}
+	if c.Authenticator == nil && !c.AnonymousLoopback {
+		errs = append(errs, errors.New("no Authenticator, and AnonymousLoopback is off: nobody could get in"))
+	}
+	for _, n := range []struct {
+		name  string
+		value float64
+	}{
+		{"MaxInFlight", float64(c.MaxInFlight)},
+		{"MaxQueued", float64(c.MaxQueued)},
+		{"MaxBodyBytes", float64(c.MaxBodyBytes)},
+		{"RequestsLimit", c.RequestsLimit},
+		{"Timeout", float64(c.Timeout)},
+	} {
+		if n.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is negative, want more than 0, or 0 for the default", n.name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// server is what the routes share.
+type server struct {
+	config   Config
+	log      *slog.Logger
+	metrics  *metrics
+	operator *operator.Operator
+	gate     *gate
+	limits   *limits // nil without
+	inserts  *group[outbox.Request, stored]
+	lookups  *group[operator.Wanted, operator.Job]
+	stats    statsCache
+	newJob   jobSchema
+
+	complaints outage.Complaints
+}
+
+// jobSchema is what a line of a batch is checked by.
+type jobSchema struct {
+	registry huma.Registry
+	schema   *huma.Schema
+	shape    *shape
+}
+
+// New makes the API. It starts nothing: the handler works as long as it is served.
+// Its errors are mistakes in the configuration.
+func New(config Config) (http.Handler, error) {
+	config = config.withDefaults()
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("configure the API: %w", err)
+	}
+	s := &server{
+		config: config, log: config.Logger, metrics: newMetrics(config.Registerer), operator: operator.New(config.Pool),
+		gate: newGate(config.MaxInFlight, config.MaxQueued),
+	}
+	if config.RequestsLimit > 0 {
+		s.limits = newLimits(config.RequestsLimit)
+	}
+	s.inserts = newGroup(2, 256, s.storeGroup)
+	s.lookups = newGroup(2, 256, s.findGroup)
+	mux := http.NewServeMux()
+	if _, err := s.register(mux, routes); err != nil {
+		return nil, err
+	}
+	return s.outermost(mux), nil
+}
+
+// OpenAPI is the description of the API, OpenAPI 3.1 as indented JSON. It is what
+// GET /openapi.json answers.
+func OpenAPI() ([]byte, error) {
+	s := &server{config: Config{}.withDefaults()}
+	described, err := s.register(http.NewServeMux(), routes)
+	if err != nil {
+		return nil, err
+	}
+	return describe(described)
+}

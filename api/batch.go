@@ -1,0 +1,123 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const (
+	ndjson      = "application/x-ndjson"
+	maxBatch    = 1000
+	batchFactor = 16 // a batch's body may be this many times a request's
+)
+
+type batchInput struct {
+	RawBody []byte `contentType:"application/x-ndjson" doc:"One job a line, as POST /jobs takes it"`
+}
+
+type batchOutput struct {
+	Body struct {
+		Jobs []Accepted `json:"jobs" doc:"In the order of the lines" nullable:"false"`
+	}
+}
+
+// enqueueBatch stores the jobs of all lines in one transaction. A line that is not
+// acceptable is named, and nothing is stored.
+func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput, error) {
+	var requests []outbox.Request
+	var lineOf []int // of each request
+	for line, text := range lines(in.RawBody) {
+		if len(requests) == maxBatch {
+			return nil, invalidInput.because(fmt.Sprintf("It has more than %d jobs.", maxBatch))
+		}
+		job, p := s.readLine(text)
+		if p != nil {
+			for i := range p.Errors {
+				p.Errors[i].Line = line
+			}
+			return nil, p
+		}
+		requests = append(requests, job.request(ctx))
+		lineOf = append(lineOf, line)
+	}
+	if len(requests) == 0 {
+		return nil, malformed.because("The body has no job.")
+	}
+	ids, err := s.store(ctx, requests)
+	if bad, ok := errors.AsType[*outbox.RequestError](err); ok {
+		p := problemOf(bad)
+		for i := range p.Errors {
+			p.Errors[i].Line = lineOf[bad.Index]
+		}
+		return nil, p
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &batchOutput{}
+	for _, id := range ids {
+		out.Body.Jobs = append(out.Body.Jobs, Accepted{ID: id.String(), Status: outbox.Pending.String()})
+	}
+	return out, nil
+}
+
+// lines yields those that are not blank, by their numbers from 1.
+func lines(body []byte) func(yield func(int, []byte) bool) {
+	return func(yield func(int, []byte) bool) {
+		number := 0
+		for text := range bytes.Lines(body) {
+			number++
+			if text = bytes.TrimSpace(text); len(text) > 0 && !yield(number, text) {
+				return
+			}
+		}
+	}
+}
+
+// readLine is as strict with a line as POST /jobs is with its body.
+func (s *server) readLine(text []byte) (NewJob, *Problem) {
+	var job NewJob
+	if len(text) > s.config.MaxBodyBytes {
+		return job, bodyTooLarge.because("", Fault{Detail: "is more than " + bytesText(int64(s.config.MaxBodyBytes))})
+	}
+	if fault := checkJSON(text, s.newJob.shape); fault != nil {
+		return job, malformed.because("", *fault)
+	}
+	var parsed any
+	if err := unmarshal(text, &parsed); err != nil {
+		return job, malformed.because("", Fault{Pointer: "#", Detail: err.Error()})
+	}
+	found := &huma.ValidateResult{}
+	huma.Validate(s.newJob.registry, s.newJob.schema, huma.NewPathBuffer([]byte("body"), 4), huma.ModeWriteToServer, parsed, found)
+	if len(found.Errors) > 0 {
+		return job, fromHuma(&huma.ErrorModel{Status: invalidInput.status, Errors: details(found.Errors)})
+	}
+	if err := json.Unmarshal(text, &job); err != nil {
+		return job, invalidInput.because("", Fault{Pointer: "#", Detail: err.Error()})
+	}
+	return job, nil
+}
+
+func details(errs []error) []*huma.ErrorDetail {
+	var found []*huma.ErrorDetail
+	for _, err := range errs {
+		if d, ok := errors.AsType[*huma.ErrorDetail](err); ok {
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
+func bytesText(n int64) string {
+	if n >= 1<<20 && n%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

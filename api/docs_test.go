@@ -1,0 +1,92 @@
+package api_test
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/api"
+)
+
+func readDocs(t *testing.T) string {
+	t.Helper()
+	doc, err := os.ReadFile("../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(doc)
+}
+
+// example is a ```sh block, and what it prints according to the ```json block right
+// after it, if there is one. There, … stands for anything.
+var example = regexp.MustCompile("(?m)^```sh\n((?s:.*?))^```$(?:\n```json\n(.*)\n```$)?")
+
+// One shell runs all examples, in the order of the page.
+func TestTheExamplesOfTheDocumentationDoWhatTheySay(t *testing.T) {
+	t.Parallel()
+	const boundary = "===="
+	var script strings.Builder
+	var want []string
+	for _, m := range example.FindAllStringSubmatch(readDocs(t), -1) {
+		script.WriteString(m[1] + "\necho '" + boundary + "'\n")
+		want = append(want, m[2])
+	}
+	if len(want) < 8 {
+		t.Fatalf("examples = %d: this test looks at the wrong place", len(want))
+	}
+	server := httptest.NewServer(newRig(t).handler)
+	defer server.Close()
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script.String())
+	cmd.Env = append(os.Environ(), "API="+server.URL, "TOKEN=client-a", "OPERATOR=operator-a", "NO_PROXY=*")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v, %s", err, out)
+	}
+	for i, got := range strings.Split(string(out), boundary+"\n")[:len(want)] {
+		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(want[i]), "…", ".+") + "$"
+		if !regexp.MustCompile(pattern).MatchString(strings.TrimSpace(got)) {
+			t.Errorf("example %d prints\n%s\nthe documentation says\n%s", i+1, got, want[i])
+		}
+	}
+}
+
+func TestTheDocumentationExplainsEveryCodeAndRoute(t *testing.T) {
+	t.Parallel()
+	doc := readDocs(t)
+	text, err := api.OpenAPI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec struct {
+		Components struct {
+			Schemas map[string]struct {
+				Properties map[string]struct{ Enum []string }
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &spec); err != nil {
+		t.Fatal(err)
+	}
+	codes := spec.Components.Schemas["Problem"].Properties["code"].Enum
+	if len(codes) < 15 {
+		t.Fatalf("codes = %v", codes)
+	}
+	for _, code := range codes {
+		if !strings.Contains(doc, "\n### "+code+"\n") {
+			t.Errorf("docs/api.md does not explain %s", code)
+		}
+	}
+	if n := strings.Count(doc, "\n### "); n != len(codes) {
+		t.Errorf("docs/api.md explains %d codes, want %d", n, len(codes))
+	}
+	for _, d := range everyRoute(t) {
+		row := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(string(d.needs)) + "` \\|.*`" + regexp.QuoteMeta(d.method+" "+d.path) + "`.*$")
+		if !row.MatchString(doc) {
+			t.Errorf("docs/api.md does not say that %s %s takes %s", d.method, d.path, d.needs)
+		}
+	}
+}

@@ -1,0 +1,369 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/posthaste-dev/posthaste/access"
+)
+
+var problemType = reflect.TypeFor[Problem]()
+
+// bodyTimeout is how long a body may take to arrive.
+const bodyTimeout = 10 * time.Second
+
+type contextKey int
+
+const (
+	requestIDKey contextKey = iota
+	principalKey
+	traceKey
+)
+
+func requestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey).(string)
+	return id
+}
+
+// principal is who makes the request; every route runs behind enter, which sets it.
+func principal(ctx context.Context) access.Principal {
+	p, _ := ctx.Value(principalKey).(access.Principal)
+	return p
+}
+
+// outermost is around everything: the request's id, the headers of every answer, the
+// time that a request may take, panics, and paths that nothing is registered for.
+func (s *server) outermost(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := r.Header.Get("X-Request-Id")
+		if !isRequestID(id) {
+			id = rand.Text()
+		}
+		h := w.Header()
+		h.Set("X-Request-Id", id)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Referrer-Policy", "no-referrer")
+		ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), requestIDKey, id), s.config.Timeout)
+		defer cancel()
+		r = r.WithContext(ctx)
+		answer := &answer{ResponseWriter: w}
+		started := time.Now()
+		defer func() {
+			if v := recover(); v != nil {
+				s.recovered(answer, r, v)
+			}
+			s.metrics.answered(r.Pattern, answer.status, time.Since(started))
+		}()
+		if p := misplaced(mux, r); p != nil {
+			writeProblem(answer, r, p)
+			return
+		}
+		mux.ServeHTTP(answer, r)
+	})
+}
+
+// answer remembers the status.
+type answer struct {
+	http.ResponseWriter
+	status int
+}
+
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// recovered answers after a panic. What panicked is for the log alone.
+func (s *server) recovered(w *answer, r *http.Request, v any) {
+	if v == http.ErrAbortHandler { //nolint:errorlint // the documented way to say it
+		panic(v)
+	}
+	s.log.LogAttrs(r.Context(), slog.LevelError, "request panicked", slog.String("request_id", requestID(r.Context())),
+		slog.String("route", r.Pattern), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+	if w.status != 0 {
+		panic(http.ErrAbortHandler) // half an answer is out: cut the connection
+	}
+	writeProblem(w, r, internalError.because(""))
+}
+
+// misplaced is the problem with a request that no route takes.
+func misplaced(mux *http.ServeMux, r *http.Request) *Problem {
+	handler, pattern := mux.Handler(r)
+	if pattern == "" {
+		var refused refusal
+		handler.ServeHTTP(&refused, r)
+		if refused.status == http.StatusMethodNotAllowed {
+			p := methodNotAllowed.because("It takes " + refused.Header().Get("Allow") + ".")
+			p.allow = refused.Header().Get("Allow")
+			return p
+		}
+		return routeNotFound.because("")
+	}
+	if cleaned := path.Clean(r.URL.Path); cleaned != r.URL.Path { // the mux would redirect
+		return routeNotFound.because("")
+	}
+	return nil
+}
+
+// refusal catches what the mux would answer.
+type refusal struct {
+	header http.Header
+	status int
+}
+
+func (f *refusal) Header() http.Header {
+	if f.header == nil {
+		f.header = http.Header{}
+	}
+	return f.header
+}
+func (f *refusal) Write(b []byte) (int, error) { return len(b), nil }
+func (f *refusal) WriteHeader(status int)      { f.status = status }
+
+// isRequestID accepts what is safe in a log and in a header.
+func isRequestID(s string) bool {
+	if s == "" || len(s) > 128 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("._:/=+-", c) >= 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// enter is before every route: who is it, may they, how often, and is the request
+// well formed. The gate is passed twice, so that neither a slow body nor a slow
+// look-up of a token holds a place that another could use.
+func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
+	r, w := humago.Unwrap(ctx)
+	rt := ctx.Operation().Metadata["route"].(*entry)
+	refuse := func(p *Problem) { writeProblem(w, r, p) }
+
+	leave, err := s.gate.enter(r.Context())
+	if err != nil {
+		refuse(problemOf(err))
+		return
+	}
+	who, err := s.authenticate(r)
+	leave()
+	switch {
+	case err != nil:
+		refuse(s.explain(r.Context(), err).(*Problem))
+		return
+	case !who.Can(rt.needs):
+		refuse(forbidden.because("It takes the capability " + string(rt.needs) + "."))
+		return
+	case rt.everything && !who.AllTenants:
+		refuse(forbidden.because("It concerns all tenants: it takes a token of all tenants."))
+		return
+	}
+	if wait := s.limits.take(who); wait > 0 {
+		refuse(rateLimited.because("").after(wait))
+		return
+	}
+	if p := s.readRequest(ctx.Operation(), rt.shape, w, r); p != nil {
+		refuse(p)
+		return
+	}
+	if leave, err = s.gate.enter(r.Context()); err != nil {
+		refuse(problemOf(err))
+		return
+	}
+	defer leave()
+	inner := context.WithValue(r.Context(), principalKey, who)
+	next(huma.WithContext(ctx, context.WithValue(inner, traceKey, traceOf(r.Header))))
+}
+
+// authenticate finds out who makes the request.
+func (s *server) authenticate(r *http.Request) (access.Principal, error) {
+	given := r.Header.Values("Authorization")
+	if len(given) == 0 && s.config.AnonymousLoopback && isLocal(r) {
+		return everybody, nil
+	}
+	const scheme = "bearer "
+	if len(given) != 1 || len(given[0]) <= len(scheme) || !strings.EqualFold(given[0][:len(scheme)], scheme) || s.config.Authenticator == nil {
+		return access.Principal{}, unauthenticated.because("")
+	}
+	who, err := s.config.Authenticator.Authenticate(r.Context(), given[0][len(scheme):])
+	if errors.Is(err, access.ErrUnauthenticated) {
+		return access.Principal{}, unauthenticated.because("")
+	}
+	if err == nil && who.Tenant.IsZero() && !who.AllTenants {
+		return access.Principal{}, forbidden.because("The token belongs to no tenant.")
+	}
+	return who, err
+}
+
+// everybody is who uses a development server without a token.
+var everybody = access.Principal{Name: "anonymous", AllTenants: true, Capabilities: map[access.Capability]bool{
+	access.JobsEnqueue: true, access.JobsRead: true, access.JobsCancel: true,
+	access.AdminRead: true, access.AdminMutate: true, access.AdminStream: true, access.PayloadRead: true,
+}}
+
+// isLocal reports whether the request was made on this machine, to this machine, and
+// not by a page of another site in its browser (which may have a name that leads
+// here: the Host says which).
+func isLocal(r *http.Request) bool {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !from.Addr().Unmap().IsLoopback() || r.Header.Get("X-Forwarded-For") != "" || r.Header.Get("Forwarded") != "" {
+		return false
+	}
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	to, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	if host != "localhost" && (err != nil || !to.Unmap().IsLoopback()) {
+		return false
+	}
+	site := r.Header.Get("Sec-Fetch-Site")
+	return (site == "" || site == "same-origin" || site == "none") && (r.Header.Get("Origin") == "" || isOwnOrigin(r))
+}
+
+func isOwnOrigin(r *http.Request) bool {
+	origin, err := url.Parse(r.Header.Get("Origin"))
+	return err == nil && origin.Host == r.Host
+}
+
+// readRequest reads the body, checks it and the parameters, and leaves the body for huma.
+func (s *server) readRequest(op *huma.Operation, body *shape, w http.ResponseWriter, r *http.Request) *Problem {
+	if p := checkParameters(r); p != nil {
+		return p
+	}
+	if op.RequestBody == nil {
+		return nil
+	}
+	contentType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if _, taken := op.RequestBody.Content[contentType]; err != nil || !taken {
+		return mediaType.because("It takes " + oneOf(op.RequestBody.Content) + ".")
+	}
+	lines := contentType == ndjson
+	limit := int64(s.config.MaxBodyBytes)
+	if lines {
+		limit *= batchFactor
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // not supported in some tests
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if err != nil {
+		return bodyProblem(err, limit)
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	if len(data) == 0 {
+		return malformed.because("The body is empty.")
+	}
+	if !lines {
+		if fault := checkJSON(data, body); fault != nil {
+			return malformed.because("", *fault)
+		}
+	}
+	r.Body = io.NopCloser(bytes.NewReader(data))
+	return nil
+}
+
+func oneOf(content map[string]*huma.MediaType) string {
+	for name := range content {
+		return name
+	}
+	return "no body"
+}
+
+func bodyProblem(err error, limit int64) *Problem {
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		return bodyTooLarge.because("It is more than " + bytesText(limit) + ".")
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return requestTimeout.because("")
+	}
+	return malformed.because("The body ended early.")
+}
+
+// checkParameters refuses what no parameter can hold, and what is there twice.
+func checkParameters(r *http.Request) *Problem {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return malformed.because("The query string cannot be read.")
+	}
+	for name, values := range query {
+		if len(values) > 1 {
+			return malformed.because("", Fault{Parameter: printable(name), Detail: "is there twice"})
+		}
+		if fault := textFault(name + values[0]); fault != "" {
+			return malformed.because("", Fault{Parameter: printable(name), Detail: fault})
+		}
+	}
+	for _, name := range []string{"Idempotency-Key", "Content-Type"} {
+		if values := r.Header.Values(name); len(values) > 1 {
+			return malformed.because("", Fault{Header: name, Detail: "is there twice"})
+		} else if len(values) == 1 && values[0] == "" && name != "Content-Type" { // a client's mistake that would store repeats
+			return malformed.because("", Fault{Header: name, Detail: "is empty"})
+		}
+	}
+	if fault := textFault(r.URL.Path); fault != "" {
+		return malformed.because("", Fault{Parameter: "path", Detail: fault})
+	}
+	return nil
+}
+
+func textFault(s string) string {
+	switch {
+	case strings.IndexByte(s, 0) >= 0:
+		return "has a NUL"
+	case !utf8.ValidString(s):
+		return "is not valid UTF-8"
+	}
+	return ""
+}
+
+func printable(s string) string { return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "?"), "?") }
+
+// explain logs what is not for clients, and says what is. An outage is told once in
+// ten seconds.
+func (s *server) explain(ctx context.Context, err error) error {
+	p := problemOf(err)
+	level := slog.LevelWarn
+	switch p.Status {
+	case http.StatusInternalServerError:
+		level = slog.LevelError
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	default:
+		return p
+	}
+	missed, due := 0, true
+	if level == slog.LevelWarn {
+		missed, due = s.complaints.Due(p.Code, time.Now())
+	}
+	if due {
+		s.log.LogAttrs(ctx, level, "request failed", slog.String("request_id", requestID(ctx)),
+			slog.String("code", p.Code), slog.String("err", err.Error()), slog.Int("not_told", missed))
+	}
+	return p
+}

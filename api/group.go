@@ -1,0 +1,118 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// group runs the questions of concurrent requests together: a runner takes all that
+// wait, asks the database once, and answers each. Nobody waits for company: while a
+// runner is free a question goes at once, and groups grow by themselves while all
+// are busy. Runners are started by need and end when nothing waits.
+type group[Q, A any] struct {
+	run     func(context.Context, []Q) []answerTo[A]
+	most    int // questions at once
+	mu      sync.Mutex
+	free    int // runners that could be started
+	waiting []*question[Q, A]
+}
+
+type question[Q, A any] struct {
+	ctx    context.Context
+	asked  Q
+	answer chan answerTo[A] // of one
+}
+
+type answerTo[A any] struct {
+	value A
+	err   error
+}
+
+func newGroup[Q, A any](runners, most int, run func(context.Context, []Q) []answerTo[A]) *group[Q, A] {
+	return &group[Q, A]{run: run, most: most, free: runners}
+}
+
+// ask returns the answer, or ctx's error if that ends first; what was asked may be
+// done all the same.
+func (g *group[Q, A]) ask(ctx context.Context, asked Q) (A, error) {
+	q := &question[Q, A]{ctx: ctx, asked: asked, answer: make(chan answerTo[A], 1)}
+	g.mu.Lock()
+	g.waiting = append(g.waiting, q)
+	start := g.free > 0
+	if start {
+		g.free--
+	}
+	g.mu.Unlock()
+	if start {
+		go g.serve()
+	}
+	select {
+	case a := <-q.answer:
+		return a.value, a.err
+	case <-ctx.Done():
+		var none A
+		return none, ctx.Err()
+	}
+}
+
+// serve is a runner. It decides that nothing waits, and that it ends, under one
+// lock: a question that comes later finds it free.
+func (g *group[Q, A]) serve() {
+	for {
+		g.mu.Lock()
+		n := min(len(g.waiting), g.most)
+		if n == 0 {
+			g.free++
+			g.mu.Unlock()
+			return
+		}
+		taken := g.waiting[:n:n]
+		g.waiting = g.waiting[n:]
+		g.mu.Unlock()
+		g.answer(taken)
+	}
+}
+
+func (g *group[Q, A]) answer(taken []*question[Q, A]) {
+	live := make([]*question[Q, A], 0, len(taken))
+	asked := make([]Q, 0, len(taken))
+	for _, q := range taken {
+		if q.ctx.Err() == nil { // nobody waits for the others
+			live = append(live, q)
+			asked = append(asked, q.asked)
+		}
+	}
+	if len(live) == 0 {
+		return
+	}
+	answers := g.safely(asked)
+	for i, q := range live {
+		q.answer <- answers[i]
+	}
+}
+
+// safely has those who wait learn of a panic: they would wait for ever.
+func (g *group[Q, A]) safely(asked []Q) (answers []answerTo[A]) {
+	defer func() {
+		if v := recover(); v != nil {
+			answers = all[A](len(asked), fmt.Errorf("panic: %v", v))
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
+	defer cancel()
+	answers = g.run(ctx, asked)
+	if len(answers) != len(asked) {
+		return all[A](len(asked), fmt.Errorf("%d answers to %d questions", len(answers), len(asked)))
+	}
+	return answers
+}
+
+// all is the same error for everybody.
+func all[A any](n int, err error) []answerTo[A] {
+	answers := make([]answerTo[A], n)
+	for i := range answers {
+		answers[i].err = err
+	}
+	return answers
+}

@@ -1,0 +1,234 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"mime"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Job is a job as its clients see it: what was asked for and what became of it.
+type Job struct {
+	ID         string    `json:"id" format:"uuid"`
+	Kind       string    `json:"kind"`
+	Queue      string    `json:"queue"`
+	Status     string    `json:"status" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed"`
+	Priority   int       `json:"priority"`
+	Key        string    `json:"key,omitempty"`
+	CreatedAt  time.Time `json:"createdAt"`
+	RunAt      time.Time `json:"runAt" doc:"When it is due, or was"`
+	StartedAt  time.Time `json:"startedAt,omitzero" doc:"Of the latest attempt"`
+	FinishedAt time.Time `json:"finishedAt,omitzero"`
+	Error      *JobError `json:"error,omitempty" doc:"Of the latest failed attempt"`
+
+	Payload
+	Internals *Internals `json:"internals,omitempty" doc:"For admin.read only"`
+}
+
+// Payload is shown to payload.read alone. JSON is shown as it is stored.
+type Payload struct {
+	JSON        json.RawMessage `json:"payload,omitempty" doc:"For payload.read only"`
+	Base64      string          `json:"payloadBase64,omitempty" doc:"In place of payload if that is no JSON"`
+	ContentType string          `json:"payloadContentType,omitempty"`
+}
+
+// JobError is why an attempt failed.
+type JobError struct {
+	Code    string `json:"code" doc:"The handler's, or one of panic, job_timeout, handler_error and others" example:"job_timeout"`
+	Message string `json:"message,omitempty" doc:"For admin.read only"`
+}
+
+// Internals is how a job is carried out.
+type Internals struct {
+	Tenant         string          `json:"tenant" format:"uuid"`
+	Attempt        int             `json:"attempt"`
+	MaxAttempts    int             `json:"maxAttempts"`
+	LostLeases     int             `json:"lostLeases"`
+	Epoch          int64           `json:"epoch"`
+	TimeoutSeconds float64         `json:"timeoutSeconds,omitempty"`
+	Worker         string          `json:"worker,omitempty"`
+	LeaseExpiresAt time.Time       `json:"leaseExpiresAt,omitzero"`
+	PayloadBytes   int             `json:"payloadBytes"`
+	Headers        json.RawMessage `json:"headers,omitempty"`
+}
+
+// view is what of a job the principal may see.
+func view(who access.Principal, j operator.Job) Job {
+	v := Job{
+		ID: j.ID.String(), Kind: j.Kind, Queue: j.Queue, Status: j.Status.String(), Priority: j.Priority, Key: j.Key,
+		CreatedAt: utc(j.CreatedAt), RunAt: utc(j.RunAt), StartedAt: utc(j.StartedAt), FinishedAt: utc(j.FinishedAt), Error: viewError(who, j),
+	}
+	if who.Can(access.AdminRead) {
+		v.Internals = &Internals{
+			Tenant: j.Tenant.String(), Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, LostLeases: j.LostLeases, Epoch: j.Epoch,
+			TimeoutSeconds: j.Timeout.Seconds(), Worker: j.Worker, LeaseExpiresAt: utc(j.LeaseExpiresAt), PayloadBytes: j.PayloadBytes,
+		}
+		if who.Can(access.PayloadRead) {
+			v.Internals.Headers = j.Headers
+		}
+	}
+	if who.Can(access.PayloadRead) && j.Payload != nil {
+		v.Payload = showBytes(j.Payload, j.ContentType)
+	}
+	return v
+}
+
+func viewError(who access.Principal, j operator.Job) *JobError {
+	if j.ErrorCode == "" {
+		return nil
+	}
+	e := &JobError{Code: j.ErrorCode}
+	if who.Can(access.AdminRead) {
+		e.Message = j.ErrorMessage
+	}
+	return e
+}
+
+// utc keeps zero zero.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.UTC()
+}
+
+func showBytes(b []byte, contentType string) Payload {
+	p := Payload{ContentType: contentType}
+	if kind, _, _ := mime.ParseMediaType(contentType); kind == "application/json" && json.Valid(b) {
+		p.JSON = b
+	} else {
+		p.Base64 = base64.StdEncoding.EncodeToString(b)
+	}
+	return p
+}
+
+type jobInput struct {
+	ID string `path:"id" format:"uuid" doc:"Of the job"`
+}
+
+// find is the job with the id if the principal may see that it exists. Every route
+// that takes an id goes through here, first: a foreign job answers, and costs, what
+// an absent one does.
+func (s *server) find(ctx context.Context, text string) (operator.Job, error) {
+	id, err := outbox.ParseID(text)
+	if err != nil {
+		return operator.Job{}, invalidInput.because("", Fault{Parameter: "id", Detail: "is no id, want 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab"})
+	}
+	job, err := s.lookups.ask(ctx, operator.Wanted{ID: id, Tenant: within(ctx)})
+	if err == nil && job.ID.IsZero() {
+		err = operator.ErrNotFound
+	}
+	return job, err
+}
+
+// within is the tenant that the principal is restricted to; zero is none.
+func within(ctx context.Context) outbox.ID {
+	if who := principal(ctx); !who.AllTenants {
+		return who.Tenant
+	}
+	return outbox.ID{}
+}
+
+func (s *server) findGroup(ctx context.Context, wanted []operator.Wanted) []answerTo[operator.Job] {
+	jobs, err := s.operator.Find(ctx, wanted)
+	if err != nil {
+		return all[operator.Job](len(wanted), err)
+	}
+	answers := make([]answerTo[operator.Job], len(jobs))
+	for i, job := range jobs {
+		answers[i].value = job
+	}
+	return answers
+}
+
+type jobOutput struct{ Body Job }
+
+func (s *server) getJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
+	job, err := s.find(ctx, in.ID)
+	if err == nil && principal(ctx).Can(access.PayloadRead) {
+		job, err = s.operator.Job(ctx, job.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &jobOutput{Body: view(principal(ctx), job)}, nil
+}
+
+// Result is what a finished job left.
+type Result struct {
+	ID     string          `json:"id" format:"uuid"`
+	Status string          `json:"status"`
+	Result json.RawMessage `json:"result,omitempty" doc:"What the handler returned, if it is JSON"`
+	Base64 string          `json:"resultBase64,omitempty" doc:"In place of result if that is no JSON"`
+	Error  *JobError       `json:"error,omitempty" doc:"Why there is no result"`
+}
+
+type resultOutput struct{ Body Result }
+
+// getResult answers for closed jobs, and for dead letters, which have an error.
+func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, error) {
+	job, err := s.find(ctx, in.ID)
+	if err == nil {
+		job, err = s.operator.Job(ctx, job.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !job.Status.Closed() && job.Status != outbox.Failed && job.Status != outbox.Dead {
+		return nil, jobNotFinished.because("The job is " + job.Status.String() + ".").after(1)
+	}
+	r := Result{ID: job.ID.String(), Status: job.Status.String()}
+	if len(job.Result) > 0 {
+		shown := showBytes(job.Result, "application/json")
+		r.Result, r.Base64 = shown.JSON, shown.Base64
+	}
+	switch job.Status {
+	case outbox.Succeeded:
+	case outbox.Cancelled:
+		r.Error = &JobError{Code: "job_canceled"}
+	default:
+		r.Error = viewError(principal(ctx), job)
+	}
+	return &resultOutput{Body: r}, nil
+}
+
+// Attempt is an attempt that failed.
+type Attempt struct {
+	Attempt    int       `json:"attempt"`
+	Epoch      int64     `json:"epoch"`
+	Worker     string    `json:"worker"`
+	StartedAt  time.Time `json:"startedAt"`
+	FinishedAt time.Time `json:"finishedAt"`
+	Error      JobError  `json:"error"`
+	Stack      string    `json:"stack,omitempty" doc:"Of a panic"`
+}
+
+type attemptsOutput struct {
+	Body struct {
+		Attempts []Attempt `json:"attempts" nullable:"false"`
+	}
+}
+
+func (s *server) listAttempts(ctx context.Context, in *jobInput) (*attemptsOutput, error) {
+	job, err := s.find(ctx, in.ID)
+	if err == nil {
+		job, err = s.operator.Job(ctx, job.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &attemptsOutput{}
+	out.Body.Attempts = make([]Attempt, len(job.Attempts))
+	for i, a := range job.Attempts {
+		out.Body.Attempts[i] = Attempt{
+			Attempt: a.Attempt, Epoch: a.Epoch, Worker: a.Worker, StartedAt: utc(a.StartedAt), FinishedAt: utc(a.FinishedAt),
+			Error: JobError{Code: a.ErrorCode, Message: a.ErrorMessage}, Stack: a.Stack,
+		}
+	}
+	return out, nil
+}

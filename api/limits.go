@@ -1,0 +1,65 @@
+package api
+
+import (
+	"sync"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// burst is how many seconds' worth of requests a principal may make at once.
+const burst = time.Second
+
+// maxPrincipals bounds what is remembered: beyond it, those who were quiet are forgotten.
+const maxPrincipals = 10_000
+
+// limits bounds the requests of each principal, by the generic cell rate algorithm:
+// for each one instant is kept, at which all its requests so far would have been made
+// at the rate that is allowed. It may run ahead of now by the burst.
+type limits struct {
+	interval time.Duration // between two requests at the rate that is allowed
+	now      func() time.Time
+
+	mu     sync.Mutex
+	ahead  map[caller]time.Time
+	pruned time.Time
+}
+
+type caller struct {
+	tenant outbox.ID
+	name   string
+}
+
+func newLimits(perSecond float64) *limits {
+	return &limits{interval: time.Duration(float64(time.Second) / perSecond), now: time.Now, ahead: map[caller]time.Time{}}
+}
+
+// take counts a request. It returns 0, or after how many seconds the next one is let
+// through; nil lets all through.
+func (l *limits) take(who access.Principal) (wait int) {
+	if l == nil {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	key := caller{who.Tenant, who.Name}
+	at := l.ahead[key]
+	if at.Before(now) {
+		at = now
+	}
+	if early := at.Add(l.interval).Sub(now) - max(burst, l.interval); early > 0 {
+		return int((early + time.Second - 1) / time.Second)
+	}
+	l.ahead[key] = at.Add(l.interval)
+	if len(l.ahead) > maxPrincipals && now.Sub(l.pruned) > burst {
+		l.pruned = now
+		for key, at := range l.ahead {
+			if at.Before(now) {
+				delete(l.ahead, key)
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,127 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Filter says which jobs.
+type Filter struct {
+	Kind          string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
+	Queue         string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
+	Key           string    `query:"key" json:"key,omitempty" maxLength:"512"`
+	Status        []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"Any of these, separated by commas; dead letters are failed,dead"`
+	CreatedAfter  time.Time `query:"created_after" json:"createdAfter,omitzero" doc:"Created at this time or later"`
+	CreatedBefore time.Time `query:"created_before" json:"createdBefore,omitzero" doc:"Created before this time"`
+}
+
+func (f Filter) isZero() bool {
+	return f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
+}
+
+// operators is the filter, within the principal's tenant.
+func (f Filter) operators(ctx context.Context) operator.Filter {
+	of := operator.Filter{
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, Tenant: within(ctx),
+	}
+	for _, status := range f.Status {
+		of.Statuses = append(of.Statuses, outbox.Status(status))
+	}
+	return of
+}
+
+type listInput struct {
+	Filter
+	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Jobs of a page; more than 200 are 200"`
+	Offset int    `query:"offset" minimum:"0" maximum:"10000" doc:"Leave out this many of the newest; a cursor is cheaper, and misses nothing"`
+	Cursor string `query:"cursor" maxLength:"64" doc:"Of the page before: next of its body, or the Link with rel=next"`
+}
+
+type listOutput struct {
+	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
+	Body struct {
+		Jobs []Job  `json:"jobs" nullable:"false"`
+		Next string `json:"next,omitempty" doc:"The cursor of the next page, if there may be one"`
+	}
+}
+
+// listJobs returns a page. After a full one there may be another.
+func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, error) {
+	filter := in.operators(ctx)
+	limit := min(in.Limit, operator.MaxLimit)
+	filter.Limit, filter.Skip = limit, in.Offset
+	if in.Cursor != "" {
+		if in.Offset > 0 {
+			return nil, invalidInput.because("", Fault{Parameter: "offset", Detail: "excludes cursor; set one of them"})
+		}
+		before, err := readCursor(in.Cursor)
+		if err != nil {
+			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is none that a page came with"})
+		}
+		filter.Before = before
+	}
+	jobs, err := s.operator.Jobs(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	out := &listOutput{}
+	out.Body.Jobs = make([]Job, len(jobs))
+	for i, job := range jobs {
+		out.Body.Jobs[i] = view(principal(ctx), job)
+	}
+	if len(jobs) == limit {
+		out.Body.Next = makeCursor(jobs[limit-1].ID)
+		out.Link = "<?" + in.next(out.Body.Next) + `>; rel="next"`
+	}
+	return out, nil
+}
+
+// next is the query of the next page.
+func (in *listInput) next(cursor string) string {
+	q := url.Values{"limit": {strconv.Itoa(in.Limit)}, "cursor": {cursor}}
+	for name, value := range map[string]string{
+		"kind": in.Kind, "queue": in.Queue, "key": in.Key, "status": strings.Join(in.Status, ","),
+		"created_after": text(in.CreatedAfter), "created_before": text(in.CreatedBefore),
+	} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	return q.Encode()
+}
+
+// text is "" for the zero time.
+func text(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.Format(time.RFC3339Nano)
+}
+
+// A cursor is the id of the last job of a page, with a version before it.
+const cursorVersion = 1
+
+func makeCursor(id outbox.ID) string {
+	return base64.RawURLEncoding.EncodeToString(append([]byte{cursorVersion}, id[:]...))
+}
+
+func readCursor(s string) (outbox.ID, error) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	if err != nil || len(b) != 17 || b[0] != cursorVersion {
+		return outbox.ID{}, cmp.Or(err, errors.New("not of this version"))
+	}
+	id := outbox.ID(b[1:])
+	if id.IsZero() {
+		return id, errors.New("names no job")
+	}
+	return id, nil
+}

@@ -1,0 +1,273 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
+
+// Fixed knows principals by tokens that never change.
+type Fixed map[string]access.Principal
+
+func (f Fixed) Authenticate(_ context.Context, bearer string) (access.Principal, error) {
+	if p, ok := f[bearer]; ok {
+		return p, nil
+	}
+	return access.Principal{}, access.ErrUnauthenticated
+}
+
+var (
+	tenantA = outbox.ID{0: 0xa, 15: 1}
+	tenantB = outbox.ID{0: 0xb, 15: 1}
+)
+
+func can(capabilities ...access.Capability) map[access.Capability]bool {
+	set := map[access.Capability]bool{}
+	for _, c := range capabilities {
+		set[c] = true
+	}
+	return set
+}
+
+var allCapabilities = []access.Capability{
+	access.JobsEnqueue, access.JobsRead, access.JobsCancel, access.AdminRead, access.AdminMutate, access.AdminStream, access.PayloadRead,
+}
+
+// The tokens of the tests say who has them: a client of tenant A, its operator, …
+func tokens() Fixed {
+	f := Fixed{
+		"client-a":   {Name: "client-a", Tenant: tenantA, Capabilities: can(access.JobsEnqueue, access.JobsRead, access.JobsCancel)},
+		"operator-a": {Name: "operator-a", Tenant: tenantA, Capabilities: can(allCapabilities...)},
+		"client-b":   {Name: "client-b", Tenant: tenantB, Capabilities: can(access.JobsEnqueue, access.JobsRead, access.JobsCancel)},
+		"operator-b": {Name: "operator-b", Tenant: tenantB, Capabilities: can(allCapabilities...)},
+		"root":       {Name: "root", AllTenants: true, Capabilities: can(allCapabilities...)},
+		"powerless":  {Name: "powerless", Tenant: tenantA},
+		"homeless":   {Name: "homeless", Capabilities: can(allCapabilities...)},
+	}
+	for _, c := range allCapabilities { // everything but one
+		var others []access.Capability
+		for _, other := range allCapabilities {
+			if other != c {
+				others = append(others, other)
+			}
+		}
+		f["no-"+string(c)] = access.Principal{Name: "no-" + string(c), AllTenants: true, Capabilities: can(others...)}
+	}
+	return f
+}
+
+// rig is the API on a database of its own.
+type rig struct {
+	t       *testing.T
+	db      *pgxpool.Pool
+	handler http.Handler
+	token   string
+}
+
+func newRig(t *testing.T, change ...func(*api.Config)) *rig {
+	t.Helper()
+	db := pgtest.New(t)
+	config := api.Config{Pool: db, Authenticator: tokens()}
+	for _, c := range change {
+		c(&config)
+	}
+	producer := outbox.NewProducer(db, outbox.NotifyOff)
+	if config.Producer == nil {
+		config.Producer = producer
+	}
+	handler, err := api.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rig{t: t, db: db, handler: handler, token: "client-a"}
+}
+
+// as is the rig with another's token; "" is without.
+func (r *rig) as(token string) *rig {
+	c := *r
+	c.token = token
+	return &c
+}
+
+type response struct {
+	*httptest.ResponseRecorder
+	t *testing.T
+}
+
+// do sends a request and checks that the response is one that the description of
+// the API has.
+func (r *rig) do(method, target, body string, headers ...string) response {
+	r.t.Helper()
+	req := httptest.NewRequestWithContext(r.t.Context(), method, target, strings.NewReader(body))
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.Header.Set("X-Request-Id", "test")
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.token)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+		if strings.EqualFold(headers[i], "Content-Type") || strings.EqualFold(headers[i], "X-Request-Id") {
+			req.Header.Set(headers[i], headers[i+1])
+		}
+	}
+	return r.send(req)
+}
+
+func (r *rig) send(req *http.Request) response {
+	r.t.Helper()
+	w := httptest.NewRecorder()
+	r.handler.ServeHTTP(w, req)
+	conforms(r.t, req, w)
+	return response{w, r.t}
+}
+
+func (r *rig) get(target string) response        { r.t.Helper(); return r.do("GET", target, "") }
+func (r *rig) post(target, body string) response { r.t.Helper(); return r.do("POST", target, body) }
+func (r *rig) postBatch(lines string) response {
+	r.t.Helper()
+	return r.do("POST", "/jobs/batch", lines, "Content-Type", "application/x-ndjson")
+}
+
+var contract = sync.OnceValues(func() (routers.Router, error) {
+	text, err := api.OpenAPI()
+	if err != nil {
+		return nil, err
+	}
+	doc, err := openapi3.NewLoader().LoadFromData(text)
+	if err != nil {
+		return nil, err
+	}
+	return gorillamux.NewRouter(doc)
+})
+
+// conforms checks a response against the description of the API.
+func conforms(t *testing.T, req *http.Request, w *httptest.ResponseRecorder) {
+	t.Helper()
+	if w.Header().Get("X-Request-Id") == "" || w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Content-Security-Policy") == "" {
+		t.Errorf("%s %s: headers = %v, want those of every answer", req.Method, req.URL, w.Header())
+	}
+	if w.Code >= 400 {
+		var p api.Problem
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Header().Get("Content-Type") != "application/problem+json" ||
+			p.Status != w.Code || p.Code == "" || !strings.HasSuffix(p.Type, "#"+p.Code) || p.RequestID != w.Header().Get("X-Request-Id") {
+			t.Errorf("%s %s: %d %s, want a problem: %v", req.Method, req.URL, w.Code, w.Body, err)
+		}
+	}
+	router, err := contract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	route, params, err := router.FindRoute(req)
+	if err != nil {
+		return // not a route: a problem is all that there can be
+	}
+	err = openapi3filter.ValidateResponse(t.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, Route: route, PathParams: params},
+		Status:                 w.Code, Header: w.Header(), Body: io.NopCloser(bytes.NewReader(w.Body.Bytes())),
+		Options: &openapi3filter.Options{IncludeResponseStatus: true},
+	})
+	if err != nil {
+		t.Errorf("%s %s: %d %s is not what openapi.json says: %v", req.Method, req.URL, w.Code, w.Body, err)
+	}
+}
+
+// want fails unless the response has the status, and decodes its body into v.
+func (r response) want(status int, v any) response {
+	r.t.Helper()
+	if r.Code != status {
+		r.t.Fatalf("status = %d, want %d: %s", r.Code, status, r.Body)
+	}
+	if v != nil {
+		if err := json.Unmarshal(r.Body.Bytes(), v); err != nil {
+			r.t.Fatalf("%v in %s", err, r.Body)
+		}
+	}
+	return r
+}
+
+// problem fails unless the response is the problem, and returns it.
+func (r response) problem(status int, code string) api.Problem {
+	r.t.Helper()
+	var p api.Problem
+	r.want(status, &p)
+	if p.Code != code {
+		r.t.Fatalf("code = %s, want %s: %s", p.Code, code, r.Body)
+	}
+	return p
+}
+
+// enqueue stores a job by POST /jobs.
+func (r *rig) enqueue(body string) string {
+	r.t.Helper()
+	var a api.Accepted
+	r.post("/jobs", body).want(202, &a)
+	return a.ID
+}
+
+func (r *rig) getJob(id string) api.Job {
+	r.t.Helper()
+	var j api.Job
+	r.get("/jobs/"+id).want(200, &j)
+	return j
+}
+
+// reach has a worker take a new job of the token's tenant to a status.
+func (r *rig) reach(status outbox.Status) string {
+	r.t.Helper()
+	queue := outbox.NewID().String() // of its own: nothing else is claimed
+	id := r.enqueue(`{"kind":"mail","queue":"` + queue + `","payload":{"secret":"p4yl0ad"}}`)
+	if status == outbox.Pending {
+		return id
+	}
+	q := sqlgen.New(r.db)
+	claimed, err := q.ClaimJobs(r.t.Context(), sqlgen.ClaimJobsParams{
+		Priorities: []int16{0}, FromID: []pgtype.UUID{{Valid: true}},
+		FromRunAt: []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}},
+		Queue:     queue, Kinds: []string{"mail"}, MaxJobs: 100, Worker: "worker-1",
+		LeaseTtl: pgtype.Interval{Microseconds: time.Hour.Microseconds(), Valid: true},
+	})
+	if err != nil || len(claimed) != 1 {
+		r.t.Fatalf("claimed %d, %v", len(claimed), err)
+	}
+	ids, epochs := []pgtype.UUID{claimed[0].ID}, []int64{claimed[0].Epoch}
+	switch status {
+	case outbox.Running:
+		return id
+	case outbox.Succeeded:
+		_, err = q.SettleSucceeded(r.t.Context(), sqlgen.SettleSucceededParams{Ids: ids, Epochs: epochs, Results: [][]byte{[]byte(`{"sent":1}`)}})
+	default:
+		_, err = q.SettleUnfinished(r.t.Context(), sqlgen.SettleUnfinishedParams{
+			Ids: ids, Epochs: epochs, Statuses: []string{status.String()}, Delays: []pgtype.Interval{{Microseconds: time.Hour.Microseconds(), Valid: true}},
+			ErrorCodes: []string{"smtp"}, ErrorMessages: []string{"dial tcp 10.0.0.3"}, Stacks: []string{"goroutine 1"}, Worker: "worker-1",
+		})
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return id
+}

@@ -1,0 +1,252 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Problem is an error as clients see it (RFC 9457).
+type Problem struct {
+	Type      string  `json:"type" format:"uri" doc:"What kind of problem this is; the address of its explanation"`
+	Title     string  `json:"title" doc:"The same for every problem of the type"`
+	Status    int     `json:"status" doc:"The HTTP status"`
+	Code      string  `json:"code" doc:"What kind of problem this is, in one word that never changes"`
+	Detail    string  `json:"detail,omitempty" doc:"What is wrong this time"`
+	Instance  string  `json:"instance,omitempty" format:"uri-reference" doc:"The path of the request"`
+	RequestID string  `json:"request_id" doc:"The request's id, which the server's log has too"`
+	Errors    []Fault `json:"errors,omitempty" doc:"Every mistake that was found, by its place"`
+
+	retryAfter int    // seconds; 0 leaves the header out
+	allow      string // methods that the path takes
+}
+
+// Fault is one mistake in a request, and where it is.
+type Fault struct {
+	Detail    string `json:"detail"`
+	Pointer   string `json:"pointer,omitempty" doc:"Where in the body, as a JSON pointer like #/payload/to"`
+	Line      int    `json:"line,omitempty" doc:"Of the body, from 1, if it is a list of lines"`
+	Parameter string `json:"parameter,omitempty" doc:"Which parameter of the path or the query"`
+	Header    string `json:"header,omitempty" doc:"Which header"`
+}
+
+// Error is for logs.
+func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
+
+// GetStatus has huma answer with the problem as it is.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// GetHeaders are the headers that go with it.
+func (p *Problem) GetHeaders() http.Header {
+	h := http.Header{}
+	if p.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(p.retryAfter))
+	}
+	if p.allow != "" {
+		h.Set("Allow", p.allow)
+	}
+	if p.Status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", `Bearer realm="posthaste"`)
+	}
+	return h
+}
+
+// ContentType is that of problems.
+func (*Problem) ContentType(string) string { return problemJSON }
+
+const (
+	problemJSON = "application/problem+json"
+	problemDocs = "https://github.com/posthaste-dev/posthaste/blob/main/docs/api.md#"
+)
+
+// code is one kind of problem. Codes are public and stay.
+type code struct {
+	name   string
+	status int
+	title  string
+}
+
+var (
+	malformed         = code{"malformed_request", http.StatusBadRequest, "The request cannot be read"}
+	invalidInput      = code{"invalid_input", http.StatusUnprocessableEntity, "The request is not acceptable"}
+	unauthenticated   = code{"unauthenticated", http.StatusUnauthorized, "A valid bearer token is needed"}
+	forbidden         = code{"forbidden", http.StatusForbidden, "The token does not allow this"}
+	jobNotFound       = code{"job_not_found", http.StatusNotFound, "Job not found"}
+	routeNotFound     = code{"route_not_found", http.StatusNotFound, "There is nothing at this path"}
+	methodNotAllowed  = code{"method_not_allowed", http.StatusMethodNotAllowed, "The path does not take this method"}
+	requestTimeout    = code{"request_timeout", http.StatusRequestTimeout, "The body took too long to arrive"}
+	jobStatusConflict = code{"job_status_conflict", http.StatusConflict, "The job's status does not allow this"}
+	jobNotFinished    = code{"job_not_finished", http.StatusConflict, "The job has not finished"}
+	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this idempotency key"}
+	bodyTooLarge      = code{"body_too_large", http.StatusRequestEntityTooLarge, "The body is too large"}
+	mediaType         = code{"unsupported_media_type", http.StatusUnsupportedMediaType, "The body's content type is not taken here"}
+	rateLimited       = code{"rate_limited", http.StatusTooManyRequests, "Too many requests by this token"}
+	overloaded        = code{"overloaded", http.StatusTooManyRequests, "The server has as much to do as it can"}
+	clientGone        = code{"client_gone", 499, "The client went away"} // which will not read it
+	internalError     = code{"internal_error", http.StatusInternalServerError, "Something went wrong here"}
+	unavailable       = code{"unavailable", http.StatusServiceUnavailable, "The database cannot be reached"}
+	timedOut          = code{"timeout", http.StatusGatewayTimeout, "It took too long"}
+)
+
+// codes is all of them.
+var codes = []code{
+	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, routeNotFound, methodNotAllowed, requestTimeout,
+	jobStatusConflict, jobNotFinished, keyBusy, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
+}
+
+// because makes a problem of the kind.
+func (c code) because(detail string, faults ...Fault) *Problem {
+	return &Problem{Type: problemDocs + c.name, Title: c.title, Status: c.status, Code: c.name, Detail: detail, Errors: faults}
+}
+
+// after adds when to try again.
+func (p *Problem) after(seconds int) *Problem {
+	p.retryAfter = seconds
+	return p
+}
+
+// problemOf says what clients are told of an error. What is not theirs to know is
+// an internal error without details.
+func problemOf(err error) *Problem {
+	if p, ok := errors.AsType[*Problem](err); ok {
+		return p
+	}
+	if refused, ok := errors.AsType[*operator.StatusError](err); ok {
+		return jobStatusConflict.because("The job is " + refused.Status.String() + ".")
+	}
+	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
+		return invalidInput.because("", faultsOf(err)...)
+	}
+	switch {
+	case errors.Is(err, operator.ErrPastDeadline):
+		return jobStatusConflict.because("Its deadline has passed: it would only expire.")
+	case errors.Is(err, operator.ErrNotFound):
+		return jobNotFound.because("The job does not exist, or is not visible to this tenant.")
+	case errors.Is(err, context.Canceled):
+		return clientGone.because("")
+	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled):
+		return timedOut.because("The server gave up. Whether anything was changed is not known; a repeat with the same idempotency key is safe.")
+	case databaseIsAway(err):
+		return unavailable.because("Nothing is wrong with the request; try again.").after(1)
+	}
+	return internalError.because("")
+}
+
+// Conditions of Postgres.
+const (
+	lockNotAvailable = "55P03"
+	queryCanceled    = "57014"
+)
+
+func isSQL(err error, condition string) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == condition
+}
+
+// databaseIsAway reports whether the database could not be asked, or is on its way down or up.
+func databaseIsAway(err error) bool {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		class := pgErr.Code[:min(2, len(pgErr.Code))]
+		return class == "08" || class == "57" || class == "53" ||
+			pgErr.Code == "25006" || // read-only: a standby
+			pgErr.Code == "3F000" || pgErr.Code == "42P01" // not migrated yet
+	}
+	netErr := net.Error(nil)
+	return errors.As(err, &netErr) || pgconn.SafeToRetry(err)
+}
+
+// wireNames are our clients' words for the fields that package outbox complains of.
+var wireNames = map[string]string{
+	"Args.Kind()": "kind", "Args": "payload", "Raw.Payload": "payload", "Options.Queue": "queue", "Options.Priority": "priority",
+	"Options.Delay": "delaySeconds", "Options.RunAt": "runAt", "Options.MaxAttempts": "maxAttempts", "Options.Timeout": "timeoutSeconds",
+	"Options.Key": "key", "Options.IdempotencyKey": "idempotencyKey", "Options.Headers": "headers", "Options.Headers name": "headers",
+}
+
+// faultsOf are all the outbox.InvalidErrors that err joins.
+func faultsOf(err error) []Fault {
+	var faults []Fault
+	switch e := err.(type) {
+	case *outbox.InvalidError:
+		name := wireNames[e.Field]
+		switch {
+		case name != "":
+			faults = append(faults, Fault{Pointer: "#/" + name, Detail: e.Reason})
+		case strings.HasPrefix(e.Field, "Options.Headers["):
+			faults = append(faults, Fault{Pointer: "#/headers", Detail: e.Error()})
+		default:
+			faults = append(faults, Fault{Detail: e.Reason})
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			faults = append(faults, faultsOf(inner)...)
+		}
+	case interface{ Unwrap() error }:
+		faults = faultsOf(e.Unwrap())
+	}
+	return faults
+}
+
+// fromHuma makes a problem of what huma finds in parameters and bodies.
+func fromHuma(e *huma.ErrorModel) *Problem {
+	kind := invalidInput
+	for _, c := range []code{malformed, requestTimeout, bodyTooLarge, mediaType, invalidInput} {
+		if c.status == e.Status {
+			kind = c
+		}
+	}
+	if e.Status >= http.StatusInternalServerError {
+		return internalError.because("")
+	}
+	var faults []Fault
+	for _, d := range e.Errors {
+		faults = append(faults, faultAt(d.Location, d.Message))
+	}
+	detail := e.Detail
+	if len(faults) > 0 {
+		detail = ""
+	}
+	return kind.because(detail, faults...)
+}
+
+// faultAt reads a place as huma writes it: body.ids[3], query.limit, path.id.
+func faultAt(location, detail string) Fault {
+	where, name, _ := strings.Cut(location, ".")
+	switch where {
+	case "query", "path":
+		return Fault{Parameter: name, Detail: detail}
+	case "header":
+		return Fault{Header: name, Detail: detail}
+	case "body":
+		pointer := "#"
+		if name != "" {
+			pointer += "/" + strings.NewReplacer(".", "/", "[", "/", "]", "").Replace(name)
+		}
+		return Fault{Pointer: pointer, Detail: detail}
+	}
+	return Fault{Detail: detail}
+}
+
+// writeProblem answers where huma does not: before a route is known, and after a panic.
+func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
+	p.Instance, p.RequestID = r.URL.EscapedPath(), requestID(r.Context())
+	h := w.Header()
+	for name, values := range p.GetHeaders() {
+		h[name] = values
+	}
+	h.Set("Content-Type", problemJSON)
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // the client went away
+}

@@ -1,0 +1,106 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Queue is what waits in a queue and whether it is worked.
+type Queue struct {
+	Queue       string           `json:"queue"`
+	PausedSince time.Time        `json:"pausedSince,omitzero"`
+	Jobs        map[string]int64 `json:"jobs" nullable:"false" doc:"Open jobs by status; a status without any is left out"`
+}
+
+type queuesOutput struct {
+	Body struct {
+		Queues []Queue   `json:"queues" nullable:"false"`
+		AsOf   time.Time `json:"asOf" doc:"When they were counted: seconds ago, as a rule"`
+	}
+}
+
+// listQueues counts the jobs that the principal may see.
+func (s *server) listQueues(ctx context.Context, _ *struct{}) (*queuesOutput, error) {
+	counted, err := s.count(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &queuesOutput{}
+	out.Body.AsOf = counted.asOf
+	out.Body.Queues = make([]Queue, len(counted.queues))
+	for i, q := range counted.queues {
+		jobs := map[string]int64{}
+		for status, n := range q.Jobs {
+			jobs[status.String()] = n
+		}
+		out.Body.Queues[i] = Queue{Queue: q.Name, PausedSince: utc(q.PausedSince), Jobs: jobs}
+	}
+	return out, nil
+}
+
+type queueInput struct {
+	Queue string `path:"queue" maxLength:"128" pattern:"^[A-Za-z0-9][A-Za-z0-9_.:/-]*$"`
+}
+
+type queueOutput struct {
+	Body struct {
+		Queue  string `json:"queue"`
+		Paused bool   `json:"paused"`
+	}
+}
+
+func (s *server) pauseQueue(ctx context.Context, in *queueInput) (*queueOutput, error) {
+	return s.setPaused(ctx, in.Queue, true)
+}
+
+func (s *server) resumeQueue(ctx context.Context, in *queueInput) (*queueOutput, error) {
+	return s.setPaused(ctx, in.Queue, false)
+}
+
+func (s *server) setPaused(ctx context.Context, queue string, paused bool) (*queueOutput, error) {
+	set := s.by(ctx).Resume
+	if paused {
+		set = s.by(ctx).Pause
+	}
+	if err := set(ctx, queue); err != nil {
+		return nil, err
+	}
+	s.stats.forget() // the next look is to show it
+	out := &queueOutput{}
+	out.Body.Queue, out.Body.Paused = queue, paused
+	return out, nil
+}
+
+type statsOutput struct{ Body Stats }
+
+// Stats is how much there is to do.
+type Stats struct {
+	Open        int64            `json:"open" doc:"Jobs that are not finished, dead letters included"`
+	DeadLetters int64            `json:"deadLetters" doc:"Jobs that wait for a person"`
+	Jobs        map[string]int64 `json:"jobs" nullable:"false" doc:"Open jobs by status; a status without any is left out"`
+	Paused      int              `json:"pausedQueues"`
+	AsOf        time.Time        `json:"asOf" doc:"When they were counted: seconds ago, as a rule"`
+}
+
+func (s *server) getStats(ctx context.Context, _ *struct{}) (*statsOutput, error) {
+	counted, err := s.count(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stats := Stats{Jobs: map[string]int64{}, AsOf: counted.asOf}
+	for _, q := range counted.queues {
+		if !q.PausedSince.IsZero() {
+			stats.Paused++
+		}
+		for status, n := range q.Jobs {
+			stats.Jobs[status.String()] += n
+			stats.Open += n
+			if status == outbox.Failed || status == outbox.Dead {
+				stats.DeadLetters += n
+			}
+		}
+	}
+	return &statsOutput{Body: stats}, nil
+}

@@ -1,0 +1,153 @@
+package api_test
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// What a client must never see of a job that failed, and an operator may.
+var hidden = []string{"p4yl0ad", "worker-1", "lease", "epoch", "attempt", "10.0.0.3", "goroutine", "internals"}
+
+func TestClientsSeeOutcomesAndOperatorsTheRest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	dead, running, done := r.reach(outbox.Dead), r.reach(outbox.Running), r.reach(outbox.Succeeded)
+	for _, target := range []string{"/jobs/" + dead, "/jobs/" + running, "/jobs/" + done, "/jobs", "/jobs/" + dead + "/result", "/jobs/" + done + "/result"} {
+		body := r.get(target).want(200, nil).Body.String()
+		for _, word := range hidden {
+			if strings.Contains(strings.ToLower(body), word) {
+				t.Errorf("GET %s shows a client %q: %s", target, word, body)
+			}
+		}
+	}
+	if j := r.getJob(dead); j.Status != "dead" || j.Kind != "mail" || j.Error == nil || j.Error.Code != "smtp" || j.CreatedAt.IsZero() || j.StartedAt.IsZero() || !j.FinishedAt.IsZero() {
+		t.Errorf("a dead letter is %+v", j)
+	}
+	if j := r.getJob(done); j.Status != "succeeded" || j.FinishedAt.IsZero() {
+		t.Errorf("a finished job is %+v", j)
+	}
+	op := r.as("operator-a")
+	j := op.getJob(dead)
+	if string(j.JSON) != `{"secret":"p4yl0ad"}` || j.Internals == nil || j.Internals.Attempt != 1 || j.Internals.Tenant != tenantA.String() || j.Error.Message != "dial tcp 10.0.0.3" {
+		t.Errorf("an operator sees %+v %+v", j, j.Internals)
+	}
+	if j := op.getJob(running); j.Internals.Worker != "worker-1" || j.Internals.LeaseExpiresAt.IsZero() {
+		t.Errorf("of a running job, an operator sees %+v", j.Internals)
+	}
+	if body := r.as("no-payload.read").get("/jobs/"+dead).want(200, nil).Body.String(); strings.Contains(body, "p4yl0ad") || !strings.Contains(body, "internals") {
+		t.Errorf("without payload.read: %s", body)
+	}
+	var attempts struct{ Attempts []api.Attempt }
+	op.get("/jobs/"+dead+"/attempts").want(200, &attempts)
+	if len(attempts.Attempts) != 1 || attempts.Attempts[0].Stack != "goroutine 1" || attempts.Attempts[0].Worker != "worker-1" {
+		t.Errorf("attempts = %+v", attempts)
+	}
+}
+
+func TestResultsAreOfFinishedJobs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var done, dead api.Result
+	r.get("/jobs/"+r.reach(outbox.Succeeded)+"/result").want(200, &done)
+	if done.Status != "succeeded" || string(done.Result) != `{"sent":1}` || done.Error != nil {
+		t.Errorf("result = %+v", done)
+	}
+	r.get("/jobs/"+r.reach(outbox.Dead)+"/result").want(200, &dead)
+	if dead.Status != "dead" || dead.Result != nil || dead.Error == nil || dead.Error.Code != "smtp" {
+		t.Errorf("result of a dead letter = %+v", dead)
+	}
+	r.get("/jobs/"+r.reach(outbox.Running)+"/result").problem(409, "job_not_finished")
+}
+
+// follow reads all pages by one of the two ways to the next.
+func follow(t *testing.T, r *rig, target string, byLink bool) (ids []string) {
+	t.Helper()
+	for range 100 {
+		var page struct {
+			Jobs []api.Job
+			Next string
+		}
+		answer := r.get(target).want(200, &page)
+		for _, j := range page.Jobs {
+			ids = append(ids, j.ID)
+		}
+		link := answer.Header().Get("Link")
+		if (link == "") != (page.Next == "") {
+			t.Fatalf("Link = %q, next = %q", link, page.Next)
+		}
+		if page.Next == "" {
+			return ids
+		}
+		if byLink {
+			target = "/jobs" + strings.TrimSuffix(strings.TrimPrefix(link, "<"), `>; rel="next"`)
+		} else {
+			u, _ := url.Parse(target)
+			q := u.Query()
+			q.Set("cursor", page.Next)
+			target = "/jobs?" + q.Encode()
+		}
+	}
+	t.Fatal("the pages have no end")
+	return nil
+}
+
+func TestJobsAreListedByPages(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var all []string
+	for i := range 23 {
+		kind := "mail"
+		if i%3 == 0 {
+			kind = "bill"
+		}
+		all = append(all, r.enqueue(`{"kind":"`+kind+`","key":"ü/&`+strings.Repeat("x", i%2)+`"}`))
+	}
+	r.as("client-b").enqueue(`{"kind":"bill"}`)
+	slices.Reverse(all)
+	for _, byLink := range []bool{true, false} {
+		if got := follow(t, r, "/jobs?limit=5", byLink); !slices.Equal(got, all) {
+			t.Errorf("pages by link %t = %v, want %v", byLink, got, all)
+		}
+		if got := follow(t, r, "/jobs?kind=bill&limit=2&status=pending,running&key="+url.QueryEscape("ü/&"), byLink); len(got) != 4 {
+			t.Errorf("filtered pages by link %t = %d jobs, want 4", byLink, len(got))
+		}
+	}
+	var page struct{ Jobs []api.Job }
+	r.get("/jobs?limit=5&offset=20").want(200, &page)
+	if len(page.Jobs) != 3 || page.Jobs[0].ID != all[20] {
+		t.Errorf("from offset 20: %+v", page.Jobs)
+	}
+	first := r.getJob(all[len(all)-1])
+	for query, want := range map[string]int{
+		"created_after=" + url.QueryEscape(first.CreatedAt.Format("2006-01-02T15:04:05.999999Z07:00")):  23,
+		"created_before=" + url.QueryEscape(first.CreatedAt.Format("2006-01-02T15:04:05.999999Z07:00")): 0,
+		"created_after=2100-01-01T00:00:00Z":  0,
+		"created_before=2100-01-01T00:00:00Z": 23,
+		"limit=1000":                          23,
+		"status=dead":                         0,
+		"queue=default":                       23,
+	} {
+		r.get("/jobs?"+query).want(200, &page)
+		if len(page.Jobs) != want {
+			t.Errorf("GET /jobs?%s = %d jobs, want %d", query, len(page.Jobs), want)
+		}
+	}
+	r.as("root").get("/jobs?kind=bill").want(200, &page)
+	if len(page.Jobs) != 9 {
+		t.Errorf("bills of all tenants = %d, want 9", len(page.Jobs))
+	}
+	for query, parameter := range map[string]string{
+		"limit=0": "limit", "limit=x": "limit", "offset=10001": "offset", "status=open": "status[0]", "cursor=abc": "cursor",
+		"created_after=yesterday": "created_after", "sort=kind": "sort", "cursor=" + strings.Repeat("x", 65): "cursor",
+	} {
+		p := r.get("/jobs?"+query).problem(422, "invalid_input")
+		if len(p.Errors) != 1 || p.Errors[0].Parameter != parameter {
+			t.Errorf("GET /jobs?%s: errors = %+v, want one of %s", query, p.Errors, parameter)
+		}
+	}
+}

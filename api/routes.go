@@ -1,0 +1,228 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/posthaste-dev/posthaste/access"
+)
+
+// route is one row of the API: adding one is this row and a method of server.
+type route struct {
+	method, path string
+	needs        access.Capability // whoever lacks it gets a 403
+	everything   bool              // acts on what all tenants share: only for principals of all tenants
+	summary      string
+	add          func(*server, huma.API, huma.Operation)
+}
+
+// entry is a route in use.
+type entry struct {
+	route
+	shape *shape // of its body
+}
+
+// bodyShape is what the JSON body of a route may have.
+func bodyShape(spec *huma.OpenAPI, r route) *shape {
+	if op := spec.Paths[r.path].Post; op != nil && r.method == http.MethodPost && op.RequestBody != nil {
+		if content := op.RequestBody.Content["application/json"]; content != nil {
+			return shapeOf(spec.Components.Schemas, content.Schema)
+		}
+	}
+	return nil
+}
+
+// routes is every route and what it takes. Nothing is served that is not here, but
+// for what everybody may see: the description and its explorer.
+var routes = []route{
+	{"POST", "/jobs", access.JobsEnqueue, false, "Enqueue a job", accepted((*server).enqueue)},
+	{"POST", "/jobs/batch", access.JobsEnqueue, false, "Enqueue up to 1 000 jobs, all or none", accepted((*server).enqueueBatch)},
+	{"GET", "/jobs", access.JobsRead, false, "List jobs, newest first", ok((*server).listJobs)},
+	{"GET", "/jobs/{id}", access.JobsRead, false, "Get a job", ok((*server).getJob)},
+	{"GET", "/jobs/{id}/result", access.JobsRead, false, "Get what a finished job left", ok((*server).getResult)},
+	{"GET", "/jobs/{id}/attempts", access.AdminRead, false, "List the failed attempts of a job, newest first", ok((*server).listAttempts)},
+	{"POST", "/jobs/{id}/retry", access.AdminMutate, false, "Run a dead letter again with all its attempts, or a waiting job at once", ok((*server).retryJob)},
+	{"POST", "/jobs/{id}/dismiss", access.AdminMutate, false, "Put a dead letter away", ok((*server).dismissJob)},
+	{"POST", "/jobs/retry", access.AdminMutate, false, "Retry many jobs", ok((*server).retryJobs)},
+	{"POST", "/jobs/dismiss", access.AdminMutate, false, "Dismiss many dead letters", ok((*server).dismissJobs)},
+	{"GET", "/queues", access.AdminRead, false, "List queues with their open jobs", ok((*server).listQueues)},
+	{"POST", "/queues/{queue}/pause", access.AdminMutate, true, "Stop claims of a queue", ok((*server).pauseQueue)},
+	{"POST", "/queues/{queue}/resume", access.AdminMutate, true, "Let claims of a queue go on", ok((*server).resumeQueue)},
+	{"GET", "/stats", access.AdminRead, false, "Count open jobs by status", ok((*server).getStats)},
+}
+
+// ok registers a handler whose answers are 200, accepted one whose answers are 202.
+func ok[I, O any](handle func(*server, context.Context, *I) (*O, error)) func(*server, huma.API, huma.Operation) {
+	return answering(http.StatusOK, handle)
+}
+
+func accepted[I, O any](handle func(*server, context.Context, *I) (*O, error)) func(*server, huma.API, huma.Operation) {
+	return answering(http.StatusAccepted, handle)
+}
+
+func answering[I, O any](status int, handle func(*server, context.Context, *I) (*O, error)) func(*server, huma.API, huma.Operation) {
+	return func(s *server, to huma.API, op huma.Operation) {
+		op.DefaultStatus = status
+		huma.Register(to, op, func(ctx context.Context, in *I) (*O, error) {
+			out, err := handle(s, ctx, in)
+			if err != nil {
+				return nil, s.explain(ctx, err)
+			}
+			return out, nil
+		})
+	}
+}
+
+// register adds every route to the mux, and the description and its explorer. A
+// route that says nobody's capability is refused.
+func (s *server) register(mux *http.ServeMux, table []route) (*huma.OpenAPI, error) {
+	described := huma.NewAPI(humaConfig(), humago.NewAdapter(mux, ""))
+	for _, r := range table {
+		if r.needs == "" {
+			return nil, fmt.Errorf("route %s %s needs no capability", r.method, r.path)
+		}
+		known := &entry{route: r}
+		op := huma.Operation{
+			OperationID: operationID(r), Method: r.method, Path: r.path, Summary: r.summary,
+			Description:  "Needs the capability `" + string(r.needs) + "`" + map[bool]string{true: ", of all tenants"}[r.everything] + ".",
+			Security:     []map[string][]string{{"bearer": {}}},
+			MaxBodyBytes: -1, BodyReadTimeout: -1, // read and checked before huma sees it
+			Metadata:                     map[string]any{"route": known},
+			Middlewares:                  huma.Middlewares{s.enter},
+			RejectUnknownQueryParameters: true,
+		}
+		r.add(s, described, op)
+		known.shape = bodyShape(described.OpenAPI(), r)
+	}
+	registry := described.OpenAPI().Components.Schemas
+	s.newJob.registry, s.newJob.schema = registry, registry.Schema(reflect.TypeFor[NewJob](), true, "NewJob")
+	s.newJob.shape = shapeOf(registry, s.newJob.schema)
+	document(described.OpenAPI())
+	text, err := describe(described.OpenAPI())
+	if err != nil {
+		return nil, err
+	}
+	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(text) // the client went away
+	})
+	serveExplorer(mux)
+	return described.OpenAPI(), nil
+}
+
+// operationID is like get-jobs-id-result.
+func operationID(r route) string {
+	words := strings.FieldsFunc(r.path, func(c rune) bool { return strings.ContainsRune("/{}", c) })
+	return strings.ToLower(r.method) + "-" + strings.Join(words, "-")
+}
+
+var jsonFormat = huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: unmarshal}
+
+// unmarshal reads a body for huma: once into an any, to compare it with its schema,
+// and once into the struct. A payload may be anything, and is left out of the any: a
+// megabyte of small numbers takes thirty there.
+func unmarshal(data []byte, v any) error {
+	target, isAny := v.(*any)
+	var members map[string]json.RawMessage
+	if !isAny || json.Unmarshal(data, &members) != nil || members == nil {
+		return json.Unmarshal(data, v)
+	}
+	object := map[string]any{}
+	for name, text := range members {
+		if name == "payload" {
+			object[name] = nil
+			continue
+		}
+		var member any
+		if err := json.Unmarshal(text, &member); err != nil {
+			return err
+		}
+		object[name] = member
+	}
+	*target = object
+	return nil
+}
+
+func humaConfig() huma.Config {
+	return huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "Posthaste", Version: "1",
+				Description: "Jobs over HTTP: enqueue them, look at them, act on them. They are carried out elsewhere.",
+			},
+			Components: &huma.Components{
+				Schemas:         huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+				SecuritySchemes: map[string]*huma.SecurityScheme{"bearer": {Type: "http", Scheme: "bearer"}},
+			},
+		},
+		Formats:       map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat},
+		DefaultFormat: "application/json",
+		Transformers: []huma.Transformer{func(ctx huma.Context, _ string, v any) (any, error) {
+			if e, ok := v.(*huma.ErrorModel); ok {
+				v = fromHuma(e)
+			}
+			if p, ok := v.(*Problem); ok {
+				url := ctx.URL()
+				p.Instance, p.RequestID = url.EscapedPath(), requestID(ctx.Context())
+			}
+			return v, nil
+		}},
+	}
+}
+
+// document describes the problems as we answer them, in place of huma's errors.
+func document(spec *huma.OpenAPI) {
+	schema := spec.Components.Schemas.Schema(problemType, true, "Problem")
+	for _, c := range codes {
+		kind := spec.Components.Schemas.Map()["Problem"].Properties["code"]
+		kind.Enum = append(kind.Enum, c.name)
+	}
+	delete(spec.Components.Schemas.Map(), "ErrorModel")
+	delete(spec.Components.Schemas.Map(), "ErrorDetail")
+	for _, item := range spec.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Post} {
+			if op == nil {
+				continue
+			}
+			for status := range op.Responses {
+				if status != "200" && status != "202" {
+					delete(op.Responses, status)
+				}
+			}
+			op.Responses["default"] = &huma.Response{
+				Description: "A problem",
+				Headers:     map[string]*huma.Param{"Retry-After": {Schema: &huma.Schema{Type: huma.TypeInteger}, Description: "Seconds until a repeat makes sense"}},
+				Content:     map[string]*huma.MediaType{problemJSON: {Schema: schema}},
+			}
+			for _, response := range op.Responses {
+				if response.Headers == nil {
+					response.Headers = map[string]*huma.Param{}
+				}
+				response.Headers["X-Request-Id"] = &huma.Param{Schema: &huma.Schema{Type: huma.TypeString}, Description: "The request's own, or one that the server made"}
+			}
+		}
+	}
+}
+
+// describe is the description as text that does not change from run to run.
+func describe(spec *huma.OpenAPI) ([]byte, error) {
+	compact, err := json.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("describe the API: %w", err)
+	}
+	var text bytes.Buffer
+	if err := json.Indent(&text, compact, "", "  "); err != nil {
+		return nil, fmt.Errorf("describe the API: %w", err)
+	}
+	text.WriteByte('\n')
+	return text.Bytes(), nil
+}

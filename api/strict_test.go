@@ -1,0 +1,169 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestCheckJSON(t *testing.T) {
+	t.Parallel()
+	sh := &shape{members: map[string]*shape{"kind": nil, "filter": {members: map[string]*shape{"status": {element: nil}}}}}
+	deep := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	for text, want := range map[string]struct{ pointer, detail string }{
+		`{"kind":{"a~/b":[1,{"x":"\ud83d\ude00 ü\n"}]}}`: {},
+		` [1, -0.5e+3 , true,null, "" ,{}] `:             {},
+		deep(65):                                         {},
+		`{"kind":1,"kind":2}`:                            {"#/kind", "is there twice"},
+		`{"kind":1,"\u006bind":2}`:                       {"#/kind", "is there twice"},
+		`{"kind":{"a~/b":[0,{"x":1,"x":2}]}}`:            {"#/kind/a~0~1b/1/x", "is there twice"},
+		`{"Kind":1}`:                                     {"#/Kind", "is not a field"},
+		`{"filter":{"status":[],"tenant":1}}`:            {"#/filter/tenant", "is not a field"},
+		`{"kind":"\u0000"}`:                              {"#/kind", "has a NUL"},
+		`{"kind":["\ud800"]}`:                            {"#/kind/0", "has a lone surrogate"},
+		`{"kind":"\udc00"}`:                              {"#/kind", "has a lone surrogate"},
+		`{"kind":"\ud800\ud800"}`:                        {"#/kind", "has a lone surrogate"},
+		"{\"kind\":\"\xed\xa0\x80\"}":                    {"#/kind", "is not valid UTF-8"},
+		"{\"kind\":\"\xc0\x80\"}":                        {"#/kind", "is not valid UTF-8"},
+		"{\"kind\":\"a\tb\"}":                            {"#/kind", "has the control character 0x09"},
+		`{"kind":"\x"}`:                                  {"#/kind", "has an escape that JSON does not have"},
+		`{"kind":"\u12g4"}`:                              {"#/kind", "has no four hex digits"},
+		`{"kind":01}`:                                    {"#", "has \"1\" where a comma or }"},
+		`{"kind":+1}`:                                    {"#/kind", "has \"+\" where a value"},
+		`{"kind":1.}`:                                    {"#/kind", "has no digit after the point"},
+		`{"kind":1e}`:                                    {"#/kind", "has no digit in the exponent"},
+		`{"kind":-}`:                                     {"#/kind", "has no number"},
+		`{"kind":NaN}`:                                   {"#/kind", "has \"N\" where a value"},
+		`{"kind":1,}`:                                    {"#", "has \"}\" where a name"},
+		`{"kind":1} x`:                                   {"#", "has \"x\" after the value"},
+		`{"kind":`:                                       {"#/kind", "ends where a value"},
+		`{"kind":"abc`:                                   {"#/kind", "ends within the string"},
+		`{"kind":"abc\`:                                  {"#/kind", "ends within the string"},
+		"":                                               {"#", "ends where a value"},
+		deep(66):                                         {"#" + strings.Repeat("/0", 65), "is nested deeper than 64"},
+		strings.Repeat("[", 1_000_000):                   {"#" + strings.Repeat("/0", 65), "is nested deeper than 64"},
+		"\ufeff{}":                                       {"#", "where a value is wanted"},
+		`{"kind":"` + "\x7f" + `"}`:                      {},
+		`{"kind":{` + manyNames(100, "") + `}}`:          {},
+		`{"kind":{` + manyNames(100, "n7") + `}}`:        {"#/kind/n7", "is there twice"},
+		`{"kind":{` + manyNames(100, "n99") + `}}`:       {"#/kind/n99", "is there twice"},
+	} {
+		fault := checkJSON([]byte(text), sh)
+		switch {
+		case want.detail == "" && fault != nil:
+			t.Errorf("%.80s: %+v, want none", text, fault)
+		case want.detail != "" && (fault == nil || fault.Pointer != want.pointer || !strings.Contains(fault.Detail, want.detail)):
+			t.Errorf("%.80s: %+v, want %s %s", text, fault, want.pointer, want.detail)
+		}
+	}
+}
+
+// manyNames are n members, and once more the one that is named.
+func manyNames(n int, again string) string {
+	var members []string
+	for i := range n {
+		members = append(members, `"n`+strconv.Itoa(i)+`":1`)
+	}
+	if again != "" {
+		members = append(members, `"`+again+`":2`)
+	}
+	return strings.Join(members, ",")
+}
+
+// What the scan lets pass, encoding/json reads, and writes the same again: nothing
+// was replaced, dropped or merged.
+func FuzzCheckJSON(f *testing.F) {
+	for _, seed := range []string{
+		`{"a":1,"b":[true,null,"\ud83d\ude00"]}`, `{"a":1,"a":2}`, `"\ud800"`, `[1e5,-0.1]`, `{"a":{"":{}}}`, "\"\xff\"", `"\u0000"`, `[[[[]]]]`, ` 1 `, `{}x`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if checkJSON(data, nil) != nil {
+			return
+		}
+		if !json.Valid(data) || !utf8.Valid(data) {
+			t.Fatalf("%q passes and is not JSON", data)
+		}
+		d := json.NewDecoder(bytes.NewReader(data))
+		d.UseNumber()
+		var v any
+		if err := d.Decode(&v); err != nil {
+			t.Fatalf("%q passes and cannot be read: %v", data, err)
+		}
+		if names, kept := countNames(data), countMembers(v); names != kept {
+			t.Fatalf("%q has %d names, of which %d were kept", data, names, kept)
+		}
+		if again, _ := json.Marshal(v); bytes.Contains(again, []byte(`\u0000`)) || bytes.ContainsRune(again, utf8.RuneError) && !bytes.ContainsRune(data, utf8.RuneError) && !bytes.Contains(bytes.ToLower(data), []byte(`\ufffd`)) {
+			t.Fatalf("%q became %q", data, again)
+		}
+	})
+}
+
+// countNames counts colons outside of strings.
+func countNames(data []byte) (n int) {
+	inString := false
+	for i := 0; i < len(data); i++ {
+		switch {
+		case inString && data[i] == '\\':
+			i++
+		case data[i] == '"':
+			inString = !inString
+		case !inString && data[i] == ':':
+			n++
+		}
+	}
+	return n
+}
+
+func countMembers(v any) (n int) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, member := range v {
+			n += 1 + countMembers(member)
+		}
+	case []any:
+		for _, element := range v {
+			n += countMembers(element)
+		}
+	}
+	return n
+}
+
+func FuzzReadCursor(f *testing.F) {
+	f.Add("AQGTWm8OeoV9Po9LASNFZ4mr")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, s string) {
+		if id, err := readCursor(s); err == nil && (id.IsZero() || makeCursor(id) != s) {
+			t.Fatalf("cursor %q reads as %s, which is written %q", s, id, makeCursor(id))
+		}
+	})
+}
+
+func TestTraceContextIsCarriedIfItIsWellFormed(t *testing.T) {
+	t.Parallel()
+	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for parent, taken := range map[string]bool{
+		good:                            true,
+		"cc" + good[2:] + "-what-comes": true,
+		"ff" + good[2:]:                 false,
+		good + "-more":                  false,
+		"00-00000000000000000000000000000000-b7ad6b7169203331-01": false,
+		"00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01": false,
+		"00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01": false,
+		"": false,
+		"cc" + good[2:] + "-" + strings.Repeat("x", maxTraceBytes): false,
+	} {
+		got := traceOf(map[string][]string{"Traceparent": {parent}, "Tracestate": {"a=1", "b=2"}})
+		want := trace{}
+		if taken {
+			want = trace{parent, "a=1,b=2"}
+		}
+		if got != want {
+			t.Errorf("traceparent %q: got %+v, want %+v", parent, got, want)
+		}
+	}
+}

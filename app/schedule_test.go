@@ -1,0 +1,51 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/schedule"
+)
+
+func TestAScheduledJobIsHandled(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	handled := make(chan schedule.Tick, 100)
+	mux := new(dispatcher.Mux)
+	dispatcher.Handle(mux, func(_ context.Context, job *outbox.Job[greet]) error {
+		if tick, ok := schedule.TickOf(job.Claimed); ok && job.Args.Name == "Ada" {
+			handled <- tick
+		}
+		return nil
+	})
+	start(t, mux, Config{DatabaseURL: pool.Config().ConnString(), Schedules: []schedule.Schedule{
+		schedule.Every("every-second", time.Second, greet{"Ada"}, schedule.Options{}),
+	}})
+	for range 2 {
+		select {
+		case tick := <-handled:
+			if tick.Schedule != "every-second" || tick.At.Nanosecond() != 0 {
+				t.Errorf("got the tick %+v, want one of a full second", tick)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("waited in vain for a scheduled job")
+		}
+	}
+}
+
+func TestAMistakeInAScheduleStartsNothing(t *testing.T) {
+	t.Parallel()
+	wrong := schedule.Cron("s", "0 99 * * *", "UTC", greet{}, schedule.Options{})
+	err := Run(t.Context(), nil, Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Schedules: []schedule.Schedule{wrong}})
+	if invalid, ok := errors.AsType[*outbox.InvalidError](err); !ok || invalid.Field != "expression.hour" {
+		t.Errorf("got %v, want an InvalidError of expression.hour", err)
+	}
+	if err := Run(t.Context(), nil, Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", NoSchedule: true, Schedules: []schedule.Schedule{wrong}}); err == nil {
+		t.Error("schedules that nobody would declare have no error")
+	}
+}

@@ -1,0 +1,182 @@
+package await
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const (
+	coalesce    = 5 * time.Millisecond // between two queries at least
+	hearingPoll = time.Second          // for what nobody announces
+	deafPoll    = 2 * time.Second      // at most, growing from a tenth of a second
+	missing     = 10 * time.Second     // how long a job may be nowhere: its transaction may be about to commit
+	askBatch    = 10_000               // jobs a query
+	askTimeout  = 5 * time.Second
+)
+
+// answer asks for the jobs that are waited for until ctx ends: for all of them when
+// woken and when it is time to poll, for the new ones when there are new waits. It
+// asks for nothing while nobody waits.
+//
+// No end is missed. A new wait is in the map before it is asked for, so a job that
+// ends after that query's snapshot is announced, and the wake-up finds the wait; if
+// the announcement is lost, the poll finds the job.
+func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
+	deaf, retry := backoff.Backoff{Max: deafPoll}, backoff.Backoff{Max: deafPoll}
+	poll := time.NewTimer(time.Hour)
+	defer poll.Stop()
+	var due time.Time // when everything is asked for, at the latest
+	for {
+		woken := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.joined:
+			deaf.Reset()
+		case <-w.wake:
+			woken = true
+		case <-poll.C:
+		}
+		began := time.Now()
+		all := woken || !began.Before(due)
+		ids := w.ids(all)
+		if len(ids) == 0 {
+			continue // nobody waits: the next wait sets the timer again
+		}
+		err := w.ask(ctx, pool, ids)
+		now := time.Now()
+		rest := max(coalesce, now.Sub(began))
+		next := now.Add(w.pollInterval(&deaf))
+		switch {
+		case err != nil && ctx.Err() == nil:
+			w.complain(ctx, err)
+			rest, due = retry.Next(), now // everything, after the rest
+		case all || next.Before(due): // new waits do not put off the poll for the older ones
+			retry.Reset()
+			due = next
+		}
+		poll.Reset(due.Sub(now))
+		if !pause(ctx, rest) {
+			return
+		}
+	}
+}
+
+// pollInterval grows while the listener is deaf, and no new wait begins.
+func (w *Waiter) pollInterval(deaf *backoff.Backoff) time.Duration {
+	if w.listener.Hearing() {
+		deaf.Reset()
+		return w.poll
+	}
+	return deaf.Next()
+}
+
+// ids returns what to ask for: everything, or what is new.
+func (w *Waiter) ids(all bool) []outbox.ID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer clear(w.fresh)
+	if all {
+		return slices.Collect(maps.Keys(w.waits))
+	}
+	return slices.Collect(maps.Keys(w.fresh))
+}
+
+func (w *Waiter) ask(ctx context.Context, pool *pgxpool.Pool, ids []outbox.ID) error {
+	for some := range slices.Chunk(ids, askBatch) {
+		if err := w.askSome(ctx, pool, some); err != nil {
+			return fmt.Errorf("ask for %d jobs: %w", len(some), err)
+		}
+	}
+	return nil
+}
+
+// askSome hands on what a query tells, row by row: results may be large, and what
+// was read before a connection broke need not be read again.
+func (w *Waiter) askSome(ctx context.Context, pool *pgxpool.Pool, ids []outbox.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	asked := make([]pgtype.UUID, len(ids))
+	for i, id := range ids {
+		asked[i] = pgID(id)
+	}
+	rows, _ := pool.Query(ctx, sqlgen.FindEnded, asked) // its error is also that of Err
+	told := make(map[outbox.ID]bool)
+	var id outbox.ID
+	var e end
+	_, err := pgx.ForEachRow(rows, []any{&id, &e.status, &e.result, &e.code, &e.message}, func() error {
+		told[id] = true
+		w.tell(id, e)
+		e = end{}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		if job := w.waits[id]; job != nil && !told[id] {
+			job.seen = true
+		}
+	}
+	return nil
+}
+
+// tell finishes the waits for a job that has ended, and those that have waited long
+// enough for one that is nowhere.
+func (w *Waiter) tell(id outbox.ID, e end) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	job := w.waits[id]
+	switch {
+	case job == nil: // nobody waits any more
+		return
+	case e.status != "":
+		job.finish(result{end: e})
+	case job.seen:
+		job.finish(result{err: outbox.ErrNotFound})
+	default:
+		now := time.Now()
+		job.waits = slices.DeleteFunc(job.waits, func(one *wait) bool {
+			given := now.Sub(one.since) >= w.missing
+			if given {
+				one.done <- result{err: outbox.ErrNotFound}
+			}
+			return given
+		})
+	}
+	if len(job.waits) == 0 {
+		delete(w.waits, id)
+	}
+}
+
+func (w *Waiter) complain(ctx context.Context, err error) {
+	if missed, due := w.complaints.Due("ask", time.Now()); due {
+		w.log.LogAttrs(ctx, slog.LevelWarn, "jobs not asked for", slog.Int("failed_since_last_told", missed), slog.Any("err", err))
+	}
+}
+
+// pause reports false when ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

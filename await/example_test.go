@@ -1,0 +1,113 @@
+package await_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/await"
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Resize asks for a picture's thumbnail; whoever does it returns its Size.
+type Resize struct {
+	outbox.Returns[Size]
+	URL string
+}
+
+func (Resize) Kind() string { return "picture.resize" }
+
+type Size struct{ Width, Height int }
+
+func resize(_ context.Context, job *outbox.Job[Resize]) (Size, error) {
+	fmt.Println("resizing", job.Args.URL)
+	return Size{80, 60}, nil
+}
+
+// How does the one who enqueued a job get what its handler returned?
+func Example() {
+	ctx := context.Background()
+	pool, end := exampleDB()
+	defer end()
+
+	var mux dispatcher.Mux
+	dispatcher.HandleResult(&mux, resize) // anything but a Size would not compile
+	worker, err := dispatcher.New(pool, &mux, dispatcher.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	waiter, err := await.New(pool, await.Config{}) // one for the process
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer run(worker.Run, waiter.Run)()
+
+	var ref await.Ref[Size]
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
+		ref, err = await.Enqueue(ctx, waiter, tx, Resize{URL: "cat.png"}, outbox.Options{})
+		return err
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	size, err := ref.Wait(ctx)
+	fmt.Println(size.Width, "x", size.Height, err)
+	// Output:
+	// resizing cat.png
+	// 80 x 60 <nil>
+}
+
+// run runs components until the function that it returns is called.
+func run(components ...func(context.Context) error) (end func()) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, len(components))
+	for _, c := range components {
+		go func() { ended <- c(ctx) }()
+	}
+	return func() {
+		stop()
+		for range components {
+			if err := <-ended; err != nil {
+				fmt.Println(err)
+			}
+		}
+	}
+}
+
+// exampleTB lets pgtest serve an example, which has no *testing.T.
+type exampleTB struct {
+	testing.TB
+	cleanups []func()
+	failed   bool
+}
+
+func exampleDB() (db *pgxpool.Pool, end func()) {
+	tb := new(exampleTB)
+	return pgtest.New(tb), func() {
+		for _, f := range slices.Backward(tb.cleanups) {
+			f()
+		}
+	}
+}
+
+func (tb *exampleTB) Helper()                         {}
+func (tb *exampleTB) Name() string                    { return "Example" }
+func (tb *exampleTB) Cleanup(f func())                { tb.cleanups = append(tb.cleanups, f) }
+func (tb *exampleTB) Failed() bool                    { return tb.failed }
+func (tb *exampleTB) Fatal(args ...any)               { panic(fmt.Sprint(args...)) }
+func (tb *exampleTB) Fatalf(format string, a ...any)  { panic(fmt.Sprintf(format, a...)) }
+func (tb *exampleTB) Logf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+func (tb *exampleTB) Errorf(format string, args ...any) {
+	tb.failed = true
+	tb.Logf(format, args...) // and so the output differs
+}

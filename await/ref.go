@@ -1,0 +1,98 @@
+package await
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ErrOpen says that a job has not ended yet.
+var ErrOpen = errors.New("the job has not ended yet")
+
+// Ref is a job whose result is an R. It may be copied.
+type Ref[R any] struct {
+	ID     outbox.ID
+	waiter *Waiter
+}
+
+// Enqueue is [outbox.Enqueue] for a job that will be waited for: it is marked as
+// watched. Wait after the transaction has committed. With an idempotency key that
+// was used before, the reference is to the first job.
+func Enqueue[R any](ctx context.Context, w *Waiter, db outbox.DB, args outbox.ResultArgs[R], opts outbox.Options) (Ref[R], error) {
+	opts.Watched = true
+	id, err := outbox.Enqueue(ctx, db, args, opts)
+	return Ref[R]{ID: id, waiter: w}, err
+}
+
+// RefTo makes a reference from the id of a job whose handler returns an R. For a
+// job without a result, R is struct{}.
+func RefTo[R any](w *Waiter, id outbox.ID) Ref[R] { return Ref[R]{ID: id, waiter: w} }
+
+// Wait returns the job's result when it has succeeded, an [*outbox.JobError] when it
+// has ended otherwise, [outbox.ErrNotFound] when it was not found for 10 seconds,
+// and the cause of ctx when that ends first. A success that left no result, or one
+// that is no R, is an error, too ([outbox.ErrNoResult], or what encoding/json says).
+// The waiter has to run.
+func (r Ref[R]) Wait(ctx context.Context) (result R, err error) {
+	end, err := r.waiter.wait(ctx, r.ID)
+	if err != nil {
+		return result, fmt.Errorf("wait for job %s: %w", r.ID, err)
+	}
+	return decode[R](r.ID, end)
+}
+
+// Status tells where the job stands now, or returns [outbox.ErrNotFound].
+func (r Ref[R]) Status(ctx context.Context) (outbox.Status, error) {
+	now, err := r.look(ctx)
+	return now.status, err
+}
+
+// Result is Wait for a job that has ended already: it returns [ErrOpen] for one that
+// has not, and [outbox.ErrNotFound] at once.
+func (r Ref[R]) Result(ctx context.Context) (result R, err error) {
+	now, err := r.look(ctx)
+	if err != nil {
+		return result, err
+	}
+	if !now.ended() {
+		return result, fmt.Errorf("result of job %s, which is %s: %w", r.ID, now.status, ErrOpen)
+	}
+	return decode[R](r.ID, now)
+}
+
+func (r Ref[R]) look(ctx context.Context) (end, error) {
+	found, err := sqlgen.New(r.waiter.user).FindOutcome(ctx, pgID(r.ID))
+	if err != nil {
+		return end{}, fmt.Errorf("look at job %s: %w", r.ID, err)
+	}
+	if len(found) == 0 {
+		return end{}, fmt.Errorf("look at job %s: %w", r.ID, outbox.ErrNotFound)
+	}
+	f := found[0]
+	return end{status: outbox.Status(f.Status), result: f.Result, code: f.ErrorCode, message: f.ErrorMessage}, nil
+}
+
+// end is how a job stands, which is final if it has ended.
+type end struct {
+	status        outbox.Status // "" for a job that is nowhere
+	result        []byte
+	code, message string
+}
+
+func (e end) ended() bool {
+	return e.status.Closed() || e.status == outbox.Failed || e.status == outbox.Dead
+}
+
+func decode[R any](id outbox.ID, e end) (result R, err error) {
+	if e.status != outbox.Succeeded {
+		return result, &outbox.JobError{ID: id, Status: e.status, Code: e.code, Message: e.message}
+	}
+	return outbox.DecodeResult[R](id, e.result)
+}
+
+func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

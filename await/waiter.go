@@ -1,0 +1,192 @@
+package await
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/listener"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Channel is the NOTIFY channel on which dispatchers tell that watched jobs have
+// ended. Notifications carry no data: any role may read and forge them.
+const Channel = "outbox_settled"
+
+// ErrStopped is what Wait returns once the waiter's Run has ended.
+var ErrStopped = errors.New("the waiter has stopped")
+
+// Config is how a waiter works. Its zero value is a sane production setup.
+type Config struct {
+	ListenURL string       // the listener's; "" is the pool's. Set it when that leads to a pooler
+	Logger    *slog.Logger // nil logs nothing
+}
+
+// Waiter waits for jobs on behalf of a whole process. Its methods are safe for
+// concurrent use.
+type Waiter struct {
+	user     *pgxpool.Pool
+	log      *slog.Logger
+	wake     listener.Signal // something may have ended
+	listener *listener.Listener
+	joined   chan struct{} // one slot: there is a new wait
+	poll     time.Duration // between two looks for everything, while the listener hears
+	missing  time.Duration // how long a job may be nowhere
+
+	complaints outage.Complaints
+	started    atomic.Bool
+
+	mu      sync.Mutex
+	waits   map[outbox.ID]*watch
+	fresh   map[outbox.ID]struct{} // to be asked for: somebody has begun to wait for them
+	stopped bool
+}
+
+// watch is a job and everybody who waits for it.
+type watch struct {
+	waits []*wait
+	seen  bool // it was open when we asked
+}
+
+// wait is one call of Wait.
+type wait struct {
+	since time.Time
+	done  chan result // one slot
+}
+
+type result struct {
+	end end
+	err error
+}
+
+// New makes a waiter. It opens connections of its own with the settings of pool when
+// it runs; pool itself serves Status and Result.
+func New(pool *pgxpool.Pool, config Config) (*Waiter, error) {
+	log := config.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	w := &Waiter{
+		user: pool, log: log.With(slog.String("component", "waiter")),
+		wake: listener.NewSignal(), joined: make(chan struct{}, 1),
+		poll: hearingPoll, missing: missing,
+		waits: map[outbox.ID]*watch{}, fresh: map[outbox.ID]struct{}{},
+	}
+	l, err := listener.New(cmp.Or(config.ListenURL, pool.Config().ConnString()), Channel, w.wake, listener.Config{
+		AppName: "posthaste-waiter", Canary: pool, Logger: w.log, OnHearing: func(bool) { w.wake.Set() },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("waiter: %w", err)
+	}
+	w.listener = l
+	return w, nil
+}
+
+// Run listens and answers waits until ctx ends; then those that are left return
+// [ErrStopped], and Run nil. It may be called once. Waits that begin before it wait
+// for it.
+func (w *Waiter) Run(ctx context.Context) error {
+	if w.started.Swap(true) {
+		return errors.New("waiter: Run was called before")
+	}
+	defer w.stop()
+	pool, err := openPool(ctx, w.user)
+	if err != nil {
+		return fmt.Errorf("waiter: %w", err)
+	}
+	defer pool.Close()
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	listening.Go(func() { _ = w.listener.Run(ctx) }) // returns nil, or that it runs already, which is excluded above
+	w.answer(ctx, pool)
+	return nil
+}
+
+// wait returns how the job ended.
+func (w *Waiter) wait(ctx context.Context, id outbox.ID) (end, error) {
+	me := &wait{since: time.Now(), done: make(chan result, 1)}
+	if !w.join(id, me) {
+		return end{}, ErrStopped
+	}
+	select {
+	case r := <-me.done:
+		return r.end, r.err
+	case <-ctx.Done():
+		w.leave(id, me)
+	}
+	select {
+	case r := <-me.done: // it came at the same moment
+		return r.end, r.err
+	default:
+		return end{}, context.Cause(ctx)
+	}
+}
+
+func (w *Waiter) join(id outbox.ID, me *wait) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return false
+	}
+	job := w.waits[id]
+	if job == nil {
+		job = new(watch)
+		w.waits[id] = job
+	}
+	// Asked for although somebody waits for it already: it may have ended since.
+	job.waits = append(job.waits, me)
+	w.fresh[id] = struct{}{}
+	select {
+	case w.joined <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (w *Waiter) leave(id outbox.ID, me *wait) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if job := w.waits[id]; job != nil {
+		job.remove(me)
+		if len(job.waits) == 0 {
+			delete(w.waits, id)
+			delete(w.fresh, id)
+		}
+	}
+}
+
+func (j *watch) remove(me *wait) {
+	for i, other := range j.waits {
+		if other == me {
+			j.waits[i] = j.waits[len(j.waits)-1]
+			j.waits = j.waits[:len(j.waits)-1]
+			return
+		}
+	}
+}
+
+// stop ends every wait.
+func (w *Waiter) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	for id, job := range w.waits {
+		job.finish(result{err: ErrStopped})
+		delete(w.waits, id)
+	}
+}
+
+func (j *watch) finish(r result) {
+	for _, one := range j.waits {
+		one.done <- r // has room: each is finished once
+	}
+	j.waits = nil
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func (p *program) auditCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "audit",
+		Usage: "list who did what, newest first",
+		Flags: append(flags("database-url"), outputFlag(),
+			&cli.StringFlag{Name: "actor", Usage: "only by this `NAME`"},
+			&cli.StringFlag{Name: "act", Usage: "only this `ACT`, like job.replay or queue.pause"},
+			&cli.StringFlag{Name: "job", Usage: "only what was done to the job with this `ID`"},
+			&cli.StringFlag{Name: "queue", Usage: "only what was done to this `QUEUE` or its jobs"},
+			&cli.StringFlag{Name: "target", Usage: "only what was done to this `NAME`: a key, a schedule, a token"},
+			&cli.StringFlag{Name: "request", Usage: "only as a part of the request with this `ID`"},
+			&cli.StringFlag{Name: "tenant", Usage: "only of the tenant with this `ID`"},
+			&cli.StringFlag{Name: "since", Usage: "at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
+			&cli.StringFlag{Name: "until", Usage: "before this `TIME`"},
+			&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` acts"},
+			&cli.IntFlag{Name: "before", Usage: "only older ones than the act with this `ID`: the next page begins with the last id of this one"},
+		),
+		Action: p.listAudit,
+	}
+}
+
+func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	f := operator.AuditFilter{
+		Actor: c.String("actor"), Act: c.String("act"), Queue: c.String("queue"), Target: c.String("target"),
+		RequestID: c.String("request"), Before: int64(c.Int("before")),
+	}
+	limit := c.Int("limit")
+	var wrong error
+	if limit < 1 {
+		wrong = fmt.Errorf("--limit is %d: want at least 1", limit)
+	}
+	if f.Before < 0 {
+		wrong = errors.Join(wrong, fmt.Errorf("--before is %d: want an act's id", f.Before))
+	}
+	for flag, to := range map[string]*outbox.ID{"job": &f.JobID, "tenant": &f.Tenant} {
+		wrong = errors.Join(wrong, readID(c, flag, to))
+	}
+	for flag, to := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
+		wrong = errors.Join(wrong, readMoment(c, flag, to))
+	}
+	if wrong != nil {
+		return &usageError{wrong}
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		l := listing{
+			header:   []string{"id", "at", "actor", "act", "job", "queue", "target", "reason", "before", "after", "request", "tenant"},
+			onScreen: 8,
+		}
+		for len(l.rows) < limit {
+			f.Limit = min(limit-len(l.rows), operator.MaxLimit)
+			page, err := o.Audit(ctx, f)
+			if err != nil {
+				return err
+			}
+			for _, e := range page {
+				l.add(e.ID, e.At, e.Actor, e.Act, optional(e.JobID), e.Queue, e.Target, e.Reason, rawJSON(e.Before), rawJSON(e.After), e.RequestID, optional(e.Tenant))
+				f.Before = e.ID
+			}
+			if len(page) < f.Limit {
+				break
+			}
+		}
+		return p.print(c, l)
+	})
+}
+
+// optional is nil for no id.
+func optional(id outbox.ID) any {
+	if id.IsZero() {
+		return nil
+	}
+	return id
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"os/user"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func actOnLettersFlags() []cli.Flag {
+	return append(letterFlags(),
+		&cli.BoolFlag{Name: "all", Usage: "all dead letters there are"},
+		&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "only say how many it would be"},
+		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one"},
+	)
+}
+
+// letters are the dead letters that a command is to act on.
+type letters struct {
+	ids    []outbox.ID // none: those of the filter
+	filter operator.DeadLetterFilter
+}
+
+func whichLetters(c *cli.Command) (which letters, err error) {
+	if which.filter, err = letterFilter(c); err != nil {
+		return which, &usageError{err}
+	}
+	filtered := which.filter != operator.DeadLetterFilter{}
+	switch {
+	case c.NArg() > 0 && (filtered || c.Bool("all")):
+		return which, usagef("want IDs, or filters, or --all: not two of them")
+	case c.NArg() > 0:
+		which.ids, err = jobIDs(c)
+		return which, err
+	case filtered == c.Bool("all"):
+		return which, usagef("which ones? want IDs, or filters, or --all (see %s --help)", c.FullName())
+	}
+	return which, nil
+}
+
+func (p *program) replayLetters(ctx context.Context, c *cli.Command) error {
+	which, err := whichLetters(c)
+	if err != nil {
+		return err
+	}
+	rate := c.Float("rate")
+	if c.IsSet("rate") && !(rate > 0) {
+		return usagef("--rate is %v: want more than 0 jobs a second", rate)
+	}
+	if c.IsSet("payload") {
+		return p.replayEdited(ctx, c, which)
+	}
+	return p.actOnLetters(ctx, c, "replay", which, func(ctx context.Context, o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+		return o.ReplayAll(ctx, f, rate)
+	}, (*operator.Operator).Retry)
+}
+
+func (p *program) dismissLetters(ctx context.Context, c *cli.Command) error {
+	which, err := whichLetters(c)
+	if err != nil {
+		return err
+	}
+	return p.actOnLetters(ctx, c, "dismiss", which, func(ctx context.Context, o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+		return o.DismissAll(ctx, f)
+	}, (*operator.Operator).Dismiss)
+}
+
+func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letters) error {
+	if len(which.ids) != 1 {
+		return usagef("--payload is for one job: want its ID")
+	}
+	payload, err := p.editedPayload(c.String("payload"))
+	if err != nil {
+		return err
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		if c.Bool("dry-run") {
+			return p.dryRun("replay", 1)
+		}
+		if err := o.Because(c.String("reason")).ReplayEdited(ctx, which.ids[0], payload); err != nil {
+			return inFlagWords(err)
+		}
+		_, err := fmt.Fprintln(p.stdout, which.ids[0])
+		return err
+	})
+}
+
+// editedPayload reads a payload from a file, from standard input, or as it is.
+func (p *program) editedPayload(argument string) ([]byte, error) {
+	path, isFile := strings.CutPrefix(argument, "@")
+	if !isFile {
+		if argument == "" {
+			return nil, nil
+		}
+		return p.payload(argument)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the payload: %w", err)
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, outbox.MaxPayloadBytes+1)) // one more is told apart by operator
+	if err != nil {
+		return nil, fmt.Errorf("read the payload: %w", err)
+	}
+	return b, nil
+}
+
+type (
+	actOnAll func(context.Context, *operator.Operator, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
+	actOnOne func(*operator.Operator, context.Context, outbox.ID) error
+)
+
+// actOnLetters does something to the dead letters that were named or filtered.
+func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll, one actOnOne) error {
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		o = o.Because(c.String("reason"))
+		n := int64(len(which.ids))
+		if n == 0 {
+			var err error
+			if n, err = o.CountDeadLetters(ctx, which.filter); err != nil {
+				return err
+			}
+		}
+		if c.Bool("dry-run") {
+			return p.dryRun(verb, n)
+		}
+		if n > 1 && !c.Bool("yes") && p.isInteractive() {
+			if err := p.confirm(fmt.Sprintf("%s %d dead letters?", verb, n)); err != nil {
+				return err
+			}
+		}
+		if len(which.ids) > 0 {
+			return p.actOnEach(ctx, o, verb, which.ids, one)
+		}
+		return p.follow(verb, all(ctx, o, which.filter))
+	})
+}
+
+func (p *program) dryRun(verb string, n int64) error {
+	_, err := fmt.Fprintf(p.stdout, "would %s %d\n", verb, n)
+	return err
+}
+
+// actOnEach acts on the jobs that were named. One that cannot be done does not keep
+// the others from it.
+func (p *program) actOnEach(ctx context.Context, o *operator.Operator, verb string, ids []outbox.ID, act actOnOne) error {
+	var errs []error
+	for _, id := range ids {
+		job, err := o.Job(ctx, id)
+		if err == nil && !slices.Contains([]outbox.Status{outbox.Failed, outbox.Dead}, job.Status) {
+			err = &operator.StatusError{ID: id, Status: job.Status, Act: verb} // "jobs retry" is also for jobs that wait
+		}
+		if err == nil {
+			err = act(o, ctx, id)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Fprintln(p.stdout, id)
+	}
+	return errors.Join(errs...)
+}
+
+// follow shows the progress of an act on many, and at last what came of it.
+func (p *program) follow(verb string, steps iter.Seq2[operator.BulkProgress, error]) error {
+	var last operator.BulkProgress
+	var failed error
+	bar := isTerminal(p.stderr)
+	for progress, err := range steps {
+		last, failed = progress, err
+		if bar {
+			fmt.Fprintf(p.stderr, "\r%s", progressBar(progress))
+		}
+	}
+	if bar {
+		fmt.Fprintln(p.stderr)
+	}
+	fmt.Fprintf(p.stdout, "%s: %d done, %d passed over\n", verb, last.Done, last.Passed)
+	if failed != nil && !last.FailedUntil.IsZero() {
+		return fmt.Errorf("%w; to go on, repeat it with --failed-until %s", failed, last.FailedUntil.UTC().Format(time.RFC3339Nano))
+	}
+	return failed
+}
+
+func progressBar(p operator.BulkProgress) string {
+	const width = 30
+	part := 1.0
+	if p.Matched > 0 {
+		part = min(1, float64(p.Done+p.Passed)/float64(p.Matched))
+	}
+	full := int(part * width)
+	return fmt.Sprintf("[%s%s] %3.0f %% %d of %d", strings.Repeat("#", full), strings.Repeat(".", width-full), part*100, p.Done+p.Passed, p.Matched)
+}
+
+// isInteractive reports whether there is somebody to ask.
+func (p *program) isInteractive() bool {
+	stdin, ok := p.stdin.(*os.File)
+	return ok && isTerminal(stdin) && isTerminal(p.stderr)
+}
+
+var errDeclined = errors.New("nothing was done")
+
+func (p *program) confirm(question string) error {
+	fmt.Fprintf(p.stderr, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(p.stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errDeclined
+}
+
+// actor is who runs this command, for the audit.
+func (p *program) actor() operator.Actor {
+	host, _ := os.Hostname()
+	name := p.getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	return operator.Actor{Name: cmp.Or(name, "somebody") + "@" + cmp.Or(host, "host")}
+}

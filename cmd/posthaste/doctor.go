@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/doctor"
+)
+
+func (p *program) doctorCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "doctor",
+		Usage: "examine the installation, and say what to do",
+		Description: `It asks whether the schema is there, whether commits are durable, whether a NOTIFY
+arrives where dispatchers listen, whether a pooler is in between, who holds vacuum
+back, how autovacuum and partitions fare, which dispatchers there are, and what
+waits for a handler or a person. It changes nothing.
+
+Exit status: 0 nothing worse than a warning, 1 a problem, 2 the command line is wrong.`,
+		Flags:  append(flags("database-url", "listen-url"), outputFlag()),
+		Action: p.examine,
+	}
+}
+
+func (p *program) examine(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	s, err := p.load(c, "database-url", "listen-url")
+	if err != nil {
+		return err
+	}
+	patient := doctor.Patient{}
+	if s.app.ListenURL != "" {
+		if patient.Listen, err = pgx.ParseConfig(s.app.ListenURL); err != nil {
+			return usagef("listen URL: it is malformed")
+		}
+	}
+	var problems int
+	err = withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
+		patient.Pool = pool
+		findings, err := doctor.Examine(ctx, patient)
+		if err != nil {
+			return err
+		}
+		l := listing{header: []string{"question", "severity", "finding", "what_to_do"}}
+		for _, f := range findings {
+			if f.Severity == doctor.Problem {
+				problems++
+			}
+			l.add(f.Question, string(f.Severity), f.What, f.Do)
+		}
+		return p.print(c, l)
+	})
+	if err == nil && problems > 0 {
+		return cli.Exit(fmt.Sprintf("%d problems", problems), exitFailed)
+	}
+	return err
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// followInterval is how long jobs logs --follow waits between looks.
+const followInterval = 500 * time.Millisecond
+
+func (p *program) jobLogsCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "logs",
+		Usage:     "print what a job has logged itself: its newest lines, oldest first",
+		ArgsUsage: "ID",
+		Flags: append(flags("database-url"), jsonOrText(),
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "print new lines as they come, until the job has ended or waits for a person"}),
+		Action: p.jobLogs,
+	}
+}
+
+// jsonOrText replaces outputFlag where lines are printed as they come: there is no
+// table that could wait for the last one.
+func jsonOrText() cli.Flag {
+	return &cli.StringFlag{
+		Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`text|json`; json is an object a line",
+		Validator: func(v string) error {
+			if _, err := parseOneOf(v, "text", "json"); err != nil {
+				return fmt.Errorf("--output is %q: %w", v, err)
+			}
+			return nil
+		},
+	}
+}
+
+func (p *program) jobLogs(ctx context.Context, c *cli.Command) error {
+	ids, err := jobIDs(c)
+	if err != nil {
+		return err
+	}
+	if len(ids) != 1 {
+		return wantArgs(c, 1, 1)
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		after := operator.LogPosition{}
+		for {
+			// The status first: what is logged before a job ends is there when it has ended.
+			ended := true
+			if c.Bool("follow") {
+				job, err := o.Job(ctx, ids[0])
+				if err != nil {
+					return err
+				}
+				ended = job.Status.Closed() || job.Status == outbox.Failed || job.Status == outbox.Dead
+			}
+			lines, err := o.Logs(ctx, ids[0], after)
+			if err != nil {
+				return err
+			}
+			for _, line := range lines {
+				if err := p.printLogLine(c, line); err != nil {
+					return err
+				}
+				after = line.LogPosition
+			}
+			if ended {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return nil // asked to stop
+			case <-time.After(followInterval):
+			}
+		}
+	})
+}
+
+func (p *program) printLogLine(c *cli.Command, l operator.LogLine) error {
+	if c.String("output") == "json" {
+		object, err := listing{header: []string{"at", "level", "message", "epoch", "line"}}.object([]any{l.At, l.Level.String(), l.Message, l.Epoch, l.Line})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(p.stdout, string(object))
+		return err
+	}
+	_, err := fmt.Fprintln(p.stdout, l.At.Local().Format("2006-01-02 15:04:05.000"), fmt.Sprintf("%-5s", l.Level), oneLine(l.Message))
+	return err
+}
+
+// jobReports is what a job has reported, but for its log.
+type jobReports struct {
+	progress   operator.Progress
+	checkpoint operator.Checkpoint
+	steps      []operator.Step
+}
+
+func collectReports(ctx context.Context, o *operator.Operator, id outbox.ID) (r jobReports, err error) {
+	if r.progress, err = o.Progress(ctx, id); err != nil {
+		return r, err
+	}
+	if r.checkpoint, err = o.Checkpoint(ctx, id); err != nil {
+		return r, err
+	}
+	r.steps, err = o.Steps(ctx, id)
+	return r, err
+}
+
+var reportColumns = []string{"progress", "checkpoint", "steps"}
+
+// objects are the values of reportColumns for machines.
+func (r jobReports) objects() []any {
+	var progress, checkpoint any
+	if p := r.progress; !p.ReportedAt.IsZero() {
+		progress = map[string]any{"current": p.Current, "total": p.Total, "message": p.Message, "reported_at": p.ReportedAt}
+	}
+	if c := r.checkpoint; c.Data != nil {
+		checkpoint = map[string]any{"data": content("", c.Data), "saved_at": c.SavedAt, "epoch": c.Epoch}
+	}
+	steps := []map[string]any{}
+	for _, s := range r.steps {
+		steps = append(steps, map[string]any{
+			"name": s.Name, "epoch": s.Epoch, "finished_at": s.FinishedAt, "took": s.Took.String(), "result": content("", s.Result),
+		})
+	}
+	return []any{progress, checkpoint, steps}
+}
+
+// readable are the same for people.
+func (r jobReports) readable() []any {
+	return []any{readableProgress(r.progress), readable(r.checkpoint.Data), len(r.steps)}
+}
+
+func readableProgress(p operator.Progress) string {
+	if p.ReportedAt.IsZero() {
+		return ""
+	}
+	text := fmt.Sprint(p.Current)
+	if p.Total > 0 {
+		text = fmt.Sprintf("%d of %d (%.0f %%)", p.Current, p.Total, 100*float64(p.Current)/float64(p.Total))
+	}
+	return fmt.Sprintf("%s %s (%s)", text, p.Message, p.ReportedAt.Local().Format(time.RFC3339))
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// dispatch works the jobs of kind "talk" until the test ends.
+func dispatch(t *testing.T, pool *pgxpool.Pool, handler dispatcher.Handler) {
+	t.Helper()
+	mux := new(dispatcher.Mux)
+	mux.HandleRaw("talk", handler)
+	d, err := dispatcher.New(pool, mux, dispatcher.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestJobsLogsFollowsUntilTheJobHasEnded(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	e := env{"DATABASE_URL": pool.Config().ConnString()}
+	id := strings.TrimSpace(ok(t, e, "enqueue", "talk"))
+	proceed := make(chan struct{})
+	dispatch(t, pool, func(ctx context.Context, job *outbox.Claimed) error {
+		_ = job.Log(ctx, slog.LevelInfo, "begun\x1b[2J")
+		<-proceed
+		_, err := dispatcher.Step(ctx, job, "fetch", func(context.Context) (int, error) { return 7, nil })
+		if err != nil {
+			return err
+		}
+		_ = job.Progress(ctx, 5, 20, "reading")
+		_ = job.Log(ctx, slog.LevelWarn, "done")
+		return outbox.SaveCheckpoint(ctx, job, "here")
+	})
+	followed := make(chan ran, 1)
+	go func() { followed <- posthasteUntil(t.Context(), e, "", "jobs", "logs", id, "--follow") }()
+	deadline := time.Now().Add(30 * time.Second)
+	for !strings.Contains(ok(t, e, "jobs", "logs", id), "begun [2J") { // made harmless for a terminal
+		if time.Now().After(deadline) {
+			t.Fatal("the first line does not come")
+		}
+	}
+	close(proceed)
+	r := <-followed
+	if lines := strings.Split(strings.TrimSpace(r.out), "\n"); r.code != exitOK || len(lines) != 2 || !strings.Contains(lines[0], "INFO  begun") || !strings.Contains(lines[1], "WARN  done") {
+		t.Errorf("followed %+v, want both lines", r)
+	}
+
+	var line struct {
+		At      time.Time
+		Level   string
+		Message string
+		Line    int
+	}
+	last := strings.Split(strings.TrimSpace(ok(t, e, "jobs", "logs", id, "-o", "json")), "\n")[1]
+	if err := json.Unmarshal([]byte(last), &line); err != nil || line.Level != "WARN" || line.Message != "done" || line.Line != 2 || line.At.IsZero() {
+		t.Errorf("as JSON: %s, %v", last, err)
+	}
+	var shown struct {
+		Progress   struct{ Current, Total int }
+		Checkpoint struct{ Data string }
+		Steps      []struct {
+			Name   string
+			Result int
+		}
+	}
+	if err := json.Unmarshal([]byte(ok(t, e, "jobs", "show", id, "-o", "json")), &shown); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(shown), "{{5 20} {here} [{fetch 7}]}"; got != want {
+		t.Errorf("jobs show -o json has %s, want %s", got, want)
+	}
+	out := ok(t, e, "jobs", "show", id)
+	for _, want := range []string{"5 of 20 (25 %) reading", `"here"`, "step fetch"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("jobs show lacks %q:\n%s", want, out)
+		}
+	}
+	if r := posthaste(t, e, "", "jobs", "logs", outbox.NewID().String()); r.code != exitFailed || !strings.Contains(r.errOut, "not found") {
+		t.Errorf("of no job: %+v, want exit status 1", r)
+	}
+}

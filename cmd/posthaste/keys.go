@@ -1,0 +1,112 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func (p *program) keysCommand() *cli.Command {
+	tenant := &cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"}
+	queue := &cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"}
+	return &cli.Command{
+		Name:  "keys",
+		Usage: "look at keys of ordered and limited jobs; take a parked one up again",
+		Commands: []*cli.Command{
+			{
+				Name:  "list",
+				Usage: "list the keys with blocked jobs and those that are parked, the longest waiting first",
+				Flags: append(flags("database-url"), outputFlag(),
+					&cli.StringFlag{Name: "queue", Usage: "only those of this `QUEUE`"},
+					&cli.BoolFlag{Name: "parked", Usage: "only parked ones"},
+					&cli.IntFlag{Name: "limit", Usage: "list at most `N` (default: 50, at most 200)"}),
+				Action: p.listKeys,
+			},
+			{
+				Name: "show", Usage: "tell how one key stands", ArgsUsage: "KEY",
+				Flags: append(flags("database-url"), outputFlag(), queue, tenant), Action: p.showKey,
+			},
+			{
+				Name: "unblock", Usage: "retry the dead letters that hold a key up, at their old places, and let the others follow", ArgsUsage: "KEY",
+				Flags: append(flags("database-url"), queue, tenant), Action: p.unblockKey,
+			},
+		},
+	}
+}
+
+func (p *program) listKeys(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		keys, err := o.Keys(ctx, operator.KeyFilter{Queue: c.String("queue"), Parked: c.Bool("parked"), Limit: c.Int("limit")})
+		if err != nil {
+			return inFlagWords(err)
+		}
+		return p.printKeys(c, keys)
+	})
+}
+
+func (p *program) printKeys(c *cli.Command, keys []operator.Key) error {
+	l := listing{header: []string{"queue", "key", "blocked", "blocked_since", "waiting", "running", "dead_letters", "parked_since", "parks_at", "parked_for", "tenant"}}
+	for _, k := range keys {
+		l.add(k.Queue, k.Key, k.Blocked, instant(k.BlockedSince), k.Waiting, k.Running, k.DeadLetters,
+			instant(k.ParkedSince), instant(k.ParksAt), idOrNone(k.ParkedFor), k.Tenant.String())
+	}
+	return p.print(c, l)
+}
+
+// idOrNone is "" for the zero id.
+func idOrNone(id outbox.ID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.String()
+}
+
+func keyName(c *cli.Command) (name operator.KeyName, err error) {
+	if err := wantArgs(c, 1, 1); err != nil {
+		return name, err
+	}
+	name = operator.KeyName{Queue: cmp.Or(c.String("queue"), outbox.DefaultQueue), Key: c.Args().First()}
+	if v := c.String("tenant"); v != "" {
+		if name.Tenant, err = outbox.ParseID(v); err != nil {
+			return name, usagef("--tenant: %w", err)
+		}
+	}
+	return name, nil
+}
+
+func (p *program) showKey(ctx context.Context, c *cli.Command) error {
+	name, err := keyName(c)
+	if err != nil {
+		return err
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		key, err := o.Key(ctx, name)
+		if err != nil {
+			return err
+		}
+		return p.printKeys(c, []operator.Key{key})
+	})
+}
+
+func (p *program) unblockKey(ctx context.Context, c *cli.Command) error {
+	name, err := keyName(c)
+	if err != nil {
+		return err
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		retried, err := o.Unblock(ctx, name)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(p.stdout, "unblocked: %s (dead letters retried: %d)\n", name, retried)
+		return err
+	})
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRolesSwitchOffWhatIsNotToBeDone(t *testing.T) {
+	type duties struct {
+		Dispatch, Listen, Reap bool
+		API                    string
+	}
+	for roles, want := range map[string]duties{
+		"dispatch,reap":       {true, true, true, ""},
+		"dispatch":            {true, true, false, ""},
+		"reap":                {false, false, true, ""},
+		"api":                 {false, false, false, "addr"},
+		"api, dispatch, reap": {true, true, true, "addr"},
+	} {
+		parsed, err := parseRoles(roles)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := settings{roles: parsed, apiAddr: "addr"}.withRoles()
+		got := duties{!s.app.NoDispatch, !s.app.NoListen, !s.app.NoReap, s.app.APIAddr}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("roles %s (-want +got):\n%s", roles, diff)
+		}
+	}
+	s := settings{roles: []string{"dispatch", "reap"}}
+	s.app.NoDispatch = true
+	if s = s.withRoles(); !s.app.NoDispatch {
+		t.Error("a role switched on what was switched off")
+	}
+	for _, roles := range []string{"", "console", "dispatch;api"} {
+		if _, err := parseRoles(roles); err == nil {
+			t.Errorf("roles %q are taken", roles)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func (p *program) schedulesCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "schedules",
+		Usage: "look at schedules; pause, resume, run and delete them",
+		Commands: []*cli.Command{
+			{
+				Name:   "list",
+				Usage:  "list the schedules with their next and their last ticks",
+				Flags:  append(flags("database-url"), outputFlag()),
+				Action: p.listSchedules,
+			},
+			p.scheduleCommand("pause", "stop the ticks of a schedule; its jobs go on", "paused: ", (*operator.Operator).PauseSchedule),
+			p.scheduleCommand("resume", "let a schedule go on with its next tick", "resumed: ", (*operator.Operator).ResumeSchedule),
+			p.scheduleCommand("delete", "forget a schedule; a program that declares it brings it back when it starts", "deleted: ", (*operator.Operator).DeleteSchedule),
+			{
+				Name:      "run",
+				Usage:     "enqueue a schedule's job now, also while it is paused, and print the job's id",
+				ArgsUsage: "NAME",
+				Flags:     append(flags("database-url"), tenantFlag()),
+				Action: func(ctx context.Context, c *cli.Command) error {
+					return p.onSchedule(ctx, c, func(ctx context.Context, o *operator.Operator, tenant outbox.ID, name string) error {
+						id, err := o.RunSchedule(ctx, tenant, name)
+						if err != nil {
+							return err
+						}
+						_, err = fmt.Fprintln(p.stdout, id)
+						return err
+					})
+				},
+			},
+		},
+	}
+}
+
+func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		schedules, err := o.Schedules(ctx)
+		if err != nil {
+			return err
+		}
+		l := listing{
+			header:   []string{"name", "timing", "zone", "kind", "queue", "next_at", "last_at", "paused_since", "missed", "missed_limit", "generation", "updated_at", "created_at", "tenant"},
+			onScreen: 9,
+		}
+		for _, s := range schedules {
+			timing := s.Expression
+			if timing == "" {
+				timing = "every " + short(s.Every)
+			}
+			l.add(s.Name, timing, s.Zone, s.Kind, s.Queue, instant(s.NextAt), instant(s.LastAt), instant(s.PausedSince),
+				s.Missed, s.MissedLimit, s.Generation, instant(s.UpdatedAt), instant(s.CreatedAt), s.Tenant)
+		}
+		return p.print(c, l)
+	})
+}
+
+func tenantFlag() cli.Flag {
+	return &cli.StringFlag{Name: "tenant", Usage: "whose schedule it is: an `ID` (default: the root tenant)"}
+}
+
+func (p *program) scheduleCommand(name, usage, done string, act func(*operator.Operator, context.Context, outbox.ID, string) error) *cli.Command {
+	return &cli.Command{
+		Name: name, Usage: usage, ArgsUsage: "NAME", Flags: append(flags("database-url"), tenantFlag()),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			return p.onSchedule(ctx, c, func(ctx context.Context, o *operator.Operator, tenant outbox.ID, name string) error {
+				if err := act(o, ctx, tenant, name); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(p.stdout, "%s%s\n", done, name)
+				return err
+			})
+		},
+	}
+}
+
+// onSchedule runs a command's act on the schedule that it names.
+func (p *program) onSchedule(ctx context.Context, c *cli.Command, act func(context.Context, *operator.Operator, outbox.ID, string) error) error {
+	if err := wantArgs(c, 1, 1); err != nil {
+		return err
+	}
+	name := c.Args().First()
+	if !namePattern.MatchString(name) {
+		return usagef("%q is not a schedule's name", name)
+	}
+	var tenant outbox.ID
+	if text := c.String("tenant"); text != "" {
+		var err error
+		if tenant, err = outbox.ParseID(text); err != nil {
+			return usagef("--tenant: %w", err)
+		}
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error { return act(ctx, o, tenant, name) })
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+func (p *program) workersCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "workers",
+		Usage: "look at the dispatchers that there are",
+		Description: `Each dispatcher tells of itself every minute. One that was killed stays in
+the list as missing for an hour; its jobs run again when their leases lapse.`,
+		Commands: []*cli.Command{{
+			Name:   "list",
+			Usage:  "list dispatchers: version, queues, kinds, what they are running, whether they hear wake-ups",
+			Flags:  append(flags("database-url"), outputFlag()),
+			Action: p.listWorkers,
+		}},
+	}
+}
+
+func (p *program) listWorkers(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		workers, err := o.Workers(ctx)
+		if err != nil {
+			return err
+		}
+		l := listing{header: []string{"worker", "state", "version", "running", "hearing", "queues", "kinds", "started_at", "seen_at"}}
+		for _, w := range workers {
+			state := "there"
+			if w.Missing {
+				state = "missing"
+			}
+			var queues []string
+			for _, name := range slices.Sorted(maps.Keys(w.Queues)) {
+				queues = append(queues, fmt.Sprintf("%s:%d", name, w.Queues[name]))
+			}
+			l.add(w.Name, state, w.Version, w.Running, w.Hearing, strings.Join(queues, " "), strings.Join(w.Kinds, " "), w.StartedAt, w.SeenAt)
+		}
+		return p.print(c, l)
+	})
+}

@@ -1,0 +1,115 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// How soon a handler learns that its job was cancelled: at once when a
+// notification arrives, and otherwise within a second of the request and of its
+// own start: heedTick + heedInterval after its first heedFresh. Handlers that all
+// return within heedAfter cost no query, whatever wakes us up.
+const (
+	heedTick     = 100 * time.Millisecond
+	heedFresh    = 100 * time.Millisecond // who has run for less is not asked for
+	heedAfter    = 400 * time.Millisecond // unless some handler has run for longer, nobody is
+	heedInterval = 700 * time.Millisecond // between looks
+	heedSpacing  = 250 * time.Millisecond // the same, however many notifications arrive
+)
+
+// heed ends the contexts of handlers whose jobs somebody has cancelled, until ctx
+// ends. It looks while some handler has been running for a while, and nothing
+// depends on it: a request that is not noticed is found when the attempt is
+// settled, or when its lease lapses.
+func (l *leases) heed(ctx context.Context) {
+	tick := time.NewTicker(heedTick)
+	defer tick.Stop()
+	var looked, searched time.Time // for requests; for handlers to ask for
+	woken := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+			woken = true
+		case <-tick.C:
+		}
+		now := time.Now()
+		wait := heedInterval
+		if woken {
+			wait = heedSpacing
+		}
+		if now.Sub(looked) < wait || now.Sub(searched) < heedTick/2 { // thousands of jobs may be held
+			continue
+		}
+		woken, searched = false, now
+		running := l.longRunning(now)
+		if len(running) == 0 {
+			continue
+		}
+		looked = now
+		if err := l.endCancelled(ctx, running); err != nil && ctx.Err() == nil {
+			l.noteError(err)
+			l.complain(ctx, "cancelled jobs not looked for", err)
+		}
+	}
+}
+
+// poke has heed look at once; it never blocks.
+func (l *leases) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// longRunning is whom to ask for: nobody until some handler has been running for
+// long enough.
+func (l *leases) longRunning(now time.Time) []*attempt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var running []*attempt
+	long := false
+	for a := range l.held {
+		if age := a.age(now); age >= heedFresh {
+			running = append(running, a)
+			long = long || age >= heedAfter
+		}
+	}
+	if !long {
+		return nil
+	}
+	return running
+}
+
+// age is how long the handler has been running, 0 if it is not or was told to stop.
+func (a *attempt) age(now time.Time) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.begun.IsZero() || a.ended != nil {
+		return 0
+	}
+	return now.Sub(a.begun)
+}
+
+func (l *leases) endCancelled(ctx context.Context, running []*attempt) error {
+	bound, cancel := bounded(ctx)
+	defer cancel()
+	byKey := make(map[leaseKey]*attempt, len(running))
+	ids, epochs := make([]pgtype.UUID, len(running)), make([]int64, len(running))
+	for i, a := range running {
+		ids[i], epochs[i] = pgID(a.job.ID), a.job.Epoch
+		byKey[leaseKey{ids[i], epochs[i]}] = a
+	}
+	asked, err := l.db.ListCancelRequests(bound, ids, epochs)
+	if err != nil {
+		return fmt.Errorf("look for cancelled jobs among %d: %w", len(running), err)
+	}
+	for _, row := range asked {
+		byKey[leaseKey{row.ID, row.Epoch}].end(ErrCancelled)
+	}
+	return nil
+}

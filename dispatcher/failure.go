@@ -1,0 +1,100 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/fingerprint"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Unavailable says that something that the job depends on is away, which is not
+// the job's fault: it is tried again after retryAfter and spends no attempt, for as
+// long as the kind's OutageLimit (24 h by default) from the first such outcome in a
+// row on. After that it is a failure like any other. With a retryAfter of 0 the job
+// waits as long as the outage has lasted so far, from 1 s to 5 min. The error is
+// stored with the job; there is no record of the attempt.
+//
+// Use it for what would meet any job alike, such as a refused connection. A job that
+// can bring down by itself what it talks to would do so again and again.
+func Unavailable(err error, retryAfter time.Duration) error {
+	return &unavailableError{cmpErr(err, "unavailable"), max(retryAfter, 0)}
+}
+
+type unavailableError struct {
+	err  error
+	wait time.Duration
+}
+
+func (e *unavailableError) Error() string { return e.err.Error() }
+func (e *unavailableError) Unwrap() error { return e.err }
+
+// WithCode gives err the code that is stored with the failed attempt, by which
+// operators find it and KindConfig.FailOn judges it. An error type that has a method
+// Code() string needs no WithCode.
+func WithCode(code string, err error) error { return &codedError{code, cmpErr(err, code)} }
+
+const defaultOutageLimit = 24 * time.Hour
+
+// classify applies what the kind says of failures.
+func (c KindConfig) classify(o outcome, err error) outcome {
+	if o.status != outbox.Retrying && o.status != outbox.Dead {
+		return o
+	}
+	if slices.Contains(c.FailOn, o.code) {
+		o.status, o.keepDue = outbox.Failed, true
+		return o
+	}
+	if away, ok := errors.AsType[*unavailableError](err); ok && c.OutageLimit > 0 {
+		o.outageLimit, o.wait = c.OutageLimit, away.wait
+	}
+	return o
+}
+
+// fingerprint is that of a failure which waits for a person, "" for other outcomes.
+func (a *attempt) fingerprint() string {
+	if a.outcome.status != outbox.Failed && a.outcome.status != outbox.Dead {
+		return ""
+	}
+	return fingerprint.Of(a.job.Kind, a.outcome.code, a.outcome.message)
+}
+
+// storeUnavailable stores outages. The database knows how long they have lasted and
+// says what each job became.
+func (d *Dispatcher) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+	p := sqlgen.SettleUnavailableParams{Worker: d.worker}
+	for _, a := range batch {
+		o := a.outcome
+		p.Ids = append(p.Ids, pgID(a.job.ID))
+		p.Epochs = append(p.Epochs, a.job.Epoch)
+		p.OutageLimits = append(p.OutageLimits, pgtype.Interval{Microseconds: o.outageLimit.Microseconds(), Valid: true})
+		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: o.wait.Microseconds(), Valid: o.wait > 0})
+		p.Statuses = append(p.Statuses, string(o.status))
+		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.delay.Microseconds(), Valid: !o.keepDue})
+		p.ErrorCodes = append(p.ErrorCodes, o.code)
+		p.ErrorMessages = append(p.ErrorMessages, o.message)
+		p.Stacks = append(p.Stacks, o.stack)
+		p.Fingerprints = append(p.Fingerprints, a.fingerprint())
+	}
+	rows, err := d.db.SettleUnavailable(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("settle %d jobs of an outage: %w", len(batch), err)
+	}
+	became := make(map[[16]byte]outbox.Status, len(rows))
+	stored := make([]pgtype.UUID, len(rows))
+	for i, row := range rows {
+		stored[i], became[row.ID.Bytes] = row.ID, outbox.Status(row.Status)
+	}
+	for _, a := range batch {
+		if status, ok := became[a.job.ID]; ok {
+			a.outcome.status, a.outcome.keepDue = status, status == outbox.Dead
+		}
+	}
+	return d.closeCalledOff(ctx, batch, stored)
+}

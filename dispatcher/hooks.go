@@ -1,0 +1,134 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// What is added to a kind to name the kind of its hook.
+const (
+	successSuffix = ":on_success"
+	deathSuffix   = ":on_death"
+)
+
+// hooks are what a mux was told of kinds besides their handlers.
+type hooks struct {
+	success map[string]*successHook // by the kind that succeeds
+	death   map[string]bool         // by the kind that dies
+}
+
+type successHook struct {
+	kind       string
+	withResult bool
+}
+
+// OnSuccess registers a hook that runs at least once for each job of T's kind that
+// succeeds, whatever crashes: it is a job of its own, of the kind "<T's kind>:on_success",
+// which the settling statement stores. It is in the same queue, is tried again like
+// any other, and tells job.Args.Epoch and job.Args.ID to whoever has to notice repeats.
+//
+// The mux must have the handler of T's kind, too. A second hook panics.
+func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error, config ...KindConfig) {
+	onSuccess[T](m, false, hook, config)
+}
+
+// OnResult is OnSuccess with the result of a kind whose handler returns one.
+func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]], result R) error, config ...KindConfig) {
+	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error {
+		result, err := outbox.DecodeResult[R](job.Args.ID, job.Args.Result)
+		if err != nil {
+			return Discard(&codedError{outbox.CodeUndecodableResult, err})
+		}
+		return hook(ctx, job, result)
+	}, config)
+}
+
+func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context, *outbox.Job[outbox.Ended[T]]) error, config []KindConfig) {
+	var zero T
+	h := &successHook{zero.Kind() + successSuffix, withResult}
+	handleHook(m, h.kind, hook, config)
+	if m.hooks.success == nil {
+		m.hooks.success = map[string]*successHook{}
+	}
+	m.hooks.success[zero.Kind()] = h
+}
+
+// OnDeath registers a hook that runs at least once each time that a job of T's kind
+// becomes a dead letter, failed or dead, whoever made it one: its worker, or the
+// reaper when it keeps killing its workers. It is a job of its own, of the kind
+// "<T's kind>:on_death" and in the same queue, which the database stores with that
+// move. When a person has the job run again and it dies again, the hook runs again.
+// Jobs that were cancelled, expired or dismissed have not died.
+//
+// The dispatcher registers the hook in outbox.death_hooks before it claims anything,
+// and nothing takes it away: a hook that is given up has to be deleted there.
+//
+// The mux must have the handler of T's kind, too. A second hook panics.
+func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error, config ...KindConfig) {
+	var zero T
+	handleHook(m, zero.Kind()+deathSuffix, hook, config)
+	if m.hooks.death == nil {
+		m.hooks.death = map[string]bool{}
+	}
+	m.hooks.death[zero.Kind()] = true
+}
+
+func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.Job[outbox.Ended[T]]) error, config []KindConfig) {
+	if len(kind) > outbox.MaxNameBytes {
+		panic(fmt.Sprintf("dispatcher: the kind of a hook, %q, is %d bytes long, want at most %d", kind, len(kind), outbox.MaxNameBytes))
+	}
+	m.HandleRaw(kind, func(ctx context.Context, claimed *outbox.Claimed) error {
+		job, err := decode[outbox.Ended[T]](claimed)
+		if err != nil {
+			return err
+		}
+		return hook(ctx, job)
+	}, config...)
+}
+
+// validate reports hooks of kinds without a handler: nobody would set them off.
+func (h *hooks) validate(routes map[string]*route) error {
+	var errs []error
+	kinds := slices.AppendSeq(slices.Collect(maps.Keys(h.success)), maps.Keys(h.death))
+	slices.Sort(kinds)
+	for _, kind := range slices.Compact(kinds) {
+		if routes[kind] == nil {
+			errs = append(errs, fmt.Errorf("there is a hook for kind %q, and no handler", kind))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// registerHooks tells the database of the death hooks, however long it is away. It
+// reports false when ctx ended first: nothing may be claimed then.
+func (d *Dispatcher) registerHooks(ctx context.Context) bool {
+	if len(d.deathHooks) == 0 {
+		return true
+	}
+	p := sqlgen.RegisterDeathHooksParams{Worker: d.worker, Kinds: d.deathHooks}
+	for _, kind := range d.deathHooks {
+		p.HookKinds = append(p.HookKinds, kind+deathSuffix)
+	}
+	var retry backoff.Backoff
+	for {
+		bound, cancel := bounded(ctx)
+		err := d.db.RegisterDeathHooks(bound, p)
+		cancel()
+		if err == nil {
+			d.health.set(nil)
+			return true
+		}
+		d.noteError(err)
+		d.complain(ctx, "death hooks not registered", err)
+		if retry.Wait(ctx) != nil {
+			return false
+		}
+	}
+}

@@ -1,0 +1,370 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// turnstile counts, per key, the handlers that are inside.
+type turnstile struct {
+	mu     sync.Mutex
+	inside map[string]int
+	most   map[string]int
+	starts map[string][]int // probes in the order in which they started
+}
+
+func newTurnstile() *turnstile {
+	return &turnstile{inside: map[string]int{}, most: map[string]int{}, starts: map[string][]int{}}
+}
+
+func (s *turnstile) enter(key string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inside[key]++
+	s.most[key] = max(s.most[key], s.inside[key])
+	s.starts[key] = append(s.starts[key], n)
+}
+
+func (s *turnstile) leave(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inside[key]--
+}
+
+// Three processes share keys of limits 1, 2 and 5. The index that would refuse a
+// job too many is gone: the claims alone have to keep the limit.
+func TestAKeyNeverRunsMoreThanItsLimit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `DROP INDEX outbox.jobs_slot_idx; CREATE INDEX ON outbox.jobs (tenant_id, queue, key, slot) WHERE key IS NOT NULL AND status = 'running'`)
+	limits := []int{1, 2, 5}
+	var requests []outbox.Request
+	for i := range 600 {
+		requests = append(requests, outbox.Request{Args: probe{i}, Options: outbox.Options{
+			Key: fmt.Sprintf("k%d-%d", limits[i%3], i%12), MaxActive: limits[i%3],
+		}})
+	}
+	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
+		t.Fatal(err)
+	}
+	s := newTurnstile()
+	for range 3 {
+		start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+			s.enter(job.Key, job.Args.N)
+			defer s.leave(job.Key)
+			time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+			if job.Attempt == 1 && rand.IntN(10) == 0 {
+				return errors.New("try again")
+			}
+			return nil
+		}, dispatcher.KindConfig{Retry: dispatcher.Delays(0)}), dispatcher.Config{
+			Queues: map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
+		})
+	}
+	awaitSucceeded(t, db, len(requests))
+	reached := map[int]int{}
+	for key, most := range s.most {
+		var limit, n int
+		if _, err := fmt.Sscanf(key, "k%d-%d", &limit, &n); err != nil {
+			t.Fatal(err)
+		}
+		if most > limit {
+			t.Errorf("key %s had %d running at once, want at most %d", key, most, limit)
+		}
+		reached[limit] = max(reached[limit], most)
+	}
+	if reached[5] < 2 {
+		t.Errorf("most running at once by limit = %v, want more than one of the keys that allow five", reached)
+	}
+}
+
+// keyedClaim is what one claim of jobs with keys did.
+type keyedClaim struct{ Claimed, Looked, Passed, Blocked, Promoted int }
+
+// claimKeyed claims probes with keys from the front of priority 0 of the default queue.
+func claimKeyed(t *testing.T, db outbox.DB, most int) (c keyedClaim) {
+	t.Helper()
+	err := db.QueryRow(t.Context(), `
+		SELECT count(id), max(looked), max(passed), max(blocked), max(promoted)
+		FROM (SELECT 0 AS looked, 0 AS passed, 0 AS blocked, 0 AS promoted, NULL::uuid AS id
+		      UNION ALL
+		      SELECT looked, passed, blocked, promoted, id
+		      FROM outbox.claim_keyed('w', '1 hour', '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', 'default', '{probe}', NULL, $1, 2000)) AS c`,
+		most).Scan(&c.Claimed, &c.Looked, &c.Passed, &c.Blocked, &c.Promoted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// promoteKey moves the key "k" of the default queue on, by up to n jobs.
+func promoteKey(ctx context.Context, db sqlgen.DBTX, n int32) ([]sqlgen.PromoteKeysRow, error) {
+	return sqlgen.New(db).PromoteKeys(ctx, sqlgen.PromoteKeysParams{
+		TenantIds: []pgtype.UUID{pgID(outbox.RootTenant)}, Queues: []string{outbox.DefaultQueue}, Keys: []string{"k"}, Counts: []int32{n},
+	})
+}
+
+// succeed settles a job as its worker would.
+func succeed(t *testing.T, db sqlgen.DBTX, id outbox.ID, epoch int64) {
+	t.Helper()
+	settled, err := sqlgen.New(db).SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{
+		Ids: []pgtype.UUID{pgID(id)}, Epochs: []int64{epoch}, Results: [][]byte{nil},
+	})
+	if err != nil || len(settled) != 1 {
+		t.Fatalf("settled %d, %v; want 1", len(settled), err)
+	}
+}
+
+// A is running; B is about to be blocked behind it while A ends.
+//
+//	claim     lock, look: A runs → B blocked              commit
+//	settle                                     A ends  lock …   look: B is blocked → promote
+func TestAPromotionWaitsForTheClaimThatIsBlocking(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	a := enqueue(t, db, probe{1}, outbox.Options{Key: "k"})
+	if got, want := claimKeyed(t, db, 10), (keyedClaim{Claimed: 1, Looked: 1}); got != want {
+		t.Fatalf("the claim of A did %+v, want %+v", got, want)
+	}
+	b := enqueue(t, db, probe{2}, outbox.Options{Key: "k"})
+	claim := begin(t, db)
+	if got, want := claimKeyed(t, claim, 10), (keyedClaim{Looked: 1, Blocked: 1}); got != want {
+		t.Fatalf("the claim of B did %+v, want %+v", got, want)
+	}
+	succeed(t, db, a, 1)
+	promoted := make(chan int, 1)
+	go func() {
+		rows, err := promoteKey(t.Context(), db, 1)
+		if err != nil {
+			t.Error(err)
+		}
+		promoted <- len(rows)
+	}()
+	await(t, db, "the promotion waits for the claim", `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)`)
+	if err := claim.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := receive(t, promoted, "the promotion"); n != 1 {
+		t.Errorf("promoted jobs = %d, want 1", n)
+	}
+	wantState(t, db, b, "pending attempt=0 epoch=0 lost=0 error=")
+}
+
+// The other way round: A has ended, and its slot is being given away, but nobody
+// can see it yet.
+//
+//	settle   A ends   lock, look: nobody is blocked             commit
+//	claim                                             no lock: B stays      A is gone → B runs
+func TestAClaimLeavesAKeyAloneThatIsBeingMovedOn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	a := enqueue(t, db, probe{1}, outbox.Options{Key: "k"})
+	claimKeyed(t, db, 10)
+	b := enqueue(t, db, probe{2}, outbox.Options{Key: "k"})
+	settle := begin(t, db)
+	succeed(t, settle, a, 1)
+	if rows, err := promoteKey(t.Context(), settle, 1); err != nil || len(rows) != 0 {
+		t.Fatalf("promoted %d, %v; want 0: B is not blocked", len(rows), err)
+	}
+	if got, want := claimKeyed(t, db, 10), (keyedClaim{Looked: 1, Passed: 1}); got != want {
+		t.Errorf("a claim beside it did %+v, want %+v", got, want)
+	}
+	wantState(t, db, b, "pending attempt=0 epoch=0 lost=0 error=")
+	if err := settle.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := claimKeyed(t, db, 10), (keyedClaim{Claimed: 1, Looked: 1}); got != want {
+		t.Errorf("the claim after it did %+v, want %+v", got, want)
+	}
+	wantState(t, db, b, "running attempt=1 epoch=1 lost=0 error=")
+}
+
+// Complete in a handler's own transaction takes the job away without the
+// dispatcher: the key moves on when the attempt ends. The poll is far, and there
+// is no reaper.
+func TestTheNextJobOfAKeyStartsAfterComplete(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueueProbes(t, db, 5, outbox.Options{Key: "k"})
+	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return job.Complete(ctx, tx) })
+	}), quiet(nil))
+	awaitSucceeded(t, db, 5)
+}
+
+// Every way in which an attempt can end gives the slot to the next job.
+func TestEveryEndOfAnAttemptMovesTheKeyOn(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]struct {
+		how  func() error
+		want string // becomes of the job
+	}{
+		"failed, and retried tomorrow": {func() error { return dispatcher.RetryAfter(24*time.Hour, errors.New("e")) }, "retrying attempt=1 epoch=2 lost=0 error=error"},
+		"snoozed until tomorrow":       {func() error { return dispatcher.Snooze(24 * time.Hour) }, "pending attempt=0 epoch=2 lost=0 error="},
+		"failed for good":              {func() error { return dispatcher.Discard(errors.New("e")) }, "failed attempt=1 epoch=2 lost=0 error=error"},
+		"panicked at the last attempt": {func() error { panic("p") }, "dead attempt=1 epoch=2 lost=0 error=panic"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			opts := outbox.Options{Key: "k"}
+			if end.want[0] == 'd' {
+				opts.MaxAttempts = 1
+			}
+			first := enqueue(t, db, probe{0}, opts)
+			for n := range 3 {
+				enqueue(t, db, probe{n + 1}, outbox.Options{Key: "k"})
+			}
+			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+				if job.Args.N == 0 {
+					return end.how()
+				}
+				return nil
+			}), quiet(nil))
+			await(t, db, "the others succeed", `SELECT count(*) = 3 FROM outbox.history WHERE status = 'succeeded'`)
+			wantState(t, db, first, end.want)
+		})
+	}
+}
+
+// A was claimed long ago by somebody who does not tell us of its end. B is being
+// blocked behind it while A ends, and the look after that sees nothing of B yet:
+//
+//	other    A ends, commit, look: nobody is blocked
+//	claim    … B blocked                             commit, look: A has ended → promote
+//
+// Nothing else would ever wake B: there is no reaper, and the poll finds nothing due.
+func TestAClaimLooksAgainAfterItHasBlocked(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	a := enqueue(t, db, probe{1}, outbox.Options{Key: "k"})
+	claimKeyed(t, db, 10)
+	enqueue(t, db, probe{2}, outbox.Options{Key: "k"})
+	// When B is blocked, A ends within the claim's own transaction: for whoever looks
+	// earlier B is not blocked yet, for whoever looks later A is gone.
+	exec(t, db, `
+		CREATE FUNCTION end_a() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			DELETE FROM outbox.jobs WHERE key = 'k' AND status = 'running';
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER end_a AFTER UPDATE ON outbox.jobs FOR EACH ROW WHEN (NEW.status = 'blocked') EXECUTE FUNCTION end_a()`)
+	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
+	await(t, db, "B succeeds", `SELECT count(*) = 1 FROM outbox.history WHERE status = 'succeeded'`)
+	wantState(t, db, a, "gone")
+}
+
+// The last line of defence: a slot holds one running job, whoever claims.
+func TestTheDatabaseRefusesAJobTooManyOfAKey(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueueProbes(t, db, 3, outbox.Options{Key: "k", MaxActive: 2})
+	run := func(slot int) error {
+		_, err := db.Exec(t.Context(), `
+			UPDATE outbox.jobs
+			SET status = 'running', slot = $1, epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now()
+			WHERE id = (SELECT id FROM outbox.jobs WHERE status = 'pending' LIMIT 1)`, slot)
+		return err
+	}
+	for slot, want := range []string{"", "", "jobs_key_rules"} { // slots 0 and 1; there is no third
+		if err := run(slot); (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
+			t.Errorf("a job in slot %d: %v, want %q", slot, err, want)
+		}
+	}
+	if err := run(1); err == nil || !strings.Contains(err.Error(), "jobs_slot_idx") {
+		t.Errorf("a second job in slot 1: %v, want a violation of jobs_slot_idx", err)
+	}
+}
+
+// Whatever plans the planner makes of its statements, a claim takes what it was
+// asked for and blocks what does not fit.
+func TestKeyedClaimsAreRightUnderEveryPlan(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	var requests []outbox.Request
+	for n := range 3000 {
+		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: fmt.Sprint("k", n/3), MaxActive: 2}})
+	}
+	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for i, settings := range plannerSettings() {
+		for _, set := range append(settings, "jit = off") {
+			exec(t, conn, "SET "+set)
+		}
+		exec(t, conn, "DISCARD PLANS")
+		// Ten keys of three jobs each: two run, one is blocked.
+		var claimed, blocked, looked int
+		err := conn.QueryRow(t.Context(), `
+			SELECT count(id), max(blocked), max(looked)
+			FROM outbox.claim_keyed('w', '1 hour', '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', 'default', '{probe}', NULL, 100, 30)`).
+			Scan(&claimed, &blocked, &looked)
+		if err != nil || claimed != 20 || blocked != 10 || looked != 30 {
+			t.Fatalf("%v: claimed %d, blocked %d of %d, %v; want 20, 10, 30", settings, claimed, blocked, looked, err)
+		}
+		if n := ask[int](t, conn, `SELECT count(*) FROM outbox.jobs WHERE status = 'running'`); n != 18*i+20 {
+			t.Fatalf("%v: running jobs = %d, want %d", settings, n, 18*i+20)
+		}
+		// Both of a key end: the one that is left is promoted.
+		key := fmt.Sprint("k", 10*i)
+		exec(t, conn, `DELETE FROM outbox.jobs WHERE key = $1 AND status = 'running'`, key)
+		if n := ask[int](t, conn, `SELECT count(*) FROM outbox.promote_keys(ARRAY[$1::uuid], '{default}', ARRAY[$2::text], '{5}')`, pgID(outbox.RootTenant), key); n != 1 {
+			t.Fatalf("%v: promoted %d, want 1", settings, n)
+		}
+		exec(t, conn, `DELETE FROM outbox.jobs WHERE key = $1`, key)
+		exec(t, conn, "RESET ALL")
+	}
+}
+
+// A backlog of either sort does not keep the other from running, though one worker
+// can take one job at a time.
+func TestJobsWithAndWithoutKeysShareTheRoom(t *testing.T) {
+	t.Parallel()
+	for name, backlogHasKeys := range map[string]bool{"behind jobs with keys": true, "behind jobs without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			var requests []outbox.Request
+			for n := range 300 {
+				r := outbox.Request{Args: probe{n}}
+				if (n < 290) == backlogHasKeys { // the last ten are of the other sort
+					r.Options.Key = fmt.Sprint("k", n)
+				}
+				requests = append(requests, r)
+			}
+			if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
+				t.Fatal(err)
+			}
+			s := newTurnstile()
+			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+				s.enter("all", job.Args.N)
+				time.Sleep(50 * time.Millisecond / time.Duration(1+job.Args.N/10)) // long at first: nothing is fetched ahead
+				return nil
+			}), dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 1}}})
+			awaitSucceeded(t, db, len(requests))
+			if at := slices.Index(s.starts["all"], 290); at > 100 {
+				t.Errorf("the first of the few started as number %d of 300, want it among the first", at)
+			}
+		})
+	}
+}

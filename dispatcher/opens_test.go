@@ -1,0 +1,83 @@
+package dispatcher_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/protect"
+)
+
+type payOut struct{ IBAN string }
+
+func (payOut) Kind() string { return "pay.out" }
+
+// What the database holds of a sealed job is unreadable, payload and result alike,
+// however the job is completed; its handler and whoever has the key read both.
+func TestSealedJobsAreReadByWhoHasTheKey(t *testing.T) {
+	t.Parallel()
+	const iban = "DE02120300000000202051"
+	ring, err := protect.NewKeyring(protect.Key{ID: "k", Secret: [32]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, complete := range map[string]bool{"by returning": false, "by Complete": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			var mux dispatcher.Mux
+			mux.Use(dispatcher.Opens(ring))
+			dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[payOut]) error {
+				job.Result = []byte(`"paid to ` + job.Args.IBAN + `"`)
+				if !complete {
+					return nil
+				}
+				return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return job.Complete(ctx, tx) })
+			})
+			id := enqueue(t, db, payOut{iban}, outbox.Options{Protect: ring})
+			if stored := ask[[]byte](t, db, `SELECT payload FROM outbox.jobs`); bytes.Contains(stored, []byte(iban)) {
+				t.Errorf("the payload is stored as %q", stored)
+			}
+			start(t, db, &mux, dispatcher.Config{})
+			awaitSucceeded(t, db, 1)
+			if readable := ask[bool](t, db, `SELECT position('`+iban+`'::bytea IN payload) + position('`+iban+`'::bytea IN result) > 0 FROM outbox.history`); readable {
+				t.Error("the history can be read")
+			}
+			result, err := outbox.OpenResult(t.Context(), ring, outbox.RootTenant, id, ask[[]byte](t, db, `SELECT result FROM outbox.history`))
+			if err != nil || string(result) != `"paid to `+iban+`"` {
+				t.Errorf("the result opens as %q, %v", result, err)
+			}
+		})
+	}
+}
+
+// Without the key, or without Opens, a job waits for a better deployment.
+func TestASealedJobWaitsForItsKey(t *testing.T) {
+	t.Parallel()
+	ring, _ := protect.NewKeyring(protect.Key{ID: "k", Secret: [32]byte{1}})
+	other, _ := protect.NewKeyring(protect.Key{ID: "other", Secret: [32]byte{2}})
+	for name, use := range map[string][]dispatcher.Middleware{"without Opens": nil, "with another key": {dispatcher.Opens(other)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			var mux dispatcher.Mux
+			mux.Use(use...)
+			dispatcher.Handle(&mux, func(context.Context, *outbox.Job[payOut]) error {
+				t.Error("the handler was called")
+				return nil
+			})
+			enqueue(t, db, payOut{"x"}, outbox.Options{Protect: ring})
+			start(t, db, &mux, dispatcher.Config{})
+			await(t, db, "the first attempt to fail", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'retrying' AND last_error_code = 'unreadable_payload'`)
+			if got := ask[string](t, db, `SELECT last_error_message FROM outbox.jobs`); strings.Contains(got, "IBAN") {
+				t.Errorf("the message tells of the content: %s", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,44 @@
+package dispatcher_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// A dispatcher is in the list from its start to its stop, with what it works and
+// what it runs.
+func TestADispatcherShowsItself(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	var mux dispatcher.Mux
+	started, release := make(chan struct{}), make(chan struct{})
+	mux.HandleRaw("slow", func(context.Context, *outbox.Claimed) error {
+		close(started)
+		<-release
+		return nil
+	})
+	r := start(t, db, &mux, dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{"mail": {Concurrency: 3}, "default": {}}})
+	enqueue(t, db, outbox.Raw{KindName: "slow", Payload: []byte("{}")}, outbox.Options{Queue: "mail"})
+	receive(t, started, "the job to start")
+	await(t, db, "the dispatcher to show itself", `SELECT count(*) = 1 FROM outbox.workers`)
+	workers, err := operator.New(db).Workers(t.Context())
+	if err != nil || len(workers) != 1 {
+		t.Fatalf("got %v, %v; want one", workers, err)
+	}
+	w := workers[0]
+	if w.Name != r.Worker() || w.Running != 1 || w.Missing || w.Hearing || w.Queues["mail"] != 3 || w.Queues["default"] != 64 ||
+		!slices.Equal(w.Kinds, []string{"slow"}) || w.Version == "" {
+		t.Errorf("got %+v", w)
+	}
+	close(release)
+	r.stop(t)
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.workers`); n != 0 {
+		t.Errorf("%d dispatchers are there after the stop, want none", n)
+	}
+}

@@ -1,0 +1,216 @@
+package dispatcher
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// promoter moves keys on after jobs of this process have left them. It works
+// beside the settlers, which therefore wait for no key's row. What it had not done
+// when the process died, the reaper does.
+//
+// Most jobs leave a key for which nobody waits, so it looks before it locks. No
+// promotion is lost by that, because a claim that has blocked something looks,
+// too, and both look after what they did was committed:
+//
+//	settle   A ends, commit           look
+//	claim              B blocked, commit     look
+//
+// If the first look misses that B is blocked, B was blocked after it, and the
+// second look sees that A has ended.
+type promoter struct {
+	*Dispatcher
+	wake chan struct{} // one slot
+	stop chan struct{} // closed when nothing more will leave a key
+
+	mu    sync.Mutex
+	freed map[keyName]int32 // how many slots may be given away
+}
+
+// keyName is what jobs are ordered and limited by.
+type keyName struct {
+	tenant     outbox.ID
+	queue, key string
+}
+
+const (
+	promoteBatch = 1000
+	everySlot    = outbox.MaxKeyActive
+	// Other processes are told of promoted jobs that this one cannot run, not more
+	// often than this.
+	promoteWake = 10 * time.Millisecond
+)
+
+func newPromoter(d *Dispatcher) *promoter {
+	return &promoter{Dispatcher: d, wake: make(chan struct{}, 1), stop: make(chan struct{}), freed: map[keyName]int32{}}
+}
+
+// left notes the jobs whose attempts have ended, whoever stored it: the handler's
+// own transaction may have, or the lease was lost. What goes back as it was is the
+// next one of its key itself.
+func (p *promoter) left(batch []*attempt) {
+	freed := false
+	for _, a := range batch {
+		if a.job.Key == "" || a.outcome.status == outbox.Pending && a.outcome.keepDue {
+			continue
+		}
+		freed = true
+		p.mu.Lock()
+		p.freed[keyName{a.job.Tenant, a.job.Queue, a.job.Key}]++
+		p.mu.Unlock()
+	}
+	if freed {
+		p.rouse()
+	}
+}
+
+// blocked notes keys of which a claim has blocked something.
+func (p *promoter) blocked(names []keyName) {
+	if len(names) == 0 {
+		return
+	}
+	p.mu.Lock()
+	for _, name := range names {
+		p.freed[name] += everySlot // whatever has become free since
+	}
+	p.mu.Unlock()
+	p.rouse()
+}
+
+func (p *promoter) rouse() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run promotes until stop is closed and nothing is left to promote.
+func (p *promoter) run() {
+	var retry backoff.Backoff
+	var told time.Time // when others were woken last
+	others := false    // they are to be woken
+	for stopping := false; ; {
+		names, counts := p.take()
+		if len(names) == 0 {
+			if stopping {
+				if others {
+					p.wakeOthers()
+				}
+				return
+			}
+			var later <-chan time.Time
+			if others {
+				later = time.After(promoteWake - time.Since(told))
+			}
+			select {
+			case <-p.wake:
+			case <-p.stop:
+				stopping = true
+			case <-later:
+				p.wakeOthers()
+				told, others = time.Now(), false
+			}
+			continue
+		}
+		elsewhere, err := p.promote(names, counts, stopping)
+		if err == nil {
+			retry.Reset()
+			others = others || elsewhere
+			continue
+		}
+		p.noteError(err)
+		p.complain(p.jobs, "keys not moved on", err)
+		if p.cut.Load() { // shutting down: the reaper does it
+			continue
+		}
+		p.putBack(names, counts)
+		_ = retry.Wait(context.Background())
+	}
+}
+
+// take returns some of the keys.
+func (p *promoter) take() (names []keyName, counts []int32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, n := range p.freed {
+		if len(names) == promoteBatch {
+			break
+		}
+		names, counts = append(names, name), append(counts, n)
+		delete(p.freed, name)
+	}
+	return names, counts
+}
+
+func (p *promoter) putBack(names []keyName, counts []int32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, name := range names {
+		p.freed[name] += counts[i]
+	}
+}
+
+// promote reports whether it promoted jobs that this process will not run at once.
+func (p *promoter) promote(names []keyName, counts []int32, stopping bool) (elsewhere bool, err error) {
+	var look sqlgen.FindMovableKeysParams
+	for i, name := range names {
+		look.Ats = append(look.Ats, int32(i))
+		look.TenantIds = append(look.TenantIds, pgID(name.tenant))
+		look.Queues = append(look.Queues, name.queue)
+		look.Keys = append(look.Keys, name.key)
+	}
+	ctx, cancel := bounded(context.Background())
+	defer cancel()
+	movable, err := p.db.FindMovableKeys(ctx, look)
+	if err != nil {
+		return false, err
+	}
+	p.health.set(nil)
+	if len(movable) == 0 {
+		return false, nil
+	}
+	var move sqlgen.PromoteKeysParams
+	for _, i := range movable {
+		move.TenantIds, move.Queues, move.Keys = append(move.TenantIds, look.TenantIds[i]), append(move.Queues, look.Queues[i]), append(move.Keys, look.Keys[i])
+		move.Counts = append(move.Counts, counts[i])
+	}
+	promoted, err := p.db.PromoteKeys(ctx, move)
+	if err != nil {
+		return false, err
+	}
+	here := map[*queue]int{}
+	for _, job := range promoted {
+		q := p.queueNamed(job.Queue)
+		if q == nil || p.routes[job.Kind] == nil {
+			elsewhere = true
+			continue
+		}
+		q.keyed.offer(job.ID)
+		here[q]++
+	}
+	for q, n := range here {
+		elsewhere = elsewhere || stopping || q.room() < n
+		q.poke()
+	}
+	return elsewhere, nil
+}
+
+func (p *promoter) wakeOthers() {
+	ctx, cancel := bounded(context.Background())
+	defer cancel()
+	_ = p.db.WakeDispatchers(ctx) // a hint: the poll covers a lost one
+}
+
+func (d *Dispatcher) queueNamed(name string) *queue {
+	for _, q := range d.queues {
+		if q.name == name {
+			return q
+		}
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// record is what an attempt has reported and the database does not have yet, as
+// far as it can still be read: the newest progress and checkpoint, the newest
+// lines. So it stays small however long the database is away. The attempt's mutex
+// guards it.
+type record struct {
+	revision int64 // rises with every report
+	stored   int64 // the revision up to which nothing is left to store
+
+	progress   progress
+	checkpoint checkpoint
+	lines      []logLine
+	lineCount  int64 // lines of this attempt, also those that are stored
+	logStart   int16 // where the database has the first of them; -1: not known
+	steps      []stepResult
+
+	durable     []*durable      // who waits for something to be stored
+	saved       bool            // a checkpoint of this attempt may be stored
+	names       map[string]bool // steps of this attempt: true while they may not be called again
+	lockedSince time.Time       // the job's row was found locked since; zero: it was not
+}
+
+type progress struct {
+	current, total int64
+	message        string
+	at             time.Time
+	revision       int64
+}
+
+type checkpoint struct {
+	encoded  []byte // nil: nothing to store
+	revision int64
+}
+
+// logLine and stepResult are as RecordReports takes them.
+type logLine struct {
+	Line    int64  `json:"line"`
+	Age     string `json:"age"`
+	Level   string `json:"level"`
+	Message string `json:"message"`
+
+	at       time.Time // Age is made of it when the line is sent
+	revision int64
+}
+
+type stepResult struct {
+	Name   string `json:"name"`
+	Took   string `json:"took"`
+	Result []byte `json:"result"`
+
+	revision int64
+}
+
+// durable is a write whose caller waits for it.
+type durable struct {
+	revision int64
+	done     chan error // has room for the one answer
+}
+
+var (
+	errAttemptOver = errors.New("the attempt is over: its handler has returned")
+	errRowLocked   = errors.New("the job's row is locked; if the handler's own transaction has called Guard or Complete, end it first")
+)
+
+// Progress, Log, SaveCheckpoint, LoadCheckpoint and Flush are outbox.Recorder.
+var _ outbox.Recorder = (*attempt)(nil)
+
+func (a *attempt) Progress(current, total int64, message string) error {
+	now := time.Now()
+	_, err := a.note(false, func(r *record) {
+		r.progress = progress{current, total, message, now, r.revision}
+	})
+	return err
+}
+
+func (a *attempt) Log(level slog.Level, message string) error {
+	now := time.Now()
+	_, err := a.note(false, func(r *record) {
+		if len(r.lines) == outbox.MaxLogLines { // the oldest would be overwritten anyway
+			r.lines = slices.Delete(r.lines, 0, 1)
+		}
+		r.lines = append(r.lines, logLine{Line: r.lineCount, Level: level.String(), Message: message, at: now, revision: r.revision})
+		r.lineCount++
+	})
+	return err
+}
+
+func (a *attempt) SaveCheckpoint(ctx context.Context, encoded []byte) error {
+	return a.noteDurably(ctx, func(r *record) {
+		r.checkpoint, r.saved = checkpoint{encoded, r.revision}, true
+	})
+}
+
+func (a *attempt) saveStep(ctx context.Context, name string, took time.Duration, result []byte) error {
+	return a.noteDurably(ctx, func(r *record) {
+		r.steps = append(r.steps, stepResult{Name: name, Took: microseconds(took), Result: result, revision: r.revision})
+	})
+}
+
+// LoadCheckpoint asks the database only if there may be one: no attempt came
+// before that of epoch 1.
+func (a *attempt) LoadCheckpoint(ctx context.Context) (encoded []byte, err error) {
+	a.mu.Lock()
+	saved := a.record != nil && a.record.saved
+	a.mu.Unlock()
+	if a.job.Epoch == 1 && !saved {
+		return nil, nil
+	}
+	err = a.queue.recorder.read(ctx, func(ctx context.Context, db *sqlgen.Queries) error {
+		found, err := db.FindCheckpoint(ctx, pgID(a.job.ID))
+		if err == nil && len(found) == 1 {
+			encoded = found[0].Checkpoint
+		}
+		return err
+	})
+	return encoded, err
+}
+
+// Flush stores what is left through the handler's own transaction, which is about
+// to close the job. It is still left then: only the commit tells that it is
+// stored, and then there is no row any more that it could be stored for again.
+//
+// The row is locked first, so that our recorder, which skips what is locked, is
+// never in the middle of the same rows.
+func (a *attempt) Flush(ctx context.Context, tx outbox.DB) error {
+	batch := newReports(1)
+	if !batch.add(a, time.Now()) {
+		return nil
+	}
+	if err := a.job.Guard(ctx, tx); err != nil {
+		return err
+	}
+	if _, err := sqlgen.New(tx).RecordReports(ctx, batch.params); err != nil {
+		return fmt.Errorf("store what it has reported: %w", err)
+	}
+	return nil
+}
+
+// note changes the record and tells the recorder that there is something to store.
+func (a *attempt) note(urgent bool, change func(*record)) (revision int64, err error) {
+	a.mu.Lock()
+	switch {
+	case a.over:
+		err = errAttemptOver
+	case errors.Is(a.ended, outbox.ErrLeaseLost):
+		err = outbox.ErrLeaseLost
+	}
+	if err != nil {
+		a.mu.Unlock()
+		return 0, err
+	}
+	r := a.recordLocked()
+	known := r.revision > r.stored // to the recorder
+	r.revision++
+	revision = r.revision
+	change(r)
+	a.mu.Unlock()
+	if !known || urgent {
+		a.queue.recorder.add(a, urgent)
+	}
+	return revision, nil
+}
+
+// recordLocked makes the record when it is first needed. The caller holds the mutex.
+func (a *attempt) recordLocked() *record {
+	if a.record == nil {
+		a.record = &record{logStart: -1, names: map[string]bool{}}
+	}
+	return a.record
+}
+
+// noteDurably is note for what has to be stored when it returns.
+func (a *attempt) noteDurably(ctx context.Context, change func(*record)) error {
+	w := &durable{done: make(chan error, 1)}
+	_, err := a.note(true, func(r *record) {
+		w.revision = r.revision
+		r.durable = append(r.durable, w)
+		change(r)
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-w.done:
+		return err
+	case <-ctx.Done():
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.record.durable = slices.DeleteFunc(a.record.durable, func(other *durable) bool { return other == w })
+		return context.Cause(ctx)
+	}
+}
+
+// stopReporting ends the attempt's reports, and says whether the last ones are
+// still to be stored.
+func (a *attempt) stopReporting() (left bool) {
+	a.mu.Lock()
+	a.over = true
+	left = a.record != nil && a.record.revision > a.record.stored
+	a.mu.Unlock()
+	if left {
+		a.queue.recorder.forget(a)
+	}
+	return left
+}
+
+func (a *attempt) isOver() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.over
+}
+
+// leftToStore says whether there is anything, and whether the attempt is over.
+func (a *attempt) leftToStore() (left, over bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.record.revision > a.record.stored, a.over
+}
+
+// drop forgets what was reported up to a revision: it is stored (err is nil)
+// or never will be. Whoever waits for it is told.
+func (r *record) drop(revision int64, err error) {
+	r.stored = max(r.stored, revision)
+	if r.progress.revision <= revision {
+		r.progress = progress{}
+	}
+	if r.checkpoint.revision <= revision {
+		r.checkpoint = checkpoint{}
+	}
+	r.lines = slices.DeleteFunc(r.lines, func(l logLine) bool { return l.revision <= revision })
+	r.steps = slices.DeleteFunc(r.steps, func(s stepResult) bool { return s.revision <= revision })
+	r.durable = slices.DeleteFunc(r.durable, func(w *durable) bool {
+		if w.revision <= revision {
+			w.done <- err
+		}
+		return w.revision <= revision
+	})
+}
+
+// recorded notes that everything up to a revision is stored.
+func (a *attempt) recorded(revision int64, logStart int16) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.record.drop(revision, nil)
+	a.record.lockedSince = time.Time{}
+	if a.record.logStart < 0 {
+		a.record.logStart = logStart
+	}
+}
+
+// giveUp drops what cannot be stored.
+func (a *attempt) giveUp(revision int64, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.record.drop(min(revision, a.record.revision), err)
+}
+
+// lost stops the handler: another has the job, or nobody any more. When the
+// handler itself has completed it, it may go on.
+func (a *attempt) lost() {
+	a.giveUp(math.MaxInt64, outbox.ErrLeaseLost)
+	if !a.job.Completed() {
+		a.end(outbox.ErrLeaseLost)
+	}
+}
+
+// foundLocked has whoever waits for something to be stored wait for a while, and
+// then no longer if it is the job's row that is locked: that may be by the handler
+// itself. What they wait for may be stored all the same, later.
+func (a *attempt) foundLocked(job bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.record
+	switch {
+	case r.lockedSince.IsZero():
+		r.lockedSince = time.Now()
+	case job && time.Since(r.lockedSince) > recordPatience:
+		for _, w := range r.durable {
+			w.done <- errRowLocked
+		}
+		r.durable = nil
+	}
+}
+
+func microseconds(d time.Duration) string { return fmt.Sprintf("%d microseconds", d.Microseconds()) }

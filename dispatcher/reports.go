@@ -1,0 +1,69 @@
+package dispatcher
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// reports is one statement's.
+type reports struct {
+	attempts  []*attempt
+	revisions []int64 // of each attempt's record when it was read
+	size      int
+	params    sqlgen.RecordReportsParams
+}
+
+func newReports(n int) *reports {
+	n = min(n, recordBatch)
+	return &reports{attempts: make([]*attempt, 0, n), revisions: make([]int64, 0, n)}
+}
+
+// add reports whether the attempt has anything to store.
+func (b *reports) add(a *attempt, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.record
+	if r == nil || r.revision == r.stored {
+		return false
+	}
+	age := pgtype.Interval{}
+	if !r.progress.at.IsZero() {
+		age = interval(now.Sub(r.progress.at))
+	}
+	for i := range r.lines {
+		r.lines[i].Age = microseconds(now.Sub(r.lines[i].at))
+	}
+	lines, steps := encodeList(r.lines), encodeList(r.steps)
+	p := &b.params
+	p.Ids = append(p.Ids, pgID(a.job.ID))
+	p.Epochs = append(p.Epochs, a.job.Epoch)
+	p.Revisions = append(p.Revisions, r.revision)
+	p.Currents = append(p.Currents, r.progress.current)
+	p.Totals = append(p.Totals, r.progress.total)
+	p.Messages = append(p.Messages, r.progress.message)
+	p.ProgressAges = append(p.ProgressAges, age)
+	p.Checkpoints = append(p.Checkpoints, r.checkpoint.encoded)
+	p.LogStarts = append(p.LogStarts, r.logStart)
+	p.LogLines = append(p.LogLines, lines)
+	p.Steps = append(p.Steps, steps)
+	b.attempts = append(b.attempts, a)
+	b.revisions = append(b.revisions, r.revision)
+	b.size += len(lines) + len(steps) + len(r.checkpoint.encoded) + len(r.progress.message)
+	return true
+}
+
+// encodeList is "" for nothing.
+func encodeList[T logLine | stepResult](list []T) string {
+	if len(list) == 0 {
+		return ""
+	}
+	b, err := json.Marshal(list)
+	if err != nil { // strings, numbers and bytes always can be
+		panic(err)
+	}
+	return string(b)
+}

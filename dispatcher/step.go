@@ -1,0 +1,209 @@
+package dispatcher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// maxSteps is how many steps an attempt may have.
+const maxSteps = 1000
+
+// Step runs a part of a job once and remembers what it returned: later attempts of
+// the job get the same result without running fn. If the process dies after fn
+// has returned and before its result is stored, fn runs again: give what it calls
+// an idempotency key, or use [StepTx].
+//
+// The name tells the steps of a job apart, like the name of a kind: letters,
+// digits and _ . : / -. A second step of the same name in one attempt is an error,
+// unless the first one failed. The result is stored as JSON, of at most
+// [outbox.MaxStepBytes]; one that is not acceptable, or no longer decodes into R
+// because the program has changed, fails the job for good. What JSON does not keep
+// of R, later attempts do not get.
+//
+// It returns [outbox.ErrLeaseLost] if the job is no longer this attempt's. While
+// the database is away it waits for it, until ctx ends. In a Claimed that a test
+// made by hand nothing is remembered.
+func Step[R any](ctx context.Context, job outbox.Held, name string, fn func(ctx context.Context) (R, error)) (R, error) {
+	var none R
+	s, err := beginStep(job.Untyped(), name)
+	if err != nil {
+		return none, err
+	}
+	if s.attempt != nil && s.mayBeStored() {
+		var stored [][]byte
+		err := s.attempt.queue.recorder.read(ctx, func(ctx context.Context, db *sqlgen.Queries) (err error) {
+			stored, err = db.FindStep(ctx, pgID(s.job.ID), name)
+			return err
+		})
+		if err != nil || len(stored) > 0 {
+			return finishStep(s, stored, none, err)
+		}
+	}
+	started := time.Now()
+	result, err := fn(ctx)
+	if err != nil {
+		return finishStep(s, nil, none, err)
+	}
+	encoded, err := s.encode(result)
+	if err == nil && s.attempt != nil {
+		err = s.attempt.saveStep(ctx, name, time.Since(started), encoded)
+	}
+	if err != nil { // fn has run: the name stays taken
+		return none, fmt.Errorf("step %s: %w", name, err)
+	}
+	return result, nil
+}
+
+// Beginner begins transactions: a *pgxpool.Pool, a *pgx.Conn, or a pgx.Tx, in
+// which it makes a savepoint.
+type Beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// StepTx is [Step] for an effect in the database that the jobs are in: it begins a
+// transaction on db, fn makes its changes through tx, and both they and the memory
+// of the step are committed together. So they are made exactly once, whatever
+// crashes, and not at all if the job is no longer this attempt's. fn must not end
+// tx.
+//
+// The job's row is locked only when fn has returned. A transaction that outlasts
+// the lease is thus rolled back if another worker has taken the job over
+// meanwhile.
+func StepTx[R any](ctx context.Context, job outbox.Held, db Beginner, name string, fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
+	var none, result R
+	s, err := beginStep(job.Untyped(), name)
+	if err != nil {
+		return none, err
+	}
+	var stored [][]byte
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) {
+		if s.mayBeStored() {
+			if stored, err = sqlgen.New(tx).FindStep(ctx, pgID(s.job.ID), name); err != nil || len(stored) > 0 {
+				return err
+			}
+		}
+		started := time.Now()
+		if result, err = fn(ctx, tx); err != nil {
+			return err
+		}
+		return s.saveIn(ctx, tx, result, time.Since(started))
+	})
+	if err != nil {
+		return finishStep(s, nil, none, err)
+	}
+	return finishStep(s, stored, result, nil)
+}
+
+// step is one call of Step or StepTx.
+type step struct {
+	job     *outbox.Claimed
+	attempt *attempt // nil in a Claimed that a test made by hand
+	name    string
+	again   bool // it failed before in this attempt
+}
+
+// stepName is the rule for kinds and queues; a test compares them.
+var stepName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]*$`)
+
+func beginStep(job *outbox.Claimed, name string) (step, error) {
+	invalid := func(format string, args ...any) (step, error) {
+		return step{}, fmt.Errorf("begin a step of job %s: %w", job.ID, &outbox.InvalidError{Field: "name", Reason: fmt.Sprintf(format, args...)})
+	}
+	if len(name) > outbox.MaxNameBytes {
+		return invalid("is %d bytes long, want at most %d", len(name), outbox.MaxNameBytes)
+	}
+	if !stepName.MatchString(name) {
+		return invalid("is %q, want letters, digits and _ . : / -, first a letter or digit", name)
+	}
+	s := step{job: job, name: name}
+	s.attempt, _ = job.Recorder.(*attempt)
+	if s.attempt == nil {
+		return s, nil
+	}
+	a := s.attempt
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	names := a.recordLocked().names
+	taken, again := names[name]
+	switch {
+	case taken:
+		return invalid("is %q, which another step of this attempt has", name)
+	case !again && len(names) == maxSteps:
+		return invalid("is that of step %d, want at most %d of them", maxSteps+1, maxSteps)
+	}
+	names[name] = true
+	s.again = again
+	return s, nil
+}
+
+// mayBeStored spares the first attempt the question: nobody came before it. But
+// after an error, a commit of its own may have gone through.
+func (s step) mayBeStored() bool { return s.again || s.job.Epoch != 1 }
+
+// finishStep decodes what is remembered, if anything is, and frees the name of a
+// step that failed: the handler may try it again.
+func finishStep[R any](s step, stored [][]byte, result R, err error) (R, error) {
+	var none R
+	if err == nil && len(stored) > 0 {
+		result = none
+		if err = json.Unmarshal(stored[0], &result); err != nil {
+			err = Discard(&codedError{"undecodable_step", fmt.Errorf("its result of an earlier attempt does not decode into %T: %w", none, err)})
+		}
+	}
+	if err == nil {
+		return result, nil
+	}
+	if s.attempt != nil {
+		s.attempt.mu.Lock()
+		s.attempt.record.names[s.name] = false
+		s.attempt.mu.Unlock()
+	}
+	return none, fmt.Errorf("step %s: %w", s.name, err)
+}
+
+// encode fails for good: the same code would make the same of it.
+func (s step) encode(result any) ([]byte, error) {
+	encoded, err := json.Marshal(result)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("encode its result: %w", err)
+	case !utf8.Valid(encoded):
+		err = errors.New("its result is not valid UTF-8 as JSON")
+	case len(encoded) > outbox.MaxStepBytes:
+		err = fmt.Errorf("its result is %d bytes as JSON, want at most %d; store large data elsewhere and return a reference", len(encoded), outbox.MaxStepBytes)
+	default:
+		return encoded, nil
+	}
+	return nil, Discard(&codedError{"step_not_storable", err})
+}
+
+func (s step) saveIn(ctx context.Context, tx pgx.Tx, result any, took time.Duration) error {
+	encoded, err := s.encode(result)
+	if err != nil {
+		return err
+	}
+	stored, err := sqlgen.New(tx).RecordStep(ctx, sqlgen.RecordStepParams{
+		ID: pgID(s.job.ID), Epoch: s.job.Epoch, Name: s.name,
+		Took: pgtype.Interval{Microseconds: took.Microseconds(), Valid: true}, Result: encoded,
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("remember it: %w", err)
+	case len(stored) == 0:
+		return outbox.ErrLeaseLost
+	case !stored[0]:
+		return errors.New("it is remembered already")
+	}
+	return nil
+}

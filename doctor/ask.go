@@ -1,0 +1,112 @@
+package doctor
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The questions are here and not in queries/: they are about the server's catalog,
+// which sqlc does not know.
+
+// server is what the server is and how it is set.
+type server struct {
+	Standby                                            bool
+	ReadOnly, Fsync, FullPageWrites, SynchronousCommit string
+	Autovacuum, Version                                string
+	Clock                                              time.Time
+	PID                                                uint32
+	Notifications                                      float64 // part of the queue that is in use
+}
+
+const serverSQL = `
+SELECT pg_is_in_recovery()::boolean                         AS standby,
+       current_setting('transaction_read_only')::text       AS read_only,
+       current_setting('fsync')::text                       AS fsync,
+       current_setting('full_page_writes')::text            AS full_page_writes,
+       current_setting('synchronous_commit')::text          AS synchronous_commit,
+       current_setting('autovacuum')::text                  AS autovacuum,
+       current_setting('server_version')::text              AS version,
+       clock_timestamp()::timestamptz                       AS clock,
+       pg_backend_pid()::integer                            AS pid,
+       pg_notification_queue_usage()::double precision      AS notifications`
+
+// holder is somebody for whom vacuum keeps what was deleted.
+type holder struct {
+	What, Who string
+	Since     *time.Time // nil for a replication slot
+	Age       int64      // in transactions
+}
+
+const holdersSQL = `
+SELECT holder.what::text AS what, holder.who::text AS who, holder.since::timestamptz AS since, holder.age::bigint AS age
+FROM (
+    SELECT 'session'::text AS what,
+           format('pid %s, %s, application %s, %s', pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), coalesce(state, backend_type)) AS who,
+           coalesce(xact_start, backend_start) AS since, age(backend_xmin)::bigint AS age
+    FROM pg_stat_activity
+    WHERE backend_xmin IS NOT NULL
+      AND pid <> pg_backend_pid()
+      AND backend_type <> 'autovacuum worker'
+      AND (datname = current_database() OR datname IS NULL)
+    UNION ALL
+    SELECT 'prepared transaction', gid, prepared, age(transaction)::bigint
+    FROM pg_prepared_xacts
+    UNION ALL
+    SELECT 'replication slot', slot_name::text, NULL, greatest(age(xmin), age(catalog_xmin))::bigint
+    FROM pg_replication_slots
+    WHERE xmin IS NOT NULL
+       OR catalog_xmin IS NOT NULL
+) AS holder
+WHERE holder.since < clock_timestamp() - $1::interval
+   OR holder.since IS NULL AND holder.age > 100000
+ORDER BY holder.age DESC
+LIMIT 10`
+
+// tables is how the hot table and the partitions fare.
+type tables struct {
+	Live, Dead int64
+	Vacuumed   *time.Time
+	DaysAhead  int64
+}
+
+const tablesSQL = `
+SELECT coalesce(s.n_live_tup, 0)::bigint AS live, coalesce(s.n_dead_tup, 0)::bigint AS dead,
+       greatest(s.last_autovacuum, s.last_vacuum)::timestamptz AS vacuumed,
+       (SELECT count(*)
+        FROM pg_inherits AS i
+        JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'outbox.history'::regclass
+          AND c.relname > 'history_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD'))::bigint AS days_ahead
+FROM (SELECT 1) AS one
+LEFT JOIN pg_stat_user_tables AS s ON s.relid = 'outbox.jobs'::regclass
+LIMIT 1`
+
+// work is what waits for longer than it should, for machines and for people.
+type work struct {
+	DeadLetters, Lapsed int64
+	OldestDue           *time.Time
+	Now                 time.Time
+	Paused              string
+}
+
+const workSQL = `
+SELECT (SELECT count(*) FROM outbox.jobs WHERE jobs.status IN ('failed', 'dead'))::bigint AS dead_letters,
+       (SELECT count(*) FROM outbox.jobs WHERE jobs.status = 'running' AND jobs.lease_expires_at < statement_timestamp() - interval '15 seconds')::bigint AS lapsed,
+       (SELECT min(jobs.run_at) FROM outbox.jobs
+        WHERE jobs.status IN ('pending', 'retrying')
+          AND jobs.queue NOT IN (SELECT queues.queue FROM outbox.queues WHERE queues.paused_at IS NOT NULL))::timestamptz AS oldest_due,
+       statement_timestamp()::timestamptz AS now,
+       (SELECT coalesce(string_agg(queues.queue, ', ' ORDER BY queues.queue), '') FROM outbox.queues WHERE queues.paused_at IS NOT NULL)::text AS paused`
+
+// ask collects the rows of a question.
+func ask[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]T, error) {
+	rows, _ := conn.Query(ctx, sql, args...)
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+}
+
+func askOne[T any](ctx context.Context, conn *pgx.Conn, sql string) (T, error) {
+	rows, _ := conn.Query(ctx, sql)
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
+}

@@ -1,0 +1,167 @@
+// Package doctor examines an installation: whether the schema is there, whether
+// wake-ups arrive, who holds vacuum back, what waits for whom. It changes nothing
+// and says what to do.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+// Severity is how bad a finding is.
+type Severity string
+
+const (
+	OK      Severity = "ok"
+	Warning Severity = "warning" // something is slower or less safe than it need be
+	Problem Severity = "problem" // jobs do not run, or will not
+)
+
+// Finding is the answer to one question.
+type Finding struct {
+	Question string
+	Severity Severity
+	What     string
+	Do       string // "" if nothing
+}
+
+// Patient is what is examined.
+type Patient struct {
+	Pool *pgxpool.Pool
+	// Listen is how dispatchers connect to LISTEN; nil is as Pool does.
+	Listen *pgx.ConnConfig
+}
+
+const timeout = 10 * time.Second // of each question
+
+// Examine asks every question. One that cannot be answered is a finding itself;
+// the error is that of a database that does not answer at all.
+func Examine(ctx context.Context, p Patient) ([]Finding, error) {
+	conn, err := p.Pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Release()
+	e := &examination{patient: p, conn: conn.Conn()}
+	for _, question := range []struct {
+		name  string
+		needs bool // the schema
+		ask   func(*examination, context.Context) error
+	}{
+		{"server", false, (*examination).server},
+		{"schema", false, (*examination).schema},
+		{"wake-ups", false, (*examination).wakeUps},
+		{"vacuum", false, (*examination).vacuum},
+		{"tables", true, (*examination).tables},
+		{"workers", true, (*examination).workers},
+		{"jobs", true, (*examination).jobs},
+	} {
+		if question.needs && !e.migrated {
+			continue
+		}
+		e.question = question.name
+		bound, cancel := context.WithTimeout(ctx, timeout)
+		err := question.ask(e, bound)
+		cancel()
+		if err != nil {
+			e.find(Problem, fmt.Sprintf("not answered: %v", err), "see whether this role may read it, and whether the server is overloaded")
+		}
+	}
+	return e.findings, ctx.Err()
+}
+
+// examination is Examine while it runs.
+type examination struct {
+	patient  Patient
+	conn     *pgx.Conn
+	question string
+	migrated bool
+	findings []Finding
+}
+
+func (e *examination) find(s Severity, what, do string) {
+	e.findings = append(e.findings, Finding{e.question, s, what, do})
+}
+
+// schema asks whether every migration of this build is applied.
+func (e *examination) schema(ctx context.Context) error {
+	current, err := migrations.Current(ctx, e.patient.Pool)
+	if err != nil {
+		return err
+	}
+	if e.migrated = current; !current {
+		e.find(Problem, "the schema outbox is missing or older than this program", "run: posthaste migrate up")
+		return nil
+	}
+	e.find(OK, "it is the one that this program expects", "")
+	return nil
+}
+
+// workers asks who works, and what nobody works.
+func (e *examination) workers(ctx context.Context) error {
+	o := operator.New(e.patient.Pool)
+	all, err := o.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	var there, deaf int
+	for _, w := range all {
+		switch {
+		case w.Missing:
+			e.find(Warning, fmt.Sprintf("dispatcher %s was last seen %s", w.Name, w.SeenAt.Format(time.RFC3339)),
+				"see whether it was killed or cannot reach the database; its jobs run elsewhere")
+		case !w.Hearing:
+			deaf++
+			fallthrough
+		default:
+			there++
+		}
+	}
+	if deaf > 0 {
+		e.find(Warning, fmt.Sprintf("%d of %d dispatchers do not hear wake-ups: they poll", deaf, there), "see the finding on wake-ups, and their /readyz")
+	}
+	unhandled, err := o.Unhandled(ctx)
+	if err != nil {
+		return err
+	}
+	for _, u := range unhandled {
+		e.find(Problem, fmt.Sprintf("%d due jobs of kind %s in queue %s wait since %s for a dispatcher with a handler", u.Jobs, u.Kind, u.Queue, u.Oldest.Format(time.RFC3339)),
+			"start a program that has a handler for the kind and works the queue")
+	}
+	if len(e.findings) == 0 || e.findings[len(e.findings)-1].Question != e.question {
+		e.find(OK, fmt.Sprintf("%d dispatchers, and every due job has a handler", there), "")
+	}
+	return nil
+}
+
+// jobs asks what is late.
+func (e *examination) jobs(ctx context.Context) error {
+	w, err := askOne[work](ctx, e.conn, workSQL)
+	if err != nil {
+		return err
+	}
+	before := len(e.findings)
+	if w.Lapsed > 0 {
+		e.find(Problem, fmt.Sprintf("%d leases lapsed more than 15 s ago and nobody took the jobs back", w.Lapsed), "run a reaper: OUTBOX_REAP=on in at least one process")
+	}
+	if w.OldestDue != nil && w.Now.Sub(*w.OldestDue) > time.Minute {
+		e.find(Warning, fmt.Sprintf("the oldest due job waits since %s", w.OldestDue.Format(time.RFC3339)), "add dispatchers or concurrency, or see what they are waiting for")
+	}
+	if w.DeadLetters > 0 {
+		e.find(Warning, fmt.Sprintf("%d dead letters wait for a person", w.DeadLetters), "look at them: posthaste jobs list --status dead --status failed")
+	}
+	if w.Paused != "" {
+		e.find(Warning, "queues that are paused: "+w.Paused, "posthaste queues resume QUEUE, when it is time")
+	}
+	if len(e.findings) == before {
+		e.find(OK, "nothing is late, nothing waits for a person", "")
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package doctor
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
+
+type work1 struct{}
+
+func (work1) Kind() string { return "nobody.does" }
+
+func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func examine(t *testing.T, p Patient) []Finding {
+	t.Helper()
+	findings, err := Examine(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return findings
+}
+
+// Of the servers of tests, which do without fsync, everything else is in order.
+func TestAHealthyInstallation(t *testing.T) {
+	t.Parallel()
+	questions := map[string]bool{}
+	for _, f := range examine(t, Patient{Pool: pgtest.New(t)}) {
+		questions[f.Question] = true
+		server := f.Question == "server" && strings.HasPrefix(f.What, "fsync is off")
+		elsewhere := f.Question == "vacuum" // tests of others run beside this one
+		if f.Severity != OK && !server && !elsewhere {
+			t.Errorf("found %+v", f)
+		}
+		if f.Severity != OK && f.Do == "" {
+			t.Errorf("%+v does not say what to do", f)
+		}
+	}
+	if len(questions) != 7 {
+		t.Errorf("asked %v, want seven questions", questions)
+	}
+}
+
+// Each fault is found, for what it is.
+func TestWhatIsWrongIsFound(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cause    string
+		question string
+		severity Severity
+		want     string
+	}{
+		"no schema":       {`DROP SCHEMA outbox CASCADE`, "schema", Problem, "missing or older"},
+		"half a schema":   {`DELETE FROM outbox.schema_version WHERE version_id = (SELECT max(version_id) FROM outbox.schema_version)`, "schema", Problem, "missing or older"},
+		"no partitions":   {`DO $$ DECLARE d text; BEGIN FOR d IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`, "tables", Problem, "partitions for 0 days ahead"},
+		"a lapsed lease":  {`INSERT INTO outbox.jobs (id, kind, payload, status, attempt, epoch, lease_owner, lease_expires_at, started_at) VALUES (outbox.uuid_v7(), 'k', '{}', 'running', 1, 1, 'w', now() - interval '1 minute', now())`, "jobs", Problem, "1 leases lapsed"},
+		"a dead letter":   {`INSERT INTO outbox.jobs (id, kind, payload, status) VALUES (outbox.uuid_v7(), 'k', '{}', 'dead')`, "jobs", Warning, "1 dead letters"},
+		"a late job":      {`INSERT INTO outbox.jobs (id, kind, payload, run_at) VALUES (outbox.uuid_v7(), 'k', '{}', now() - interval '1 hour')`, "jobs", Warning, "the oldest due job waits since"},
+		"a paused queue":  {`INSERT INTO outbox.queues (queue, paused_at) VALUES ('mail', now())`, "jobs", Warning, "paused: mail"},
+		"no handler":      {`INSERT INTO outbox.jobs (id, kind, payload) VALUES (outbox.uuid_v7(), 'nobody.does', '{}')`, "workers", Problem, "1 due jobs of kind nobody.does in queue default"},
+		"a lost worker":   {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, seen_at) VALUES ('w', 'v', '{default}', '{1}', '{k}', true, now() - interval '5 minutes')`, "workers", Warning, "dispatcher w was last seen"},
+		"a deaf worker":   {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w', 'v', '{default}', '{1}', '{k}', false)`, "workers", Warning, "1 of 1 dispatchers do not hear"},
+		"it takes no row": {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`, "server", Problem, "takes no writes"},
+		"commits are not": {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`, "server", Problem, "synchronous_commit is off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			exec(t, db, c.cause)
+			db.Reset()
+			findings := examine(t, Patient{Pool: db})
+			for _, f := range findings {
+				if f.Question == c.question && f.Severity == c.severity && strings.Contains(f.What, c.want) && f.Do != "" {
+					return
+				}
+			}
+			t.Errorf("found %+v, want a %s about %s: %s", findings, c.severity, c.question, c.want)
+		})
+	}
+}
+
+// A kind that a dispatcher has a handler for, in the queue, is nobody's business.
+func TestAHandledKindIsNotFound(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w', 'v', '{default}', '{1}', '{nobody.does}', true)`)
+	if _, err := outbox.Enqueue(t.Context(), db, work1{}, outbox.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range examine(t, Patient{Pool: db}) {
+		if f.Question == "workers" && f.Severity != OK {
+			t.Errorf("found %+v", f)
+		}
+	}
+}
+
+// A proxy that swallows what the server says unasked is what a pooler in
+// transaction mode is to LISTEN.
+func TestWakeUpsThatDoNotArriveAreFound(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	config := db.Config().ConnConfig.Copy()
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return deaf{conn}, err
+	}
+	findings := examine(t, Patient{Pool: db, Listen: config})
+	for _, f := range findings {
+		if f.Question == "wake-ups" && f.Severity == Problem && strings.Contains(f.What, "did not arrive") {
+			return
+		}
+	}
+	t.Errorf("found %+v, want that no NOTIFY arrives", findings)
+}
+
+// deaf is a connection on which notifications are swallowed. Postgres sends each
+// in a packet of its own to a session that is idle.
+type deaf struct{ net.Conn }
+
+func (d deaf) Read(b []byte) (int, error) {
+	for {
+		n, err := d.Conn.Read(b)
+		if err != nil || n == 0 || b[0] != 'A' {
+			return n, err
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// server asks whether what it acknowledges is durable, and what is in between.
+func (e *examination) server(ctx context.Context) error {
+	sent := time.Now()
+	s, err := askOne[server](ctx, e.conn, serverSQL)
+	if err != nil {
+		return err
+	}
+	before := len(e.findings)
+	if s.Standby || s.ReadOnly == "on" {
+		e.find(Problem, "the server takes no writes: a standby, or default_transaction_read_only", "connect to the primary; with several hosts use target_session_attrs=read-write")
+	}
+	if s.Fsync != "on" || s.FullPageWrites != "on" {
+		e.find(Problem, fmt.Sprintf("fsync is %s and full_page_writes is %s: a crash can lose or destroy what was committed", s.Fsync, s.FullPageWrites), "set both to on")
+	}
+	if s.SynchronousCommit == "off" {
+		e.find(Problem, "synchronous_commit is off: a crash loses jobs that were committed, and hands out epochs twice", "set it to on for the roles that enqueue and work")
+	}
+	if s.Autovacuum != "on" {
+		e.find(Problem, "autovacuum is off: claims slow down without bound", "set it to on")
+	}
+	if s.Notifications > 0.01 {
+		e.find(Warning, fmt.Sprintf("the notification queue is %.1f %% full: some session listens and does not read; at 100 %% NOTIFY fails", 100*s.Notifications),
+			"end it; reapers end listeners of ours after 30 s")
+	}
+	// A pooler makes up the process id that it tells its clients.
+	if s.PID != e.conn.PgConn().PID() {
+		e.find(Warning, "a connection pooler is in between", "give listeners a way around it: OUTBOX_LISTEN_URL")
+	}
+	if off := s.Clock.Sub(sent.Add(time.Since(sent) / 2)).Abs(); off > time.Second {
+		e.find(Warning, fmt.Sprintf("the clocks of this machine and of the server differ by %s", off.Round(time.Millisecond)), "nothing breaks, the server's clock decides; mind it when you compare logs")
+	}
+	if len(e.findings) == before {
+		e.find(OK, "PostgreSQL "+s.Version+", durable, no pooler in between", "")
+	}
+	return nil
+}
+
+// wakeUps asks whether a NOTIFY gets to a session that listens as dispatchers do.
+func (e *examination) wakeUps(ctx context.Context) error {
+	config := e.patient.Listen
+	if config == nil {
+		config = e.patient.Pool.Config().ConnConfig
+	}
+	ear, err := pgx.ConnectConfig(ctx, config.Copy())
+	if err != nil {
+		return fmt.Errorf("connect to listen: %w", err)
+	}
+	defer ear.Close(context.WithoutCancel(ctx))
+	channel := "outbox_doctor_" + strings.ToLower(rand.Text())
+	if _, err := ear.Exec(ctx, "LISTEN "+channel); err != nil {
+		return err
+	}
+	sent := time.Now()
+	if _, err := e.conn.Exec(ctx, "SELECT pg_notify($1, '')", channel); err != nil {
+		return err
+	}
+	const patience = 3 * time.Second
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if _, err := ear.WaitForNotification(waiting); errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		e.find(Problem, fmt.Sprintf("a NOTIFY did not arrive within %s: dispatchers poll, jobs start up to two seconds late", patience),
+			"let listeners connect to the server itself and not through a pooler: OUTBOX_LISTEN_URL")
+		return nil
+	} else if err != nil {
+		return err
+	}
+	e.find(OK, fmt.Sprintf("a NOTIFY arrived after %s", time.Since(sent).Round(10*time.Microsecond)), "")
+	return nil
+}
+
+// vacuum asks who keeps it from removing what was deleted.
+func (e *examination) vacuum(ctx context.Context) error {
+	const patience = 5 * time.Minute
+	holders, err := ask[holder](ctx, e.conn, holdersSQL, pgtype.Interval{Microseconds: patience.Microseconds(), Valid: true})
+	if err != nil {
+		return err
+	}
+	for _, h := range holders {
+		since := "for a long time"
+		if h.Since != nil {
+			since = "since " + h.Since.Format(time.RFC3339)
+		}
+		e.find(Warning, fmt.Sprintf("a %s holds vacuum back %s, %d transactions: %s", h.What, since, h.Age, h.Who), "end it if nobody needs it: dead rows pile up in the whole database")
+	}
+	if len(holders) == 0 {
+		e.find(OK, "nobody has held it back for more than five minutes", "")
+	}
+	return nil
+}
+
+// tables asks whether the hot table is vacuumed and partitions are made.
+func (e *examination) tables(ctx context.Context) error {
+	t, err := askOne[tables](ctx, e.conn, tablesSQL)
+	if err != nil {
+		return err
+	}
+	before := len(e.findings)
+	if t.DaysAhead < 2 {
+		e.find(Problem, fmt.Sprintf("the history has partitions for %d days ahead: jobs cannot be settled when there is none", t.DaysAhead), "run a reaper: OUTBOX_REAP=on in at least one process")
+	}
+	if t.Dead > 100_000 && t.Dead > 10*t.Live {
+		when := "never"
+		if t.Vacuumed != nil {
+			when = t.Vacuumed.Format(time.RFC3339)
+		}
+		e.find(Warning, fmt.Sprintf("outbox.jobs has %d dead rows beside %d live ones, last vacuumed: %s", t.Dead, t.Live, when),
+			"see the finding on vacuum; else give autovacuum more workers: its settings for this table are made to keep up")
+	}
+	if len(e.findings) == before {
+		e.find(OK, fmt.Sprintf("%d dead rows in outbox.jobs, partitions for %d days ahead", t.Dead, t.DaysAhead), "")
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package download
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+)
+
+const (
+	maxRequests   = 4 // of one attempt: each but the first because what we had was of no use
+	maxRetryAfter = time.Hour
+)
+
+var errStalled = fmt.Errorf("the server has sent nothing for %s", stallTime)
+
+// fetchAll asks until the part file is the whole file.
+func (t *transfer) fetchAll(ctx context.Context) error {
+	for range maxRequests {
+		if t.total >= 0 && t.part.size == t.total && t.resumed {
+			return nil // the attempt before had fetched all of it
+		}
+		whole, err := t.fetch(ctx)
+		if err != nil || whole {
+			return err
+		}
+		if err := t.restart(); err != nil {
+			return err
+		}
+	}
+	return errors.New("the server's answers to requests for a part do not fit together")
+}
+
+// fetch makes one request. It reports false if what the part file has is of no
+// use: it is to begin anew.
+func (t *transfer) fetch(ctx context.Context) (whole bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stalled := time.AfterFunc(t.stall, func() { cancel(errStalled) })
+	defer stalled.Stop()
+
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.source.String(), nil)
+	if err != nil {
+		return false, invalid("Args.URL", "is not acceptable (it may hold a secret and is not shown)")
+	}
+	req.Header.Set("Accept-Encoding", "identity") // lengths and ranges are those of the file
+	if t.part.size > 0 {
+		condition := t.validator.ifRange()
+		if condition == "" {
+			return false, nil
+		}
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", t.part.size))
+		req.Header.Set("If-Range", condition)
+	}
+	res, err := t.client.Do(req)
+	if err != nil {
+		return false, t.explain(ctx, "ask", err)
+	}
+	defer res.Body.Close()
+
+	switch {
+	case res.StatusCode == http.StatusOK:
+		if t.part.size > 0 { // it ignores ranges, or has another version by now
+			if err := t.restart(); err != nil {
+				return false, err
+			}
+		}
+		t.validator, t.total = newValidator(res.Header), res.ContentLength
+	case res.StatusCode == http.StatusPartialContent && t.part.size > 0:
+		if !t.continues(res) {
+			return false, nil
+		}
+	case res.StatusCode == http.StatusRequestedRangeNotSatisfiable && t.part.size > 0:
+		// All of it may be here: a length that nobody had announced, and then a crash.
+		total, ok := unsatisfied(res.Header.Get("Content-Range"))
+		whole = ok && total == t.part.size && (t.total == -1 || t.total == total) && !t.validator.contradicted(res.Header)
+		return whole, nil
+	default:
+		return false, t.judge(res)
+	}
+	if t.total > t.max {
+		return false, final("too_large", fmt.Errorf("the file has %d bytes, want at most %d", t.total, t.max))
+	}
+	if t.total < 0 && len(t.sum) == 0 && !res.ProtoAtLeast(2, 0) && len(res.TransferEncoding) == 0 {
+		return false, final("length_unknown", errors.New("the server does not say where the file ends: only a SHA-256 could tell whether it is whole"))
+	}
+	return true, t.receive(ctx, res.Body, stalled)
+}
+
+// continues reports whether an answer is the rest of what the part file has.
+func (t *transfer) continues(res *http.Response) bool {
+	first, last, total, ok := contentRange(res.Header.Get("Content-Range"))
+	if total < 0 {
+		total = t.total
+	}
+	switch {
+	case !ok, first != t.part.size, t.validator.contradicted(res.Header):
+		return false
+	case total < 0, last != total-1, t.total >= 0 && t.total != total: // all of the rest, and how much that is
+		return false
+	case res.ContentLength >= 0 && res.ContentLength != last-first+1:
+		return false
+	}
+	t.total = total
+	return true
+}
+
+// receive appends the answer's body to the part file.
+func (t *transfer) receive(ctx context.Context, body io.Reader, stalled *time.Timer) error {
+	for buf := make([]byte, 256<<10); ; {
+		n, err := body.Read(buf)
+		if n > 0 {
+			stalled.Stop() // a checkpoint may wait for the database
+			switch size := t.part.size + int64(n); {
+			case t.total >= 0 && size > t.total:
+				return fmt.Errorf("the server sends more than the %d bytes that it announced", t.total)
+			case size > t.max:
+				return final("too_large", fmt.Errorf("the file has more than %d bytes", t.max))
+			}
+			if _, err := t.part.Write(buf[:n]); err != nil {
+				return err
+			}
+			if err := t.report(ctx); err != nil {
+				return err
+			}
+			stalled.Reset(t.stall)
+		}
+		switch {
+		case err == io.EOF && t.total >= 0 && t.part.size != t.total:
+			return fmt.Errorf("the file ends after %d bytes, want %d", t.part.size, t.total)
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return t.explain(ctx, "read", err)
+		}
+	}
+}
+
+// explain says why there is no answer, without the URL, which may hold secrets.
+func (t *transfer) explain(ctx context.Context, verb string, err error) error {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return fmt.Errorf("%s %s after %d bytes: %w", verb, t.source.Host, t.part.size, err)
+}
+
+// judge is what an answer without a file means: what the server refuses it will
+// refuse again, unless it says that it is busy.
+func (t *transfer) judge(res *http.Response) error {
+	code := fmt.Sprintf("http_%d", res.StatusCode)
+	err := fmt.Errorf("%s answers %s", t.source.Host, res.Status)
+	busy := res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable
+	if wait, ok := retryAfter(res.Header.Get("Retry-After"), time.Now()); ok && busy {
+		return dispatcher.RetryAfter(wait, &Error{code: code, err: err})
+	}
+	switch {
+	case busy, res.StatusCode >= 500, res.StatusCode == http.StatusRequestTimeout, res.StatusCode == http.StatusTooEarly, res.StatusCode == http.StatusPartialContent:
+		return &Error{code: code, err: err}
+	}
+	return final(code, err)
+}
+
+// retryAfter reads seconds or a date (RFC 9110, 10.2.3).
+func retryAfter(value string, now time.Time) (time.Duration, bool) {
+	var wait time.Duration
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		wait = time.Duration(seconds) * time.Second
+	} else if date, err := http.ParseTime(value); err == nil {
+		wait = date.Sub(now)
+	} else {
+		return 0, false
+	}
+	return min(max(wait, 0), maxRetryAfter), true
+}

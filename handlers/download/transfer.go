@@ -1,0 +1,199 @@
+package download
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const (
+	checkpointBytes = 32 << 20        // between checkpoints, of which each waits for the disk
+	checkpointTime  = 5 * time.Second // or after so long
+	lastWords       = 3 * time.Second // for the checkpoint of an attempt that was told to stop
+)
+
+// transfer is one attempt.
+type transfer struct {
+	*Downloader
+	job    *outbox.Job[Args]
+	source *url.URL
+	sum    []byte // that the file must have; empty: any
+	max    int64
+	dir    *os.Root
+	name   string // of the target in dir
+
+	part      *part
+	parts     int       // how many were begun
+	validator validator // of the representation that part is a part of
+	total     int64     // its length; -1: not known
+	resumed   bool      // part has bytes of an earlier attempt
+	saved     int64     // bytes of part that the last checkpoint told of
+	savedAt   time.Time
+}
+
+// position is the checkpoint.
+type position struct {
+	URL       string    `json:"url"`  // a job may be replayed with other arguments
+	Path      string    `json:"path"` //
+	Part      string    `json:"part"`
+	Bytes     int64     `json:"bytes"` // of Part, on disk for sure
+	Total     int64     `json:"total"` // -1: not known
+	Validator validator `json:"validator"`
+}
+
+func (t *transfer) close() {
+	if t.part != nil {
+		_ = t.part.file.Close()
+	}
+	_ = t.dir.Close()
+}
+
+// resume begins a part file with what an earlier attempt has left in its own.
+func (t *transfer) resume(ctx context.Context) error {
+	before, found, err := outbox.LoadCheckpoint[position](ctx, t.job)
+	if err != nil {
+		return err
+	}
+	if err := t.begin(); err != nil {
+		return err
+	}
+	usable := found && before.URL == t.job.Args.URL && before.Path == t.job.Args.Path && before.Bytes > 0 &&
+		before.Bytes <= t.max && path.Base(before.Part) == before.Part
+	if usable {
+		ok, err := t.part.copyFrom(ctx, t.dir, before.Part, before.Bytes)
+		switch {
+		case err != nil:
+			_ = t.dir.Remove(t.part.name)
+			return err
+		case ok:
+			t.total, t.validator, t.resumed = before.Total, before.Validator, true
+			// The checkpoint names our file before the other one is removed.
+			if err := t.checkpoint(ctx); err != nil {
+				return err
+			}
+		default:
+			if err := t.restart(); err != nil {
+				return err
+			}
+		}
+	}
+	t.tidy()
+	return nil
+}
+
+// tidy spares the first attempt the look: nobody came before it.
+func (t *transfer) tidy() {
+	if t.job.Epoch > 1 {
+		removeParts(t.dir, t.job.ID, t.job.Epoch)
+	}
+}
+
+// begin makes an empty part file.
+func (t *transfer) begin() (err error) {
+	t.part, err = newPart(t.dir, t.job.ID, t.job.Epoch, t.parts)
+	t.parts++
+	t.total, t.validator, t.resumed, t.saved, t.savedAt = -1, validator{}, false, 0, time.Now()
+	return err
+}
+
+// restart forgets what was fetched: it is of no use any more.
+func (t *transfer) restart() error {
+	_ = t.part.file.Close()
+	_ = t.dir.Remove(t.part.name)
+	return t.begin()
+}
+
+// checkpoint tells the database how much is on disk, and hears from it whether
+// the job is still ours.
+func (t *transfer) checkpoint(ctx context.Context) error {
+	if err := t.part.sync(); err != nil {
+		return err
+	}
+	t.saved, t.savedAt = t.part.size, time.Now()
+	return outbox.SaveCheckpoint(ctx, t.job, position{
+		URL: t.job.Args.URL, Path: t.job.Args.Path, Part: t.part.name, Bytes: t.part.size, Total: t.total, Validator: t.validator,
+	})
+}
+
+// report is called for every piece.
+func (t *transfer) report(ctx context.Context) error {
+	if err := t.job.Progress(ctx, t.part.size, max(t.total, 0), ""); err != nil {
+		return err
+	}
+	if t.part.size-t.saved >= checkpointBytes || t.part.size > t.saved && time.Since(t.savedAt) >= checkpointTime {
+		return t.checkpoint(ctx)
+	}
+	return nil
+}
+
+// giveUp leaves what is there to the next attempt, or removes it if there is to be
+// none.
+func (t *transfer) giveUp(ctx context.Context, err error) error {
+	switch {
+	case isFinal(err):
+		_ = t.dir.Remove(t.part.name)
+	case t.part.size > t.saved && !errors.Is(err, outbox.ErrLeaseLost):
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+		defer cancel()
+		_ = t.checkpoint(ctx) // else the next attempt has a little more to fetch
+	}
+	return err
+}
+
+// verify checks the hash; the length was checked when the last piece came. What
+// is wrong only because it was put together of two attempts' pieces is fetched
+// once more from the start.
+func (t *transfer) verify() error {
+	if got := t.part.hash.Sum(nil); len(t.sum) > 0 && !bytes.Equal(got, t.sum) {
+		err := fmt.Errorf("the file's SHA-256 is %x, want %x", got, t.sum)
+		if !t.resumed {
+			return final("hash_mismatch", err)
+		}
+		if err := t.restart(); err != nil {
+			return err
+		}
+		return &Error{code: "hash_mismatch", err: fmt.Errorf("%w; trying again from the start, it was fetched in pieces", err)}
+	}
+	return nil
+}
+
+// publish moves the file to its place. The checkpoint before it is the fence.
+func (t *transfer) publish(ctx context.Context) (Result, error) {
+	t.total = t.part.size
+	if err := t.checkpoint(ctx); err != nil {
+		return Result{}, err
+	}
+	if err := t.dir.Rename(t.part.name, t.name); err != nil {
+		if info, statErr := t.dir.Lstat(t.name); statErr == nil && info.IsDir() {
+			_ = t.dir.Remove(t.part.name)
+			return Result{}, invalid("Args.Path", "is %q, which is a folder", t.job.Args.Path)
+		}
+		return Result{}, fmt.Errorf("move the file to its place: %w", err)
+	}
+	if err := syncDir(t.dir); err != nil {
+		return Result{}, err
+	}
+	t.tidy() // a worker that lost the job may have begun anew meanwhile
+	return Result{Path: t.job.Args.Path, Bytes: t.part.size, SHA256: hex.EncodeToString(t.part.hash.Sum(nil))}, nil
+}
+
+// syncDir makes the move survive a power cut.
+func syncDir(dir *os.Root) error {
+	f, err := dir.Open(".")
+	if err != nil {
+		return fmt.Errorf("open the folder: %w", err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("sync the folder: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package bench
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+)
+
+// overHTTP measures the API over TCP with clients that ask again as soon as they are
+// answered, on connections that stay open. The clients are part of this process: what
+// they compute is missing to the API.
+func overHTTP(ctx context.Context, r *rig) ([]Figure, error) {
+	clients, duration := cmp.Or(r.Clients, 32), cmp.Or(r.Duration, 10*time.Second)
+	addr, stop, err := r.serveAPI()
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	if err := r.calm(ctx); err != nil {
+		return nil, err
+	}
+	var ids []string
+	var mu sync.Mutex
+	const job = `{"kind":"bench.noop","payload":{"n":7}}`
+	post := func(int) string {
+		return fmt.Sprintf("POST /jobs HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(job), job)
+	}
+	posted, err := load(ctx, addr, clients, duration, post, http.StatusAccepted, func(answer []byte) error {
+		var a struct{ ID string }
+		if err := json.Unmarshal(answer, &a); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		ids = append(ids, a.ID)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	figures := append([]Figure{{"post_per_s", posted.rate}}, named("post_", posted.took)...)
+	got, err := load(ctx, addr, clients, duration, func(i int) string {
+		return "GET /jobs/" + ids[i*7919%len(ids)] + " HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\n\r\n"
+	}, http.StatusOK, func([]byte) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	figures = append(figures, Figure{"get_per_s", got.rate})
+	figures = append(figures, named("get_", got.took)...)
+	over, err := load(ctx, addr, clients*overload, duration, post, http.StatusAccepted, func([]byte) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	figures = append(figures, Figure{"overloaded_post_per_s", over.rate}, Figure{"overloaded_refused_per_s", over.refused})
+	return append(figures, named("overloaded_post_", over.took)...), nil
+}
+
+func named(prefix string, took []time.Duration) []Figure {
+	figures := percentiles(took)
+	for i := range figures {
+		figures[i].Name = prefix + figures[i].Name
+	}
+	return figures
+}
+
+// overload is how many times the clients there are in the end; what they are refused
+// they ask again at once, as badly written ones do.
+const overload = 20
+
+// serveAPI serves it as package app does, with as many connections.
+func (r *rig) serveAPI() (addr string, stop func(), err error) {
+	config := r.pool.Config()
+	config.MaxConns = 8
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		return "", nil, err
+	}
+	handler, err := r.API(pool)
+	if err != nil {
+		pool.Close()
+		return "", nil, err
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		pool.Close()
+		return "", nil, err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Serve(ln) // until Close
+	}()
+	return ln.Addr().String(), func() {
+		_ = server.Close()
+		<-ended
+		pool.Close()
+	}, nil
+}
+
+type loaded struct {
+	rate    float64 // of requests that were taken, a second
+	refused float64 // with a 429, a second
+	took    []time.Duration
+}
+
+// load has every client send requests, one after the other, for the duration.
+func load(ctx context.Context, addr string, clients int, duration time.Duration, request func(i int) string, want int, answered func([]byte) error) (loaded, error) {
+	var mu sync.Mutex
+	var all loaded
+	var refused atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	started := time.Now()
+	for c := range clients {
+		group.Go(func() error {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close() }()
+			in := bufio.NewReader(conn)
+			var took []time.Duration
+			for i := c; time.Since(started) < duration && ctx.Err() == nil; i += clients {
+				begun := time.Now()
+				if _, err := io.WriteString(conn, request(i)); err != nil {
+					return err
+				}
+				status, body, err := readAnswer(in)
+				switch {
+				case err != nil:
+					return err
+				case status == http.StatusTooManyRequests:
+					refused.Add(1)
+					continue
+				case status != want:
+					return fmt.Errorf("got %d, want %d: %s", status, want, body)
+				}
+				took = append(took, time.Since(begun))
+				if err := answered(body); err != nil {
+					return err
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all.took = append(all.took, took...)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return all, err
+	}
+	if len(all.took) == 0 {
+		return all, errors.New("no request was answered")
+	}
+	all.rate, all.refused = perSecond(int64(len(all.took)), started), perSecond(refused.Load(), started)
+	return all, nil
+}
+
+func readAnswer(in *bufio.Reader) (status int, body []byte, err error) {
+	res, err := http.ReadResponse(in, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err = io.ReadAll(res.Body)
+	return res.StatusCode, body, err
+}

@@ -1,0 +1,65 @@
+package mutants
+
+const (
+	keysMigration = "migrations/00011_keys.sql"
+	promoteGo     = "dispatcher/promote.go"
+)
+
+var keys = []Mutant{
+	{
+		Name:      "a claim without its key's lock",
+		Breaks:    "two claims give the same slot away; a job is blocked behind one that has just ended",
+		Invariant: "No key is stuck",
+		Edits: []Edit{{keysMigration, `            WHERE keys.tenant_id = candidate.tenant_id AND keys.queue = of_queue AND keys.key = candidate.key
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED`, `            WHERE keys.tenant_id = candidate.tenant_id AND keys.queue = of_queue AND keys.key = candidate.key
+            LIMIT 1`}},
+		Checks: []Check{test("dispatcher", "TestAClaimLeavesAKeyAloneThatIsBeingMovedOn", "a claim beside it did")},
+	},
+	{
+		Name:      "a promotion without its key's lock",
+		Breaks:    "a job that is being blocked behind one that has just ended is never promoted",
+		Invariant: "No key is stuck",
+		Edits: []Edit{{keysMigration, `            ORDER BY keys.tenant_id, keys.queue, keys.key
+            FOR UPDATE OF keys
+`, `            ORDER BY keys.tenant_id, keys.queue, keys.key
+`}},
+		Checks: []Check{test("dispatcher", "TestAPromotionWaitsForTheClaimThatIsBlocking", "the promotion waits for the claim")},
+	},
+	{
+		Name:      "a claim that does not look again",
+		Breaks:    "a job is blocked behind one whose slot was given away a moment before",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"dispatcher/keys.go", `	q.promoter.blocked(done.halted)`, ``}},
+		Checks:    []Check{test("dispatcher", "TestAClaimLooksAgainAfterItHasBlocked", "waited 30s in vain")},
+	},
+	{
+		Name:      "nobody sweeps",
+		Breaks:    "what a process that died had freed is never given away",
+		Invariant: "No key is stuck",
+		Edits: []Edit{{"reaper/keys.go", `			case row.Stuck:
+`, `			case row.Stuck && row.Idle:
+`}},
+		Checks: []Check{test("reaper", "TestTheSweepMovesStuckKeysOn", "want pending")},
+	},
+	{
+		Name:      "one more than the limit",
+		Breaks:    "a key runs a job too many",
+		Invariant: "A key's limit holds",
+		Edits: []Edit{
+			{keysMigration, `eligible AND running + turn <= max_active AS fits`, `eligible AND running + turn <= max_active + 1 AS fits`},
+			{keysMigration, `CREATE UNIQUE INDEX jobs_slot_idx`, `CREATE INDEX jobs_slot_idx`},
+		},
+		Checks: []Check{test("dispatcher", "TestAKeyNeverRunsMoreThanItsLimit", "running at once, want at most")},
+	},
+	{
+		Name:      "any job of the line",
+		Breaks:    "an ordered job overtakes one that waits for its retry",
+		Invariant: "A key's order holds",
+		Edits: []Edit{{
+			keysMigration, `NOT parked AND (ordered IS NULL OR id IS NOT DISTINCT FROM first_value(head) OVER of_key) AS eligible`,
+			`NOT parked AS eligible`,
+		}},
+		Checks: []Check{test("dispatcher", "TestOrderSurvivesRetriesAndLostLeases", "inversions =")},
+	},
+}

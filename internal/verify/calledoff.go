@@ -1,0 +1,250 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/internal/verify/probe"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// calledOff is a job that has a deadline, or is cancelled.
+type calledOff struct {
+	deadline time.Time
+	answer   operator.Cancellation // "" if it was closed when it was to be cancelled
+	answered time.Time
+}
+
+// callsOff is row K4. The harness is the producer and the operator: of three jobs,
+// one has a deadline, one is cancelled, and one is left alone.
+func callsOff(ctx context.Context, r *Run) error {
+	const workers = 3
+	r.Lease = 3 * time.Second
+	crew, err := r.Crew(workers, "VERIFY_CONCURRENCY=12")
+	if err != nil {
+		return err
+	}
+	jobs := r.Size(450, 40_000)
+	injecting, heal := context.WithCancel(ctx)
+	defer heal()
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return r.beat(acts{
+			"kill":    func(_ context.Context, p fault.Planned) error { return crew.replace(p.Target) },
+			"restart": r.restartPostgres,
+		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}, fault.Beat{Kind: "restart", Every: time.Duration(r.Size(3, 30)) * time.Second})(injecting)
+	})
+	called := map[outbox.ID]*calledOff{}
+	group.Go(func() (err error) {
+		defer heal()
+		called, err = r.callOff(groupCtx, jobs)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := r.Drain(ctx, jobs, time.Minute); err != nil {
+		return err
+	}
+	if err := r.stop(ctx, crew.workers...); err != nil {
+		return err
+	}
+	r.atLeast(3, "kill -9 worker")
+	r.atLeast(1, "restart Postgres -m immediate")
+	if _, err := r.Check(ctx); err != nil {
+		return err
+	}
+	return r.checkCalledOff(ctx, called)
+}
+
+// callOff places the jobs, one every 13 ms, and cancels a third of them, each up to
+// 1.5 s after it was placed. Not before the server answers: the time that an
+// operator had to ask is not the job's.
+func (r *Run) callOff(ctx context.Context, jobs int) (map[outbox.ID]*calledOff, error) {
+	random := fault.Random(r.Seed, "calls off")
+	book, err := ledger.Open(r.ledgerOf("harness"), "harness")
+	if err != nil {
+		return nil, err
+	}
+	defer book.Close()
+	o := operator.New(r.DB)
+	called := map[outbox.ID]*calledOff{}
+	cancels, cancelCtx := errgroup.WithContext(ctx)
+	cancels.SetLimit(256)
+	for n := range jobs {
+		task := probe.Task{N: n, Do: "effect", Ms: random.IntN(800), Key: fmt.Sprint("harness-", n)}
+		options := outbox.Options{MaxAttempts: maxAttempts, IdempotencyKey: task.Key}
+		is := &calledOff{}
+		if n%3 == 1 {
+			is.deadline = time.Now().Add(200*time.Millisecond + time.Duration(random.IntN(3000))*time.Millisecond)
+			options.Deadline = is.deadline
+		}
+		wait := time.Duration(random.IntN(1500)) * time.Millisecond
+		book.Write(ledger.Entry{Event: ledger.Attempted, Key: task.Key})
+		var id outbox.ID
+		if err := r.ask(ctx, func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) (err error) {
+				if id, err = outbox.Enqueue(ctx, tx, task, options); err != nil {
+					return err
+				}
+				_, err = tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1) ON CONFLICT DO NOTHING`, task.Key)
+				return err
+			})
+		}); err != nil {
+			return nil, err
+		}
+		switch n % 3 {
+		case 0: // whatever happens to the others, this one is carried out
+			book.Write(ledger.Entry{Event: ledger.Acked, Key: task.Key})
+		case 1:
+			called[id] = is
+		case 2:
+			called[id] = is
+			cancels.Go(func() error {
+				if err := sleep(cancelCtx, wait); err != nil {
+					return err
+				}
+				return r.cancel(cancelCtx, o, id, is)
+			})
+		}
+		r.Progress("faults", n, jobs)
+		if err := sleep(ctx, 13*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+	return called, cancels.Wait()
+}
+
+func (r *Run) cancel(ctx context.Context, o *operator.Operator, id outbox.ID, is *calledOff) error {
+	return r.ask(ctx, func(ctx context.Context) (err error) {
+		is.answer, err = o.Cancel(ctx, id)
+		is.answered = time.Now()
+		if _, closed := errors.AsType[*operator.StatusError](err); closed {
+			return nil
+		}
+		return err
+	})
+}
+
+// promptly is how soon a job is closed after its deadline, or after it was cancelled.
+const promptly = time.Second
+
+// slack is between a look at the clock and the line in the ledger, or the recorded
+// move, that follows: a busy machine may do something else there.
+const slack = 100 * time.Millisecond
+
+// checkCalledOff compares what became of the jobs with what was asked.
+func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOff) error {
+	b, err := r.read()
+	if err != nil {
+		return err
+	}
+	closed, err := r.closures(ctx)
+	if err != nil {
+		return err
+	}
+	claims := map[outbox.ID]time.Time{} // the last of each job
+	for m, err := range r.moves(ctx) {
+		if err != nil {
+			return err
+		}
+		if id, err := outbox.ParseID(m.Job); err == nil && m.To == outbox.Running && m.From != outbox.Running {
+			claims[id] = m.At
+		}
+	}
+	var late, wrong, again, slow []string
+	counts := map[outbox.Status]int{}
+	for id, is := range called {
+		end := closed[id]
+		counts[end.Status]++
+		where := fmt.Sprintf("%s: %s at %s; deadline %s, cancel answered %q at %s", id, end.Status, stamp(end.At), stamp(is.deadline), is.answer, stamp(is.answered))
+		since := is.answered // from when it had to end
+		switch {
+		case !is.deadline.IsZero():
+			since = is.deadline
+			if end.Status != outbox.Expired && (end.Status != outbox.Succeeded || end.At.After(is.deadline.Add(slack))) {
+				wrong = append(wrong, where)
+			}
+		case is.answer == operator.Cancelled && end.Status != outbox.Cancelled,
+			is.answer == operator.CancelRequested && end.Status != outbox.Cancelled && end.Status != outbox.Succeeded,
+			is.answer == "" && end.Status != outbox.Succeeded:
+			wrong = append(wrong, where)
+		}
+		for _, x := range b.executions[id] {
+			if !is.deadline.IsZero() && x.Start.After(is.deadline.Add(slack)) {
+				late = append(late, where+", started at "+stamp(x.Start))
+			}
+			if x.Start.After(end.At.Add(slack)) {
+				again = append(again, where+", started at "+stamp(x.Start))
+			}
+		}
+		if is.answer != "" && claims[id].After(is.answered) {
+			again = append(again, where+", claimed at "+stamp(claims[id]))
+		}
+		if end.Status != outbox.Succeeded && end.At.Sub(since) > promptly+r.excused(since, end.At, b.executions[id] != nil) {
+			slow = append(slow, where)
+		}
+	}
+	for status, n := range counts {
+		r.Count("called off and "+status.String(), n)
+	}
+	r.None("executions that started at or after their deadline", late)
+	r.None("jobs that ended as nobody asked", wrong)
+	r.None("jobs that ran after they were closed, or were claimed after they were cancelled", again)
+	r.None("jobs that were closed too late", slow)
+	for _, status := range []outbox.Status{outbox.Expired, outbox.Cancelled} {
+		r.Expect("jobs "+status.String(), float64(counts[status]), ">=", float64(len(called)/10))
+	}
+	return nil
+}
+
+// excused is how much later than promptly a job may be closed: by a lease's time if
+// a worker was killed since the second before, when it may have been the job's, and
+// by the time that the server was away and that processes took to come back to it.
+func (r *Run) excused(since, until time.Time, ran bool) (more time.Duration) {
+	const comeBack = 3 * time.Second
+	killed := false
+	for _, f := range r.Faults.All() {
+		switch {
+		case f.From.After(until):
+		case f.Kind == "kill -9 worker" && f.From.After(since.Add(-r.Lease)):
+			killed = killed || ran
+		case f.Kind == "restart Postgres -m immediate" && f.Until.Add(comeBack).After(since):
+			more += f.Until.Add(comeBack).Sub(since)
+		}
+	}
+	if killed {
+		more += r.Lease
+	}
+	return more
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.StampMilli) }
+
+// closure is how a job ended.
+type closure struct {
+	ID     outbox.ID
+	Status outbox.Status
+	At     time.Time
+}
+
+func (r *Run) closures(ctx context.Context) (map[outbox.ID]closure, error) {
+	rows, _ := r.DB.Query(ctx, `SELECT id, status::text, finished_at FROM outbox.history`)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[closure])
+	if err != nil {
+		return nil, fmt.Errorf("read what became of the jobs: %w", err)
+	}
+	by := make(map[outbox.ID]closure, len(all))
+	for _, c := range all {
+		by[c.ID] = c
+	}
+	return by, nil
+}

@@ -1,0 +1,100 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
+)
+
+// failover is row A7: the server has a standby that every commit waits for. It is
+// killed, and the standby promoted; whoever connects knows both by one DSN.
+func failover(ctx context.Context, r *Run) (err error) {
+	standby, err := r.Server.Standby(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, standby.Stop()) }()
+	if err := r.connectToEither(ctx, standby); err != nil {
+		return err
+	}
+	defer r.DB.Close()
+
+	failovers := r.Size(2, 20)
+	var took []time.Duration
+	f := flow{jobs: r.Size(4_500, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("20ms", "5ms"))}
+	f.faults = func(ctx context.Context, _ *crew) error {
+		for len(took) < failovers && sleep(ctx, 1500*time.Millisecond) == nil {
+			if len(took) > 0 { // the dead one's place is taken by a new standby
+				if standby, err = r.Server.Standby(context.WithoutCancel(ctx), port(standby)); err != nil {
+					return err
+				}
+			}
+			resumed, err := r.failOver(context.WithoutCancel(ctx), &standby)
+			if err != nil {
+				return err
+			}
+			took = append(took, resumed)
+		}
+		return nil
+	}
+	if _, err := f.run(ctx, r); err != nil {
+		return err
+	}
+	r.atLeast(failovers, "failover")
+	if len(took) > 0 {
+		worst := slices.Max(took).Seconds()
+		r.Figure("resumed_max_s", worst)
+		r.Expect("seconds from the promotion until the first completion, worst", worst, "<=", 10)
+	}
+	r.allAcked(f.jobs)
+	return nil
+}
+
+// connectToEither has the run and its processes connect to whichever of the two
+// servers takes writes.
+func (r *Run) connectToEither(ctx context.Context, standby *pgdev.Server) error {
+	dsn, err := url.Parse(r.URL)
+	if err != nil {
+		return err
+	}
+	dsn.Host += fmt.Sprintf(",127.0.0.1:%d", port(standby))
+	query := dsn.Query()
+	query.Set("target_session_attrs", "read-write")
+	dsn.RawQuery = query.Encode()
+	r.URL = dsn.String()
+	r.DB.Close()
+	r.DB, err = r.connect(ctx)
+	return err
+}
+
+func port(s *pgdev.Server) int {
+	dsn, _ := url.Parse(s.URL()) // ours
+	n, _ := strconv.Atoi(dsn.Port())
+	return n
+}
+
+// failOver kills the server, promotes the standby, and puts the dead server into
+// the standby's place. It returns how long it took from the promotion to the first
+// job that was done.
+func (r *Run) failOver(ctx context.Context, standby **pgdev.Server) (time.Duration, error) {
+	healed := r.Faults.Begin("failover", "")
+	if err := r.Server.Kill9(); err != nil {
+		return 0, err
+	}
+	if err := (*standby).Promote(ctx); err != nil {
+		return 0, err
+	}
+	healed()
+	accepts := time.Now()
+	r.Server, *standby = *standby, r.Server
+	if err := (*standby).Stop(); err != nil {
+		return 0, err
+	}
+	return r.firstDone(ctx, accepts)
+}

@@ -1,0 +1,187 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/checker"
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// keyed is a job with a key, as it was stored.
+type keyed struct {
+	ID    outbox.ID
+	Key   string
+	Limit int // of the key
+	Seq   int64
+}
+
+// keyedFlow runs jobs with keys under kills and restarts, and returns them.
+func (r *Run) keyedFlow(ctx context.Context, jobs int, producerEnv ...string) ([]keyed, error) {
+	const workers = 3
+	r.Lease = 3 * time.Second // until a lease lapses its key is held up
+	f := flow{
+		jobs: jobs, producers: 4, workers: workers, concurrency: 16, patience: time.Minute + time.Duration(jobs)*10*time.Millisecond,
+		producerEnv: append([]string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", "VERIFY_MS=200", "VERIFY_PACE=" + r.pace("180ms", "20ms")}, producerEnv...),
+	}
+	restart := time.Duration(r.Size(3, 30)) * time.Second
+	f.faults = func(ctx context.Context, c *crew) error {
+		return r.beat(acts{
+			"kill":    func(_ context.Context, p fault.Planned) error { return c.replace(p.Target) },
+			"restart": r.restartPostgres,
+		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}, fault.Beat{Kind: "restart", Every: restart})(ctx)
+	}
+	if _, err := f.run(ctx, r); err != nil {
+		return nil, err
+	}
+	r.atLeast(3, "kill -9 worker")
+	r.atLeast(1, "restart Postgres -m immediate")
+	r.allAcked(jobs)
+	return r.keyedJobs(ctx)
+}
+
+func (r *Run) keyedJobs(ctx context.Context) ([]keyed, error) {
+	rows, _ := r.DB.Query(ctx, `SELECT id, key, coalesce((task ->> 'limit')::int, 1), coalesce((task ->> 'seq')::bigint, 0)
+		FROM (SELECT id, key, convert_from(payload, 'UTF8')::jsonb AS task FROM outbox.history) AS closed WHERE key IS NOT NULL`)
+	jobs, err := pgx.CollectRows(rows, pgx.RowToStructByPos[keyed])
+	if err != nil {
+		return nil, fmt.Errorf("read the jobs with keys: %w", err)
+	}
+	return jobs, nil
+}
+
+// limitedKeys is row K1.
+func limitedKeys(ctx context.Context, r *Run) error {
+	jobs := r.Size(500, 200_000)
+	limited, err := r.keyedFlow(ctx, jobs, "VERIFY_KEYS=30", "VERIFY_MIX=effect,once,effect,sleep")
+	if err != nil {
+		return err
+	}
+	r.Expect("jobs with keys", float64(len(limited)), "=", float64(jobs))
+	return r.checkLimits(ctx, limited)
+}
+
+// checkLimits counts a key's jobs at every instant: those that ran by the recorded
+// moves, and those that were executed by the ledgers.
+func (r *Run) checkLimits(ctx context.Context, jobs []keyed) error {
+	running, settled, err := r.leases(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := r.read()
+	if err != nil {
+		return err
+	}
+	held, executed := map[string][]checker.Span{}, map[string][]checker.Span{}
+	limit := map[string]int{}
+	for _, job := range jobs {
+		limit[job.Key] = job.Limit
+		held[job.Key] = append(held[job.Key], running[job.ID.String()]...)
+		for _, x := range b.executions[job.ID] {
+			// What a handler does after it has settled its job, or handed it to be
+			// settled, is no execution any more. What it does after its lease was taken
+			// away is.
+			if at, ok := settled[leaseOf(job.ID.String(), x.Epoch)]; ok && at.Before(x.End) {
+				x.End = at
+			}
+			executed[job.Key] = append(executed[job.Key], checker.Span{From: x.Start, Until: x.End, What: fmt.Sprintf("%s at epoch %d by %s", job.ID, x.Epoch, x.Process)})
+		}
+	}
+	var tooManyRunning, tooManyExecuted []string
+	full := 0
+	for key, most := range limit {
+		n, at := checker.AtOnce(held[key])
+		if n > most {
+			tooManyRunning = append(tooManyRunning, fmt.Sprintf("%s, limit %d: %v", key, most, at))
+		}
+		if n == most {
+			full++
+		}
+		if n, at := checker.AtOnce(executed[key]); n > most {
+			tooManyExecuted = append(tooManyExecuted, fmt.Sprintf("%s, limit %d: %v", key, most, at))
+		}
+	}
+	slices.Sort(tooManyRunning)
+	slices.Sort(tooManyExecuted)
+	r.None("keys of which more jobs ran at once than their limit, by the moves", tooManyRunning)
+	r.None("keys of which more jobs were executed at once than their limit, by the ledgers", tooManyExecuted)
+	r.Expect("keys that ran as many jobs at once as their limit", float64(full), ">=", float64(len(limit)/2))
+	return nil
+}
+
+// leases is when jobs were running, by job, and by "job epoch" when the owner
+// itself ended it. Both are from the recorded moves: a claim is recorded after the
+// moves that made room for it have committed, and before its own commit.
+func (r *Run) leases(ctx context.Context) (running map[string][]checker.Span, settled map[string]time.Time, err error) {
+	running, settled = map[string][]checker.Span{}, map[string]time.Time{}
+	var last, claimed checker.Move
+	for m, err := range r.moves(ctx) {
+		if err != nil {
+			return nil, nil, err
+		}
+		switch {
+		case m.From != outbox.Running && m.To == outbox.Running:
+			claimed = m
+		case m.From == outbox.Running && m.To != outbox.Running:
+			running[m.Job] = append(running[m.Job], checker.Span{From: claimed.At, Until: m.At, What: fmt.Sprintf("%s at epoch %d of %s", m.Job, claimed.Epoch, claimed.Owner)})
+			if m.LostLeases == last.LostLeases {
+				settled[leaseOf(m.Job, claimed.Epoch)] = m.At
+			}
+		}
+		last = m
+	}
+	return running, settled, nil
+}
+
+// orderedKeys is row K2.
+func orderedKeys(ctx context.Context, r *Run) error {
+	jobs := r.Size(500, 100_000)
+	ordered, err := r.keyedFlow(ctx, jobs, "VERIFY_KEYS=30", "VERIFY_ORDERED=on", "VERIFY_MIX=effect,once,effect,sleep")
+	if err != nil {
+		return err
+	}
+	r.Expect("jobs with keys", float64(len(ordered)), "=", float64(jobs))
+	if err := r.checkLimits(ctx, ordered); err != nil {
+		return err
+	}
+	return r.checkOrder(ordered)
+}
+
+// checkOrder compares the first executions of each key's jobs with the order of
+// their commits.
+func (r *Run) checkOrder(jobs []keyed) error {
+	b, err := r.read()
+	if err != nil {
+		return err
+	}
+	first := map[outbox.ID]time.Time{}
+	again := 0
+	for _, job := range jobs {
+		for i, x := range b.executions[job.ID] {
+			if i == 0 || x.Start.Before(first[job.ID]) {
+				first[job.ID] = x.Start
+			}
+			again += min(i, 1)
+		}
+	}
+	slices.SortFunc(jobs, func(a, b keyed) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Seq, b.Seq)) })
+	var overtaken []string
+	for i, job := range jobs {
+		if i == 0 || jobs[i-1].Key != job.Key {
+			continue
+		}
+		if before := jobs[i-1]; before.Seq >= job.Seq || !first[before.ID].Before(first[job.ID]) {
+			overtaken = append(overtaken, fmt.Sprintf("%s: number %d started at %s, number %d at %s", job.Key,
+				before.Seq, first[before.ID].UTC().Format(time.StampMicro), job.Seq, first[job.ID].UTC().Format(time.StampMicro)))
+		}
+	}
+	r.None("jobs that started before an earlier one of their key", overtaken)
+	r.Expect("executions that repeated an earlier one", float64(again), ">=", float64(len(jobs)/10))
+	return nil
+}

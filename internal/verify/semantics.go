@@ -1,0 +1,29 @@
+package verify
+
+// semantics is family K: what jobs were promised beyond being carried out.
+func semantics() []Row {
+	const accounts = "lost 0, unexpected 0, orphans 0/0, illegal moves 0, L1 0, L2 unexplained 0, effects missing 0 and twice 0, every job closed"
+	return []Row{
+		{
+			Name: "K1", Fault: "kill -9 of a random worker every second and an immediate restart of Postgres every 3 s (S: 30 s)", Tiers: both, run: limitedKeys,
+			Workload: "P 500, S 200,000 jobs of 30 keys, half of which run one and half three at a time, from 4 producers that repeat with idempotency keys, 3 workers",
+			Pass:     accounts + ", more running jobs of a key than its limit never, by the recorded moves and by the ledgers",
+		},
+		{
+			Name: "K2", Fault: "kill -9 of a random worker every second and an immediate restart of Postgres every 3 s (S: 30 s); one attempt in eight fails", Tiers: both, run: orderedKeys,
+			Workload: "P 500, S 100,000 ordered jobs of 30 keys, numbered in the order of their commits, from 4 producers that repeat with idempotency keys, 3 workers",
+			Pass:     accounts + ", two jobs of a key at once never, first starts of each key in the order of the commits",
+		},
+		{
+			Name: "K3", Fault: "kill -9 of a random scheduler every 0.5 s and an immediate restart of Postgres every 3 s (S: 20 s)", Tiers: both, run: ticks,
+			Workload: "P 9, S 600 seconds of a schedule that ticks every second and one that ticks every minute and missed a quarter of an hour, both with policy all, fired by 3 processes",
+			Pass:     "ticks fired twice 0, missing 0, jobs of no tick 0, every job succeeded, illegal moves 0, L1 0, L2 unexplained 0",
+		},
+		{
+			Name: "K4", Timed: true, Fault: "kill -9 of a random worker every second and an immediate restart of Postgres every 3 s (S: 30 s)", Tiers: both, run: callsOff,
+			Workload: "P 450, S 40,000 jobs of up to 0.8 s, of which a third have deadlines 0.2 to 3.2 s ahead and a third are cancelled within 1.5 s, waiting or running; 3 workers",
+			Pass: accounts + " of those that were left alone; started at or after the deadline 0, " +
+				"run or claimed after they were cancelled or closed 0, expired or cancelled within 1 s (after a kill, and a lease's time; after a restart, and 3 s)",
+		},
+	}
+}

@@ -1,0 +1,157 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+var (
+	// ErrNotFound says that no job has the id: it is of another process, or what
+	// became of it is no longer known.
+	ErrNotFound = errors.New("job not found in memory")
+	// ErrCancelled is the cause with which a handler's context ends after Cancel.
+	ErrCancelled = errors.New("job cancelled")
+)
+
+// Job is how a job is, or what became of it.
+type Job struct {
+	ID           outbox.ID
+	Tenant       outbox.ID
+	Kind         string
+	Status       outbox.Status // pending, running, retrying, succeeded, failed, dead or cancelled
+	Attempt      int
+	MaxAttempts  int
+	Progress     Progress // the latest; zero if there was none
+	SubmittedAt  time.Time
+	StartedAt    time.Time // of the latest attempt; zero before the first
+	FinishedAt   time.Time // zero before the end
+	ErrorCode    string    // of the latest attempt that failed; "shutdown" for a job that a stop has lost
+	ErrorMessage string
+}
+
+// Ended reports whether nothing will change any more.
+func (j Job) Ended() bool { return !j.FinishedAt.IsZero() }
+
+// Progress is how far a job is, as its handler says.
+type Progress struct {
+	Current, Total int64 // in units that the handler knows
+	Message        string
+}
+
+// Job returns how a job is, or [ErrNotFound].
+func (q *Queue) Job(id outbox.ID) (Job, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	r, err := q.find(id)
+	if err != nil {
+		return Job{}, err
+	}
+	return r.job(), nil
+}
+
+// Wait returns a job when it has ended, or the cause of ctx if that ends first.
+func (q *Queue) Wait(ctx context.Context, id outbox.ID) (Job, error) {
+	q.mu.Lock()
+	r, err := q.find(id)
+	q.mu.Unlock()
+	if err != nil {
+		return Job{}, err
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return Job{}, fmt.Errorf("wait for job %s: %w", id, context.Cause(ctx))
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return r.job(), nil
+}
+
+// UnfinishedError says that a job has no result: it has not ended, or not well.
+type UnfinishedError struct{ Job Job }
+
+func (e *UnfinishedError) Error() string {
+	return fmt.Sprintf("result of job %s: it is %s", e.Job.ID, e.Job.Status)
+}
+
+// Result returns what the handler of [HandleResult] returned. It returns an
+// [*UnfinishedError] for a job that has not succeeded, [ErrNotFound], and another
+// error if the result is not an R.
+func Result[R any](q *Queue, id outbox.ID) (R, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var zero R
+	r, err := q.find(id)
+	if err != nil {
+		return zero, err
+	}
+	if r.status != outbox.Succeeded {
+		return zero, &UnfinishedError{r.job()}
+	}
+	result, ok := r.result.(R)
+	if !ok {
+		return zero, fmt.Errorf("result of job %s: it is a %T, not a %T", id, r.result, zero)
+	}
+	return result, nil
+}
+
+// Cancel ends a job, and returns the status in which it was found. One that waits
+// is cancelled at once. The context of one that runs ends with the cause
+// [ErrCancelled]; it is cancelled when its handler returns an error, and succeeded
+// if it returns none. One that has ended stays as it is. It returns [ErrNotFound].
+func (q *Queue) Cancel(id outbox.ID) (was outbox.Status, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	r, err := q.find(id)
+	if err != nil {
+		return "", err
+	}
+	was = r.status
+	switch {
+	case !r.finished.IsZero():
+	case r.cancel != nil:
+		r.cancel(ErrCancelled)
+	case r.timer != nil:
+		q.unschedule(r)
+		q.end(r, outbox.Cancelled, "cancelled", ErrCancelled.Error())
+	default:
+		q.drop(r)
+		q.end(r, outbox.Cancelled, "cancelled", ErrCancelled.Error())
+	}
+	return was, nil
+}
+
+// ReportProgress notes how far the job of a handler's context is; the latest word
+// counts. It reports false outside of the handlers of this package.
+func ReportProgress(ctx context.Context, p Progress) bool {
+	r, ok := ctx.Value(recordKey{}).(running)
+	if !ok {
+		return false
+	}
+	r.queue.mu.Lock()
+	defer r.queue.mu.Unlock()
+	r.record.progress = p
+	return true
+}
+
+// find is for what is known. q.mu is held.
+func (q *Queue) find(id outbox.ID) (*record, error) {
+	q.forget(time.Now())
+	r := q.jobs[id]
+	if r == nil {
+		return nil, fmt.Errorf("job %s: %w", id, ErrNotFound)
+	}
+	return r, nil
+}
+
+// job is the record as callers see it. q.mu is held.
+func (r *record) job() Job {
+	return Job{
+		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Status: r.status, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Progress: r.progress,
+		SubmittedAt: r.submitted, StartedAt: r.started, FinishedAt: r.finished, ErrorCode: r.code, ErrorMessage: r.message,
+	}
+}

@@ -1,0 +1,630 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// stream cannot be stored.
+type stream struct {
+	Input io.Reader
+	Do    func(ctx context.Context) error
+}
+
+func (stream) Kind() string { return "stream" }
+
+// do is a job that does something.
+func do(f func(ctx context.Context) error) stream { return stream{Do: f} }
+
+func nothing(context.Context) error { return nil }
+
+// rig is a queue in a bubble of virtual time, whose handler does as the job says.
+type rig struct {
+	*Queue
+	t    *testing.T
+	stop context.CancelFunc
+	done chan struct{}
+	err  error
+	reg  *prometheus.Registry
+}
+
+func start(t *testing.T, config Config) *rig {
+	t.Helper()
+	r := prepare(t, config)
+	r.run()
+	return r
+}
+
+// prepare is start without Run.
+func prepare(t *testing.T, config Config) *rig {
+	t.Helper()
+	var mux Mux
+	HandleResult(&mux, func(ctx context.Context, job *outbox.Job[stream]) (string, error) {
+		if job.Args.Do != nil {
+			return "", job.Args.Do(ctx)
+		}
+		text, err := io.ReadAll(job.Args.Input)
+		return strings.ToUpper(string(text)), err
+	})
+	r := &rig{t: t, done: make(chan struct{}), reg: prometheus.NewRegistry()}
+	config.Registerer = r.reg
+	var err error
+	if r.Queue, err = New(&mux, config); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *rig) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.stop = cancel
+	go func() {
+		defer close(r.done)
+		r.err = r.Run(ctx)
+	}()
+	r.t.Cleanup(func() { cancel(); <-r.done })
+}
+
+// end stops the queue and returns what Run returned.
+func (r *rig) end() error {
+	r.stop()
+	<-r.done
+	return r.err
+}
+
+func (r *rig) submit(args outbox.Args, opts Options) outbox.ID {
+	r.t.Helper()
+	id, err := r.Submit(args, opts)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return id
+}
+
+func (r *rig) want(id outbox.ID, status outbox.Status, attempt int, code string) {
+	r.t.Helper()
+	synctest.Wait()
+	job, err := r.Job(id)
+	if err != nil || job.Status != status || job.Attempt != attempt || job.ErrorCode != code || job.Ended() != (status.Closed() || status == outbox.Failed || status == outbox.Dead) {
+		r.t.Errorf("job is %s attempt=%d code=%q ended=%t (%v), want %s attempt=%d code=%q", job.Status, job.Attempt, job.ErrorCode, job.Ended(), err, status, attempt, code)
+	}
+}
+
+// metric is the sum of the series of a name.
+func (r *rig) metric(name string) (sum float64) {
+	r.t.Helper()
+	families, err := r.reg.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && f.GetType() == dto.MetricType_HISTOGRAM {
+				sum += float64(m.GetHistogram().GetSampleCount())
+			} else if f.GetName() == name {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+func TestAHandlerGetsTheVeryValue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{})
+		id := r.submit(stream{Input: strings.NewReader("ada")}, Options{})
+		job, err := r.Wait(t.Context(), id)
+		if err != nil || job.Status != outbox.Succeeded || job.Attempt != 1 || !job.Ended() {
+			t.Errorf("job = %+v, %v; want it succeeded", job, err)
+		}
+		if got, err := Result[string](r.Queue, id); err != nil || got != "ADA" {
+			t.Errorf("result = %q, %v; want ADA", got, err)
+		}
+		if _, err := Result[int](r.Queue, id); err == nil {
+			t.Error("a result of another type has no error")
+		}
+		for name, want := range map[string]float64{"outbox_memory_jobs_total": 1, "outbox_memory_processing_seconds": 1, "outbox_memory_waiting": 0, "outbox_memory_running": 0} {
+			if got := r.metric(name); got != want {
+				t.Errorf("%s = %v, want %v", name, got, want)
+			}
+		}
+	})
+}
+
+func TestWhatTheHandlerSees(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mux Mux
+		var seen *outbox.Claimed
+		var refused [2]error
+		mux.HandleRaw("raw", func(ctx context.Context, job *outbox.Claimed) error {
+			seen = job
+			refused = [2]error{job.Complete(ctx, nil), job.Guard(ctx, nil)}
+			return nil
+		})
+		q, err := New(&mux, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenant := outbox.NewID()
+		id, err := q.Submit(outbox.Raw{KindName: "raw", Payload: []byte("x"), ContentType: "text/plain"},
+			Options{Tenant: tenant, Headers: map[string]string{"user": "ada"}, MaxAttempts: 3, Timeout: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- q.Run(ctx) }()
+		if job, err := q.Wait(t.Context(), id); err != nil || job.Status != outbox.Succeeded {
+			t.Errorf("job = %+v, %v", job, err)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		for i, err := range refused {
+			if _, ok := errors.AsType[*outbox.NotStoredError](err); !ok {
+				t.Errorf("method %d: got %v, want a NotStoredError", i, err)
+			}
+		}
+		if seen.ID != id || seen.Tenant != tenant || seen.Kind != "raw" || seen.Attempt != 1 || seen.MaxAttempts != 3 || seen.Timeout != time.Minute ||
+			string(seen.Payload) != "x" || seen.ContentType != "text/plain" || seen.Headers()["user"] != "ada" || seen.StartedAt.IsZero() {
+			t.Errorf("the handler saw %+v", seen)
+		}
+	})
+}
+
+func TestTooManyJobsAreRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{Capacity: 2, Workers: 1})
+		release := make(chan struct{})
+		first := r.submit(do(func(context.Context) error { <-release; return nil }), Options{IdempotencyKey: "first"})
+		synctest.Wait() // it runs, and waits no more
+		r.submit(do(nothing), Options{})
+		r.submit(do(nothing), Options{})
+		if _, err := r.Submit(do(nothing), Options{}); !errors.Is(err, ErrBackpressure) {
+			t.Errorf("got %v, want %v", err, ErrBackpressure)
+		}
+		if again, err := r.Submit(do(nothing), Options{IdempotencyKey: "first"}); err != nil || again != first {
+			t.Errorf("a repeat got %s, %v; want the first job also when there is no room", again, err)
+		}
+		if got := r.metric("outbox_memory_rejected_total"); got != 1 {
+			t.Errorf("rejected = %v, want 1", got)
+		}
+		close(release)
+		synctest.Wait()
+		r.submit(do(nothing), Options{})
+	})
+}
+
+func TestDefaultsAreFourWorkersAndRoomFor256(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := prepare(t, Config{})
+		var at, most atomic.Int64
+		for range 256 {
+			r.submit(do(func(context.Context) error {
+				for n := at.Add(1); n > most.Load(); {
+					most.Store(n)
+				}
+				time.Sleep(time.Second) // virtual
+				at.Add(-1)
+				return nil
+			}), Options{})
+		}
+		if _, err := r.Submit(do(nothing), Options{}); !errors.Is(err, ErrBackpressure) {
+			t.Errorf("the 257th got %v, want %v", err, ErrBackpressure)
+		}
+		begun := time.Now()
+		r.run()
+		time.Sleep(64 * time.Second)
+		synctest.Wait()
+		if got := r.metric("outbox_memory_jobs_total"); got != 256 || most.Load() != 4 {
+			t.Errorf("%v jobs ended within %s, %d at once; want all, 4 at once", got, time.Since(begun), most.Load())
+		}
+	})
+}
+
+func TestOutcomesMeanWhatTheyMeanInADispatcher(t *testing.T) {
+	t.Parallel()
+	wrong := errors.New("wrong")
+	tests := map[string]struct {
+		do      func(attempt int) error
+		opts    Options
+		status  outbox.Status
+		attempt int
+		code    string
+	}{
+		"an error, one attempt": {func(int) error { return wrong }, Options{}, outbox.Dead, 1, "error"},
+		"an error, then none":   {func(n int) error { return map[bool]error{true: wrong}[n < 3] }, Options{MaxAttempts: 5}, outbox.Succeeded, 3, ""},
+		"errors only":           {func(int) error { return wrong }, Options{MaxAttempts: 3}, outbox.Dead, 3, "error"},
+		"discard":               {func(int) error { return dispatcher.Discard(wrong) }, Options{MaxAttempts: 5}, outbox.Failed, 1, "error"},
+		"retry after":           {func(n int) error { return map[bool]error{true: dispatcher.RetryAfter(time.Hour, wrong)}[n < 2] }, Options{MaxAttempts: 5}, outbox.Succeeded, 2, ""},
+		"panic":                 {func(int) error { panic("a bug") }, Options{}, outbox.Dead, 1, "panic"},
+		"goexit":                {func(int) error { runtime.Goexit(); return nil }, Options{}, outbox.Dead, 1, "goexit"},
+		"snoozes spend no attempt": {func() func(int) error {
+			calls := 0
+			return func(int) error {
+				if calls++; calls < 4 {
+					return dispatcher.Snooze(time.Minute)
+				}
+				return nil
+			}
+		}(), Options{}, outbox.Succeeded, 1, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := start(t, Config{Workers: 1, Keep: 1000 * time.Hour})
+				calls := 0
+				id := r.submit(do(func(context.Context) error { calls++; return tt.do(calls) }), tt.opts)
+				time.Sleep(100 * time.Hour) // virtual
+				r.want(id, tt.status, tt.attempt, tt.code)
+				if _, err := Result[string](r.Queue, id); tt.status != outbox.Succeeded {
+					if unfinished, ok := errors.AsType[*UnfinishedError](err); !ok || unfinished.Job.Status != tt.status {
+						t.Errorf("result: got %v, want an UnfinishedError", err)
+					}
+				}
+				after := r.submit(do(nothing), Options{}) // the worker is there
+				r.want(after, outbox.Succeeded, 1, "")
+			})
+		})
+	}
+}
+
+func TestAJobThatWaitsForAnotherAttemptTakesRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{Capacity: 1})
+		id := r.submit(do(func(context.Context) error { return dispatcher.Snooze(time.Hour) }), Options{})
+		r.want(id, outbox.Pending, 0, "")
+		if _, err := r.Submit(do(nothing), Options{}); !errors.Is(err, ErrBackpressure) {
+			t.Errorf("got %v, want %v", err, ErrBackpressure)
+		}
+		if got := r.metric("outbox_memory_waiting"); got != 1 {
+			t.Errorf("waiting = %v, want 1", got)
+		}
+	})
+}
+
+func TestTimeouts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{Timeout: time.Minute})
+		wait := do(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		byQueue, byJob := r.submit(wait, Options{}), r.submit(wait, Options{Timeout: time.Second})
+		time.Sleep(2 * time.Second)
+		r.want(byQueue, outbox.Running, 1, "")
+		r.want(byJob, outbox.Dead, 1, "job_timeout")
+		time.Sleep(time.Minute)
+		r.want(byQueue, outbox.Dead, 1, "job_timeout")
+	})
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{Workers: 1})
+		running := r.submit(do(func(ctx context.Context) error {
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), ErrCancelled) {
+				t.Errorf("the context ended by %v, want %v", context.Cause(ctx), ErrCancelled)
+			}
+			return ctx.Err()
+		}), Options{MaxAttempts: 5})
+		waiting := r.submit(do(func(context.Context) error { t.Error("a cancelled job ran"); return nil }), Options{})
+		other := r.submit(do(nothing), Options{})
+		synctest.Wait()
+		cancel := func(id outbox.ID, want outbox.Status) {
+			t.Helper()
+			if was, err := r.Cancel(id); err != nil || was != want {
+				t.Errorf("cancel found the job %s, %v; want %s", was, err, want)
+			}
+		}
+		cancel(waiting, outbox.Pending)
+		r.want(waiting, outbox.Cancelled, 0, "cancelled")
+		cancel(running, outbox.Running)
+		r.want(running, outbox.Cancelled, 1, "cancelled")
+		cancel(running, outbox.Cancelled)
+		r.want(other, outbox.Succeeded, 1, "")
+		cancel(other, outbox.Succeeded)
+		r.want(other, outbox.Succeeded, 1, "")
+
+		retrying := r.submit(do(func(context.Context) error { return errors.New("later") }), Options{MaxAttempts: 5})
+		r.want(retrying, outbox.Retrying, 1, "error")
+		cancel(retrying, outbox.Retrying)
+		time.Sleep(time.Minute)
+		r.want(retrying, outbox.Cancelled, 1, "cancelled")
+
+		stubborn := r.submit(do(func(ctx context.Context) error { <-ctx.Done(); return nil }), Options{})
+		synctest.Wait()
+		cancel(stubborn, outbox.Running)
+		r.want(stubborn, outbox.Succeeded, 1, "")
+
+		if _, err := r.Cancel(outbox.NewID()); !errors.Is(err, ErrNotFound) {
+			t.Errorf("cancelling an unknown job: %v, want %v", err, ErrNotFound)
+		}
+		if got := r.metric("outbox_memory_waiting") + r.metric("outbox_memory_running"); got != 0 {
+			t.Errorf("waiting and running = %v, want 0", got)
+		}
+	})
+}
+
+// Cancel comes from everywhere while jobs are taken, run, wait and end.
+func TestCancelRacesWithEverything(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{Workers: 8, Capacity: 10_000, Retry: func(*outbox.Claimed, error) time.Duration { return 0 }})
+	var submitting sync.WaitGroup
+	for range 4 {
+		submitting.Go(func() {
+			for i := range 500 {
+				id, err := r.Submit(do(func(ctx context.Context) error {
+					if i%3 == 0 {
+						return errors.New("again")
+					}
+					return ctx.Err()
+				}), Options{MaxAttempts: 3})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if i%2 == 0 {
+					runtime.Gosched()
+				}
+				if _, err := r.Cancel(id); err != nil {
+					t.Error(err)
+				}
+				if job, err := r.Wait(t.Context(), id); err != nil || !job.Ended() {
+					t.Errorf("job = %+v, %v; want it ended", job, err)
+				}
+			}
+		})
+	}
+	submitting.Wait()
+	if got := r.metric("outbox_memory_jobs_total"); got != 2000 {
+		t.Errorf("ended = %v, want 2000", got)
+	}
+	if got := r.metric("outbox_memory_waiting") + r.metric("outbox_memory_running"); got != 0 {
+		t.Errorf("waiting and running = %v, want 0", got)
+	}
+}
+
+func TestProgressIsTheLatestWord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{})
+		id := r.submit(do(func(ctx context.Context) error {
+			for i := range int64(3) {
+				if !ReportProgress(ctx, Progress{Current: i, Total: 3, Message: "reading"}) {
+					t.Error("progress was not noted")
+				}
+			}
+			<-ctx.Done()
+			return nil
+		}), Options{Timeout: time.Minute})
+		synctest.Wait()
+		job, err := r.Job(id)
+		if want := (Progress{2, 3, "reading"}); err != nil || job.Progress != want {
+			t.Errorf("progress = %+v, %v; want %+v", job.Progress, err, want)
+		}
+		if ReportProgress(t.Context(), Progress{}) {
+			t.Error("progress was noted outside of a handler")
+		}
+	})
+}
+
+func TestAnIdempotencyKeyLastsAsLongAsItsJobIsKnown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{Keep: time.Hour})
+		first := r.submit(do(nothing), Options{IdempotencyKey: "k"})
+		if again := r.submit(do(nothing), Options{IdempotencyKey: "k"}); again != first {
+			t.Errorf("a repeat got %s, want the first job %s", again, first)
+		}
+		if other := r.submit(do(nothing), Options{IdempotencyKey: "k", Tenant: outbox.NewID()}); other == first {
+			t.Error("another tenant got the first job")
+		}
+		time.Sleep(time.Hour)
+		r.want(first, outbox.Succeeded, 1, "")
+		time.Sleep(time.Minute)
+		if _, err := r.Job(first); !errors.Is(err, ErrNotFound) {
+			t.Errorf("after an hour: %v, want %v", err, ErrNotFound)
+		}
+		if again := r.submit(do(nothing), Options{IdempotencyKey: "k"}); again == first {
+			t.Error("a key outlived its job")
+		}
+	})
+}
+
+func TestOnlySoManyJobsAreRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{})
+		first := r.submit(do(nothing), Options{})
+		for range maxKept {
+			if _, err := r.Wait(t.Context(), r.submit(do(nothing), Options{})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.Job(first); !errors.Is(err, ErrNotFound) {
+			t.Errorf("the first of %d jobs: %v, want %v", maxKept+1, err, ErrNotFound)
+		}
+		if len(r.jobs) != maxKept || len(r.ended) != maxKept {
+			t.Errorf("remembers %d, %d jobs, want %d", len(r.jobs), len(r.ended), maxKept)
+		}
+	})
+}
+
+func TestAStopCarriesOutWhatWasTaken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{Workers: 1, GracePeriod: time.Minute})
+		slow := do(func(context.Context) error { time.Sleep(10 * time.Second); return nil })
+		one, two := r.submit(slow, Options{}), r.submit(slow, Options{})
+		later := r.submit(do(func(context.Context) error { return errors.New("wrong") }), Options{MaxAttempts: 2})
+		snoozed := prepareSnoozed(r)
+		stopped := time.Now()
+		r.stop()
+		synctest.Wait()
+		if _, err := r.Submit(slow, Options{}); !errors.Is(err, ErrStopped) {
+			t.Errorf("submit after the stop: %v, want %v", err, ErrStopped)
+		}
+		if err := r.end(); err != nil || time.Since(stopped) > 21*time.Second {
+			t.Errorf("Run returned %v after %s, want nil once all were carried out", err, time.Since(stopped))
+		}
+		r.want(one, outbox.Succeeded, 1, "")
+		r.want(two, outbox.Succeeded, 1, "")
+		r.want(later, outbox.Cancelled, 1, "shutdown") // there is no other attempt
+		r.want(snoozed, outbox.Cancelled, 0, "shutdown")
+		if err := r.Run(t.Context()); err == nil {
+			t.Error("a second Run has no error")
+		}
+	})
+}
+
+// prepareSnoozed has a job wait for its next attempt, on a worker of one that has
+// jobs already: it is put there by hand.
+func prepareSnoozed(r *rig) outbox.ID {
+	record, err := r.newRecord(do(nothing), Options{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	record.attempt = 1
+	r.jobs[record.id] = record
+	r.schedule(record, dispatcher.Verdict{Status: outbox.Pending, Delay: time.Hour})
+	return record.id
+}
+
+func TestAStopCutsWhatOutlivesTheGracePeriod(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{Workers: 1, GracePeriod: time.Second})
+		running := r.submit(do(func(ctx context.Context) error {
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), dispatcher.ErrShutdown) {
+				t.Errorf("the context ended by %v, want %v", context.Cause(ctx), dispatcher.ErrShutdown)
+			}
+			return ctx.Err()
+		}), Options{MaxAttempts: 3})
+		waiting := r.submit(do(nothing), Options{})
+		synctest.Wait()
+		if err := r.end(); err != nil {
+			t.Errorf("Run returned %v, want nil", err)
+		}
+		r.want(running, outbox.Cancelled, 1, "shutdown")
+		r.want(waiting, outbox.Cancelled, 0, "shutdown")
+		if got := r.metric("outbox_memory_waiting") + r.metric("outbox_memory_running"); got != 0 {
+			t.Errorf("waiting and running = %v, want 0", got)
+		}
+	})
+}
+
+func TestAHandlerThatIgnoresTheStopIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Config{GracePeriod: -1})
+		r.submit(do(func(context.Context) error { time.Sleep(time.Hour); return nil }), Options{})
+		synctest.Wait()
+		stopped := time.Now()
+		if err := r.end(); err == nil || time.Since(stopped) != abandonAfter {
+			t.Errorf("Run returned %v after %s, want an error after %s", err, time.Since(stopped), abandonAfter)
+		}
+		time.Sleep(2 * time.Hour) // it ends after all
+	})
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	r := prepare(t, Config{})
+	id := r.submit(do(nothing), Options{})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("no time")
+	cancel(why)
+	if _, err := r.Wait(ctx, id); !errors.Is(err, why) {
+		t.Errorf("got %v, want the cause of the context", err)
+	}
+	if _, err := r.Wait(t.Context(), outbox.NewID()); !errors.Is(err, ErrNotFound) {
+		t.Errorf("got %v, want %v", err, ErrNotFound)
+	}
+}
+
+type pointer struct{}
+
+func (*pointer) Kind() string { return "stream" }
+
+func TestBadInputNamesItsField(t *testing.T) {
+	t.Parallel()
+	r := prepare(t, Config{})
+	var got []string
+	for _, submit := range []struct {
+		args outbox.Args
+		opts Options
+	}{
+		{nil, Options{}},
+		{outbox.Raw{KindName: "unknown"}, Options{}},
+		{&pointer{}, Options{}},
+		{stream{}, Options{MaxAttempts: -1}},
+		{stream{}, Options{Timeout: -1}},
+		{stream{}, Options{IdempotencyKey: strings.Repeat("k", 513)}},
+		{stream{}, Options{Headers: map[string]string{"a": "\x00"}}},
+	} {
+		_, err := r.Submit(submit.args, submit.opts)
+		if invalid, ok := errors.AsType[*outbox.InvalidError](err); ok {
+			got = append(got, invalid.Field)
+		} else {
+			t.Errorf("%+v: got %v, want an InvalidError", submit, err)
+		}
+	}
+	want := []string{"Args", "Args.Kind()", "Args", "Options.MaxAttempts", "Options.Timeout", "Options.IdempotencyKey", "Options.Headers[a]"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("fields (-want +got):\n%s", diff)
+	}
+	for _, config := range []Config{{Capacity: -1}, {Workers: -1}, {Timeout: -1}, {Keep: -1}} {
+		if _, err := New(new(Mux), config); err == nil {
+			t.Errorf("%+v has no error", config)
+		}
+	}
+}
+
+func TestTwoHandlersForAKindPanic(t *testing.T) {
+	t.Parallel()
+	for name, register := range map[string]func(*Mux){
+		`memory: two handlers for kind "stream"`: func(m *Mux) {
+			Handle(m, func(context.Context, *outbox.Job[stream]) error { return nil })
+			m.HandleRaw("stream", nil)
+		},
+		"memory: handler for an empty kind": func(m *Mux) { m.HandleRaw("", nil) },
+	} {
+		func() {
+			defer func() {
+				if said := recover(); said != name {
+					t.Errorf("got %v, want the panic %q", said, name)
+				}
+			}()
+			register(new(Mux))
+		}()
+	}
+}

@@ -1,0 +1,105 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Mux knows the handler of each kind. Its zero value is ready to use. Register
+// everything before [New].
+type Mux struct{ routes map[string]*route }
+
+// route is one kind's way to its handler.
+type route struct {
+	kind   string
+	config dispatcher.KindConfig
+	accept func(outbox.Args) error
+	handle func(ctx context.Context, job *outbox.Claimed, args outbox.Args) (result any, err error)
+	counts *kindMetrics
+}
+
+// Handle registers the handler of T's kind. It gets the very value that was
+// submitted. A second handler for a kind is a bug in the program and panics.
+func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...dispatcher.KindConfig) {
+	HandleResult(m, func(ctx context.Context, job *outbox.Job[T]) (none, error) { return none{}, handler(ctx, job) }, config...)
+}
+
+// none is the result of a handler without one.
+type none struct{}
+
+// HandleResult is Handle for a handler with a result, which [Result] returns.
+func HandleResult[T outbox.Args, R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...dispatcher.KindConfig) {
+	var zero T
+	m.add(&route{
+		kind: zero.Kind(),
+		accept: func(args outbox.Args) error {
+			if _, ok := args.(T); !ok {
+				return invalid("Args", "is a %T, but the handler of kind %q wants a %T", args, args.Kind(), zero)
+			}
+			return nil
+		},
+		handle: func(ctx context.Context, job *outbox.Claimed, args outbox.Args) (any, error) {
+			return handler(ctx, &outbox.Job[T]{Claimed: job, Args: args.(T)})
+		},
+	}, config)
+}
+
+// HandleRaw registers a dispatcher's handler, which reads the payload's bytes
+// itself. Submit an [outbox.Raw].
+func (m *Mux) HandleRaw(kind string, handler dispatcher.Handler, config ...dispatcher.KindConfig) {
+	m.add(&route{
+		kind: kind,
+		accept: func(args outbox.Args) error {
+			if _, ok := args.(outbox.Raw); !ok {
+				return invalid("Args", "is a %T, but the handler of kind %q wants an outbox.Raw", args, kind)
+			}
+			return nil
+		},
+		handle: func(ctx context.Context, job *outbox.Claimed, args outbox.Args) (any, error) {
+			raw := args.(outbox.Raw)
+			job.Payload, job.ContentType = raw.Payload, raw.ContentType
+			return none{}, handler(ctx, job)
+		},
+	}, config)
+}
+
+func (m *Mux) add(r *route, config []dispatcher.KindConfig) {
+	if r.kind == "" {
+		panic("memory: handler for an empty kind")
+	}
+	if m.routes[r.kind] != nil {
+		panic(fmt.Sprintf("memory: two handlers for kind %q", r.kind))
+	}
+	if m.routes == nil {
+		m.routes = map[string]*route{}
+	}
+	if len(config) > 0 {
+		r.config = config[0]
+	}
+	m.routes[r.kind] = r
+}
+
+// build returns the routes with defaults and metrics.
+func (m *Mux) build(timeout time.Duration, retry dispatcher.RetryPolicy, metrics *metrics) map[string]*route {
+	built := make(map[string]*route, len(m.routes))
+	for kind, r := range m.routes {
+		own := *r
+		if own.config.Timeout == 0 {
+			own.config.Timeout = timeout
+		}
+		if own.config.Retry == nil {
+			own.config.Retry = retry
+		}
+		own.counts = metrics.forKind(kind)
+		built[kind] = &own
+	}
+	return built
+}
+
+func invalid(field, format string, args ...any) error {
+	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}

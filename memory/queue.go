@@ -1,0 +1,210 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Errors of [Queue.Submit].
+var (
+	// ErrBackpressure says that as many jobs wait as may: try again later, or tell
+	// whoever asked to.
+	ErrBackpressure = errors.New("too many jobs wait in memory")
+	// ErrStopped says that the process is stopping, or has stopped, working.
+	ErrStopped = errors.New("the queue in memory has stopped")
+)
+
+// Config is how a queue works. The zero value is 4 workers and 256 waiting jobs.
+type Config struct {
+	Capacity    int                    // jobs that may wait, for a worker or for their next attempt; 0 is 256
+	Workers     int                    // jobs that run at once; 0 is 4
+	Timeout     time.Duration          // of one attempt; 0 is 5 min
+	Retry       dispatcher.RetryPolicy // of jobs with more than one attempt; nil is Exponential(1 s, 1 h)
+	Keep        time.Duration          // how long it is known what became of a job; 0 is 10 min
+	GracePeriod time.Duration          // for the jobs that were taken, after a stop; 0 is 20 s, negative none
+
+	Logger     *slog.Logger          // nil logs nothing
+	Registerer prometheus.Registerer // nil registers the metrics nowhere
+}
+
+const maxKept = 10_000 // jobs that have ended
+
+func (c Config) withDefaults() Config {
+	c.Capacity = cmp.Or(c.Capacity, 256)
+	c.Workers = cmp.Or(c.Workers, 4)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
+	c.Keep = cmp.Or(c.Keep, 10*time.Minute)
+	c.GracePeriod = cmp.Or(c.GracePeriod, 20*time.Second)
+	if c.Retry == nil {
+		c.Retry = dispatcher.Exponential(time.Second, time.Hour)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.Capacity < 1 || c.Capacity > 1_000_000 {
+		errs = append(errs, invalid("Config.Capacity", "is %d, want 1 to 1000000, or 0 for 256", c.Capacity))
+	}
+	if c.Workers < 1 || c.Workers > 100_000 {
+		errs = append(errs, invalid("Config.Workers", "is %d, want 1 to 100000, or 0 for 4", c.Workers))
+	}
+	if c.Timeout < 0 {
+		errs = append(errs, invalid("Config.Timeout", "is %s, want more than 0, or 0 for 5m", c.Timeout))
+	}
+	if c.Keep < 0 {
+		errs = append(errs, invalid("Config.Keep", "is %s, want more than 0, or 0 for 10m", c.Keep))
+	}
+	return errors.Join(errs...)
+}
+
+// Queue holds jobs in memory and works them. Make it with [New]. It is safe for
+// concurrent use.
+type Queue struct {
+	config  Config
+	routes  map[string]*route
+	metrics *metrics
+	log     *slog.Logger
+	base    context.Context // what handlers' contexts come from; set by Run
+	working sync.WaitGroup
+
+	mu       sync.Mutex
+	came     sync.Cond // to pending, or a stop
+	started  bool
+	stopping bool
+	pending  []*record             // wait for a worker
+	later    int                   // wait for their next attempt
+	running  map[*record]struct{}  //
+	jobs     map[outbox.ID]*record // all that are known
+	keys     map[keyOf]*record     // those of them with an idempotency key
+	ended    []*record             // those of them that have ended, in that order
+}
+
+type keyOf struct {
+	tenant    outbox.ID
+	kind, key string
+}
+
+// New checks config and registers the metrics.
+func New(mux *Mux, config Config) (*Queue, error) {
+	config = config.withDefaults()
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("memory: %w", err)
+	}
+	q := &Queue{
+		config:  config,
+		metrics: newMetrics(config.Registerer),
+		log:     config.Logger.With(slog.String("component", "memory")),
+		running: map[*record]struct{}{}, jobs: map[outbox.ID]*record{}, keys: map[keyOf]*record{},
+	}
+	q.came.L = &q.mu
+	q.routes = mux.build(config.Timeout, config.Retry, q.metrics)
+	return q, nil
+}
+
+// Options say how a job is to be run. The zero value is one attempt.
+type Options struct {
+	MaxAttempts    int               // 0 is 1
+	Timeout        time.Duration     // of one attempt; 0 is the kind's
+	IdempotencyKey string            // unique per tenant and kind: as long as its job is known, a repeat returns that job's id
+	Headers        map[string]string // handed to the handler
+	Tenant         outbox.ID         // zero is outbox.RootTenant
+}
+
+// Submit takes a job, to be started as soon as a worker is free, and returns at
+// once: with [ErrBackpressure] if too many wait, [ErrStopped] once Run was told to
+// stop, and an [*outbox.InvalidError] that names the field for bad input or a kind
+// without a handler. Jobs start in the order in which they were taken. Before Run,
+// they wait.
+func (q *Queue) Submit(args outbox.Args, opts Options) (outbox.ID, error) {
+	r, err := q.newRecord(args, opts)
+	if err != nil {
+		return outbox.ID{}, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.forget(time.Now())
+	key := keyOf{r.tenant, r.route.kind, opts.IdempotencyKey}
+	if first := q.keys[key]; opts.IdempotencyKey != "" && first != nil {
+		return first.id, nil
+	}
+	if q.stopping {
+		return outbox.ID{}, ErrStopped
+	}
+	if len(q.pending)+q.later >= q.config.Capacity {
+		r.route.counts.rejected.Inc()
+		return outbox.ID{}, fmt.Errorf("submit a job of kind %s: %w: %d", r.route.kind, ErrBackpressure, q.config.Capacity)
+	}
+	if opts.IdempotencyKey != "" {
+		q.keys[key] = r
+		r.key = key
+	}
+	q.jobs[r.id] = r
+	q.enqueue(r)
+	return r.id, nil
+}
+
+// newRecord checks a request by the rules of package outbox; the arguments
+// themselves are nobody's to look into.
+func (q *Queue) newRecord(args outbox.Args, opts Options) (*record, error) {
+	if args == nil {
+		return nil, invalid("Args", "is nil")
+	}
+	route := q.routes[args.Kind()]
+	if route == nil {
+		return nil, invalid("Args.Kind()", "is %q, which has no handler", args.Kind())
+	}
+	if err := route.accept(args); err != nil {
+		return nil, err
+	}
+	if opts.Tenant.IsZero() {
+		opts.Tenant = outbox.RootTenant
+	}
+	_, err := outbox.Freeze(outbox.Raw{KindName: route.kind, Payload: []byte("0")}, outbox.Options{
+		MaxAttempts: opts.MaxAttempts, Timeout: opts.Timeout, IdempotencyKey: opts.IdempotencyKey, Headers: opts.Headers, Tenant: opts.Tenant,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &record{
+		id: outbox.NewID(), tenant: opts.Tenant, route: route, args: args,
+		maxAttempts: cmp.Or(opts.MaxAttempts, 1), timeout: cmp.Or(opts.Timeout, route.config.Timeout), headers: headersJSON(opts.Headers),
+		submitted: time.Now(), done: make(chan struct{}),
+	}, nil
+}
+
+// enqueue puts a job at the end of those that wait. q.mu is held.
+func (q *Queue) enqueue(r *record) {
+	r.status = outbox.Pending
+	q.pending = append(q.pending, r)
+	q.metrics.waiting.Inc()
+	q.came.Signal()
+}
+
+// forget drops what ended long ago, and the oldest of too many. q.mu is held.
+func (q *Queue) forget(now time.Time) {
+	n := 0
+	for n < len(q.ended) && (len(q.ended)-n > maxKept || now.Sub(q.ended[n].finished) > q.config.Keep) {
+		r := q.ended[n]
+		delete(q.jobs, r.id)
+		if q.keys[r.key] == r {
+			delete(q.keys, r.key)
+		}
+		q.ended[n] = nil
+		n++
+	}
+	q.ended = q.ended[n:]
+}

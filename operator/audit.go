@@ -1,0 +1,148 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Actor is who acts, as it will stand in the audit. What does not fit, or what
+// Postgres cannot store, is cut off or replaced: an act does not fail because of
+// the name that it is done under.
+type Actor struct {
+	Name      string // a person, a token's name; "" is recorded as unknown. Up to 200 bytes
+	RequestID string // of the request that the act is a part of; "" for none. Up to 200 bytes
+}
+
+const (
+	unknownActor   = "unknown"
+	maxActorBytes  = 200
+	maxReasonBytes = 2 << 10
+)
+
+// As returns an operator whose acts are recorded as the actor's.
+func (o *Operator) As(actor Actor) *Operator {
+	named := *o
+	named.by.actor = cmp.Or(storable(actor.Name, maxActorBytes), unknownActor)
+	named.by.requestID = storable(actor.RequestID, maxActorBytes)
+	return &named
+}
+
+// Because returns an operator whose acts are recorded with the reason, of which
+// up to 2 KiB are kept.
+func (o *Operator) Because(reason string) *Operator {
+	explained := *o
+	explained.by.reason = storable(reason, maxReasonBytes)
+	return &explained
+}
+
+// by is what every act records about its origin.
+type by struct{ actor, requestID, reason string }
+
+// storable is s as a Postgres text column takes it, cut to limit bytes.
+func storable(s string, limit int) string {
+	s = strings.ReplaceAll(s, "\x00", "")
+	if len(s) > limit {
+		s = s[:limit]
+	}
+	return strings.ToValidUTF8(s, "")
+}
+
+// AuditEntry is an act and who did it.
+type AuditEntry struct {
+	ID        int64 // rises from act to act
+	At        time.Time
+	Actor     string
+	Act       string          // noun.verb: "job.retry", "queue.pause"
+	Tenant    outbox.ID       // zero: it concerns no one tenant
+	JobID     outbox.ID       // zero: it was not done to a job
+	Queue     string          // of the job, or the queue itself
+	Target    string          // what else it was done to
+	Before    json.RawMessage // what it changed, as it was; nil for nothing
+	After     json.RawMessage // and as it became
+	Reason    string
+	RequestID string
+}
+
+// AuditFilter says which acts to list. Its zero value is the newest of all.
+type AuditFilter struct {
+	Actor     string    // "" is any
+	Act       string    // "" is any
+	Queue     string    // "" is any
+	Target    string    // "" is any
+	RequestID string    // "" is any
+	JobID     outbox.ID // zero is any
+	Tenant    outbox.ID // zero is any
+	Since     time.Time // zero is from the first act on
+	Until     time.Time // and before this instant; zero is to the last
+	Limit     int       // 0 is 50; more than 200 is 200
+	Before    int64     // only older ones than the entry with this ID; 0 is from the newest on
+}
+
+func (f AuditFilter) validate() error {
+	if f.Limit < 0 {
+		return &outbox.InvalidError{Field: "AuditFilter.Limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)}
+	}
+	if f.Before < 0 {
+		return &outbox.InvalidError{Field: "AuditFilter.Before", Reason: fmt.Sprintf("is %d, want an entry's id, or 0", f.Before)}
+	}
+	return validTexts(map[string]string{
+		"AuditFilter.Actor": f.Actor, "AuditFilter.Act": f.Act, "AuditFilter.Queue": f.Queue, "AuditFilter.Target": f.Target,
+		"AuditFilter.RequestID": f.RequestID,
+	})
+}
+
+// Audit lists what was done by operators, newest first. The next page begins with
+// Before as the last entry's ID.
+func (o *Operator) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListAudit(ctx, sqlgen.ListAuditParams{
+		BeforeID: cmp.Or(f.Before, math.MaxInt64), Since: from(f.Since), Until: until(f.Until),
+		Actor: f.Actor, Act: f.Act, Queue: f.Queue, Target: f.Target, RequestID: f.RequestID,
+		JobID: optionalID(f.JobID), TenantID: optionalID(f.Tenant),
+		MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the audit: %w", err)
+	}
+	entries := make([]AuditEntry, len(rows))
+	for i, row := range rows {
+		entries[i] = AuditEntry{
+			ID: row.ID, At: row.At.Time, Actor: row.Actor, Act: row.Act, Tenant: row.TenantID.Bytes, JobID: row.JobID.Bytes,
+			Queue: row.Queue, Target: row.Target, Before: row.Before, After: row.After, Reason: row.Reason, RequestID: row.RequestID,
+		}
+	}
+	return entries, nil
+}
+
+// from is an instant from which on; the zero time is the beginning.
+func from(t time.Time) pgtype.Timestamptz {
+	if t.IsZero() {
+		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	}
+	return pgtype.Timestamptz{Time: t, Valid: true}
+}
+
+// until is an instant before which; the zero time is the end.
+func until(t time.Time) pgtype.Timestamptz {
+	if t.IsZero() {
+		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	}
+	return pgtype.Timestamptz{Time: t, Valid: true}
+}
+
+// optionalID is NULL for the zero id.
+func optionalID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: !id.IsZero()} }

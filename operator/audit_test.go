@@ -1,0 +1,169 @@
+package operator_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func audit(t *testing.T, o *operator.Operator, f operator.AuditFilter) []operator.AuditEntry {
+	t.Helper()
+	entries, err := o.Audit(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+func field(t *testing.T, object json.RawMessage, name string) string {
+	t.Helper()
+	var fields map[string]any
+	if err := json.Unmarshal(object, &fields); err != nil {
+		t.Fatalf("%v in %s", err, object)
+	}
+	return fmt.Sprint(fields[name])
+}
+
+func TestEveryActIsRecorded(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	dead, _ := reach(t, db, outbox.Dead)
+	failed, _ := reach(t, db, outbox.Failed)
+	waiting := enqueue(t, db, "mail", outbox.Options{Queue: "post", Delay: time.Hour})
+	ada := o.As(operator.Actor{Name: "ada", RequestID: "req-1"})
+	for _, err := range []error{
+		ada.Retry(t.Context(), dead),
+		ada.Because("the mailbox is gone").Dismiss(t.Context(), failed),
+		o.Retry(t.Context(), waiting),
+		ada.Pause(t.Context(), "post"),
+		ada.Pause(t.Context(), "post"), // changes nothing
+		ada.Resume(t.Context(), "post"),
+		ada.Resume(t.Context(), "post"), // changes nothing
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	type act struct {
+		Actor, RequestID, Act, Queue, Reason, Was, Became string
+		Job                                               outbox.ID
+	}
+	var got []act
+	for _, e := range slices.Backward(audit(t, o, operator.AuditFilter{})) {
+		if e.At.IsZero() || e.ID == 0 {
+			t.Errorf("%s has no time or no id: %+v", e.Act, e)
+		}
+		a := act{e.Actor, e.RequestID, e.Act, e.Queue, e.Reason, "", "", e.JobID}
+		if !e.JobID.IsZero() {
+			a.Was, a.Became = field(t, e.Before, "status"), field(t, e.After, "status")
+			if e.Tenant != outbox.RootTenant {
+				t.Errorf("%s: tenant = %s, want the job's", e.Act, e.Tenant)
+			}
+		}
+		got = append(got, a)
+	}
+	want := []act{
+		{"ada", "req-1", "job.retry", "default", "", "dead", "pending", dead},
+		{"ada", "req-1", "job.dismiss", "default", "the mailbox is gone", "failed", "dismissed", failed},
+		{"unknown", "", "job.retry", "post", "", "pending", "pending", waiting},
+		{"ada", "req-1", "queue.pause", "post", "", "", "", outbox.ID{}},
+		{"ada", "req-1", "queue.resume", "post", "", "", "", outbox.ID{}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("audit (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatIsRefusedIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	running, _ := reach(t, db, outbox.Running)
+	for _, id := range []outbox.ID{running, outbox.NewID()} {
+		if o.Retry(t.Context(), id) == nil || o.Dismiss(t.Context(), id) == nil {
+			t.Fatal("the act was not refused")
+		}
+	}
+	if entries := audit(t, o, operator.AuditFilter{}); len(entries) != 0 {
+		t.Errorf("audit = %+v, want none", entries)
+	}
+}
+
+func TestTheAuditIsFilteredAndPaged(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	job, _ := reach(t, db, outbox.Dead)
+	for _, act := range []func() error{
+		func() error { return o.As(operator.Actor{Name: "ada", RequestID: "r1"}).Pause(t.Context(), "a") },
+		func() error { return o.As(operator.Actor{Name: "bob"}).Pause(t.Context(), "b") },
+		func() error { return o.As(operator.Actor{Name: "ada"}).Retry(t.Context(), job) },
+	} {
+		if err := act(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := audit(t, o, operator.AuditFilter{})
+	if len(all) != 3 {
+		t.Fatalf("acts = %d, want 3", len(all))
+	}
+	for name, tt := range map[string]struct {
+		filter operator.AuditFilter
+		want   []string
+	}{
+		"everything, newest first": {operator.AuditFilter{}, []string{"job.retry default", "queue.pause b", "queue.pause a"}},
+		"an actor":                 {operator.AuditFilter{Actor: "ada"}, []string{"job.retry default", "queue.pause a"}},
+		"an act":                   {operator.AuditFilter{Act: "queue.pause"}, []string{"queue.pause b", "queue.pause a"}},
+		"a queue":                  {operator.AuditFilter{Queue: "b"}, []string{"queue.pause b"}},
+		"a request":                {operator.AuditFilter{RequestID: "r1"}, []string{"queue.pause a"}},
+		"a job":                    {operator.AuditFilter{JobID: job}, []string{"job.retry default"}},
+		"a tenant":                 {operator.AuditFilter{Tenant: outbox.RootTenant}, []string{"job.retry default"}},
+		"since":                    {operator.AuditFilter{Since: all[0].At}, []string{"job.retry default"}},
+		"until":                    {operator.AuditFilter{Until: all[1].At}, []string{"queue.pause a"}},
+		"a page":                   {operator.AuditFilter{Limit: 1}, []string{"job.retry default"}},
+		"the page after that":      {operator.AuditFilter{Limit: 1, Before: all[0].ID}, []string{"queue.pause b"}},
+		"a target that has none":   {operator.AuditFilter{Target: "k"}, nil},
+	} {
+		var got []string
+		for _, e := range audit(t, o, tt.filter) {
+			got = append(got, e.Act+" "+e.Queue)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+	for _, f := range []operator.AuditFilter{{Limit: -1}, {Before: -1}, {Actor: "a\x00"}} {
+		_, err := o.Audit(t.Context(), f)
+		if _, ok := errors.AsType[*outbox.InvalidError](err); !ok {
+			t.Errorf("audit of %+v = %v, want an InvalidError", f, err)
+		}
+	}
+}
+
+func TestAnOddActorDoesNotStopTheAct(t *testing.T) {
+	t.Parallel()
+	o, _ := newRig(t)
+	odd := operator.Actor{Name: strings.Repeat("ä", 150) + "\x00\xff", RequestID: "\x00" + strings.Repeat("\xf0", 300)}
+	if err := o.As(odd).Because(strings.Repeat("€", 2000)).Pause(t.Context(), "mail"); err != nil {
+		t.Fatal(err)
+	}
+	e := audit(t, o, operator.AuditFilter{})[0]
+	if e.Actor != strings.Repeat("ä", 100) || e.RequestID != "" || len(e.Reason) > 2048 || !utf8.ValidString(e.Reason) || len(e.Reason) < 2040 {
+		t.Errorf("recorded as %q, request %q, reason of %d bytes", e.Actor, e.RequestID, len(e.Reason))
+	}
+	if err := o.As(operator.Actor{Name: "\x00"}).Resume(t.Context(), "mail"); err != nil {
+		t.Fatal(err)
+	}
+	if e := audit(t, o, operator.AuditFilter{})[0]; e.Actor != "unknown" {
+		t.Errorf("recorded as %q, want unknown", e.Actor)
+	}
+}

@@ -1,0 +1,76 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Cancellation is what became of a request to cancel a job.
+type Cancellation string
+
+const (
+	// Cancelled: the job waited, or had been cancelled before. It will not run any more.
+	Cancelled Cancellation = "cancelled"
+	// CancelRequested: the job is running. Its handler's context ends within a
+	// second, with the cause dispatcher.ErrCancelled. The job ends cancelled when the
+	// handler returns an error or its worker dies, and succeeded when the handler
+	// returns nil all the same.
+	CancelRequested Cancellation = "requested"
+)
+
+// Cancel calls a job off: at once if it waits, created, pending, blocked or
+// retrying; by asking its handler to stop if it is running. To repeat it is
+// harmless.
+//
+// It returns a [*StatusError] for a job that is closed otherwise, and for a dead
+// letter, which can be dismissed; and [ErrNotFound]. It waits for up to 10 s for a
+// transaction that has locked the job, such as a handler's own that has called
+// Complete or Guard.
+func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var status string
+	err := o.recorded(ctx, "job.cancel", id, func(q *sqlgen.Queries) (string, bool, error) {
+		var err error
+		status, err = q.CancelJob(ctx, pgID(id))
+		return status, outbox.Status(status) == outbox.Cancelled || outbox.Status(status) == outbox.Running, err
+	})
+	if err != nil {
+		return "", fmt.Errorf("cancel job %s: %w", id, err)
+	}
+	switch outbox.Status(status) {
+	case outbox.Cancelled:
+		o.moveOn(ctx, id)
+		return Cancelled, nil
+	case outbox.Running:
+		return CancelRequested, nil
+	case "":
+		return "", fmt.Errorf("cancel job %s: %w", id, ErrNotFound)
+	}
+	return "", &StatusError{ID: id, Status: outbox.Status(status), Act: "cancel"}
+}
+
+// Release lets a held job run, as soon as a worker is free and its run_at has
+// come. It returns a [*StatusError] for a job that is not held, and [ErrNotFound].
+func (o *Operator) Release(ctx context.Context, id outbox.ID) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var status string
+	err := o.recorded(ctx, "job.release", id, func(q *sqlgen.Queries) (string, bool, error) {
+		var err error
+		status, err = q.ReleaseJob(ctx, pgID(id))
+		return outbox.Pending.String(), outbox.Status(status) == outbox.Created, err
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("release job %s: %w", id, err)
+	case status == "":
+		return o.refuse(ctx, id, "release")
+	case outbox.Status(status) != outbox.Created:
+		return &StatusError{ID: id, Status: outbox.Status(status), Act: "release"}
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Wanted is a job to find, and whose it must be.
+type Wanted struct {
+	ID     outbox.ID
+	Tenant outbox.ID // zero is any
+}
+
+// maxFind bounds one call of Find; the queries have the same limit.
+const maxFind = 1000
+
+// Find returns up to 1000 jobs, each at the place at which it was wanted, without
+// payloads, results and attempts; the place of one that does not exist or is
+// another tenant's has the zero Job. It takes one statement if all of them are open,
+// else two: a foreign job costs what an absent one does.
+//
+// A job that closes between the two statements is found by the first: it is looked
+// for among the open ones before the closed ones, and never comes back.
+func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
+	if len(wanted) > maxFind {
+		return nil, &outbox.InvalidError{Field: "wanted", Reason: fmt.Sprintf("are %d jobs, want at most %d", len(wanted), maxFind)}
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found := make([]Job, len(wanted))
+	open, err := o.db.FindOpen(ctx, ids(wanted), tenants(wanted))
+	if err != nil {
+		return nil, fmt.Errorf("find %d jobs: %w", len(wanted), err)
+	}
+	for _, row := range open {
+		place(found, wanted, int(row.PayloadBytes), sqlgen.FindJobRow{
+			ID: row.ID, TenantID: row.TenantID, Queue: row.Queue, Kind: row.Kind, Status: row.Status, Priority: row.Priority,
+			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
+			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, LeaseExpiresAt: row.LeaseExpiresAt, Worker: row.Worker,
+			Timeout: row.Timeout, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
+		})
+	}
+	var missing []Wanted
+	for i, w := range wanted {
+		if found[i].ID.IsZero() {
+			missing = append(missing, w)
+		}
+	}
+	if len(missing) == 0 {
+		return found, nil
+	}
+	closed, err := o.db.FindClosed(ctx, ids(missing), tenants(missing))
+	if err != nil {
+		return nil, fmt.Errorf("find %d closed jobs: %w", len(missing), err)
+	}
+	for _, row := range closed {
+		place(found, wanted, int(row.PayloadBytes), sqlgen.FindJobRow{
+			ID: row.ID, TenantID: row.TenantID, Queue: row.Queue, Kind: row.Kind, Status: row.Status, Priority: row.Priority,
+			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
+			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, FinishedAt: row.FinishedAt, Worker: row.Worker,
+			Timeout: row.Timeout, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
+		})
+	}
+	return found, nil
+}
+
+// place puts a job wherever it was wanted, and by its tenant.
+func place(found []Job, wanted []Wanted, payloadBytes int, row sqlgen.FindJobRow) {
+	job := fromRow(row)
+	job.PayloadBytes = payloadBytes
+	for i, w := range wanted {
+		if w.ID == job.ID && (w.Tenant.IsZero() || w.Tenant == job.Tenant) {
+			found[i] = job
+		}
+	}
+}
+
+func ids(wanted []Wanted) []pgtype.UUID {
+	out := make([]pgtype.UUID, len(wanted))
+	for i, w := range wanted {
+		out[i] = pgID(w.ID)
+	}
+	return out
+}
+
+func tenants(wanted []Wanted) []pgtype.UUID {
+	out := make([]pgtype.UUID, len(wanted))
+	for i, w := range wanted {
+		out[i] = tenantOrAny(w.Tenant)
+	}
+	return out
+}
+
+// tenantOrAny is NULL for the zero tenant.
+func tenantOrAny(tenant outbox.ID) pgtype.UUID {
+	return pgtype.UUID{Bytes: tenant, Valid: !tenant.IsZero()}
+}

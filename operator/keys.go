@@ -1,0 +1,132 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ErrKeyNotFound says that no open job bears the key and nothing is known of it.
+var ErrKeyNotFound = errors.New("key not found")
+
+// KeyName identifies a key: the same word in another queue is another key.
+type KeyName struct {
+	Tenant outbox.ID // zero is outbox.RootTenant
+	Queue  string    // "" is outbox.DefaultQueue
+	Key    string
+}
+
+func (n KeyName) withDefaults() KeyName {
+	if n.Tenant.IsZero() {
+		n.Tenant = outbox.RootTenant
+	}
+	n.Queue = cmp.Or(n.Queue, outbox.DefaultQueue)
+	return n
+}
+
+func (n KeyName) String() string { return fmt.Sprintf("%s of queue %s", n.Key, n.Queue) }
+
+// Key is how a key stands.
+type Key struct {
+	KeyName
+	Waiting     int64 // pending or retrying
+	Blocked     int64 // due, but the key is at its limit, its head is not finished, or it is parked
+	Running     int64
+	DeadLetters int64
+
+	BlockedSince time.Time // when the blocked job that was due first was due; zero if none is blocked
+	ParkedSince  time.Time // zero unless it is parked: then nothing of it starts until Unblock
+	ParkedFor    outbox.ID // the dead letter because of which it is parked, or will be; zero for none
+	ParksAt      time.Time // when a dead head will have held it up for long enough; zero if none does
+}
+
+// KeyFilter says which keys to list. Its zero value is all that have blocked jobs
+// or are parked.
+type KeyFilter struct {
+	Queue  string // "" is any
+	Parked bool   // only parked ones
+	Limit  int    // 0 is 50; more than 200 is 200
+}
+
+// Keys lists keys with jobs that cannot run, those first that have waited longest.
+// It reads every open job: with a million that takes about half a second.
+func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
+	if f.Limit < 0 {
+		return nil, &outbox.InvalidError{Field: "KeyFilter.Limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)}
+	}
+	return o.keys(ctx, sqlgen.ListKeysParams{Queue: f.Queue, Parked: f.Parked, MaxKeys: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit))})
+}
+
+// Key tells how one key stands, also if nothing of it is blocked; [ErrKeyNotFound]
+// if no open job bears it.
+func (o *Operator) Key(ctx context.Context, name KeyName) (Key, error) {
+	name = name.withDefaults()
+	if name.Key == "" {
+		return Key{}, &outbox.InvalidError{Field: "KeyName.Key", Reason: "is empty"}
+	}
+	found, err := o.keys(ctx, sqlgen.ListKeysParams{Queue: name.Queue, Key: name.Key, MaxKeys: 100_000}) // of all tenants
+	if err != nil {
+		return Key{}, err
+	}
+	for _, k := range found {
+		if k.KeyName == name {
+			return k, nil
+		}
+	}
+	return Key{}, fmt.Errorf("key %s: %w", name, ErrKeyNotFound)
+}
+
+func (o *Operator) keys(ctx context.Context, params sqlgen.ListKeysParams) ([]Key, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListKeys(ctx, params)
+	if err != nil {
+		return nil, fmt.Errorf("list keys: %w", err)
+	}
+	keys := make([]Key, len(rows))
+	for i, row := range rows {
+		keys[i] = Key{
+			KeyName: KeyName{Tenant: row.TenantID.Bytes, Queue: row.Queue, Key: row.Key},
+			Waiting: row.Waiting, Blocked: row.Blocked, Running: row.Running, DeadLetters: row.DeadLetters,
+			BlockedSince: row.BlockedSince.Time, ParkedSince: row.ParkedAt.Time, ParkedFor: row.ParkedFor.Bytes, ParksAt: row.ParkAt.Time,
+		}
+	}
+	return keys, nil
+}
+
+// Unblock takes a key up again that is parked or held up by a dead head: the dead
+// letters that hold it up are retried with all their attempts, at their old places
+// in the line, and the other jobs follow in order. It returns how many were
+// retried. A key that nothing holds up is left as it is. [ErrKeyNotFound] if
+// nobody knows it.
+func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err error) {
+	name = name.withDefaults()
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var n int32
+	err = o.recordedKey(ctx, "key.unblock", name, func(q *sqlgen.Queries) (bool, error) {
+		var err error
+		n, err = q.UnblockKey(ctx, sqlgen.UnblockKeyParams{TenantID: pgID(name.Tenant), Queue: name.Queue, Key: name.Key})
+		return n >= 0, err
+	})
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("unblock key %s: %w", name, err)
+	case n < 0:
+		return 0, fmt.Errorf("unblock key %s: %w", name, ErrKeyNotFound)
+	}
+	return int(n), nil
+}
+
+// moveOn promotes what waited behind a job that an operator has taken away. If it
+// fails, the reaper does it seconds later.
+func (o *Operator) moveOn(ctx context.Context, id outbox.ID) {
+	_ = o.db.PromoteKeysOfJobs(ctx, []pgtype.UUID{pgID(id)})
+}

@@ -1,0 +1,156 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// claimKeyed leases what can run of the jobs with keys of a queue.
+func claimKeyed(t *testing.T, db *pgxpool.Pool, queue string) map[outbox.ID]int64 {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `
+		SELECT id, epoch FROM outbox.claim_keyed('worker-1', '1 hour', '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', $1, '{mail}', NULL, 100, 100)
+		WHERE id IS NOT NULL`, queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	claimed := map[outbox.ID]int64{}
+	for rows.Next() {
+		var id outbox.ID
+		var epoch int64
+		if err := rows.Scan(&id, &epoch); err != nil {
+			t.Fatal(err)
+		}
+		claimed[id] = epoch
+	}
+	return claimed
+}
+
+// A dead head parks its key; unblocked, its jobs run in their old order.
+func TestAParkedKeyIsListedAndUnblocked(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := operator.New(db)
+	opts := outbox.Options{Key: "order 7", Ordered: true, OnDeath: outbox.ParkKey}
+	first := enqueue(t, db, "mail", opts)
+	second := enqueue(t, db, "mail", opts)
+	enqueue(t, db, "mail", outbox.Options{Key: "nothing is wrong with it"})
+	enqueue(t, db, "mail", outbox.Options{})
+	claimed := claimKeyed(t, db, outbox.DefaultQueue)
+	if len(claimed) != 2 || !settle(t, db, first, claimed[first], outbox.Dead) {
+		t.Fatalf("claimed %v, want %s and another one, which can be settled", claimed, first)
+	}
+	if _, err := db.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1::uuid], '{default}', '{order 7}', '{1}')`, outbox.RootTenant); err != nil {
+		t.Fatal(err)
+	}
+
+	keys, err := o.Keys(t.Context(), operator.KeyFilter{Parked: true})
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("parked keys = %+v, %v; want one", keys, err)
+	}
+	want := operator.Key{
+		KeyName: operator.KeyName{Tenant: outbox.RootTenant, Queue: "default", Key: "order 7"},
+		Blocked: 1, DeadLetters: 1, BlockedSince: job(t, o, second).RunAt, ParkedSince: keys[0].ParkedSince, ParkedFor: first,
+	}
+	if diff := cmp.Diff(want, keys[0]); diff != "" || time.Since(keys[0].ParkedSince) > time.Hour {
+		t.Errorf("key (-want +got):\n%s", diff)
+	}
+	shown, err := o.Key(t.Context(), operator.KeyName{Key: "order 7"})
+	if diff := cmp.Diff(want, shown); err != nil || diff != "" {
+		t.Errorf("%v; one key (-want +got):\n%s", err, diff)
+	}
+
+	if err := o.Retry(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if got := claimKeyed(t, db, outbox.DefaultQueue); len(got) != 0 {
+		t.Errorf("claimed %v of a parked key, want none", got)
+	}
+	if !woken(t, db, func() {
+		if n, err := o.Unblock(t.Context(), operator.KeyName{Key: "order 7"}); err != nil || n != 0 {
+			t.Errorf("unblocked with %d retried, %v; want 0: it had been retried", n, err)
+		}
+	}) {
+		t.Error("the dispatchers were not woken")
+	}
+	for _, id := range []outbox.ID{first, second} {
+		got := claimKeyed(t, db, outbox.DefaultQueue)
+		if _, next := got[id]; len(got) != 1 || !next {
+			t.Fatalf("claimed %v, want %s", got, id)
+		}
+		if !settle(t, db, id, got[id], outbox.Succeeded) {
+			t.Fatal("not settled")
+		}
+		if _, err := db.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1::uuid], '{default}', '{order 7}', '{1}')`, outbox.RootTenant); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A dismissed head lets the next job run.
+func TestDismissingADeadHeadMovesItsKeyOn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := operator.New(db)
+	first := enqueue(t, db, "mail", outbox.Options{Key: "k", Ordered: true})
+	second := enqueue(t, db, "mail", outbox.Options{Key: "k", Ordered: true})
+	if !settle(t, db, first, claimKeyed(t, db, outbox.DefaultQueue)[first], outbox.Dead) {
+		t.Fatal("not settled")
+	}
+	if !woken(t, db, func() {
+		if err := o.Dismiss(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+	}) {
+		t.Error("the dispatchers were not woken")
+	}
+	if got := job(t, o, second).Status; got != outbox.Pending {
+		t.Errorf("the next one is %s, want pending", got)
+	}
+}
+
+// Unblocking retries every dead letter that holds the key up, and no other.
+func TestUnblockRetriesWhatHoldsTheKeyUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := operator.New(db)
+	head := enqueue(t, db, "mail", outbox.Options{Key: "k", Ordered: true})
+	passed := enqueue(t, db, "mail", outbox.Options{Key: "k", Ordered: true, OnDeath: outbox.SkipDead})
+	beside := enqueue(t, db, "mail", outbox.Options{Key: "k"})
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now();
+		UPDATE outbox.jobs SET status = 'dead', epoch = 2, lease_owner = NULL, lease_expires_at = NULL`); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := o.Unblock(t.Context(), operator.KeyName{Key: "k"}); err != nil || n != 1 {
+		t.Errorf("unblocked with %d retried, %v; want 1", n, err)
+	}
+	for id, want := range map[outbox.ID]outbox.Status{head: outbox.Pending, passed: outbox.Dead, beside: outbox.Dead} {
+		if got := job(t, o, id).Status; got != want {
+			t.Errorf("job %s is %s, want %s", id, got, want)
+		}
+	}
+}
+
+func TestKeysThatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	o := operator.New(pgtest.New(t))
+	if _, err := o.Key(t.Context(), operator.KeyName{Key: "k"}); !errors.Is(err, operator.ErrKeyNotFound) {
+		t.Errorf("Key: %v, want ErrKeyNotFound", err)
+	}
+	if _, err := o.Unblock(context.WithoutCancel(t.Context()), operator.KeyName{Key: "k"}); !errors.Is(err, operator.ErrKeyNotFound) {
+		t.Errorf("Unblock: %v, want ErrKeyNotFound", err)
+	}
+	if _, err := o.Keys(t.Context(), operator.KeyFilter{Limit: -1}); err == nil {
+		t.Error("a negative limit is accepted")
+	}
+}

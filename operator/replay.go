@@ -1,0 +1,220 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// BulkProgress is how far an act on many dead letters has come.
+type BulkProgress struct {
+	Matched int64 // dead letters that the filter meant at the beginning
+	Done    int64 // replayed or dismissed so far
+	Passed  int64 // left alone, because something else happened to them meanwhile
+	// FailedUntil bounds the act: what becomes a dead letter from then on is not
+	// touched. With it in the filter the act can be begun again after it was broken
+	// off, and does not replay a second time what it had replayed and failed again.
+	FailedUntil time.Time
+}
+
+const (
+	minRate = 0.001 // a job in a quarter of an hour
+	maxRate = 1e5
+	actPage = 500 // jobs in a statement of an act on many
+	// What an audit entry keeps of a payload that was replaced, so that a mistake
+	// can be mended.
+	keptPayload = 64 << 10
+)
+
+// ReplayAll makes the dead letters that f means pending again, oldest first, with
+// all their attempts. With a rate above 0 no more than so many become due in a
+// second, evenly spread, and it waits in between; stop it by leaving the loop or by
+// ending ctx. It yields its progress after every statement, first of all before it
+// does anything, and an error at last if there is one.
+//
+// Each statement is complete in itself: whenever the caller breaks off or dies, every
+// job is either replayed and due within a second, or a dead letter as before. Two
+// at once share the work. None replays a job twice: a job that fails again
+// meanwhile stays a dead letter, see [BulkProgress].
+func (o *Operator) ReplayAll(ctx context.Context, f DeadLetterFilter, rate float64) iter.Seq2[BulkProgress, error] {
+	if rate != 0 && !(rate >= minRate && rate <= maxRate) { // also not a number
+		return refused(&outbox.InvalidError{Field: "rate", Reason: fmt.Sprintf("is %v jobs a second, want %v to %v, or 0 for no limit", rate, minRate, maxRate)})
+	}
+	page, spacing := actPage, time.Duration(0)
+	if rate > 0 {
+		page = max(1, min(actPage, int(rate)))
+		spacing = time.Duration(float64(time.Second) / rate)
+	}
+	return o.actOnMany(ctx, f, page, spacing, func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
+		done, err := o.db.ReplayJobs(ctx, sqlgen.ReplayJobsParams{
+			Ids: ids, Epochs: epochs, Spacing: pgtype.Interval{Microseconds: spacing.Microseconds(), Valid: true},
+			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("replay dead letters: %w", err)
+		}
+		return done, nil
+	})
+}
+
+// DismissAll puts the dead letters that f means away, oldest first: they move to
+// the history as dismissed. It goes on and can be broken off like [Operator.ReplayAll].
+func (o *Operator) DismissAll(ctx context.Context, f DeadLetterFilter) iter.Seq2[BulkProgress, error] {
+	return o.actOnMany(ctx, f, actPage, 0, func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
+		done, err := o.db.DismissJobs(ctx, sqlgen.DismissJobsParams{
+			Ids: ids, Epochs: epochs, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("dismiss dead letters: %w", err)
+		}
+		_ = o.db.PromoteKeysOfJobs(ctx, done) // else the reaper does it seconds later
+		return done, nil
+	})
+}
+
+type actOnSome func(ctx context.Context, ids []pgtype.UUID, epochs []int64) (done []pgtype.UUID, err error)
+
+// actOnMany goes through the dead letters from the oldest id to the newest, a page
+// at a time, and waits spacing for each that was acted on.
+func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, spacing time.Duration, act actOnSome) iter.Seq2[BulkProgress, error] {
+	if err := f.validate(); err != nil {
+		return refused(err)
+	}
+	return func(yield func(BulkProgress, error) bool) {
+		progress, err := o.begin(ctx, &f)
+		if !yield(progress, err) || err != nil {
+			return
+		}
+		params := f.params()
+		params.After, params.MaxRows = pgtype.UUID{Valid: true}, int32(page)
+		for {
+			found, done, err := o.actOnPage(ctx, params, act)
+			if err != nil {
+				yield(progress, err)
+				return
+			}
+			if found.n == 0 {
+				return
+			}
+			params.After = found.last
+			progress.Done += int64(done)
+			progress.Passed += int64(found.n - done)
+			if !yield(progress, nil) || found.n < page {
+				return
+			}
+			// From the answer on: however fast the next statement is, it begins so long
+			// after this one by the database's clock.
+			if err := wait(ctx, time.Duration(done)*spacing); err != nil {
+				yield(progress, err)
+				return
+			}
+		}
+	}
+}
+
+func refused(err error) iter.Seq2[BulkProgress, error] {
+	return func(yield func(BulkProgress, error) bool) { yield(BulkProgress{}, err) }
+}
+
+// begin bounds the filter by the database's time, so that what fails from now on
+// is not meant, and counts what is.
+func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress, error) {
+	bound, cancel := bounded(ctx)
+	defer cancel()
+	now, err := o.db.ReadClock(bound)
+	if err != nil {
+		return BulkProgress{}, fmt.Errorf("read the database's clock: %w", err)
+	}
+	if f.FailedUntil.IsZero() || f.FailedUntil.After(now.Time) {
+		f.FailedUntil = now.Time
+	}
+	matched, err := o.CountDeadLetters(ctx, *f)
+	return BulkProgress{Matched: matched, FailedUntil: f.FailedUntil}, err
+}
+
+// pageOf is a page of dead letters that were found.
+type pageOf struct {
+	n    int
+	last pgtype.UUID
+}
+
+func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersParams, act actOnSome) (found pageOf, done int, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.FindDeadLetters(ctx, params)
+	if err != nil {
+		return found, 0, fmt.Errorf("find dead letters: %w", err)
+	}
+	if len(rows) == 0 {
+		return found, 0, nil
+	}
+	ids, epochs := make([]pgtype.UUID, len(rows)), make([]int64, len(rows))
+	for i, row := range rows {
+		ids[i], epochs[i] = row.ID, row.Epoch
+	}
+	acted, err := act(ctx, ids, epochs)
+	return pageOf{len(rows), ids[len(ids)-1]}, len(acted), err
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(max(d, 0))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// ReplayEdited makes a dead letter pending again with another payload. The payload
+// has to be JSON if the old one was to be, and no larger than any other
+// ([*outbox.InvalidError]). The audit tells both payloads apart by hash and length
+// and keeps the old one, up to 64 KiB. It returns a [*StatusError] for a job that is
+// no dead letter, or is none any more, and [ErrNotFound].
+func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
+	const act = "replay"
+	job, err := o.Job(ctx, id)
+	if err != nil {
+		return fmt.Errorf("%s: %w", act, err)
+	}
+	if job.Status != outbox.Failed && job.Status != outbox.Dead {
+		return &StatusError{ID: id, Status: job.Status, Act: act}
+	}
+	if !job.Deadline.IsZero() && !time.Now().Before(job.Deadline) {
+		return fmt.Errorf("%s job %s: %w", act, id, ErrPastDeadline)
+	}
+	if len(payload) > outbox.MaxPayloadBytes {
+		return &outbox.InvalidError{Field: "payload", Reason: fmt.Sprintf("is %d bytes, want at most %d", len(payload), outbox.MaxPayloadBytes)}
+	}
+	if strings.HasPrefix(job.ContentType, outbox.SealedTypes) {
+		return &outbox.InvalidError{Field: "payload", Reason: "of this job is sealed (" + job.ContentType + "): enqueue the job anew and dismiss this one"}
+	}
+	if job.ContentType == "application/json" && !json.Valid(payload) {
+		return &outbox.InvalidError{Field: "payload", Reason: "is not JSON, as the job's content type says"}
+	}
+	if payload == nil {
+		payload = []byte{} // which is not NULL
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	moved, err := o.db.ReplayEdited(ctx, sqlgen.ReplayEditedParams{
+		ID: pgID(id), Epoch: job.Epoch, Payload: payload, KeptBytes: keptPayload,
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("replay job %s: %w", id, err)
+	case len(moved) == 0:
+		return o.refuse(ctx, id, act)
+	}
+	return nil
+}

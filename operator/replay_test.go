@@ -1,0 +1,340 @@
+package operator_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// storeDead stores n dead letters that failed a minute ago.
+func storeDead(t *testing.T, db *pgxpool.Pool, n int) {
+	t.Helper()
+	_, err := db.Exec(t.Context(), `
+		INSERT INTO outbox.jobs (id, kind, payload, status, epoch, attempt, max_attempts, lost_leases, run_at, created_at, started_at,
+			last_error_code, last_error_message, failed_at, error_fingerprint, unavailable_since)
+		SELECT outbox.uuid_v7(), 'mail', '{}', 'dead', 7, 3, 3, 2, now() - interval '2 minutes', now() - interval '3 minutes', now() - interval '1 minute',
+			'smtp', 'full', now() - interval '1 minute', 'f', now()
+		FROM generate_series(1, $1)`, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func count(t *testing.T, db *pgxpool.Pool, sql string, args ...any) (n int) {
+	t.Helper()
+	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM `+sql, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+func TestManyAreReplayed(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 1200)
+	other := fail(t, db, "bill", outbox.Options{}, outbox.Dead, "gone", "gone")
+	var steps []operator.BulkProgress
+	if !woken(t, db, func() {
+		for p, err := range o.As(operator.Actor{Name: "ada"}).Because("mended").ReplayAll(t.Context(), operator.DeadLetterFilter{Kind: "mail"}, 0) {
+			if err != nil {
+				t.Error(err)
+			}
+			steps = append(steps, p)
+		}
+	}) {
+		t.Error("the dispatchers were not woken")
+	}
+	var done []int64
+	for _, p := range steps {
+		done = append(done, p.Done)
+		if p.Matched != 1200 || p.Passed != 0 || p.FailedUntil.IsZero() {
+			t.Errorf("progress = %+v", p)
+		}
+	}
+	if !slices.Equal(done, []int64{0, 500, 1000, 1200}) {
+		t.Errorf("replayed step by step = %v", done)
+	}
+	if got := count(t, db, `outbox.jobs WHERE kind = 'mail' AND status = 'pending' AND attempt = 0 AND lost_leases = 0 AND epoch = 8
+		AND run_at < now() - interval '1 minute' AND failed_at IS NULL AND error_fingerprint IS NULL AND unavailable_since IS NULL`); got != 1200 {
+		t.Errorf("jobs that are as new, at their old place in the queue = %d, want 1200", got)
+	}
+	if got := count(t, db, `outbox.audit WHERE act = 'job.replay' AND actor = 'ada' AND reason = 'mended' AND before ->> 'status' = 'dead' AND after ->> 'status' = 'pending'`); got != 1200 {
+		t.Errorf("acts on record = %d, want 1200", got)
+	}
+	if got := deadLetters(t, o, operator.DeadLetterFilter{}); !slices.Equal(got, []outbox.ID{other}) {
+		t.Errorf("dead letters left = %v, want the other kind's", got)
+	}
+}
+
+// The rate is kept by due times within a page and by waiting between pages, so the
+// due times are what proves it, however slow the machine is.
+func TestTheRateIsKept(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 35)
+	started := time.Now()
+	for p, err := range o.ReplayAll(t.Context(), operator.DeadLetterFilter{}, 20) { // 20, then 15
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Done == 35 && time.Since(started) < time.Second {
+			t.Errorf("the second page came after %s, want a second", time.Since(started))
+		}
+	}
+	var closest, span time.Duration
+	var inOrder bool
+	err := db.QueryRow(t.Context(), `
+		SELECT min(gap), max(run_at) - min(run_at), bool_and(in_order) FROM (
+			SELECT run_at, run_at - lag(run_at) OVER (ORDER BY run_at) AS gap, id > lag(id) OVER (ORDER BY run_at) IS NOT FALSE AS in_order FROM outbox.jobs
+		) AS due`).Scan(&closest, &span, &inOrder)
+	if err != nil || closest < 49*time.Millisecond || !inOrder {
+		t.Errorf("the closest starts are %s apart, in order %t, %v; want 50ms, true", closest, inOrder, err)
+	}
+	if span < 34*50*time.Millisecond-time.Millisecond {
+		t.Errorf("35 jobs become due within %s, want 1.7s", span)
+	}
+}
+
+// A replay breaks off, half of what it replayed fails again, and it is begun again
+// with what it said of its beginning: each dead letter of the beginning is replayed
+// once.
+func TestAReplayThatWasBrokenOffGoesOn(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 700)
+	var filter operator.DeadLetterFilter
+	for p, err := range o.ReplayAll(t.Context(), filter, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Done > 0 {
+			filter.FailedUntil = p.FailedUntil
+			break
+		}
+	}
+	again := 0
+	for id, epoch := range claim(t, db, outbox.DefaultQueue) {
+		if !settle(t, db, id, epoch, outbox.Dead) {
+			t.Fatal("the outcome was refused")
+		}
+		again++
+	}
+	for p, err := range o.ReplayAll(t.Context(), filter, 0) {
+		if err != nil || p.Matched != 200 {
+			t.Fatalf("the second time %+v, %v, want 200 matched", p, err)
+		}
+	}
+	if got := count(t, db, `outbox.jobs WHERE status = 'dead'`); got != again || again == 0 {
+		t.Errorf("dead letters = %d, want the %d that failed again", got, again)
+	}
+	if got := count(t, db, `(SELECT job_id FROM outbox.audit GROUP BY job_id HAVING count(*) = 1) AS once`); got != 700 {
+		t.Errorf("jobs replayed once = %d, want 700", got)
+	}
+}
+
+// What fails from now on is not meant, whatever the caller's clock says.
+func TestAReplayIsBoundedByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 1)
+	for p, err := range o.ReplayAll(t.Context(), operator.DeadLetterFilter{FailedUntil: time.Now().Add(time.Hour)}, 0) {
+		if err != nil || p.FailedUntil.After(time.Now().Add(time.Minute)) {
+			t.Errorf("progress = %+v, %v, want a bound of now", p, err)
+		}
+	}
+}
+
+func TestTwoReplaysAtOnceShareTheWork(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 3000)
+	var done, passed [2]int64
+	var both sync.WaitGroup
+	for i := range done {
+		both.Go(func() {
+			for p, err := range o.ReplayAll(t.Context(), operator.DeadLetterFilter{}, 0) {
+				if err != nil {
+					t.Error(err)
+				}
+				done[i], passed[i] = p.Done, p.Passed
+			}
+		})
+	}
+	both.Wait()
+	if done[0]+done[1] != 3000 || count(t, db, `outbox.jobs WHERE status = 'pending' AND epoch = 8`) != 3000 || count(t, db, `outbox.audit`) != 3000 {
+		t.Errorf("replayed %v, passed over %v: want 3000 together, each once", done, passed)
+	}
+}
+
+// Between the look and the act somebody retries the job, and it fails again: same
+// status, another epoch.
+func TestWhatChangedMeanwhileIsPassedOver(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 2)
+	first := deadLetters(t, o, operator.DeadLetterFilter{})[1]
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `UPDATE outbox.jobs SET epoch = epoch + 1 WHERE id = $1`, first); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan operator.BulkProgress, 1)
+	go func() {
+		var last operator.BulkProgress
+		for p, err := range o.DismissAll(t.Context(), operator.DeadLetterFilter{}) {
+			if err != nil {
+				t.Error(err)
+			}
+			last = p
+		}
+		ended <- last
+	}()
+	for count(t, db, `pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%DismissJobs%'`) == 0 {
+		select {
+		case <-ended:
+			t.Fatal("it did not wait for the row")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := <-ended; p.Done != 1 || p.Passed != 1 {
+		t.Errorf("progress = %+v, want one done and one passed over", p)
+	}
+	if got := deadLetters(t, o, operator.DeadLetterFilter{}); !slices.Equal(got, []outbox.ID{first}) {
+		t.Errorf("dead letters left = %v, want %s", got, first)
+	}
+}
+
+func TestManyAreDismissed(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 600)
+	for _, err := range o.Because("too late").DismissAll(t.Context(), operator.DeadLetterFilter{ErrorCode: "smtp"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := count(t, db, `outbox.history WHERE status = 'dismissed' AND closed_from = 'dead' AND epoch = 8`); got != 600 {
+		t.Errorf("dismissed = %d, want 600", got)
+	}
+	if got := count(t, db, `outbox.audit WHERE act = 'job.dismiss' AND reason = 'too late' AND before ->> 'error_code' = 'smtp'`); got != 600 {
+		t.Errorf("acts on record = %d, want 600", got)
+	}
+}
+
+func TestAnActOnManyEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var last operator.BulkProgress
+	var failed error
+	for p, err := range o.ReplayAll(ctx, operator.DeadLetterFilter{}, 0.01) {
+		last, failed = p, err
+		if p.Done == 1 {
+			cancel()
+		}
+	}
+	if last.Done != 1 || !errors.Is(failed, context.Canceled) {
+		t.Errorf("it ended with %+v, %v; want one done and the context's error", last, failed)
+	}
+}
+
+func TestBadRatesAndFiltersAreRefused(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 1)
+	check := func(what string, err error) {
+		t.Helper()
+		if _, ok := errors.AsType[*outbox.InvalidError](err); !ok {
+			t.Errorf("%s: got %v, want an InvalidError", what, err)
+		}
+	}
+	for _, rate := range []float64{-1, 1e-9, 1e6, math.NaN(), math.Inf(1)} {
+		for _, err := range o.ReplayAll(t.Context(), operator.DeadLetterFilter{}, rate) {
+			check(fmt.Sprint(rate), err)
+		}
+	}
+	for _, err := range o.DismissAll(t.Context(), operator.DeadLetterFilter{Status: outbox.Pending}) {
+		check("a status", err)
+	}
+	if got := count(t, db, `outbox.jobs WHERE status = 'dead'`); got != 1 {
+		t.Error("something was acted on")
+	}
+}
+
+func TestAPayloadIsEdited(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	id := fail(t, db, "mail", outbox.Options{}, outbox.Failed, "bad", "bad address")
+	pending := enqueue(t, db, "mail", outbox.Options{Queue: "post"})
+
+	for field, err := range map[string]error{
+		"not JSON": o.ReplayEdited(t.Context(), id, []byte(`{"n":`)),
+		"nothing":  o.ReplayEdited(t.Context(), id, nil),
+		"too long": o.ReplayEdited(t.Context(), id, []byte(`"`+strings.Repeat("x", outbox.MaxPayloadBytes)+`"`)),
+	} {
+		if invalid, ok := errors.AsType[*outbox.InvalidError](err); !ok || invalid.Field != "payload" {
+			t.Errorf("%s: got %v, want an InvalidError of the payload", field, err)
+		}
+	}
+	refused, ok := errors.AsType[*operator.StatusError](o.ReplayEdited(t.Context(), pending, []byte(`{}`)))
+	if !ok || refused.Status != outbox.Pending {
+		t.Errorf("of a pending job: got %v, want a StatusError", refused)
+	}
+	if err := o.ReplayEdited(t.Context(), outbox.NewID(), []byte(`{}`)); !errors.Is(err, operator.ErrNotFound) {
+		t.Errorf("of no job: got %v, want %v", err, operator.ErrNotFound)
+	}
+
+	if !woken(t, db, func() {
+		if err := o.As(operator.Actor{Name: "ada"}).ReplayEdited(t.Context(), id, []byte(`{"n":2}`)); err != nil {
+			t.Error(err)
+		}
+	}) {
+		t.Error("the dispatchers were not woken")
+	}
+	if j := job(t, o, id); j.Status != outbox.Pending || string(j.Payload) != `{"n":2}` || j.Attempt != 0 {
+		t.Errorf("the job is %s, attempt %d: %s", j.Status, j.Attempt, j.Payload)
+	}
+	e := audit(t, o, operator.AuditFilter{JobID: id})[0]
+	old, err := base64.StdEncoding.DecodeString(field(t, e.Before, "payload_base64"))
+	if err != nil || string(old) != `{"n":1}` || e.Actor != "ada" || field(t, e.Before, "payload_sha256") == field(t, e.After, "payload_sha256") {
+		t.Errorf("recorded as %+v, with the old payload %q, %v", e, old, err)
+	}
+}
+
+func TestALargePayloadIsNotKeptByTheAudit(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	id, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "mail", Payload: bytes.Repeat([]byte{0}, 100_000), ContentType: "application/octet-stream"}, outbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failAgain(t, db, outbox.DefaultQueue, id, outbox.Dead, "bad", "bad")
+	if err := o.ReplayEdited(t.Context(), id, nil); err != nil {
+		t.Fatal(err)
+	}
+	e := audit(t, o, operator.AuditFilter{JobID: id})[0]
+	if got := field(t, e.Before, "payload_bytes") + field(t, e.Before, "payload_base64") + field(t, e.After, "payload_bytes"); got != "100000<nil>0" {
+		t.Errorf("recorded %s of the payloads, want their lengths alone", got)
+	}
+}

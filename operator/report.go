@@ -1,0 +1,122 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// What a job has reported is kept as long as the job: while it is open, and then
+// with the history. Epochs tell its attempts apart: see [Attempt].
+
+// Progress is how far a job is, or was when it ended.
+type Progress struct {
+	Current, Total int64 // in the handler's unit; a Total of 0 is not known
+	Message        string
+	ReportedAt     time.Time // zero: the job has reported none. An earlier attempt may have
+}
+
+// Checkpoint is what the next attempt of a job begins with.
+type Checkpoint struct {
+	Data    json.RawMessage // nil: the job has none
+	SavedAt time.Time
+	Epoch   int64 // of the attempt that saved it
+}
+
+// LogLine is a line of a job's own log.
+type LogLine struct {
+	LogPosition
+	At      time.Time
+	Level   slog.Level
+	Message string
+}
+
+// LogPosition is the place of a line in its job's log. The zero LogPosition is before the first.
+type LogPosition struct {
+	Epoch int64 // of the attempt that wrote it
+	Line  int64 // within the attempt, from 1
+}
+
+// Step is a step that a job has finished.
+type Step struct {
+	Name       string
+	Epoch      int64 // of the attempt that ran it
+	FinishedAt time.Time
+	Took       time.Duration // by the worker's clock
+	Result     json.RawMessage
+}
+
+// Progress returns the newest progress of a job, or [ErrNotFound].
+func (o *Operator) Progress(ctx context.Context, id outbox.ID) (Progress, error) {
+	rows, err := listOf(ctx, o, id, "progress", func(ctx context.Context) ([]sqlgen.FindProgressRow, error) {
+		return o.db.FindProgress(ctx, pgID(id))
+	})
+	if err != nil || len(rows) == 0 {
+		return Progress{}, err
+	}
+	row := rows[0]
+	return Progress{Current: row.Current, Total: row.Total, Message: row.Message, ReportedAt: row.ReportedAt.Time}, nil
+}
+
+// Checkpoint returns the newest checkpoint of a job, or [ErrNotFound].
+func (o *Operator) Checkpoint(ctx context.Context, id outbox.ID) (Checkpoint, error) {
+	rows, err := listOf(ctx, o, id, "the checkpoint", func(ctx context.Context) ([]sqlgen.FindCheckpointRow, error) {
+		return o.db.FindCheckpoint(ctx, pgID(id))
+	})
+	if err != nil || len(rows) == 0 {
+		return Checkpoint{}, err
+	}
+	return Checkpoint{Data: rows[0].Checkpoint, SavedAt: rows[0].CheckpointedAt.Time, Epoch: rows[0].Epoch}, nil
+}
+
+// Logs returns the lines of a job's log after the given position, oldest first,
+// or [ErrNotFound]. A job's newest [outbox.MaxLogLines] lines are kept, over all
+// its attempts: who follows a log that grows faster than it is read misses lines,
+// and sees it by their numbers.
+func (o *Operator) Logs(ctx context.Context, id outbox.ID, after LogPosition) ([]LogLine, error) {
+	rows, err := listOf(ctx, o, id, "the log", func(ctx context.Context) ([]sqlgen.ListLogsRow, error) {
+		return o.db.ListLogs(ctx, sqlgen.ListLogsParams{JobID: pgID(id), AfterEpoch: after.Epoch, AfterLine: after.Line - 1})
+	})
+	lines := make([]LogLine, 0, len(rows))
+	for _, row := range rows {
+		line := LogLine{LogPosition: LogPosition{row.Epoch, row.Line + 1}, At: row.LoggedAt.Time, Message: row.Message}
+		_ = line.Level.UnmarshalText([]byte(row.Level)) // as it was written by slog; INFO if by somebody else
+		lines = append(lines, line)
+	}
+	return lines, err
+}
+
+// Steps returns the steps that a job has finished, oldest first and a thousand at
+// most, or [ErrNotFound].
+func (o *Operator) Steps(ctx context.Context, id outbox.ID) ([]Step, error) {
+	rows, err := listOf(ctx, o, id, "the steps", func(ctx context.Context) ([]sqlgen.ListStepsRow, error) {
+		return o.db.ListSteps(ctx, pgID(id))
+	})
+	steps := make([]Step, 0, len(rows))
+	for _, row := range rows {
+		steps = append(steps, Step{Name: row.Name, Epoch: row.Epoch, FinishedAt: row.FinishedAt.Time, Took: duration(row.Took), Result: row.Result})
+	}
+	return steps, err
+}
+
+// listOf runs a query about a job. Only an empty answer asks whether there is one.
+func listOf[R any](ctx context.Context, o *Operator, id outbox.ID, what string, query func(context.Context) ([]R, error)) ([]R, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := query(ctx)
+	if err == nil && len(rows) == 0 {
+		var exists bool
+		if exists, err = o.db.JobExists(ctx, pgID(id)); err == nil && !exists {
+			err = ErrNotFound
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find %s of job %s: %w", what, id, err)
+	}
+	return rows, nil
+}

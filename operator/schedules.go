@@ -1,0 +1,137 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ErrScheduleNotFound says that the tenant has no schedule of the name.
+var ErrScheduleNotFound = errors.New("schedule not found")
+
+// Schedule is a schedule as it is stored; package schedule declares and fires them.
+type Schedule struct {
+	Name        string
+	Tenant      outbox.ID
+	Expression  string // cron, in Zone; "" for an interval
+	Zone        string
+	Every       time.Duration // 0 for a cron expression
+	Missed      string        // skip, once or all, of which the latest MissedLimit
+	MissedLimit int
+	Kind        string
+	Queue       string
+	Generation  int64     // how many declarations have changed it
+	NextAt      time.Time // the next tick. In the past, it is being fired, paused, or refused
+	LastAt      time.Time // the latest tick that a job was enqueued for; zero before the first
+	PausedSince time.Time // zero unless it is paused
+	CreatedAt   time.Time
+	UpdatedAt   time.Time // when a declaration changed it
+}
+
+const maxSchedules = 10_000
+
+// Schedules returns the schedules of all tenants by name, the first 10 000 of them.
+func (o *Operator) Schedules(ctx context.Context) ([]Schedule, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListSchedules(ctx, maxSchedules)
+	if err != nil {
+		return nil, fmt.Errorf("list schedules: %w", err)
+	}
+	schedules := make([]Schedule, len(rows))
+	for i, row := range rows {
+		schedules[i] = Schedule{
+			Name: row.Name, Tenant: row.TenantID.Bytes, Expression: row.Expression, Zone: row.TimeZone, Every: duration(row.Every),
+			Missed: row.Missed, MissedLimit: int(row.MissedLimit), Kind: row.Kind, Queue: row.Queue, Generation: row.Generation,
+			NextAt: row.NextAt.Time, LastAt: row.LastAt.Time, PausedSince: row.PausedAt.Time,
+			CreatedAt: row.CreatedAt.Time, UpdatedAt: row.UpdatedAt.Time,
+		}
+	}
+	return schedules, nil
+}
+
+// PauseSchedule stops a schedule: when it returns, no tick fires any more, in any
+// process. The zero tenant is [outbox.RootTenant]. Pausing what is paused changes
+// nothing. It returns [ErrScheduleNotFound].
+func (o *Operator) PauseSchedule(ctx context.Context, tenant outbox.ID, name string) error {
+	return o.onSchedule(ctx, "pause", tenant, name, func(ctx context.Context) ([]string, error) {
+		return o.db.PauseSchedule(ctx, pgID(orRoot(tenant)), name)
+	})
+}
+
+// ResumeSchedule lets a schedule go on with its next tick from now; those of the
+// pause were not missed. It takes up to half a minute to be noticed. Resuming what
+// is not paused changes nothing. It returns [ErrScheduleNotFound].
+func (o *Operator) ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error {
+	return o.onSchedule(ctx, "resume", tenant, name, func(ctx context.Context) ([]string, error) {
+		return o.db.ResumeSchedule(ctx, pgID(orRoot(tenant)), name)
+	})
+}
+
+// DeleteSchedule forgets a schedule; jobs that it has enqueued stay. A program that
+// still declares it brings it back with its next start: pause it instead. It
+// returns [ErrScheduleNotFound].
+func (o *Operator) DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error {
+	return o.onSchedule(ctx, "delete", tenant, name, func(ctx context.Context) ([]string, error) {
+		return o.db.DeleteSchedule(ctx, pgID(orRoot(tenant)), name)
+	})
+}
+
+func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID, name string, do func(context.Context) ([]string, error)) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found, err := do(ctx)
+	if err == nil && len(found) == 0 {
+		err = ErrScheduleNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("%s schedule %s of tenant %s: %w", act, name, orRoot(tenant), err)
+	}
+	return nil
+}
+
+// RunSchedule enqueues a schedule's job now, also while it is paused, and returns
+// its id. It is scheduled for now, and no tick is moved. It returns
+// [ErrScheduleNotFound].
+func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var id outbox.ID
+	err := o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context) ([]string, error) {
+		rows, err := o.db.FindSchedule(ctx, pgID(orRoot(tenant)), name)
+		if err != nil || len(rows) == 0 {
+			return nil, err
+		}
+		args, opts := jobOf(rows[0], orRoot(tenant), name)
+		id, err = outbox.Enqueue(ctx, o.pool, args, opts)
+		return []string{name}, err
+	})
+	return id, err
+}
+
+// jobOf is the job of a schedule, with the headers that schedule.TickOf reads.
+func jobOf(row sqlgen.FindScheduleRow, tenant outbox.ID, name string) (outbox.Raw, outbox.Options) {
+	headers := map[string]string{}
+	_ = json.Unmarshal(row.Headers, &headers) // none, or stored by hand with other types
+	headers["schedule"], headers["scheduled_for"] = name, row.Now.Time.UTC().Format(time.RFC3339Nano)
+	opts := outbox.Options{
+		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts), Timeout: duration(row.Timeout),
+		Headers: headers, Tenant: tenant,
+	}
+	if row.Key != nil {
+		opts.Key = *row.Key
+	}
+	return outbox.Raw{KindName: row.Kind, Payload: row.Payload, ContentType: row.ContentType}, opts
+}
+
+func orRoot(tenant outbox.ID) outbox.ID {
+	if tenant.IsZero() {
+		return outbox.RootTenant
+	}
+	return tenant
+}

@@ -1,0 +1,74 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Worker is a dispatcher as it told of itself. It does so every minute; a row
+// is taken away when the dispatcher stops, and an hour after one that was killed
+// was last seen.
+type Worker struct {
+	Name      string         // as in the leases
+	Version   string         // of its program
+	Queues    map[string]int // and how many jobs of each it runs at once
+	Kinds     []string       // with a handler
+	Hearing   bool           // whether wake-ups reach it; otherwise it polls
+	Running   int64          // jobs that it holds leases of
+	StartedAt time.Time
+	SeenAt    time.Time
+	Missing   bool // not seen for longer than it takes to be seen twice
+}
+
+// missingAfter is when a dispatcher must have told of itself twice.
+const missingAfter = 150 * time.Second
+
+// Workers returns the dispatchers that there are, by name.
+func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListWorkers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list workers: %w", err)
+	}
+	workers := make([]Worker, len(rows))
+	for i, row := range rows {
+		w := Worker{
+			Name: row.Worker, Version: row.Version, Queues: map[string]int{}, Kinds: row.Kinds, Hearing: row.Hearing, Running: row.Running,
+			StartedAt: row.StartedAt.Time, SeenAt: row.SeenAt.Time, Missing: row.SeenSecondsAgo > missingAfter.Seconds(),
+		}
+		for j, queue := range row.Queues {
+			w.Queues[queue] = int(row.Concurrency[j])
+		}
+		workers[i] = w
+	}
+	return workers, nil
+}
+
+// Unhandled is due jobs of a kind that no dispatcher seen of late has a handler
+// for in their queue.
+type Unhandled struct {
+	Queue  string
+	Kind   string
+	Jobs   int64
+	Oldest time.Time // since when the first of them is due
+}
+
+// Unhandled returns what waits for a handler, the longest first, the first 100. It
+// looks at every due job.
+func (o *Operator) Unhandled(ctx context.Context) ([]Unhandled, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.KindsWithoutHandler(ctx, pgtype.Interval{Microseconds: missingAfter.Microseconds(), Valid: true})
+	if err != nil {
+		return nil, fmt.Errorf("list kinds without a handler: %w", err)
+	}
+	waiting := make([]Unhandled, len(rows))
+	for i, row := range rows {
+		waiting[i] = Unhandled{row.Queue, row.Kind, row.Jobs, row.Oldest.Time}
+	}
+	return waiting, nil
+}

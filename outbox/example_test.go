@@ -1,0 +1,42 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+type SyncTickets struct{ Origin string }
+
+func (SyncTickets) Kind() string { return "tickets.sync" }
+
+// How do I have one synchronisation of each customer at a time, and no more than
+// one waiting behind it?
+func ExampleSubmit() {
+	request := func(ctx context.Context, tx pgx.Tx, origin string) error {
+		done, err := outbox.Submit(ctx, tx, SyncTickets{origin}, outbox.Options{
+			Key: origin, MaxQueued: 1, WhenFull: outbox.CoalesceFull,
+		})
+		if err != nil {
+			return err
+		}
+		fmt.Println(done.Verdict, done.ID) // accepted, or coalesced with the id of the one that waits
+		return nil
+	}
+	_ = request
+}
+
+// How do I have the changes of each order carried out in the order in which they
+// were committed, and set an order aside when one of its changes fails for good?
+func ExampleOptions_ordered() {
+	change := func(ctx context.Context, tx pgx.Tx, order int64, args outbox.Args) error {
+		_, err := outbox.Enqueue(ctx, tx, args, outbox.Options{
+			Key: fmt.Sprint("order ", order), Ordered: true, OnDeath: outbox.ParkKey,
+		})
+		return err
+	}
+	_ = change
+}

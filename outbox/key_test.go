@@ -1,0 +1,73 @@
+package outbox
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+func TestRulesOfKeysThatAreNotAcceptableAreNamed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opts  Options
+		field string
+	}{
+		"a limit below none":                 {Options{Key: "k", MaxActive: -1}, "Options.MaxActive"},
+		"a limit without end":                {Options{Key: "k", MaxActive: 1001}, "Options.MaxActive"},
+		"ordered, but several at once":       {Options{Key: "k", MaxActive: 2, Ordered: true}, "Options.MaxActive"},
+		"a sequence from zero":               {Options{Key: "k", Ordered: true, Sequence: -1}, "Options.Sequence"},
+		"a sequence of nothing":              {Options{Key: "k", Sequence: 1}, "Options.Ordered"},
+		"a policy for heads of no line":      {Options{Key: "k", OnDeath: SkipDead}, "Options.Ordered"},
+		"a policy for heads that is none":    {Options{Key: "k", Ordered: true, OnDeath: "bury"}, "Options.OnDeath"},
+		"a policy for leases that is none":   {Options{Key: "k", OnLapse: "park"}, "Options.OnLapse"},
+		"to be parked before it died":        {Options{Key: "k", Ordered: true, OnDeath: ParkKey, ParkAfter: -1}, "Options.ParkAfter"},
+		"to be parked later, but not at all": {Options{Key: "k", Ordered: true, ParkAfter: time.Hour}, "Options.ParkAfter"},
+		"rules without a key":                {Options{MaxActive: 1}, "Options.Key"},
+		"ordered without a key":              {Options{Ordered: true}, "Options.Key"},
+		"a depth below none":                 {Options{Key: "k", MaxQueued: -1}, "Options.MaxQueued"},
+		"a depth without end":                {Options{Key: "k", MaxQueued: 100_001}, "Options.MaxQueued"},
+		"a policy for no depth":              {Options{Key: "k", WhenFull: CoalesceFull}, "Options.MaxQueued"},
+		"a policy for depths that is none":   {Options{Key: "k", MaxQueued: 1, WhenFull: "wait"}, "Options.WhenFull"},
+		"two answers to a repeat":            {Options{Key: "k", MaxQueued: 1, IdempotencyKey: "i"}, "Options.IdempotencyKey"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Enqueue(t.Context(), untouched{t: t}, greet{"ada"}, c.opts)
+			var fields []string
+			for _, m := range mistakes(err) {
+				fields = append(fields, m.Field)
+			}
+			if diff := cmp.Diff([]string{c.field}, fields); diff != "" {
+				t.Errorf("fields (-want +got):\n%s\n%v", diff, err)
+			}
+		})
+	}
+}
+
+// The SQL function stores what the options do, and a position as its transaction commits.
+func TestTheSQLFunctionKnowsTheRulesOfKeys(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `
+		SELECT outbox.enqueue('a', key => 'k', max_active => 3, on_lapse => 'block'),
+		       outbox.enqueue('b', key => 'k', ordered => true, on_death => 'park', park_after => '1 hour'),
+		       outbox.enqueue('c', key => 'k', ordered => true, sequence => 7),
+		       outbox.enqueue('d', key => 'k', max_active => 1)`)
+	got := ask[string](t, db, `
+		SELECT string_agg(concat_ws(' ', kind, max_active, ordered, line_position, on_death, park_after, on_lapse), '; ' ORDER BY kind) FROM outbox.jobs`)
+	if want := "a 3 block; b t 1 park 01:00:00; c t 7; d"; got != want {
+		t.Errorf("stored %q, want %q", got, want)
+	}
+	for _, call := range []string{
+		`max_active => 2`, `key => 'k', max_active => 0`, `key => 'k', ordered => true, max_active => 2`, `key => 'k', sequence => 1`,
+		`key => 'k', ordered => true, sequence => 0`, `key => 'k', ordered => true, on_death => 'bury'`, `key => 'k', on_lapse => 'x'`,
+		`key => 'k', ordered => true, park_after => '1 s'`, `ordered => true`,
+	} {
+		if _, err := db.Exec(t.Context(), `SELECT outbox.enqueue('a', `+call+`)`); err == nil {
+			t.Errorf("%s is accepted", call)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package outbox
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"unicode/utf8"
+)
+
+// Limits on what a job may report.
+const (
+	MaxLogLines        = 200       // of a job, over all its attempts: the newest are kept
+	MaxLogBytes        = 1000      // a line's; what is longer is cut
+	MaxProgressBytes   = 500       // a progress message's; what is longer is cut
+	MaxCheckpointBytes = 256 << 10 // as JSON
+	MaxStepBytes       = 256 << 10 // a step's result as JSON
+)
+
+// Recorder stores what an attempt reports, fenced by its epoch. Dispatchers
+// implement it; handlers use [Claimed.Progress], [Claimed.Log], [SaveCheckpoint]
+// and [LoadCheckpoint]. Its methods may be called from several goroutines.
+type Recorder interface {
+	Progress(current, total int64, message string) error
+	Log(level slog.Level, message string) error
+	SaveCheckpoint(ctx context.Context, checkpoint []byte) error
+	LoadCheckpoint(ctx context.Context) (checkpoint []byte, err error) // nil for none
+	// Flush stores through tx what is not stored yet. It stores nothing else if there
+	// is nothing.
+	Flush(ctx context.Context, tx DB) error
+}
+
+// Progress reports how far the handler is: current of total, in any unit; a total
+// of 0 is one that is not known. The newest report is shown with the job
+// (posthaste jobs show, operator.Progress), also once it is closed.
+//
+// It never waits for the database, so it may be called for every record of a
+// file: reports are stored a few times a second, those of all jobs of the process
+// together, and the last one before the outcome. What cannot be stored does not
+// fail the job.
+//
+// It returns an [*InvalidError] for a negative number, [ErrLeaseLost] once the
+// job is known to be no longer this attempt's, and else the cause of ctx if that
+// has ended: a loop that returns the error stops when it is told to.
+func (c *Claimed) Progress(ctx context.Context, current, total int64, message string) error {
+	switch {
+	case current < 0:
+		return invalid("current", "is %d, want at least 0", current)
+	case total < 0:
+		return invalid("total", "is %d, want at least 0; 0 is not known", total)
+	}
+	if c.Recorder != nil {
+		if err := c.Recorder.Progress(current, total, storable(message, MaxProgressBytes)); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// Log adds a line to the job's own log, of which the newest [MaxLogLines] are
+// kept: for what its user asks about this one job (posthaste jobs logs,
+// operator.Logs). It is stored like [Claimed.Progress], and returns the same
+// errors; levels beyond ±1000 are not acceptable.
+func (c *Claimed) Log(ctx context.Context, level slog.Level, message string) error {
+	if level < -1000 || level > 1000 {
+		return invalid("level", "is %d, want -1000 to 1000", int(level))
+	}
+	if c.Recorder != nil {
+		if err := c.Recorder.Log(level, storable(message, MaxLogBytes)); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// storable makes a message fit for a Postgres text column. What replaces a bad
+// byte is longer than it, so it is cut again.
+func storable(s string, limit int) string {
+	whole := s
+	s = s[:min(len(s), limit)]
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	for len(s) > limit {
+		_, last := utf8.DecodeLastRuneInString(s)
+		s = s[:len(s)-last]
+	}
+	if len(whole) > limit {
+		s += "…"
+	}
+	return s
+}

@@ -1,0 +1,51 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// Returns declares what the handler of a kind returns. Embed it in the arguments:
+//
+//	type Resize struct {
+//		outbox.Returns[Size]
+//		URL string
+//	}
+//
+// dispatcher.HandleResult then takes only a handler that returns a Size, and
+// await.Enqueue gives a reference whose Wait returns one. It stores nothing.
+type Returns[R any] struct{}
+
+func (Returns[R]) returns() (r R) { return r }
+
+// ResultArgs is Args that embed [Returns].
+type ResultArgs[R any] interface {
+	Args
+	returns() R
+}
+
+var _ interface{ returns() struct{} } = Returns[struct{}]{} // as it satisfies ResultArgs, once embedded
+
+// CompleteWith is [Claimed.Complete] with the typed result of a kind whose handler
+// returns one: the result is stored with the job exactly when tx commits.
+func CompleteWith[T ResultArgs[R], R any](ctx context.Context, tx DB, job *Job[T], result R) (err error) {
+	if job.Result, err = json.Marshal(result); err != nil {
+		return fmt.Errorf("complete job %s: %w", job.ID, invalid("result", "cannot be encoded as JSON: %v", err))
+	}
+	return job.Complete(ctx, tx)
+}
+
+// DecodeResult reads the stored result of a job that succeeded.
+func DecodeResult[R any](id ID, stored []byte) (result R, err error) {
+	if stored == nil {
+		if _, none := any(result).(struct{}); none {
+			return result, nil
+		}
+		return result, fmt.Errorf("job %s: %w", id, ErrNoResult)
+	}
+	if err := json.Unmarshal(stored, &result); err != nil {
+		return result, fmt.Errorf("decode the result of job %s: %w", id, err)
+	}
+	return result, nil
+}

@@ -1,0 +1,126 @@
+package outbox
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// DepthPolicy says what happens to a job whose key has Options.MaxQueued jobs
+// waiting already.
+type DepthPolicy string
+
+const (
+	// RejectFull stores nothing.
+	RejectFull DepthPolicy = ""
+	// CoalesceFull stores nothing either: the newest job that waits has not started
+	// yet and will do for this request, too.
+	CoalesceFull DepthPolicy = "coalesce"
+	// ReplaceOldest closes the job that has waited longest as [Skipped] and stores
+	// the new one. A running job is never replaced.
+	ReplaceOldest DepthPolicy = "replace-oldest"
+)
+
+// Verdict is what became of a request.
+type Verdict string
+
+// What Submit decides.
+const (
+	Accepted  Verdict = "accepted"  // the job is stored
+	Rejected  Verdict = "rejected"  // nothing is stored
+	Coalesced Verdict = "coalesced" // nothing is stored; a job that waits stands for the request
+	Replaced  Verdict = "replaced"  // the job is stored, and another one was closed
+)
+
+// Submitted is what [Submit] decided.
+type Submitted struct {
+	Verdict  Verdict
+	ID       ID  // of the job that stands for the request; zero if it was rejected
+	Replaced ID  // of the job that was closed; zero unless the verdict is Replaced
+	Queued   int // jobs of the key that waited before
+}
+
+// QueueFullError says that a key has as many jobs waiting as the request allows.
+// Nothing was stored, and the caller's transaction is still usable.
+type QueueFullError struct {
+	Queue, Key string
+	Queued     int
+	MaxQueued  int
+}
+
+func (e *QueueFullError) Error() string {
+	return fmt.Sprintf("key %q of queue %s has %d jobs waiting, want fewer than %d", e.Key, e.Queue, e.Queued, e.MaxQueued)
+}
+
+// Submit stores a job if fewer than opts.MaxQueued jobs of its key wait, and
+// otherwise does what opts.WhenFull says. Jobs that run, are held or wait for a
+// person are not counted, nor is anything waited for that MaxQueued = 0 stores.
+//
+// It is exact however many producers submit at once, and for that they wait for
+// one another: whoever submits to a key holds a lock on it until its transaction
+// ends, so submit late in the transaction, and to several keys in the same order
+// everywhere. No worker and no plain Enqueue waits for that lock. The transaction
+// has to be READ COMMITTED, or the error is an [*InvalidError].
+func Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, error) {
+	return submit(ctx, db, args, opts, notifiesAtCommit(db))
+}
+
+func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (Submitted, error) {
+	if opts.MaxQueued == 0 {
+		id, err := enqueue(ctx, db, args, opts, notify)
+		if err != nil {
+			return Submitted{}, err
+		}
+		return Submitted{Verdict: Accepted, ID: id}, nil
+	}
+	job, err := newRow(ctx, rand.Reader, args, opts)
+	if err != nil {
+		return Submitted{}, err
+	}
+	job.Notify = notify
+	var done Submitted
+	err = atomically(ctx, db, false, func(db DB) (err error) {
+		done, err = submitRow(ctx, sqlgen.New(db), job, opts)
+		return err
+	})
+	if err != nil {
+		return Submitted{}, fmt.Errorf("submit %s: %w", job.Kind, explain(err))
+	}
+	return done, nil
+}
+
+func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, opts Options) (Submitted, error) {
+	room, err := q.MakeRoom(ctx, sqlgen.MakeRoomParams{
+		TenantID: job.TenantID, Queue: job.Queue, Key: opts.Key, MaxQueued: int32(opts.MaxQueued), WhenFull: string(opts.WhenFull),
+	})
+	if err != nil {
+		return Submitted{}, err
+	}
+	done := Submitted{Verdict: Verdict(room.Verdict), Queued: int(room.Queued)}
+	switch done.Verdict {
+	case Accepted, Replaced:
+		done.ID, done.Replaced = ID(job.ID.Bytes), ID(room.Job.Bytes)
+		return done, q.EnqueueJob(ctx, job)
+	case Coalesced:
+		done.ID = ID(room.Job.Bytes)
+		return done, nil
+	case Rejected:
+		return done, nil
+	}
+	return Submitted{}, invalid("Options.MaxQueued", "needs a READ COMMITTED transaction: another's snapshot is too old to count")
+}
+
+// enqueueIfRoom is Enqueue with MaxQueued.
+func enqueueIfRoom(ctx context.Context, db DB, args Args, opts Options, notify bool) (ID, error) {
+	done, err := submit(ctx, db, args, opts, notify)
+	if err == nil && done.Verdict == Rejected {
+		queue := opts.Queue
+		if queue == "" {
+			queue = DefaultQueue
+		}
+		err = fmt.Errorf("enqueue %s: %w", args.Kind(), &QueueFullError{Queue: queue, Key: opts.Key, Queued: done.Queued, MaxQueued: opts.MaxQueued})
+	}
+	return done.ID, err
+}

@@ -1,0 +1,144 @@
+package outbox
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+// A hundred producers submit at once to a key that may have ten jobs waiting.
+func TestConcurrentSubmissionsNeverExceedTheDepth(t *testing.T) {
+	t.Parallel()
+	for policy, want := range map[DepthPolicy]map[Verdict]int{
+		RejectFull:    {Accepted: 10, Rejected: 90},
+		CoalesceFull:  {Accepted: 10, Coalesced: 90},
+		ReplaceOldest: {Accepted: 10, Replaced: 90},
+	} {
+		t.Run("policy "+string(policy), func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			var mu sync.Mutex
+			got := map[Verdict]int{}
+			var producers sync.WaitGroup
+			for range 100 {
+				producers.Go(func() {
+					err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+						done, err := Submit(t.Context(), tx, greet{"ada"}, Options{Key: "k", MaxQueued: 10, WhenFull: policy})
+						mu.Lock()
+						defer mu.Unlock()
+						got[done.Verdict]++
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			producers.Wait()
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("verdicts (-want +got):\n%s", diff)
+			}
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs`); n != 10 {
+				t.Errorf("jobs that wait = %d, want 10", n)
+			}
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.history WHERE status = 'skipped' AND closed_from = 'pending'`); n != want[Replaced] {
+				t.Errorf("skipped jobs = %d, want %d", n, want[Replaced])
+			}
+		})
+	}
+}
+
+// What counts as waiting, and which job is named.
+func TestSubmitNamesTheJobThatStandsForTheRequest(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	submit := func(policy DepthPolicy, opts Options) Submitted {
+		t.Helper()
+		opts.Key, opts.MaxQueued, opts.WhenFull = "k", 2, policy
+		done, err := Submit(t.Context(), db, greet{"ada"}, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	first := submit(RejectFull, Options{}).ID
+	second := submit(RejectFull, Options{Ordered: true}).ID // in line or not, it waits
+	if got, want := submit(CoalesceFull, Options{}), (Submitted{Verdict: Coalesced, ID: second, Queued: 2}); got != want {
+		t.Errorf("coalesced: %+v, want %+v", got, want)
+	}
+	third := submit(ReplaceOldest, Options{})
+	if want := (Submitted{Verdict: Replaced, ID: third.ID, Replaced: first, Queued: 2}); third != want {
+		t.Errorf("replaced: %+v, want %+v", third, want)
+	}
+	if got, want := submit(RejectFull, Options{}), (Submitted{Verdict: Rejected, Queued: 2}); got != want {
+		t.Errorf("rejected: %+v, want %+v", got, want)
+	}
+	exec(t, db, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now() + interval '1 hour'`)
+	if got := submit(ReplaceOldest, Options{}); got.Verdict != Accepted {
+		t.Errorf("beside two that run: %+v, want accepted", got)
+	}
+	for name, other := range map[string]Options{
+		"another queue":  {Key: "k", Queue: "q", MaxQueued: 1},
+		"another tenant": {Key: "k", Tenant: tenant, MaxQueued: 1},
+		"another key":    {Key: "l", MaxQueued: 1},
+	} {
+		if done, err := Submit(t.Context(), db, greet{"ada"}, other); err != nil || done.Verdict != Accepted {
+			t.Errorf("%s: %+v, %v; want accepted", name, done, err)
+		}
+	}
+}
+
+// The error is typed, and the transaction of the caller goes on.
+func TestEnqueueToAFullKeyLeavesTheTransactionUsable(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	opts := Options{Key: "k", MaxQueued: 1}
+	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		if _, err := Enqueue(t.Context(), tx, greet{"ada"}, opts); err != nil {
+			return err
+		}
+		_, err := Enqueue(t.Context(), tx, greet{"bob"}, opts)
+		full, ok := errors.AsType[*QueueFullError](err)
+		if want := (QueueFullError{Queue: DefaultQueue, Key: "k", Queued: 1, MaxQueued: 1}); !ok || *full != want {
+			t.Errorf("the second gets %v, want %v", err, &want)
+		}
+		_, err = Enqueue(t.Context(), tx, greet{"cid"}, Options{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs`); n != 2 {
+		t.Errorf("jobs stored = %d, want 2", n)
+	}
+}
+
+// A snapshot from before the lock would count what others have changed since.
+func TestSubmitNeedsReadCommitted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	err := pgx.BeginTxFunc(t.Context(), db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+		_, err := Submit(t.Context(), tx, greet{"ada"}, Options{Key: "k", MaxQueued: 1})
+		if invalid, ok := errors.AsType[*InvalidError](err); !ok || invalid.Field != "Options.MaxQueued" {
+			t.Errorf("got %v, want an InvalidError of Options.MaxQueued", err)
+		}
+		_, err = Enqueue(t.Context(), tx, greet{"bob"}, Options{})
+		return err
+	})
+	if err != nil {
+		t.Errorf("the transaction is not usable any more: %v", err)
+	}
+}
+
+func TestManyJobsAreNotSubmittedAtOnce(t *testing.T) {
+	t.Parallel()
+	_, err := EnqueueMany(t.Context(), nil, []Request{{Args: greet{"ada"}, Options: Options{Key: "k", MaxQueued: 1}}})
+	if invalid, ok := errors.AsType[*InvalidError](err); !ok || invalid.Field != "Options.MaxQueued" {
+		t.Errorf("got %v, want an InvalidError of Options.MaxQueued", err)
+	}
+}

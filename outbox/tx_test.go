@@ -1,0 +1,339 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+// trips counts what pgx sends: a batch is one.
+type trips struct{ n atomic.Int64 }
+
+func (c *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *trips) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (c *trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+// producerWith is a producer on a pool of its own, and a table for business rows.
+func producerWith(t *testing.T, change func(*pgxpool.Config)) (*Producer, *pgxpool.Pool) {
+	t.Helper()
+	db := pgtest.New(t)
+	exec(t, db, `CREATE TABLE orders (id integer PRIMARY KEY)`)
+	config := db.Config()
+	config.MaxConns = 2
+	if change != nil {
+		change(config)
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	p := NewProducer(pool, NotifyOff)
+	t.Cleanup(func() { flush(t, p) })
+	return p, pool
+}
+
+func order(ctx context.Context, tx pgx.Tx, id int) error {
+	_, err := tx.Exec(ctx, `INSERT INTO orders VALUES ($1)`, id)
+	return err
+}
+
+func TestABusinessRowAndItsJobAreTwoRoundTrips(t *testing.T) {
+	t.Parallel()
+	var count trips
+	p, _ := producerWith(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &count })
+	for what, c := range map[string]struct {
+		do   func(tx pgx.Tx) error
+		want int64
+	}{
+		"nothing":   {func(pgx.Tx) error { return nil }, 0},
+		"a job":     {func(tx pgx.Tx) error { return add(t, tx) }, 1},
+		"ten jobs":  {func(tx pgx.Tx) error { return repeat(10, func() error { return add(t, tx) }) }, 1},
+		"300 jobs":  {func(tx pgx.Tx) error { return repeat(300, func() error { return add(t, tx) }) }, 3},
+		"and a row": {func(tx pgx.Tx) error { return errors.Join(order(t.Context(), tx, 1), add(t, tx)) }, 2},
+		"the row after its job": {func(tx pgx.Tx) error {
+			return errors.Join(add(t, tx), order(t.Context(), tx, 2))
+		}, 2},
+		"a row that returns its id": {func(tx pgx.Tx) error {
+			var id int
+			return errors.Join(tx.QueryRow(t.Context(), `INSERT INTO orders VALUES ($1) RETURNING id`, 3).Scan(&id), add(t, tx))
+		}, 2},
+		"without a job": {func(tx pgx.Tx) error { return order(t.Context(), tx, 4) }, 2},
+		"a rollback":    {func(tx pgx.Tx) error { return errors.Join(add(t, tx), io.EOF) }, 0},
+	} {
+		before := count.n.Load()
+		if err := p.InTx(t.Context(), c.do); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if got := count.n.Load() - before; got != c.want {
+			t.Errorf("%s: %d round trips, want %d", what, got, c.want)
+		}
+	}
+}
+
+func add(t *testing.T, tx pgx.Tx) error {
+	_, err := Enqueue(t.Context(), tx, greet{"ada"}, Options{})
+	return err
+}
+
+func repeat(n int, do func() error) error {
+	for range n {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Whatever looks at the database within the transaction finds the job there, and
+// whatever is sent finds the transaction begun.
+func TestWhatLooksFindsTheJob(t *testing.T) {
+	t.Parallel()
+	const count = `SELECT count(*) FROM outbox.jobs WHERE pg_current_xact_id_if_assigned() IS NOT NULL`
+	for name, look := range map[string]func(ctx context.Context, tx pgx.Tx) (n int, err error){
+		"QueryRow": func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+			return n, tx.QueryRow(ctx, count).Scan(&n)
+		},
+		"QueryRow with an argument": func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+			return n, tx.QueryRow(ctx, count+` AND kind = $1`, "greet").Scan(&n)
+		},
+		"QueryRow with an option": func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+			return n, tx.QueryRow(ctx, count+` AND kind = $1`, pgx.QueryExecModeExec, "greet").Scan(&n)
+		},
+		"QueryRow with named arguments": func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+			return n, tx.QueryRow(ctx, count+` AND kind = @kind`, pgx.NamedArgs{"kind": "greet"}).Scan(&n)
+		},
+		"Query": func(ctx context.Context, tx pgx.Tx) (int, error) {
+			rows, _ := tx.Query(ctx, count)
+			return pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
+		},
+		"Exec": func(ctx context.Context, tx pgx.Tx) (int, error) {
+			tag, err := tx.Exec(ctx, `UPDATE outbox.jobs SET priority = $1`, 7)
+			return int(tag.RowsAffected()), err
+		},
+		"Exec of several": func(ctx context.Context, tx pgx.Tx) (int, error) {
+			tag, err := tx.Exec(ctx, `SET LOCAL work_mem = '4MB'; UPDATE outbox.jobs SET priority = 7`)
+			return int(tag.RowsAffected()), err
+		},
+		"SendBatch": func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+			b := &pgx.Batch{}
+			b.Queue(count).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
+			return n, tx.SendBatch(ctx, b).Close()
+		},
+		"Conn": func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+			return n, tx.Conn().QueryRow(ctx, count).Scan(&n)
+		},
+		"a savepoint": func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+			return n, pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error { return inner.QueryRow(ctx, count).Scan(&n) })
+		},
+		"Prepare": func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+			_, err = tx.Prepare(ctx, "count", count)
+			return n, errors.Join(err, tx.QueryRow(ctx, "count").Scan(&n))
+		},
+		"CopyFrom": func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+			_, err = tx.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"id"}, pgx.CopyFromRows([][]any{{1}}))
+			return n, errors.Join(err, tx.QueryRow(ctx, count).Scan(&n))
+		},
+		"LargeObjects": func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+			objects := tx.LargeObjects()
+			_, err = objects.Create(ctx, 0)
+			return n, errors.Join(err, tx.QueryRow(ctx, count).Scan(&n))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, pool := producerWith(t, nil)
+			err := p.InTx(t.Context(), func(tx pgx.Tx) error {
+				if err := add(t, tx); err != nil {
+					return err
+				}
+				if n, err := look(t.Context(), tx); err != nil || n != 1 {
+					t.Errorf("it sees %d jobs, %v; want 1", n, err)
+				}
+				return io.EOF
+			})
+			if !errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+			if got := countJobs(t, pool); got != 0 {
+				t.Errorf("%d jobs after the rollback, want none", got)
+			}
+		})
+	}
+}
+
+// What the database refuses ends the transaction, as it does when every statement
+// is sent by itself, whichever statement brings the refusal.
+func TestARefusalEndsTheTransaction(t *testing.T) {
+	t.Parallel()
+	const noJobs = `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no jobs today'; END $$;
+		CREATE TRIGGER refuse AFTER INSERT ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION refuse()`
+	const later = `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no jobs today'; END $$;
+		CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON outbox.jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`
+	for name, c := range map[string]struct {
+		setUp string
+		do    func(ctx context.Context, tx pgx.Tx) error // its error is ignored
+		want  string                                     // of the commit
+	}{
+		"a job, at the commit":         {noJobs, func(_ context.Context, tx pgx.Tx) error { return add(t, tx) }, "enqueue greet: ERROR: no jobs today"},
+		"a job, at the next statement": {noJobs, func(ctx context.Context, tx pgx.Tx) error { return errors.Join(add(t, tx), order(ctx, tx, 1)) }, "commit unexpectedly resulted in rollback"},
+		"a commit":                     {later, func(_ context.Context, tx pgx.Tx) error { return add(t, tx) }, "no jobs today"},
+		"a row, then a job": {``, func(ctx context.Context, tx pgx.Tx) error {
+			return errors.Join(order(ctx, tx, 0), order(ctx, tx, 0), add(t, tx))
+		}, "current transaction is aborted"},
+		"the first statement":                 {``, func(ctx context.Context, tx pgx.Tx) error { return errors.Join(order(ctx, tx, 0), order(ctx, tx, 1)) }, "commit unexpectedly resulted in rollback"},
+		"the first statement, by its grammar": {``, badGrammar, "commit unexpectedly resulted in rollback"},
+		"an argument that cannot be sent":     {``, badArgument, "commit unexpectedly resulted in rollback"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, pool := producerWith(t, nil)
+			exec(t, pool, `INSERT INTO orders VALUES (0); `+c.setUp)
+			err := p.InTx(t.Context(), func(tx pgx.Tx) error {
+				_ = c.do(t.Context(), tx)
+				return nil
+			})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("commit: %v, want %q", err, c.want)
+			}
+			if jobs, rows := countJobs(t, pool), ask[int](t, pool, `SELECT count(*) FROM orders`); jobs != 0 || rows != 1 {
+				t.Errorf("%d jobs and %d rows are stored, want none and the one before", jobs, rows)
+			}
+			if n := pool.Stat().AcquiredConns(); n != 0 {
+				t.Errorf("%d connections are kept", n)
+			}
+		})
+	}
+}
+
+// badGrammar is refused before BEGIN gets to the server; nothing after it may count.
+func badGrammar(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `INSERT INTO ordres VALUES ($1)`, 1)
+	err = errors.Join(err, order(ctx, tx, 2))
+	_, again := Enqueue(ctx, tx, greet{"ada"}, Options{})
+	return errors.Join(err, again)
+}
+
+func badArgument(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `INSERT INTO orders VALUES ($1)`, "no number")
+	return errors.Join(err, order(ctx, tx, 2))
+}
+
+func TestARowThatIsNotThereAbortsNothing(t *testing.T) {
+	t.Parallel()
+	p, pool := producerWith(t, nil)
+	err := p.InTx(t.Context(), func(tx pgx.Tx) error {
+		var id int
+		if err := tx.QueryRow(t.Context(), `SELECT id FROM orders WHERE id = $1`, 1).Scan(&id); !errors.Is(err, pgx.ErrNoRows) {
+			t.Errorf("got %v, want no rows", err)
+		}
+		return add(t, tx)
+	})
+	if got := countJobs(t, pool); got != 1 || err != nil {
+		t.Errorf("%d jobs, %v; want 1", got, err)
+	}
+}
+
+func TestATransactionThatIsOverTakesNothing(t *testing.T) {
+	t.Parallel()
+	p, pool := producerWith(t, nil)
+	for _, end := range []func(pgx.Tx, context.Context) error{pgx.Tx.Commit, pgx.Tx.Rollback} {
+		tx, err := p.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := end(tx, t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, queried := tx.Query(t.Context(), `SELECT 1`)
+		_, begun := tx.Begin(t.Context())
+		for _, err := range []error{
+			add(t, tx), order(t.Context(), tx, 1), queried, begun, tx.QueryRow(t.Context(), `SELECT $1`, 1).Scan(nil),
+			tx.Commit(t.Context()), tx.Rollback(t.Context()),
+		} {
+			if !errors.Is(err, pgx.ErrTxClosed) {
+				t.Errorf("got %v, want %v", err, pgx.ErrTxClosed)
+			}
+		}
+	}
+	if got := countJobs(t, pool); got != 0 {
+		t.Errorf("%d jobs, want none", got)
+	}
+}
+
+func TestACancelledCommitKeepsNoConnection(t *testing.T) {
+	t.Parallel()
+	p, pool := producerWith(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	tx, err := p.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(order(ctx, tx, 1), add(t, tx)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := tx.Commit(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	if jobs, rows := countJobs(t, pool), ask[int](t, pool, `SELECT count(*) FROM orders`); jobs != rows {
+		t.Errorf("%d jobs and %d rows, want both or none", jobs, rows)
+	}
+	if n := pool.Stat().AcquiredConns(); n != 0 {
+		t.Errorf("%d connections are kept", n)
+	}
+}
+
+func TestEveryExecModeStoresWhatWasKeptBack(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			p, pool := producerWith(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+			for i, opts := range []Options{{}, {Queue: "mail", Priority: -5, Key: `a 'key'`, Headers: map[string]string{"é": `"\'`}}} {
+				var want map[string]any
+				err := p.InTx(t.Context(), func(tx pgx.Tx) error {
+					id, err := Enqueue(t.Context(), tx, greet{`O'Hara; $1 \`}, opts)
+					if err := errors.Join(err, order(t.Context(), tx, i), add(t, tx)); err != nil {
+						return err
+					}
+					want = stored(t, tx, id)
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				id, err := Enqueue(t.Context(), pool, greet{`O'Hara; $1 \`}, opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(stored(t, pool, id), want); diff != "" {
+					t.Errorf("row (-by itself +kept back):\n%s", diff)
+				}
+			}
+			if got := countJobs(t, pool); got != 6 {
+				t.Errorf("%d jobs, want 6", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,118 @@
+package protect
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ClaimCheckType is the content type of what a [ClaimCheck] put elsewhere.
+const ClaimCheckType = outbox.SealedTypes + "claim-check+json"
+
+// Store keeps contents by name: a bucket, a shared folder ([Dir]). Names are of
+// hexadecimal digits, hyphens and slashes. It has to be safe for concurrent use.
+//
+// Nothing is ever deleted: content is stored before the transaction commits, so
+// what a rollback left cannot be told from what is about to commit. Give the store
+// a rule that deletes what is older than the longest retention of jobs.
+type Store interface {
+	Put(ctx context.Context, name string, content []byte) error // repeated with the same content
+	Get(ctx context.Context, name string) ([]byte, error)
+}
+
+// ClaimCheck puts content that is large into a store, and a reference to it with
+// its SHA-256 into the job.
+type ClaimCheck struct {
+	Store    Store
+	Above    int              // bytes that stay in the database; 0 is 64 KiB
+	MaxBytes int              // that a job may have; 0 is 64 MiB
+	Inner    outbox.Protector // seals first and opens last, for example a Keyring; nil for none
+}
+
+// TooLargeError says that content is larger than a [ClaimCheck] takes.
+type TooLargeError struct{ Bytes, MaxBytes int }
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("content is %d bytes, want at most %d", e.Bytes, e.MaxBytes)
+}
+
+type reference struct {
+	Name   string `json:"name"`
+	Bytes  int    `json:"bytes"`
+	SHA256 string `json:"sha256"`
+	Type   string `json:"type"`
+}
+
+// Seal stores large content. It returns a [*TooLargeError] for content beyond
+// MaxBytes, and what the store returns.
+func (c *ClaimCheck) Seal(ctx context.Context, of outbox.Part, content outbox.Content) (outbox.Content, error) {
+	above, limit := c.Above, c.MaxBytes
+	if above == 0 {
+		above = 64 << 10
+	}
+	if limit == 0 {
+		limit = 64 << 20
+	}
+	if len(content.Bytes) > limit {
+		return outbox.Content{}, &TooLargeError{len(content.Bytes), limit}
+	}
+	if c.Inner != nil {
+		var err error
+		if content, err = c.Inner.Seal(ctx, of, content); err != nil {
+			return outbox.Content{}, err
+		}
+	}
+	if len(content.Bytes) <= above {
+		return content, nil
+	}
+	sum := sha256.Sum256(content.Bytes)
+	r := reference{Name: place(of) + hex.EncodeToString(sum[:8]), Bytes: len(content.Bytes), SHA256: hex.EncodeToString(sum[:]), Type: content.Type}
+	if err := c.Store.Put(ctx, r.Name, content.Bytes); err != nil {
+		return outbox.Content{}, fmt.Errorf("claim check: store %s: %w", r.Name, err)
+	}
+	text, err := json.Marshal(r)
+	return outbox.Content{Type: ClaimCheckType, Bytes: text}, err
+}
+
+// place begins the names of a part: a reference that was copied from another job
+// is refused.
+func place(of outbox.Part) string {
+	return fmt.Sprintf("%s/%s/%s-", of.Tenant, of.Job, of.Column)
+}
+
+// Open fetches what Seal stored and compares it with what the job says of it. The
+// error wraps [ErrUnreadable] if it is something else.
+func (c *ClaimCheck) Open(ctx context.Context, of outbox.Part, content outbox.Content) (outbox.Content, error) {
+	if content.Type == ClaimCheckType {
+		var err error
+		if content, err = c.fetch(ctx, of, content.Bytes); err != nil {
+			return outbox.Content{}, fmt.Errorf("claim check: %w", err)
+		}
+	}
+	if c.Inner == nil {
+		return content, nil
+	}
+	return c.Inner.Open(ctx, of, content)
+}
+
+func (c *ClaimCheck) fetch(ctx context.Context, of outbox.Part, text []byte) (outbox.Content, error) {
+	var r reference
+	if err := json.Unmarshal(text, &r); err != nil {
+		return outbox.Content{}, fmt.Errorf("%w: the reference is no JSON: %w", ErrUnreadable, err)
+	}
+	if len(r.SHA256) != 2*sha256.Size || r.Name != place(of)+r.SHA256[:16] {
+		return outbox.Content{}, fmt.Errorf("%w: %q is not a name of the %s of this job", ErrUnreadable, r.Name, of.Column)
+	}
+	found, err := c.Store.Get(ctx, r.Name)
+	if err != nil {
+		return outbox.Content{}, fmt.Errorf("fetch %s: %w", r.Name, err)
+	}
+	if sum := sha256.Sum256(found); hex.EncodeToString(sum[:]) != r.SHA256 {
+		return outbox.Content{}, fmt.Errorf("%w: %s has changed since it was stored", ErrUnreadable, r.Name)
+	}
+	return outbox.Content{Type: r.Type, Bytes: found}, nil
+}

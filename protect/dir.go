@@ -1,0 +1,71 @@
+package protect
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+)
+
+// Dir is a [Store] in a folder that all processes share. Files are written beside
+// their place, synced and renamed, so that none is ever there in part.
+type Dir struct{ root *os.Root }
+
+// OpenDir opens a folder, and makes it if it is not there.
+func OpenDir(folder string) (*Dir, error) {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return nil, err
+	}
+	return &Dir{root}, nil
+}
+
+// Close gives the folder up.
+func (d *Dir) Close() error { return d.root.Close() }
+
+// Put stores content under name.
+func (d *Dir) Put(ctx context.Context, name string, content []byte) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	name = filepath.FromSlash(path.Clean(name))
+	if err := d.root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	beside := fmt.Sprintf("%s.%s.part", name, rand.Text())
+	f, err := d.root.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = d.root.Rename(beside, name)
+	}
+	if err != nil {
+		return errors.Join(err, d.root.Remove(beside))
+	}
+	return d.sync(filepath.Dir(name))
+}
+
+// sync makes the name durable, as far as the system can.
+func (d *Dir) sync(folder string) error {
+	f, err := d.root.Open(folder)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// Get returns the content stored under name.
+func (d *Dir) Get(ctx context.Context, name string) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return d.root.ReadFile(filepath.FromSlash(path.Clean(name)))
+}

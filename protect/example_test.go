@@ -1,0 +1,56 @@
+package protect_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/protect"
+)
+
+type PayOut struct{ IBAN string }
+
+func (PayOut) Kind() string { return "pay.out" }
+
+// How do I keep account numbers out of the database and its backups?
+func ExampleKeyring() {
+	ring, err := protect.NewKeyring(
+		protect.Key{ID: "2026-11", Secret: fromVault("2026-11")}, // seals from now on
+		protect.Key{ID: "2025-11", Secret: fromVault("2025-11")}, // still opens
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = func(ctx context.Context, pool *pgxpool.Pool) error { // the producer
+		_, err := outbox.Enqueue(ctx, pool, PayOut{"DE02…"}, outbox.Options{Protect: ring})
+		return err
+	}
+	var mux dispatcher.Mux // the worker
+	mux.Use(dispatcher.Opens(ring))
+	dispatcher.Handle(&mux, func(_ context.Context, job *outbox.Job[PayOut]) error {
+		fmt.Println(job.Args.IBAN)
+		return nil
+	})
+}
+
+func fromVault(name string) [32]byte { return sha256.Sum256([]byte(name)) } // yours is better
+
+// How do I enqueue a job of 20 MB?
+func ExampleClaimCheck() {
+	folder, err := protect.OpenDir("/srv/shared/claims")
+	if err != nil {
+		log.Fatal(err)
+	}
+	checks := &protect.ClaimCheck{Store: folder, MaxBytes: 100 << 20} // smaller ones stay in the job
+	_ = func(ctx context.Context, pool *pgxpool.Pool, scan []byte) error {
+		_, err := outbox.Enqueue(ctx, pool, outbox.Raw{KindName: "scan.read", Payload: scan, ContentType: "image/tiff"}, outbox.Options{Protect: checks})
+		return err
+	}
+	var mux dispatcher.Mux
+	mux.Use(dispatcher.Opens(checks))
+}

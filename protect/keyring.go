@@ -1,0 +1,165 @@
+package protect
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// SealedType is the content type of what a [Keyring] encrypted.
+const SealedType = outbox.SealedTypes + "sealed"
+
+// ErrUnreadable says that content was not sealed for this place by any key of the
+// ring, or was changed since.
+var ErrUnreadable = errors.New("content cannot be opened")
+
+// Key is 256 bits that encrypt the keys of contents, and the name by which they
+// find it again. Names are not secret.
+type Key struct {
+	ID     string // 1 to 64 bytes
+	Secret [32]byte
+}
+
+// String and GoString keep the secret out of logs.
+func (k Key) String() string   { return "key " + k.ID }
+func (k Key) GoString() string { return k.String() }
+
+// Keyring encrypts with AES-256-GCM: each content with a key of its own, and that
+// key with the ring's current one. Tenant, job and column are authenticated, so
+// that content that is moved to another row or column does not open. To rotate,
+// make the new key the current one and keep the old ones until nothing that they
+// sealed is left; a key may seal 2^32 contents.
+//
+// A Keyring is safe for concurrent use.
+type Keyring struct {
+	current string
+	keys    map[string]cipher.AEAD
+}
+
+// NewKeyring makes a ring that seals with current and opens with all keys.
+func NewKeyring(current Key, old ...Key) (*Keyring, error) {
+	r := &Keyring{current: current.ID, keys: map[string]cipher.AEAD{}}
+	for _, k := range append([]Key{current}, old...) {
+		switch _, twice := r.keys[k.ID]; {
+		case len(k.ID) == 0 || len(k.ID) > 64:
+			return nil, fmt.Errorf("protect: a key's ID is %d bytes long, want 1 to 64", len(k.ID))
+		case twice:
+			return nil, fmt.Errorf("protect: two keys have the ID %q", k.ID)
+		case k.Secret == [32]byte{}:
+			return nil, fmt.Errorf("protect: the secret of key %q is all zeros", k.ID)
+		}
+		r.keys[k.ID] = gcm(k.Secret[:])
+	}
+	return r, nil
+}
+
+// gcm takes 32 bytes.
+func gcm(key []byte) cipher.AEAD {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		panic(err) // of a key of another length
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		panic(err)
+	}
+	return aead
+}
+
+// A sealed content is
+//
+//	magic, length of the key's ID, ID, nonce, sealed content key, sealed content
+//
+// and the plain content in it is the length of its type, the type, and its bytes.
+// The content key is used once, so its nonce is zero.
+const (
+	magic     = "\x00ph\x01"
+	keySize   = 32
+	nonceSize = 12
+	tagSize   = 16
+)
+
+// Seal encrypts plain for the given part.
+func (r *Keyring) Seal(_ context.Context, of outbox.Part, plain outbox.Content) (outbox.Content, error) {
+	key := make([]byte, keySize)
+	rand.Read(key) // never fails
+	nonce := make([]byte, nonceSize)
+	rand.Read(nonce)
+	about := associated(of, r.current)
+
+	sealed := make([]byte, 0, len(magic)+1+len(r.current)+nonceSize+keySize+tagSize+binary.MaxVarintLen64+len(plain.Type)+len(plain.Bytes)+tagSize)
+	sealed = append(sealed, magic...)
+	sealed = append(sealed, byte(len(r.current)))
+	sealed = append(sealed, r.current...)
+	sealed = append(sealed, nonce...)
+	sealed = r.keys[r.current].Seal(sealed, nonce, key, about)
+
+	content := make([]byte, 0, binary.MaxVarintLen64+len(plain.Type)+len(plain.Bytes))
+	content = binary.AppendUvarint(content, uint64(len(plain.Type)))
+	content = append(content, plain.Type...)
+	content = append(content, plain.Bytes...)
+	sealed = gcm(key).Seal(sealed, make([]byte, nonceSize), content, about)
+	return outbox.Content{Type: SealedType, Bytes: sealed}, nil
+}
+
+// Open decrypts what Seal made for the same part. Content of another type comes
+// back as it is. The error wraps [ErrUnreadable].
+func (r *Keyring) Open(_ context.Context, of outbox.Part, sealed outbox.Content) (outbox.Content, error) {
+	if sealed.Type != SealedType {
+		return sealed, nil
+	}
+	id, nonce, wrapped, body, err := parse(sealed.Bytes)
+	if err != nil {
+		return outbox.Content{}, err
+	}
+	ring, ok := r.keys[id]
+	if !ok {
+		return outbox.Content{}, fmt.Errorf("%w: key %q is not in the ring", ErrUnreadable, id)
+	}
+	about := associated(of, id)
+	key, err := ring.Open(nil, nonce, wrapped, about)
+	if err != nil {
+		return outbox.Content{}, fmt.Errorf("%w: it was not sealed for the %s of this job by key %q, or was changed", ErrUnreadable, of.Column, id)
+	}
+	content, err := gcm(key).Open(nil, make([]byte, nonceSize), body, about)
+	if err != nil {
+		return outbox.Content{}, fmt.Errorf("%w: it was changed", ErrUnreadable)
+	}
+	n, read := binary.Uvarint(content)
+	if read <= 0 || n > uint64(len(content)-read) {
+		return outbox.Content{}, fmt.Errorf("%w: its type is cut off", ErrUnreadable)
+	}
+	end := read + int(n)
+	return outbox.Content{Type: string(content[read:end]), Bytes: content[end:]}, nil
+}
+
+func parse(sealed []byte) (id string, nonce, wrapped, body []byte, err error) {
+	head := len(magic) + 1
+	if len(sealed) < head || string(sealed[:len(magic)]) != magic {
+		return "", nil, nil, nil, fmt.Errorf("%w: it does not begin as sealed content does", ErrUnreadable)
+	}
+	n := int(sealed[len(magic)])
+	if len(sealed) < head+n+nonceSize+keySize+2*tagSize {
+		return "", nil, nil, nil, fmt.Errorf("%w: it is cut off", ErrUnreadable)
+	}
+	rest := sealed[head+n:]
+	return string(sealed[head : head+n]), rest[:nonceSize], rest[nonceSize : nonceSize+keySize+tagSize], rest[nonceSize+keySize+tagSize:], nil
+}
+
+// associated is what is authenticated with the content. The parts before the ID
+// have a fixed length but the column, which a NUL ends.
+func associated(of outbox.Part, keyID string) []byte {
+	about := make([]byte, 0, len(magic)+32+len(of.Column)+1+len(keyID))
+	about = append(about, magic...)
+	about = append(about, of.Tenant[:]...)
+	about = append(about, of.Job[:]...)
+	about = append(about, of.Column...)
+	about = append(about, 0)
+	return append(about, keyID...)
+}

@@ -1,0 +1,51 @@
+-- name: FindEnded :many
+-- FindEnded tells which of the jobs have ended, dead letters included, and which
+-- are nowhere: not yet committed, rolled back, or trimmed; those have no status.
+-- It says nothing of a job that is open. One snapshot sees both tables, so that a
+-- job which closes meanwhile is in one of them. The history, which has a partition
+-- for each day, is only asked for jobs that are not open any more.
+WITH asked AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[]) AS id
+), open AS MATERIALIZED (
+    SELECT asked.id, job.status, job.last_error_code, job.last_error_message
+    FROM asked
+    LEFT JOIN LATERAL (
+        SELECT jobs.status, jobs.last_error_code, jobs.last_error_message
+        FROM outbox.jobs
+        WHERE jobs.id = asked.id
+        LIMIT 1 -- a loop over the index, whatever the statistics say
+    ) AS job ON true
+)
+SELECT open.id::uuid AS id,
+       coalesce(open.status::text, closed.status::text, '')::text AS status,
+       closed.result::bytea AS result,
+       coalesce(open.last_error_code, closed.last_error_code, '')::text AS error_code,
+       coalesce(open.last_error_message, closed.last_error_message, '')::text AS error_message
+FROM open
+LEFT JOIN LATERAL (
+    SELECT history.status, history.result, history.last_error_code, history.last_error_message
+    FROM outbox.history
+    WHERE history.id = open.id
+      AND open.status IS NULL
+    LIMIT 1
+) AS closed ON true
+WHERE open.status IS NULL
+   OR open.status IN ('failed', 'dead')
+LIMIT 100000;
+
+-- name: FindOutcome :many
+-- FindOutcome tells where a job stands, and what it left if it has ended.
+SELECT status::text AS status, NULL::bytea AS result,
+       coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message
+FROM outbox.jobs
+WHERE jobs.id = @id
+UNION ALL
+SELECT status::text, result, coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text
+FROM outbox.history
+WHERE history.id = @id
+LIMIT 1;
+
+-- name: WakeWaiters :exec
+-- WakeWaiters tells those who wait for jobs that some have ended. It carries no
+-- data and does not wait for the disk: it is a hint, and they also poll.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify('outbox_settled', '');

@@ -1,0 +1,94 @@
+-- name: CancelJob :one
+-- CancelJob calls a job off and returns its status then, "" if there is no such job.
+SELECT coalesce(outbox.cancel(@id)::text, '')::text AS status;
+
+-- name: ReleaseJob :one
+-- ReleaseJob lets a held job run and returns the status in which it found it, ""
+-- if it is not open.
+SELECT coalesce(outbox.release(@id)::text, '')::text AS status;
+
+-- name: ListCancelRequests :many
+-- ListCancelRequests returns those of the given attempts that somebody wants to
+-- have stopped.
+SELECT jobs.id, jobs.epoch
+FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch) AS input
+JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+WHERE jobs.cancel_requested_at IS NOT NULL
+LIMIT 100000;
+
+-- name: CloseAttempts :many
+-- CloseAttempts closes those of the given attempts that were cancelled, or whose
+-- deadline has come: as cancelled or expired, whatever their outcome was to be,
+-- and with the error recorded if there was one. It returns them; of the others
+-- the leases were lost.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[])            AS id,
+           unnest(@epochs::bigint[])       AS epoch,
+           unnest(@error_codes::text[])    AS error_code,
+           unnest(@error_messages::text[]) AS error_message,
+           nullif(unnest(@stacks::text[]), '') AS stack
+), ended AS MATERIALIZED (
+    SELECT jobs.id, jobs.tenant_id, jobs.epoch, jobs.attempt, jobs.started_at, input.error_code, input.error_message, input.stack,
+           CASE WHEN jobs.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'expired' END::outbox.job_status AS outcome
+    FROM input
+    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    WHERE jobs.cancel_requested_at IS NOT NULL
+       OR jobs.deadline <= clock_timestamp()
+    FOR UPDATE
+), recorded AS (
+    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id)
+    SELECT id, epoch, attempt, @worker::text, started_at, error_code, error_message, stack, tenant_id
+    FROM ended
+    WHERE error_code <> ''
+    ON CONFLICT DO NOTHING
+), closed AS MATERIALIZED (
+    SELECT outbox.close_jobs(array_agg(ended.id), array_agg(ended.epoch), array_agg(ended.outcome),
+               array_agg(ended.error_code), array_agg(ended.error_message)) AS id
+    FROM ended
+    HAVING count(*) > 0
+)
+SELECT ended.id, ended.outcome::text AS outcome
+FROM closed
+JOIN ended ON ended.id = closed.id
+LIMIT 100000;
+
+-- name: ExpireDeadlines :one
+-- ExpireDeadlines closes up to @max_jobs jobs, in whatever open status but the dead
+-- letters', whose deadline has come and lies within [@from_deadline,
+-- @before_deadline), and tells where it stopped, and when within @horizon the next
+-- one comes. Of a running job this raises the epoch: its worker can write nothing
+-- any more. It is left to its worker for @patience: no success is taken from it
+-- then, but the words of the handler that it stops. A row that somebody has locked
+-- is skipped.
+WITH late AS MATERIALIZED (
+    SELECT jobs.id, jobs.epoch, jobs.deadline
+    FROM outbox.jobs
+    WHERE jobs.deadline IS NOT NULL
+      AND jobs.status NOT IN ('failed', 'dead')
+      -- When the clock was set back, the remembered position lies in the future.
+      AND jobs.deadline >= least(@from_deadline::timestamptz, statement_timestamp() - @overlap::interval)
+      AND jobs.deadline < @before_deadline::timestamptz
+      AND jobs.deadline <= statement_timestamp()
+      AND (jobs.status <> 'running' OR jobs.deadline <= statement_timestamp() - @patience::interval)
+    ORDER BY jobs.deadline
+    LIMIT @max_jobs
+    FOR UPDATE SKIP LOCKED
+), closed AS MATERIALIZED (
+    SELECT outbox.close_jobs(array_agg(late.id), array_agg(late.epoch), array_agg('expired'::outbox.job_status)) AS id
+    FROM late
+    HAVING count(*) > 0
+)
+SELECT statement_timestamp()::timestamptz AS now,
+       (SELECT count(*) FROM closed) AS closed,
+       (SELECT max(late.deadline) FROM late)::timestamptz AS reached,
+       coalesce((
+           SELECT extract(epoch FROM jobs.deadline - statement_timestamp()
+                      + CASE WHEN jobs.status = 'running' THEN @patience::interval ELSE '0' END)
+           FROM outbox.jobs
+           WHERE jobs.deadline IS NOT NULL
+             AND jobs.status NOT IN ('failed', 'dead')
+             AND jobs.deadline > statement_timestamp() - @patience::interval
+             AND (jobs.deadline > statement_timestamp() OR jobs.status = 'running')
+             AND jobs.deadline <= statement_timestamp() + @horizon::interval
+           ORDER BY jobs.deadline
+           LIMIT 1), 'infinity')::double precision AS next_in_seconds;

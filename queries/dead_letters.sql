@@ -1,0 +1,201 @@
+-- name: ListDeadLetters :many
+-- ListDeadLetters returns up to @max_rows dead letters with an id below @before,
+-- newest first, without payloads. An empty text and a NULL are any; the bounds of
+-- times are -infinity and infinity. GroupDeadLetters and FindDeadLetters have the
+-- same filter.
+SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
+       jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at, jobs.timeout,
+       jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
+       coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message,
+       coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint
+FROM outbox.jobs
+WHERE jobs.status IN ('failed', 'dead')
+  AND jobs.id < @before
+  AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+  AND (@kind::text = '' OR jobs.kind = @kind)
+  AND (@queue::text = '' OR jobs.queue = @queue)
+  AND (@status::text = '' OR jobs.status::text = @status)
+  AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+  AND (@key::text = '' OR jobs.key = @key)
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
+  AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
+ORDER BY jobs.id DESC
+LIMIT @max_rows;
+
+-- name: GroupDeadLetters :many
+-- GroupDeadLetters counts the dead letters that failed alike, the most first, with
+-- the newest of each as an example. Every row has the total of all groups.
+WITH letter AS MATERIALIZED (
+    SELECT jobs.id, jobs.kind, coalesce(jobs.last_error_code, '') AS error_code, coalesce(jobs.error_fingerprint, '') AS fingerprint,
+           coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) AS failed_at
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+      AND (@kind::text = '' OR jobs.kind = @kind)
+      AND (@queue::text = '' OR jobs.queue = @queue)
+      AND (@status::text = '' OR jobs.status::text = @status)
+      AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+      AND (@key::text = '' OR jobs.key = @key)
+      AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
+      AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
+), alike AS MATERIALIZED (
+    SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
+           max(letter.id::text)::uuid AS example, -- Postgres has max(uuid) from 18 on
+           sum(count(*)) OVER () AS total
+    FROM letter
+    GROUP BY letter.fingerprint, letter.kind, letter.error_code
+    ORDER BY jobs DESC, letter.kind, letter.fingerprint
+    LIMIT @max_rows
+)
+SELECT alike.fingerprint::text AS fingerprint, alike.kind, alike.error_code::text AS error_code, alike.jobs,
+       alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest,
+       alike.example::uuid AS example, coalesce(jobs.last_error_message, '')::text AS message, alike.total::bigint AS total
+FROM alike
+LEFT JOIN outbox.jobs ON jobs.id = alike.example
+ORDER BY alike.jobs DESC, alike.kind, alike.fingerprint
+LIMIT @max_rows;
+
+-- name: FindDeadLetters :many
+-- FindDeadLetters returns up to @max_rows dead letters with an id above @after,
+-- oldest first: what an act on many goes through. The epoch tells the act that
+-- nothing has happened to the job since.
+SELECT jobs.id, jobs.epoch
+FROM outbox.jobs
+WHERE jobs.status IN ('failed', 'dead')
+  AND jobs.id > @after
+  AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+  AND (@kind::text = '' OR jobs.kind = @kind)
+  AND (@queue::text = '' OR jobs.queue = @queue)
+  AND (@status::text = '' OR jobs.status::text = @status)
+  AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+  AND (@key::text = '' OR jobs.key = @key)
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
+  AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
+ORDER BY jobs.id
+LIMIT @max_rows;
+
+-- name: ReplayJobs :many
+-- ReplayJobs makes dead letters pending again with all their attempts, in the order
+-- given, each due @spacing after the one before, and wakes the dispatchers. It moves
+-- those that are still as they were found, (id, epoch), and returns their ids.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, generate_series(0, cardinality(@ids::uuid[]) - 1) AS place
+), found AS MATERIALIZED (
+    SELECT jobs.id, jobs.epoch, jobs.status, jobs.attempt, jobs.lost_leases, jobs.last_error_code, input.place
+    FROM input
+    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    WHERE jobs.status IN ('failed', 'dead')
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp()) -- it would only expire, as in RetryJob
+    ORDER BY jobs.id
+    FOR UPDATE
+), moved AS (
+    UPDATE outbox.jobs
+    SET status            = 'pending',
+        epoch             = jobs.epoch + 1,
+        attempt           = 0,
+        lost_leases       = 0,
+        run_at            = CASE
+            WHEN @spacing::interval = interval '0' THEN least(jobs.run_at, statement_timestamp())
+            ELSE statement_timestamp() + found.place * @spacing::interval
+        END,
+        unavailable_since = NULL,
+        failed_at         = NULL,
+        error_fingerprint = NULL
+    FROM found
+    WHERE jobs.id = found.id
+    RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.run_at
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.replay', moved.tenant_id, moved.id, moved.queue,
+        jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases, 'error_code', found.last_error_code),
+        jsonb_build_object('status', moved.status, 'attempt', 0, 'run_at', moved.run_at)
+    FROM moved
+    JOIN found ON found.id = moved.id
+), woken AS MATERIALIZED (
+    SELECT pg_notify('outbox_jobs', '') AS silent
+    FROM (SELECT FROM moved LIMIT 1) AS any_moved
+)
+SELECT moved.id
+FROM moved
+LEFT JOIN woken ON woken.silent IS NULL
+LIMIT 100000;
+
+-- name: ReplayEdited :many
+-- ReplayEdited makes a dead letter pending again with another payload, if it is
+-- still as it was found, and wakes the dispatchers. The audit keeps the old payload
+-- up to @kept_bytes, and what tells both of them apart in any case.
+WITH found AS MATERIALIZED (
+    SELECT jobs.id, jobs.epoch, jobs.status, jobs.attempt, jobs.lost_leases, jobs.last_error_code, jobs.payload
+    FROM outbox.jobs
+    WHERE jobs.id = @id
+      AND jobs.epoch = @epoch
+      AND jobs.status IN ('failed', 'dead')
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+    FOR UPDATE
+), moved AS (
+    UPDATE outbox.jobs
+    SET status            = 'pending',
+        epoch             = jobs.epoch + 1,
+        attempt           = 0,
+        lost_leases       = 0,
+        payload           = @payload,
+        run_at            = least(jobs.run_at, statement_timestamp()),
+        unavailable_since = NULL,
+        failed_at         = NULL,
+        error_fingerprint = NULL
+    FROM found
+    WHERE jobs.id = found.id
+    RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.run_at, jobs.payload
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.replay', moved.tenant_id, moved.id, moved.queue,
+        jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases, 'error_code', found.last_error_code,
+            'payload_bytes', octet_length(found.payload), 'payload_sha256', encode(sha256(found.payload), 'hex'),
+            'payload_base64', CASE WHEN octet_length(found.payload) <= @kept_bytes::integer THEN translate(encode(found.payload, 'base64'), E'\n', '') END),
+        jsonb_build_object('status', moved.status, 'attempt', 0, 'run_at', moved.run_at,
+            'payload_bytes', octet_length(moved.payload), 'payload_sha256', encode(sha256(moved.payload), 'hex'))
+    FROM moved
+    JOIN found ON found.id = moved.id
+)
+SELECT moved.id, ((pg_notify('outbox_jobs', '')) IS NULL)::boolean AS silent
+FROM moved
+LIMIT 1;
+
+-- name: DismissJobs :many
+-- DismissJobs moves dead letters that are still as they were found, (id, epoch),
+-- into the history and returns their ids.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
+), found AS MATERIALIZED (
+    SELECT jobs.id
+    FROM input
+    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    WHERE jobs.status IN ('failed', 'dead')
+    ORDER BY jobs.id
+    FOR UPDATE
+), dismissed AS (
+    DELETE FROM outbox.jobs
+    USING found
+    WHERE jobs.id = found.id
+    RETURNING jobs.*
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.dismiss', tenant_id, id, queue,
+        jsonb_build_object('status', status, 'attempt', attempt, 'lost_leases', lost_leases, 'error_code', last_error_code),
+        jsonb_build_object('status', 'dismissed')
+    FROM dismissed
+)
+INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
+    last_error_code, last_error_message, deadline, parent_id)
+SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, 'dismissed', status, attempt,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
+    last_error_code, last_error_message, deadline, parent_id
+FROM dismissed
+RETURNING id;

@@ -1,0 +1,51 @@
+-- name: LockSchedules :many
+-- LockSchedules locks those of the named schedules that exist, so that none of
+-- them fires until the transaction ends, and returns what is needed to fire them.
+SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, key,
+       payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
+FROM outbox.schedules
+WHERE (tenant_id, name) IN (SELECT unnest(@tenant_ids::uuid[]), unnest(@names::text[]))
+ORDER BY tenant_id, name
+LIMIT 10000
+FOR UPDATE;
+
+-- name: ReadClock :one
+-- ReadClock returns the database's time, which is later than that of a statement
+-- that had to wait for locks.
+SELECT statement_timestamp()::timestamptz AS now;
+
+-- name: DeclareSchedule :many
+-- DeclareSchedule stores a schedule, or changes the one of that name to what is
+-- declared; one that is declared as it is stored stays as it is, and nothing is
+-- returned. Only another timing moves next_at.
+INSERT INTO outbox.schedules AS stored (tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority,
+    max_attempts, timeout, key, payload, content_type, headers, since, next_at)
+VALUES (@tenant_id, @name, sqlc.narg('expression'), sqlc.narg('time_zone'), sqlc.narg('every'), @missed, @missed_limit, @kind, @queue, @priority,
+    @max_attempts, sqlc.narg('timeout'), sqlc.narg('key'), @payload, @content_type, sqlc.narg('headers')::text::jsonb, @since, @next_at)
+ON CONFLICT (tenant_id, name) DO UPDATE
+SET expression   = excluded.expression,
+    time_zone    = excluded.time_zone,
+    every        = excluded.every,
+    missed       = excluded.missed,
+    missed_limit = excluded.missed_limit,
+    kind         = excluded.kind,
+    queue        = excluded.queue,
+    priority     = excluded.priority,
+    max_attempts = excluded.max_attempts,
+    timeout      = excluded.timeout,
+    key          = excluded.key,
+    payload      = excluded.payload,
+    content_type = excluded.content_type,
+    headers      = excluded.headers,
+    next_at      = CASE WHEN (stored.expression, stored.time_zone, stored.every) IS DISTINCT FROM (excluded.expression, excluded.time_zone, excluded.every)
+                        THEN excluded.next_at ELSE stored.next_at END,
+    since        = CASE WHEN (stored.expression, stored.time_zone, stored.every) IS DISTINCT FROM (excluded.expression, excluded.time_zone, excluded.every)
+                        THEN excluded.since ELSE stored.since END,
+    generation   = stored.generation + 1,
+    updated_at   = excluded.updated_at
+WHERE (stored.expression, stored.time_zone, stored.every, stored.missed, stored.missed_limit, stored.kind, stored.queue, stored.priority,
+       stored.max_attempts, stored.timeout, stored.key, stored.payload, stored.content_type, stored.headers)
+      IS DISTINCT FROM
+      (excluded.expression, excluded.time_zone, excluded.every, excluded.missed, excluded.missed_limit, excluded.kind, excluded.queue, excluded.priority,
+       excluded.max_attempts, excluded.timeout, excluded.key, excluded.payload, excluded.content_type, excluded.headers)
+RETURNING generation, next_at;

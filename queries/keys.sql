@@ -1,0 +1,217 @@
+-- name: ClaimKeyedJobs :many
+-- ClaimKeyedJobs leases up to @max_jobs due jobs with a key, no more of a key than
+-- it has slots, and blocks what cannot run of the first @max_candidates. The rows
+-- are those of ClaimJobs, in no particular order. Those without an id name the keys
+-- of which something was blocked, and the one without a key, too, tells how many
+-- candidates were looked at, how many were passed by because somebody else had
+-- them or their key, and how many jobs were blocked and promoted.
+SELECT c.id::uuid AS id, c.tenant_id::uuid AS tenant_id, c.kind::text AS kind, c.priority::smallint AS priority,
+    c.attempt::integer AS attempt, c.max_attempts::integer AS max_attempts, c.lost_leases::integer AS lost_leases,
+    c.epoch::bigint AS epoch, c.key::text AS key, c.payload::bytea AS payload, c.content_type::text AS content_type,
+    c.headers::jsonb AS headers, c.timeout::interval AS timeout, c.run_at::timestamptz AS run_at,
+    c.created_at::timestamptz AS created_at, c.started_at::timestamptz AS started_at,
+    c.deadline::timestamptz AS deadline, coalesce(c.watched, false)::boolean AS watched,
+    c.looked::integer AS looked, c.passed::integer AS passed, c.blocked::integer AS blocked, c.promoted::integer AS promoted
+FROM outbox.claim_keyed(@worker::text, @lease_ttl::interval, @priorities::smallint[], @from_run_at::timestamptz[], @from_id::uuid[],
+    @queue::text, @kinds::text[], @also::uuid[], @max_jobs::integer, @max_candidates::integer)
+    AS c(id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout,
+        run_at, created_at, started_at, deadline, watched, looked, passed, blocked, promoted)
+LIMIT 100000;
+
+-- name: SurveyKeyedLevels :many
+-- SurveyKeyedLevels is SurveyLevels for the jobs that have a key.
+(
+    SELECT known.priority::smallint AS priority,
+           extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds,
+           statement_timestamp()::timestamptz AS surveyed_at
+    FROM (SELECT unnest(@priorities::smallint[]) AS priority) AS known
+    CROSS JOIN LATERAL (
+        SELECT jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.priority = known.priority
+          AND jobs.status IN ('pending', 'retrying')
+          AND jobs.key IS NOT NULL
+          AND jobs.run_at > least(@since::timestamptz, statement_timestamp())
+        ORDER BY jobs.run_at
+        LIMIT 1
+    ) AS next_due
+)
+UNION ALL
+(
+    SELECT unknown.priority::smallint,
+           extract(epoch FROM unknown.run_at - clock_timestamp())::double precision,
+           statement_timestamp()
+    FROM (SELECT unnest(@above::integer[]) AS above, unnest(@below::integer[]) AS below) AS gap
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.priority > gap.above
+          AND jobs.priority < gap.below
+          AND jobs.status IN ('pending', 'retrying')
+          AND jobs.key IS NOT NULL
+        ORDER BY jobs.priority DESC
+        LIMIT 1
+    ) AS unknown
+)
+UNION ALL
+SELECT 0::smallint, 'infinity'::double precision, statement_timestamp()
+LIMIT 1000;
+
+-- name: FindMovableKeys :many
+-- FindMovableKeys returns, of the numbers @ats, those of keys that PromoteKeys could
+-- move on now.
+SELECT input.at::integer AS at
+FROM (SELECT unnest(@ats::integer[]) AS at, unnest(@tenant_ids::uuid[]) AS tenant_id, unnest(@queues::text[]) AS queue, unnest(@keys::text[]) AS key) AS input
+LEFT JOIN LATERAL (
+    SELECT coalesce(jobs.max_active, 1) AS max_active
+    FROM outbox.jobs
+    WHERE jobs.tenant_id = input.tenant_id AND jobs.queue = input.queue COLLATE "C" AND jobs.key = input.key COLLATE "C"
+      AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+      AND jobs.status = 'blocked'
+    ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+    LIMIT 1
+) AS waiting ON true
+LEFT JOIN LATERAL (
+    SELECT jobs.status, jobs.on_death
+    FROM outbox.jobs
+    WHERE jobs.tenant_id = input.tenant_id AND jobs.queue = input.queue COLLATE "C" AND jobs.key = input.key COLLATE "C"
+      AND jobs.ordered AND jobs.status <> 'created'
+      AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+    ORDER BY jobs.line_position, jobs.id
+    LIMIT 1
+) AS head ON true
+LEFT JOIN LATERAL (
+    SELECT count(*) AS running
+    FROM outbox.jobs
+    WHERE (waiting.max_active IS NOT NULL OR head.status = 'blocked')
+      AND jobs.tenant_id = input.tenant_id AND jobs.queue = input.queue COLLATE "C" AND jobs.key = input.key COLLATE "C"
+      AND jobs.key IS NOT NULL AND jobs.status = 'running'
+) AS slots ON true
+WHERE slots.running < waiting.max_active
+   OR (head.status = 'blocked' AND slots.running = 0)
+   OR (head.status IN ('failed', 'dead') AND head.on_death = 'park')
+LIMIT 100000;
+
+-- name: PromoteKeys :many
+-- PromoteKeys moves keys on after jobs have left them: it promotes up to @counts
+-- blocked jobs of each as far as slots are free, and returns them.
+SELECT p.id::uuid AS id, p.queue::text AS queue, p.kind::text AS kind
+FROM outbox.promote_keys(@tenant_ids::uuid[], @queues::text[], @keys::text[], @counts::integer[], @patient::boolean) AS p(id, queue, kind)
+LIMIT 100000;
+
+-- name: SweepKeys :many
+-- SweepKeys looks at up to @max_keys keys, from the one after the given one on, and
+-- tells of each whether something of it could be moved on though nobody may be
+-- about to do so, and whether no open job bears it.
+WITH page AS MATERIALIZED (
+    SELECT keys.tenant_id, keys.queue, keys.key, keys.made_at, keys.park_at, keys.parked_at
+    FROM outbox.keys
+    WHERE (keys.tenant_id, keys.queue, keys.key) > (@after_tenant_id::uuid, @after_queue::text, @after_key::text)
+    ORDER BY keys.tenant_id, keys.queue, keys.key
+    LIMIT @max_keys
+)
+SELECT page.tenant_id, page.queue, page.key,
+       coalesce(page.parked_at IS NULL AND (
+           slots.running < waiting.max_active
+           OR (head.status = 'blocked' AND slots.running = 0)
+           OR (head.status IN ('failed', 'dead') AND head.on_death = 'park' AND (page.park_at IS NULL OR page.park_at <= statement_timestamp()))
+           OR (page.park_at IS NOT NULL AND head.status NOT IN ('failed', 'dead'))
+       ), false)::boolean AS stuck,
+       (page.parked_at IS NULL AND page.made_at < statement_timestamp() - interval '1 minute'
+           AND slots.running = 0 AND head.status IS NULL AND NOT EXISTS (
+               SELECT FROM outbox.jobs
+               WHERE jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
+                 AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'))::boolean AS idle
+FROM page
+CROSS JOIN LATERAL (
+    SELECT count(*) AS running
+    FROM outbox.jobs
+    WHERE jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
+      AND jobs.key IS NOT NULL AND jobs.status = 'running'
+) AS slots
+LEFT JOIN LATERAL (
+    SELECT coalesce(jobs.max_active, 1) AS max_active
+    FROM outbox.jobs
+    WHERE jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
+      AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+      AND jobs.status = 'blocked'
+    ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+    LIMIT 1
+) AS waiting ON true
+LEFT JOIN LATERAL (
+    SELECT jobs.status, jobs.on_death
+    FROM outbox.jobs
+    WHERE jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
+      AND jobs.ordered AND jobs.status <> 'created'
+      AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+    ORDER BY jobs.line_position, jobs.id
+    LIMIT 1
+) AS head ON true
+ORDER BY page.tenant_id, page.queue, page.key
+LIMIT @max_keys;
+
+-- name: ForgetKeys :one
+-- ForgetKeys takes the rows of keys away that no open job bears any more.
+SELECT outbox.forget_keys(@tenant_ids::uuid[], @queues::text[], @keys::text[])::integer;
+
+-- name: MakeRoom :one
+-- MakeRoom decides on one more queued job of a key that may have @max_queued.
+SELECT coalesce(m.verdict, '')::text AS verdict, m.job::uuid AS job, coalesce(m.queued, 0)::integer AS queued
+FROM outbox.make_room(@tenant_id::uuid, @queue::text, @key::text, @max_queued::integer, @when_full::text) AS m(verdict, job, queued);
+
+-- name: PromoteKeysOfJobs :exec
+-- PromoteKeysOfJobs moves on the keys of jobs, open or closed, and wakes the
+-- dispatchers if that promoted something. It is for whoever takes jobs away from
+-- their keys: a statement of its own, after that has been committed.
+WITH freed AS MATERIALIZED (
+    SELECT jobs.tenant_id, jobs.queue, jobs.key FROM outbox.jobs WHERE jobs.id = ANY (@ids::uuid[]) AND jobs.key IS NOT NULL
+    UNION
+    SELECT history.tenant_id, history.queue, history.key FROM outbox.history WHERE history.id = ANY (@ids::uuid[]) AND history.key IS NOT NULL
+), promoted AS MATERIALIZED (
+    SELECT p.id::uuid AS id
+    FROM outbox.promote_keys(
+        (SELECT array_agg(freed.tenant_id ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
+        (SELECT array_agg(freed.queue ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
+        (SELECT array_agg(freed.key ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
+        (SELECT array_agg(1000) FROM freed)) AS p(id, queue, kind)
+)
+SELECT pg_notify('outbox_jobs', '')
+FROM promoted
+LIMIT 1;
+
+-- name: ListKeys :many
+-- ListKeys returns up to @max_keys keys with jobs that cannot run, or that are
+-- parked, those first that have waited longest. It reads all jobs.
+WITH standing AS MATERIALIZED (
+    SELECT jobs.tenant_id, jobs.queue, jobs.key,
+           count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying')) AS waiting,
+           count(*) FILTER (WHERE jobs.status = 'blocked')                AS blocked,
+           count(*) FILTER (WHERE jobs.status = 'running')                AS running,
+           count(*) FILTER (WHERE jobs.status IN ('failed', 'dead'))      AS dead_letters,
+           min(jobs.run_at) FILTER (WHERE jobs.status = 'blocked')        AS blocked_since
+    FROM outbox.jobs
+    WHERE jobs.key IS NOT NULL
+      AND (@queue::text = '' OR jobs.queue = @queue)
+      AND (@key::text = '' OR jobs.key = @key)
+    GROUP BY jobs.tenant_id, jobs.queue, jobs.key
+)
+SELECT coalesce(standing.tenant_id, keys.tenant_id)::uuid AS tenant_id, coalesce(standing.queue, keys.queue)::text AS queue,
+       coalesce(standing.key, keys.key)::text AS key,
+       coalesce(standing.waiting, 0)::bigint AS waiting, coalesce(standing.blocked, 0)::bigint AS blocked,
+       coalesce(standing.running, 0)::bigint AS running, coalesce(standing.dead_letters, 0)::bigint AS dead_letters,
+       standing.blocked_since::timestamptz AS blocked_since, keys.park_at, keys.parked_at, keys.parked_for
+FROM standing
+FULL JOIN outbox.keys ON keys.tenant_id = standing.tenant_id AND keys.queue = standing.queue AND keys.key = standing.key
+WHERE (standing.blocked > 0 OR keys.parked_at IS NOT NULL OR (@key::text <> '' AND standing.key IS NOT NULL))
+  AND (@queue::text = '' OR coalesce(standing.queue, keys.queue) = @queue)
+  AND (@key::text = '' OR coalesce(standing.key, keys.key) = @key)
+  AND (NOT @parked::boolean OR keys.parked_at IS NOT NULL)
+ORDER BY standing.blocked_since NULLS LAST, 2, 3, 1
+LIMIT @max_keys;
+
+-- name: UnblockKey :one
+-- UnblockKey takes a key up again and returns how many dead letters it retried; -1
+-- if nobody knows the key.
+SELECT coalesce(outbox.unblock_key(@tenant_id::uuid, @queue::text, @key::text), -1)::integer;

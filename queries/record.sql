@@ -1,0 +1,168 @@
+-- name: RecordReports :many
+-- RecordReports stores what attempts have reported since the last time: progress,
+-- checkpoints, lines of their logs, results of steps. Of each attempt it stores
+-- all or nothing, and says which: recorded; lost, the job is no longer the
+-- attempt's; or neither, because somebody has locked the job's row right now.
+--
+-- The lock is what makes (id, epoch) a fence: until this statement's end nobody
+-- can claim, expire or close the job. It is the weakest that does: extensions of
+-- leases (FOR NO KEY UPDATE) neither wait for it nor skip because of it, and
+-- those whom it does hold up skip the row, or wait for milliseconds. Rows that a
+-- handler's own transaction has locked (Guard, Complete, a step) are skipped:
+-- waiting for it would hold up every other job's reports, and could be a deadlock.
+--
+-- A statement that nobody waits for any more may still arrive, after the one that
+-- was sent in its place: revisions tell that it is late.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[])                AS id,
+           unnest(@epochs::bigint[])           AS epoch,
+           unnest(@revisions::bigint[])        AS revision,
+           unnest(@currents::bigint[])         AS current,
+           unnest(@totals::bigint[])           AS total,
+           unnest(@messages::text[])           AS message,
+           unnest(@progress_ages::interval[])  AS progress_age,  -- NULL: no progress to store
+           unnest(@checkpoints::bytea[])       AS checkpoint,    -- NULL: no checkpoint to store
+           nullif(unnest(@log_starts::smallint[]), -1)    AS log_start, -- the slot of the attempt's line 0; -1: not known
+           nullif(unnest(@log_lines::text[]), '')::jsonb  AS log_lines, -- of {line, age, level, message}; '': none
+           nullif(unnest(@steps::text[]), '')::jsonb      AS steps      -- of {name, took, result in base64}; '': none
+), ours AS MATERIALIZED (
+    SELECT input.*
+    FROM input
+    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    FOR KEY SHARE SKIP LOCKED
+), saved AS (
+    INSERT INTO outbox.progress AS stored (job_id, epoch, revision, current, total, message, reported_at, checkpoint, checkpoint_epoch, checkpointed_at)
+    SELECT ours.id, ours.epoch, ours.revision,
+           CASE WHEN ours.progress_age IS NOT NULL THEN ours.current END,
+           CASE WHEN ours.progress_age IS NOT NULL THEN ours.total END,
+           CASE WHEN ours.progress_age IS NOT NULL THEN ours.message END,
+           statement_timestamp() - ours.progress_age,
+           ours.checkpoint,
+           CASE WHEN ours.checkpoint IS NOT NULL THEN ours.epoch END,
+           CASE WHEN ours.checkpoint IS NOT NULL THEN statement_timestamp() END
+    FROM ours
+    ON CONFLICT (job_id) DO UPDATE
+    SET epoch            = excluded.epoch,
+        revision         = excluded.revision,
+        current          = CASE WHEN excluded.reported_at IS NULL THEN stored.current ELSE excluded.current END,
+        total            = CASE WHEN excluded.reported_at IS NULL THEN stored.total ELSE excluded.total END,
+        message          = CASE WHEN excluded.reported_at IS NULL THEN stored.message ELSE excluded.message END,
+        reported_at      = coalesce(excluded.reported_at, stored.reported_at),
+        checkpoint       = coalesce(excluded.checkpoint, stored.checkpoint),
+        checkpoint_epoch = coalesce(excluded.checkpoint_epoch, stored.checkpoint_epoch),
+        checkpointed_at  = coalesce(excluded.checkpointed_at, stored.checkpointed_at)
+    WHERE (stored.epoch, stored.revision) < (excluded.epoch, excluded.revision)
+), ring AS MATERIALIZED (
+    -- The attempt's own lines tell where its first one is; else it begins behind
+    -- the newest line of the attempts before it.
+    SELECT ours.id, ours.epoch, ours.log_lines, CASE WHEN ours.log_lines IS NOT NULL THEN coalesce(
+        ours.log_start,
+        (SELECT mod(mod(own.slot - own.line, 200) + 200, 200) FROM outbox.job_logs AS own WHERE own.job_id = ours.id AND own.epoch = ours.epoch LIMIT 1),
+        (SELECT mod(newest.slot + 1, 200) FROM outbox.job_logs AS newest WHERE newest.job_id = ours.id ORDER BY newest.epoch DESC, newest.line DESC LIMIT 1),
+        0) END::smallint AS start
+    FROM ours
+), logged AS (
+    INSERT INTO outbox.job_logs AS stored (job_id, slot, epoch, line, logged_at, level, message)
+    SELECT ring.id, mod(ring.start + (entry ->> 'line')::bigint, 200), ring.epoch, (entry ->> 'line')::bigint,
+           statement_timestamp() - (entry ->> 'age')::interval, entry ->> 'level', entry ->> 'message'
+    FROM ring
+    CROSS JOIN LATERAL jsonb_array_elements(ring.log_lines) AS entry
+    ON CONFLICT (job_id, slot) DO UPDATE
+    SET epoch     = excluded.epoch,
+        line      = excluded.line,
+        logged_at = excluded.logged_at,
+        level     = excluded.level,
+        message   = excluded.message
+    WHERE (stored.epoch, stored.line) < (excluded.epoch, excluded.line)
+), stepped AS (
+    INSERT INTO outbox.job_steps (job_id, name, epoch, took, result)
+    SELECT ours.id, step ->> 'name', ours.epoch, (step ->> 'took')::interval, decode(step ->> 'result', 'base64')
+    FROM ours
+    CROSS JOIN LATERAL jsonb_array_elements(ours.steps) AS step
+    ON CONFLICT (job_id, name) DO NOTHING
+)
+    -- No CTE is joined to another: without hash joins (see the dispatcher's sessions)
+    -- that takes the product of their rows. NOT IN is hashed.
+SELECT ring.id::uuid AS id, ring.epoch::bigint AS epoch, true::boolean AS recorded, false::boolean AS lost, coalesce(ring.start, -1)::smallint AS log_start
+FROM ring
+UNION ALL
+SELECT input.id::uuid, input.epoch::bigint, false::boolean, (held.id IS NULL)::boolean, (-1)::smallint
+FROM input
+LEFT JOIN outbox.jobs AS held ON held.id = input.id AND held.epoch = input.epoch
+WHERE (input.id, input.epoch) NOT IN (SELECT ours.id, ours.epoch FROM ours)
+LIMIT 100000;
+
+-- name: RecordStep :many
+-- RecordStep remembers a step within the transaction that made its effect. It
+-- locks the job's row like Guard does, so that RecordReports leaves the job alone
+-- until the transaction ends. It returns nothing if the job is no longer the
+-- attempt's, and false if the step is remembered already.
+WITH ours AS MATERIALIZED (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.id = @id
+      AND jobs.epoch = @epoch
+    FOR UPDATE
+), found_by AS (
+    INSERT INTO outbox.progress (job_id, epoch, revision)
+    SELECT ours.id, @epoch, 0
+    FROM ours
+    ON CONFLICT (job_id) DO NOTHING
+), stepped AS (
+    INSERT INTO outbox.job_steps (job_id, name, epoch, took, result)
+    SELECT ours.id, @name, @epoch, @took, @result
+    FROM ours
+    ON CONFLICT (job_id, name) DO NOTHING
+    RETURNING job_id
+)
+SELECT (stepped.job_id IS NOT NULL)::boolean AS stored
+FROM ours
+LEFT JOIN stepped ON stepped.job_id = ours.id
+LIMIT 1;
+
+-- name: FindStep :many
+-- FindStep returns what a step returned in an earlier attempt; nothing if it was
+-- not finished.
+SELECT result
+FROM outbox.job_steps
+WHERE job_id = @job_id
+  AND name = @name
+LIMIT 1;
+
+-- name: FindCheckpoint :many
+-- FindCheckpoint returns the checkpoint of a job; nothing if it has none.
+SELECT checkpoint::bytea AS checkpoint, coalesce(checkpoint_epoch, 0)::bigint AS epoch, checkpointed_at
+FROM outbox.progress
+WHERE job_id = @job_id
+  AND checkpoint IS NOT NULL
+LIMIT 1;
+
+-- name: FindProgress :many
+-- FindProgress returns the progress that a job has reported last; nothing if none.
+SELECT coalesce(current, 0)::bigint AS current, coalesce(total, 0)::bigint AS total, coalesce(message, '')::text AS message, reported_at
+FROM outbox.progress
+WHERE job_id = @job_id
+  AND reported_at IS NOT NULL
+LIMIT 1;
+
+-- name: ListLogs :many
+-- ListLogs returns a job's lines after the given one, oldest first.
+SELECT epoch, line, logged_at, level, message
+FROM outbox.job_logs
+WHERE job_id = @job_id
+  AND (epoch, line) > (@after_epoch::bigint, @after_line::bigint)
+ORDER BY epoch, line
+LIMIT 200;
+
+-- name: ListSteps :many
+-- ListSteps returns the steps that a job has finished, oldest first.
+SELECT name, epoch, finished_at, took, result
+FROM outbox.job_steps
+WHERE job_id = @job_id
+ORDER BY finished_at, name
+LIMIT 1000;
+
+-- name: JobExists :one
+-- JobExists tells whether there is such a job, open or closed.
+SELECT (EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = @id)
+    OR EXISTS (SELECT FROM outbox.history WHERE history.id = @id))::boolean;

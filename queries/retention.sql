@@ -1,0 +1,105 @@
+-- name: TrimHistory :many
+-- TrimHistory deletes, from the blocks [@first_block, @end_block) of the partition
+-- of one day, the rows that are beyond their retention, frees their idempotency
+-- keys, and counts them by outcome. A rule for the job's queue comes before the
+-- one for any queue, which is ''; an outcome without a rule is kept.
+-- Blocks rather than a LIMIT: however many rows stay or are dead already, a
+-- partition is read once from end to end.
+WITH rule AS MATERIALIZED (
+    SELECT unnest(@statuses::text[])::outbox.job_status AS status, unnest(@queues::text[]) AS queue, unnest(@keeps::interval[]) AS keep
+), trimmed AS (
+    DELETE FROM outbox.history
+    WHERE history.finished_at >= @first_instant
+      AND history.finished_at < @end_instant
+      AND history.ctid >= format('(%s,0)', @first_block::bigint)::tid
+      AND history.ctid < format('(%s,0)', @end_block::bigint)::tid
+      AND history.finished_at < now() - coalesce(
+          (SELECT rule.keep FROM rule WHERE rule.status = history.status AND rule.queue = history.queue),
+          (SELECT rule.keep FROM rule WHERE rule.status = history.status AND rule.queue = ''))
+    RETURNING history.id, history.status
+), freed AS (
+    DELETE FROM outbox.idempotency_keys
+    USING trimmed
+    WHERE idempotency_keys.job_id = trimmed.id
+    RETURNING 1
+)
+SELECT trimmed.status::text AS status, count(*) AS jobs, (SELECT count(*) FROM freed) AS keys
+FROM trimmed
+GROUP BY trimmed.status
+LIMIT 100;
+
+-- name: SurveyHistory :many
+-- SurveyHistory counts by outcome the rows in the blocks [@first_block, @end_block)
+-- of the partition of one day, and tells how many of them are within their
+-- retention.
+WITH rule AS MATERIALIZED (
+    SELECT unnest(@statuses::text[])::outbox.job_status AS status, unnest(@queues::text[]) AS queue, unnest(@keeps::interval[]) AS keep
+)
+SELECT history.status::text AS status, count(*) AS jobs,
+       count(*) FILTER (WHERE (history.finished_at < now() - coalesce(
+           (SELECT rule.keep FROM rule WHERE rule.status = history.status AND rule.queue = history.queue),
+           (SELECT rule.keep FROM rule WHERE rule.status = history.status AND rule.queue = ''))) IS NOT TRUE) AS staying
+FROM outbox.history
+WHERE history.finished_at >= @first_instant
+  AND history.finished_at < @end_instant
+  AND history.ctid >= format('(%s,0)', @first_block::bigint)::tid
+  AND history.ctid < format('(%s,0)', @end_block::bigint)::tid
+GROUP BY history.status
+LIMIT 100;
+
+-- name: FreeKeys :one
+-- FreeKeys deletes the idempotency keys of the jobs in the blocks
+-- [@first_block, @end_block) of the partition of one day, which is to be dropped.
+WITH freed AS (
+    DELETE FROM outbox.idempotency_keys
+    USING outbox.history
+    WHERE history.finished_at >= @first_instant
+      AND history.finished_at < @end_instant
+      AND history.ctid >= format('(%s,0)', @first_block::bigint)::tid
+      AND history.ctid < format('(%s,0)', @end_block::bigint)::tid
+      AND idempotency_keys.job_id = history.id
+    RETURNING 1
+)
+SELECT count(*) FROM freed;
+
+-- name: HasKeys :one
+SELECT EXISTS (SELECT FROM outbox.idempotency_keys)::boolean;
+
+-- name: TrimDeadLetters :one
+-- TrimDeadLetters deletes, of up to @max_rows dead letters after the given one,
+-- those that nobody has done anything about within their retention, frees their
+-- idempotency keys, and tells where it stopped. Rules are those of TrimHistory.
+WITH rule AS MATERIALIZED (
+    SELECT unnest(@statuses::text[])::outbox.job_status AS status, unnest(@queues::text[]) AS queue, unnest(@keeps::interval[]) AS keep
+), letter AS MATERIALIZED (
+    SELECT jobs.id, jobs.epoch,
+           coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < now() - coalesce(
+               (SELECT rule.keep FROM rule WHERE rule.status = jobs.status AND rule.queue = jobs.queue),
+               (SELECT rule.keep FROM rule WHERE rule.status = jobs.status AND rule.queue = '')) AS is_past
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id > @after
+    ORDER BY jobs.id
+    LIMIT @max_rows
+), trimmed AS (
+    DELETE FROM outbox.jobs
+    USING letter
+    WHERE letter.is_past
+      AND jobs.id = letter.id
+      AND jobs.epoch = letter.epoch -- not replayed meanwhile
+    RETURNING jobs.id, jobs.status
+), freed AS (
+    DELETE FROM outbox.idempotency_keys
+    USING trimmed
+    WHERE idempotency_keys.job_id = trimmed.id
+    RETURNING 1
+), reached AS (
+    SELECT letter.id FROM letter ORDER BY letter.id DESC LIMIT 1
+)
+SELECT (SELECT count(*) FROM letter) AS looked_at,
+       (SELECT count(*) FROM trimmed WHERE trimmed.status = 'failed') AS failed,
+       (SELECT count(*) FROM trimmed WHERE trimmed.status = 'dead') AS dead,
+       (SELECT count(*) FROM freed) AS keys,
+       reached.id::uuid AS last
+FROM (SELECT 1) AS always
+LEFT JOIN reached ON true;

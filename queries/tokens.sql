@@ -1,0 +1,45 @@
+-- name: FindToken :many
+-- FindToken returns what authenticating a token needs. How long it is still good
+-- is told by the database's clock, infinitely long as NULL.
+SELECT secret_hash, name, tenant_id, all_tenants, capabilities,
+       (revoked_at IS NOT NULL)::boolean AS revoked,
+       (expires_at - statement_timestamp())::interval AS expires_in,
+       (last_used_at IS NULL OR last_used_at < statement_timestamp() - interval '1 minute')::boolean AS touch_due
+FROM outbox.tokens
+WHERE id = @id
+LIMIT 1;
+
+-- name: TouchToken :exec
+-- TouchToken notes that the token was used, at most once a minute whatever the
+-- number of processes. A note is not worth waiting for the disk.
+WITH quick AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true) AS mode
+)
+UPDATE outbox.tokens
+SET last_used_at = statement_timestamp()
+FROM quick
+WHERE id = @id
+  AND (last_used_at IS NULL OR last_used_at < statement_timestamp() - interval '1 minute');
+
+-- name: CreateToken :one
+-- CreateToken stores a token and returns it as ListTokens does.
+INSERT INTO outbox.tokens (id, secret_hash, name, tenant_id, all_tenants, capabilities, created_by, expires_at)
+VALUES (@id, @secret_hash, @name, @tenant_id, @all_tenants, @capabilities, @created_by,
+        statement_timestamp() + sqlc.narg('lifetime')::interval)
+RETURNING id, name, tenant_id, all_tenants, capabilities, created_by, created_at, expires_at, last_used_at, revoked_at;
+
+-- name: ListTokens :many
+-- ListTokens returns up to @max_rows tokens, newest first, those that are no
+-- longer good included.
+SELECT id, name, tenant_id, all_tenants, capabilities, created_by, created_at, expires_at, last_used_at, revoked_at
+FROM outbox.tokens
+ORDER BY created_at DESC, id
+LIMIT @max_rows;
+
+-- name: RevokeToken :many
+-- RevokeToken ends a token for good and returns it; one that was revoked before
+-- keeps its time.
+UPDATE outbox.tokens
+SET revoked_at = coalesce(revoked_at, statement_timestamp())
+WHERE id = @id
+RETURNING id, name, tenant_id, all_tenants, capabilities, created_by, created_at, expires_at, last_used_at, revoked_at;

@@ -1,0 +1,59 @@
+-- name: ShowWorker :exec
+-- ShowWorker says that a dispatcher is there. It does not wait for the disk: the
+-- next one comes soon.
+WITH hurry AS (
+    SELECT set_config('synchronous_commit', 'off', true)
+)
+INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing)
+SELECT @worker, @version, @queues::text[], @concurrency::integer[], @kinds::text[], @hearing
+FROM hurry
+ON CONFLICT (worker) DO UPDATE
+SET seen_at = statement_timestamp(),
+    hearing = excluded.hearing;
+
+-- name: RemoveWorker :exec
+-- RemoveWorker says that a dispatcher has stopped.
+DELETE FROM outbox.workers
+WHERE worker = @worker;
+
+-- name: TrimWorkers :execrows
+-- TrimWorkers forgets dispatchers that were last seen more than @keep ago.
+DELETE FROM outbox.workers
+WHERE seen_at < statement_timestamp() - @keep::interval;
+
+-- name: ListWorkers :many
+-- ListWorkers returns the dispatchers that were seen of late, by name, and what
+-- each is running now.
+SELECT workers.worker, workers.version, workers.queues, workers.concurrency, workers.kinds, workers.hearing,
+       workers.started_at, workers.seen_at,
+       extract(epoch FROM statement_timestamp() - workers.seen_at)::double precision AS seen_seconds_ago,
+       coalesce(busy.jobs, 0)::bigint AS running
+FROM outbox.workers
+LEFT JOIN (
+    SELECT jobs.lease_owner, count(*) AS jobs
+    FROM outbox.jobs
+    WHERE jobs.status = 'running'
+    GROUP BY jobs.lease_owner
+) AS busy ON busy.lease_owner = workers.worker
+ORDER BY workers.worker
+LIMIT 10000;
+
+-- name: KindsWithoutHandler :many
+-- KindsWithoutHandler returns the kinds of due jobs that no dispatcher seen of
+-- late has a handler for in the job's queue, with how many there are and since
+-- when the oldest is due.
+SELECT waiting.queue, waiting.kind, waiting.jobs, waiting.oldest
+FROM (
+    SELECT jobs.queue, jobs.kind, count(*) AS jobs, min(jobs.run_at)::timestamptz AS oldest
+    FROM outbox.jobs
+    WHERE jobs.status IN ('pending', 'retrying')
+      AND jobs.run_at <= statement_timestamp()
+    GROUP BY jobs.queue, jobs.kind
+) AS waiting
+WHERE NOT EXISTS (
+    SELECT FROM outbox.workers
+    WHERE workers.seen_at > statement_timestamp() - @fresh::interval
+      AND waiting.queue = ANY (workers.queues)
+      AND waiting.kind = ANY (workers.kinds))
+ORDER BY waiting.oldest
+LIMIT 100;

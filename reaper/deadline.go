@@ -1,0 +1,223 @@
+package reaper
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// How often the reaper looks for jobs whose deadline has come. Where nothing has a
+// deadline, the passes over the leases, which look a little ahead and now and then
+// far back, are all there is. Where deadlines are in use, one that nobody has
+// announced is found by the poll.
+const (
+	deadlineIdle    = 10 * time.Minute
+	deadlineDear    = time.Minute            // instead, where looking far back takes long
+	deadlinePoll    = 800 * time.Millisecond // while one was seen lately:
+	deadlineMemory  = time.Minute
+	wholeLook       = 15                     // every so many looks is far back, unless
+	wholeLookCost   = 20 * time.Millisecond  // the latest one took longer
+	deadlineSpacing = 500 * time.Millisecond // between passes, however many wake-ups arrive
+	// deadlinePatience is how long a running job is left to its worker, which stops
+	// the handler by itself and keeps what it says.
+	deadlinePatience = 300 * time.Millisecond
+	deadlineBatch    = 500 // jobs; fewer after a statement that took too long
+	// lookAhead is how far ahead deadlines are looked for: to the next pass over the
+	// leases. Further ahead there may be any number of entries of jobs that are done.
+	lookAhead = 3 * time.Second
+)
+
+// deadlines is what the reaper knows of the jobs' deadlines. Passes use the same
+// two kinds of spans as those over the leases, and for the same reason: a held
+// snapshot keeps the index entry of every job that had a deadline.
+type deadlines struct {
+	// passed is the database's time before which, but for an overlap, no deadline is
+	// left. The passes over the leases move it, too, when they find none.
+	passed atomic.Pointer[time.Time]
+	cheap  atomic.Bool    // to look far back
+	sooner chan time.Time // by our clock: a pass over the leases has seen a deadline
+	looks  int            // of the passes over the leases, which alone use it
+
+	// The rest is used by expireDeadlines only.
+	scan  scan
+	next  time.Time // when to make the next pass
+	ended time.Time // the last one
+	seen  time.Time // when there was a deadline last
+	batch int32
+}
+
+func newDeadlines() deadlines {
+	return deadlines{sooner: make(chan time.Time, 1), batch: deadlineBatch}
+}
+
+// expireDeadlines waits until a pass is due and makes it.
+func (r *Reaper) expireDeadlines(ctx context.Context) (time.Duration, error) {
+	if !r.awaitDeadline(ctx) {
+		return 0, nil
+	}
+	err := r.deadlinePass(ctx)
+	r.deadlines.ended = time.Now()
+	return 0, err
+}
+
+// awaitDeadline sleeps until the next pass. A wake-up says that jobs were stored,
+// and some may have a deadline.
+func (r *Reaper) awaitDeadline(ctx context.Context) bool {
+	d := &r.deadlines
+	wake := r.config.Wake
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		due := d.next
+		if soonest := d.ended.Add(deadlineSpacing); due.Before(soonest) {
+			due = soonest
+		}
+		timer.Reset(time.Until(due))
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case at := <-d.sooner:
+			d.next = earlier(d.next, at)
+		case _, open := <-wake:
+			if !open {
+				wake = nil
+				continue
+			}
+			d.next = earlier(d.next, time.Now())
+		}
+	}
+}
+
+// deadlinePass closes every job whose deadline has come, and sets the time of the
+// next pass.
+func (r *Reaper) deadlinePass(ctx context.Context) error {
+	d := &r.deadlines
+	if passed := d.passed.Load(); passed != nil {
+		d.scan.passed = *passed
+	}
+	soonest, whole, cheap := math.Inf(1), false, false
+	for _, s := range d.scan.spans(time.Now()) {
+		cost, last, err := r.deadlineSpan(ctx, s)
+		d.scan.note(s, cost, last.Now.Time, time.Now(), err)
+		if err != nil {
+			if isTimeout(err) {
+				d.batch = max(d.batch/8, 1)
+			}
+			return fmt.Errorf("expire deadlines: %w", err)
+		}
+		soonest = min(soonest, last.NextInSeconds)
+		whole = whole || s.near && s.sweep
+		cheap = whole && cost < wholeLookCost
+	}
+	d.advance(d.scan.passed)
+	d.cheap.Store(cheap)
+	d.batch = min(2*d.batch, deadlineBatch)
+
+	now := time.Now()
+	if !math.IsInf(soonest, 1) {
+		d.seen = now
+	}
+	wait := deadlineIdle
+	if !cheap {
+		wait = deadlineDear
+	}
+	if !whole { // the rest, as soon as it is affordable
+		wait = max(d.scan.paid.Sub(now), deadlinePoll)
+	}
+	if now.Sub(d.seen) < deadlineMemory {
+		wait = min(wait, deadlinePoll)
+	}
+	d.next = earlier(now.Add(wait), after(now, soonest))
+	return nil
+}
+
+// deadlineSpan closes the jobs whose deadline lies within the span, and returns
+// what it cost to look for them, and what the last statement told.
+func (r *Reaper) deadlineSpan(ctx context.Context, s span) (cost time.Duration, last sqlgen.ExpireDeadlinesRow, err error) {
+	d := &r.deadlines
+	params := sqlgen.ExpireDeadlinesParams{
+		FromDeadline: s.from, BeforeDeadline: s.before, Overlap: interval(overlap), Horizon: interval(lookAhead), Patience: interval(deadlinePatience), MaxJobs: d.batch,
+	}
+	for {
+		bound, cancel := context.WithTimeout(ctx, statementTimeout)
+		sent := time.Now()
+		last, err = sqlgen.New(r.leases).ExpireDeadlines(bound, params)
+		took := time.Since(sent)
+		cancel()
+		if err != nil {
+			return cost + took, last, err
+		}
+		cost += max(took-time.Duration(last.Closed)*rowCost, 0)
+		if last.Closed > 0 {
+			d.seen = time.Now()
+			r.metrics.late.Add(float64(last.Closed))
+			r.log.LogAttrs(ctx, slog.LevelInfo, "jobs expired: their deadlines had come", slog.Int64("jobs", last.Closed))
+		}
+		if last.Closed < int64(params.MaxJobs) {
+			return cost, last, nil
+		}
+		params.FromDeadline = last.Reached // what lies before is closed, or locked by somebody
+	}
+}
+
+// lookFrom is where a pass over the leases begins to look for a deadline: from
+// where the last one has come to, and now and then from the beginning, for what was
+// stored or committed after its deadline and not announced.
+func (d *deadlines) lookFrom() pgtype.Timestamptz {
+	d.looks++
+	if d.looks%wholeLook == 0 && d.cheap.Load() {
+		return always
+	}
+	if passed := d.passed.Load(); passed != nil {
+		return instant(passed.Add(-overlap))
+	}
+	return always
+}
+
+// noteLook takes what a pass over the leases saw from lookFrom on: the first
+// deadline, in so many seconds, or none within lookAhead of the database's now.
+func (d *deadlines) noteLook(dbNow time.Time, seconds float64) {
+	if math.IsInf(seconds, 1) {
+		d.advance(dbNow)
+		return
+	}
+	select {
+	case d.sooner <- after(time.Now(), seconds):
+	default: // one is waiting; the next look tells again
+	}
+}
+
+// advance moves passed forward; two goroutines do.
+func (d *deadlines) advance(to time.Time) {
+	for {
+		passed := d.passed.Load()
+		if passed != nil && !to.After(*passed) || d.passed.CompareAndSwap(passed, &to) {
+			return
+		}
+	}
+}
+
+// after is so many seconds from now, and a moment more, so that the database's
+// clock has come there, too; far away for infinity.
+func after(now time.Time, seconds float64) time.Time {
+	if seconds > deadlineIdle.Seconds() {
+		return now.Add(deadlineIdle)
+	}
+	return now.Add(max(time.Duration(seconds*float64(time.Second)), 0) + time.Millisecond)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

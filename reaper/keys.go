@@ -1,0 +1,151 @@
+package reaper
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+const (
+	sweepInterval = 2 * time.Second
+	sweepPage     = 500
+	sweepShare    = 50 // a sweep may take this part of the time
+	// What is found stuck is looked at again after this: as a rule whoever freed a
+	// slot is about to promote the next job.
+	sweepPatience = 250 * time.Millisecond
+	everySlot     = 1000 // of a key; outbox.MaxKeyActive
+)
+
+// keys names some keys, as the statements take them.
+type keys struct {
+	tenants       []pgtype.UUID
+	queues, names []string
+	counts        []int32
+}
+
+func (k *keys) add(tenant pgtype.UUID, queue, name string, count int32) {
+	k.tenants, k.queues, k.names, k.counts = append(k.tenants, tenant), append(k.queues, queue), append(k.names, name), append(k.counts, count)
+}
+
+// sweepKeys looks at every key and moves on what is stuck: whoever freed a slot
+// died before he had promoted the next job, or a head has been dead for long
+// enough. It forgets keys that no open job bears. This is what makes keys
+// correct; that the others promote at once makes them fast.
+func (r *Reaper) sweepKeys(ctx context.Context) (time.Duration, error) {
+	if !r.keyed.Load() { // as the last pass over the leases saw, so that an idle process asks nothing
+		return jittered(sweepInterval), nil
+	}
+	var stuck, idle keys
+	started := time.Now()
+	page := sqlgen.SweepKeysParams{AfterTenantID: pgtype.UUID{Valid: true}, MaxKeys: r.keysPage}
+	for {
+		rows, err := r.sweepPage(ctx, page)
+		if err != nil {
+			return 0, err
+		}
+		for _, row := range rows {
+			switch {
+			case row.Stuck:
+				stuck.add(row.TenantID, row.Queue, row.Key, everySlot)
+			case row.Idle:
+				idle.add(row.TenantID, row.Queue, row.Key, 0)
+			}
+		}
+		if len(rows) < int(r.keysPage) {
+			break
+		}
+		last := rows[len(rows)-1]
+		page.AfterTenantID, page.AfterQueue, page.AfterKey = last.TenantID, last.Queue, last.Key
+	}
+	wait := max(jittered(sweepInterval), sweepShare*time.Since(started))
+	if len(idle.names) > 0 {
+		if err := r.forgetKeys(ctx, idle); err != nil {
+			return 0, err
+		}
+	}
+	if len(stuck.names) > 0 {
+		r.pause(ctx, sweepPatience)
+		n, err := r.promote(ctx, stuck, true)
+		if err != nil {
+			return 0, err
+		}
+		r.metrics.promoted.Add(float64(n))
+	}
+	return wait, nil
+}
+
+func (r *Reaper) sweepPage(ctx context.Context, page sqlgen.SweepKeysParams) ([]sqlgen.SweepKeysRow, error) {
+	bound, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	rows, err := sqlgen.New(r.leases).SweepKeys(bound, page)
+	if err != nil {
+		return nil, fmt.Errorf("sweep the keys: %w", err)
+	}
+	return rows, nil
+}
+
+func (r *Reaper) forgetKeys(ctx context.Context, k keys) error {
+	for len(k.names) > 0 {
+		n := min(len(k.names), sweepPage)
+		bound, cancel := context.WithTimeout(ctx, statementTimeout)
+		_, err := sqlgen.New(r.leases).ForgetKeys(bound, sqlgen.ForgetKeysParams{TenantIds: k.tenants[:n], Queues: k.queues[:n], Keys: k.names[:n]})
+		cancel()
+		if err != nil {
+			return fmt.Errorf("forget keys without jobs: %w", err)
+		}
+		k.tenants, k.queues, k.names = k.tenants[n:], k.queues[n:], k.names[n:]
+	}
+	return nil
+}
+
+// promote moves keys on, wakes the dispatchers for what it promoted, and returns
+// how many jobs that was.
+func (r *Reaper) promote(ctx context.Context, k keys, patient bool) (promoted int, err error) {
+	for len(k.names) > 0 {
+		n := min(len(k.names), sweepPage)
+		bound, cancel := context.WithTimeout(ctx, statementTimeout)
+		rows, err := sqlgen.New(r.leases).PromoteKeys(bound, sqlgen.PromoteKeysParams{
+			TenantIds: k.tenants[:n], Queues: k.queues[:n], Keys: k.names[:n], Counts: k.counts[:n], Patient: patient,
+		})
+		if err == nil && len(rows) > 0 {
+			promoted += len(rows)
+			_ = sqlgen.New(r.leases).WakeDispatchers(bound) // a hint
+		}
+		cancel()
+		if err != nil {
+			return promoted, fmt.Errorf("move keys on: %w", err)
+		}
+		k.tenants, k.queues, k.names, k.counts = k.tenants[n:], k.queues[n:], k.names[n:], k.counts[n:]
+	}
+	return promoted, nil
+}
+
+// promoteExpired gives the slots of lapsed leases to the next jobs of their keys.
+// If that fails, the sweep does it.
+func (r *Reaper) promoteExpired(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
+	var freed keys
+	at := map[[3]string]int{} // a key is named once
+	for _, row := range rows {
+		if row.Key == "" {
+			continue
+		}
+		name := [3]string{string(row.TenantID.Bytes[:]), row.Queue, row.Key}
+		if i, known := at[name]; known {
+			freed.counts[i]++
+			continue
+		}
+		at[name] = len(freed.names)
+		freed.add(row.TenantID, row.Queue, row.Key, 1)
+	}
+	if len(freed.names) == 0 {
+		return
+	}
+	if _, err := r.promote(ctx, freed, false); err != nil && ctx.Err() == nil {
+		r.log.LogAttrs(ctx, slog.LevelWarn, "keys of lapsed leases not moved on", slog.Any("err", err))
+	}
+}

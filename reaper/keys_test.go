@@ -1,0 +1,221 @@
+package reaper
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// storeKeyed stores a job with the key "k".
+func storeKeyed(t testing.TB, db *pgxpool.Pool, kind string, status outbox.Status, set string) outbox.ID {
+	t.Helper()
+	id := outbox.NewID()
+	lease := `NULL, NULL, NULL`
+	if status == outbox.Running {
+		lease = `now(), 'worker-1', now() + interval '1 hour'`
+	}
+	exec(t, db, `
+		INSERT INTO outbox.jobs (id, key, kind, payload, status, epoch, attempt, started_at, lease_owner, lease_expires_at)
+		VALUES ($1, 'k', $2, '{}', $3, 1, 1, `+lease+`)`, mustUUID(id), kind, status.String())
+	if set != "" {
+		exec(t, db, `UPDATE outbox.jobs SET `+set+` WHERE id = $1`, mustUUID(id))
+	}
+	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'k') ON CONFLICT DO NOTHING`, mustUUID(outbox.RootTenant))
+	return id
+}
+
+func statusOf(t testing.TB, db *pgxpool.Pool, id outbox.ID) outbox.Status {
+	t.Helper()
+	return outbox.Status(query[string](t, db, `
+		SELECT status::text FROM (SELECT id, status FROM outbox.jobs UNION ALL SELECT id, status FROM outbox.history) AS job WHERE id = $1`, mustUUID(id)))
+}
+
+func sweep(t testing.TB, r *Reaper) {
+	t.Helper()
+	r.keyed.Store(true)
+	if _, err := r.sweepKeys(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func parked(t testing.TB, db *pgxpool.Pool) bool {
+	t.Helper()
+	return query[bool](t, db, `SELECT parked_at IS NOT NULL FROM outbox.keys WHERE key = 'k'`)
+}
+
+// Whoever freed the slot died before he had promoted the next job; or somebody
+// took jobs away by hand.
+func TestTheSweepMovesStuckKeysOn(t *testing.T) {
+	t.Parallel()
+	type job struct {
+		kind   string
+		status outbox.Status
+		set    string
+	}
+	const ordered = `ordered = true, line_position = `
+	for name, c := range map[string]struct {
+		jobs []job
+		want []outbox.Status
+	}{
+		"a slot is free: one is promoted, the first": {
+			[]job{{"a", outbox.Blocked, ""}, {"a", outbox.Blocked, "priority = 1"}, {"a", outbox.Blocked, ""}},
+			[]outbox.Status{outbox.Blocked, outbox.Pending, outbox.Blocked},
+		},
+		"the slot is taken": {
+			[]job{{"a", outbox.Running, ""}, {"a", outbox.Blocked, ""}},
+			[]outbox.Status{outbox.Running, outbox.Blocked},
+		},
+		"two of three slots are free": {
+			[]job{{"a", outbox.Running, "max_active = 3"}, {"a", outbox.Blocked, "max_active = 3"}, {"a", outbox.Blocked, "max_active = 3"}, {"a", outbox.Blocked, "max_active = 3"}},
+			[]outbox.Status{outbox.Running, outbox.Pending, outbox.Pending, outbox.Blocked},
+		},
+		"a due one of the kind will be claimed and move the key on": {
+			[]job{{"a", outbox.Pending, ""}, {"a", outbox.Blocked, ""}},
+			[]outbox.Status{outbox.Pending, outbox.Blocked},
+		},
+		"a due one of another kind may wait for its handler for ever": {
+			[]job{{"b", outbox.Pending, ""}, {"a", outbox.Blocked, ""}},
+			[]outbox.Status{outbox.Pending, outbox.Pending},
+		},
+		"one that is due tomorrow takes no slot": {
+			[]job{{"a", outbox.Retrying, "run_at = now() + interval '1 day'"}, {"a", outbox.Blocked, ""}},
+			[]outbox.Status{outbox.Retrying, outbox.Pending},
+		},
+		"the head of a line": {
+			[]job{{"a", outbox.Blocked, ordered + "2"}, {"a", outbox.Blocked, ordered + "1"}},
+			[]outbox.Status{outbox.Blocked, outbox.Pending},
+		},
+		"a head that waits for its retry": {
+			[]job{{"a", outbox.Retrying, ordered + "1, run_at = now() + interval '1 day'"}, {"a", outbox.Blocked, ordered + "2"}},
+			[]outbox.Status{outbox.Retrying, outbox.Blocked},
+		},
+		"a dead head holds up the line": {
+			[]job{{"a", outbox.Dead, ordered + "1"}, {"a", outbox.Blocked, ordered + "2"}},
+			[]outbox.Status{outbox.Dead, outbox.Blocked},
+		},
+		"a dead head that is passed over": {
+			[]job{{"a", outbox.Failed, ordered + "1, on_death = 'skip'"}, {"a", outbox.Blocked, ordered + "2"}},
+			[]outbox.Status{outbox.Failed, outbox.Pending},
+		},
+		"a held head is not in line": {
+			[]job{{"a", outbox.Created, ordered + "1"}, {"a", outbox.Blocked, ordered + "2"}},
+			[]outbox.Status{outbox.Created, outbox.Pending},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{})
+			var ids []outbox.ID
+			for _, j := range c.jobs {
+				ids = append(ids, storeKeyed(t, db, j.kind, j.status, j.set))
+			}
+			sweep(t, r)
+			promoted := 0.
+			for i, id := range ids {
+				if got := statusOf(t, db, id); got != c.want[i] {
+					t.Errorf("job %d is %s, want %s", i, got, c.want[i])
+				}
+				if c.want[i] != c.jobs[i].status {
+					promoted++
+				}
+			}
+			if got := value(t, r.metrics.promoted); got != promoted {
+				t.Errorf("promotions counted = %v, want %v", got, promoted)
+			}
+		})
+	}
+}
+
+// A dead head parks its key, at once or after a time, if its policy says so.
+func TestTheSweepParksKeysOfDeadHeads(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	head := storeKeyed(t, db, "a", outbox.Dead, `ordered = true, line_position = 1, on_death = 'park', park_after = '1 hour'`)
+	next := storeKeyed(t, db, "a", outbox.Blocked, `ordered = true, line_position = 2`)
+	sweep(t, r)
+	if parked(t, db) {
+		t.Error("the key is parked before its time")
+	}
+	if left := query[time.Duration](t, db, `SELECT park_at - now() FROM outbox.keys`); left < 59*time.Minute || left > time.Hour {
+		t.Errorf("the key is to be parked in %s, want in an hour", left)
+	}
+	exec(t, db, `UPDATE outbox.keys SET park_at = now() - interval '1 s'`)
+	sweep(t, r)
+	if !parked(t, db) {
+		t.Error("the key is not parked when its time has come")
+	}
+	if by := query[bool](t, db, `SELECT parked_for = $1 FROM outbox.keys`, mustUUID(head)); !by {
+		t.Error("the key does not say for which job it was parked")
+	}
+	exec(t, db, `UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1 WHERE id = $1`, mustUUID(head)) // the head alone is retried
+	sweep(t, r)
+	if !parked(t, db) || statusOf(t, db, next) != outbox.Blocked {
+		t.Error("a parked key moves on though nobody unblocked it")
+	}
+}
+
+// A dead head that was dealt with in time leaves no appointment behind.
+func TestAHeadThatWasRetriedInTimeDoesNotParkItsKey(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	head := storeKeyed(t, db, "a", outbox.Dead, `ordered = true, line_position = 1, on_death = 'park', park_after = '1 hour'`)
+	sweep(t, r)
+	exec(t, db, `UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1 WHERE id = $1`, mustUUID(head))
+	sweep(t, r)
+	if query[bool](t, db, `SELECT park_at IS NOT NULL OR parked_at IS NOT NULL FROM outbox.keys`) {
+		t.Error("the key is still to be parked")
+	}
+}
+
+// Rows of keys go when no open job bears the key, but not those that tell that it is parked.
+func TestTheSweepForgetsKeysWithoutJobs(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	r.keysPage = 2 // several pages
+	exec(t, db, `
+		INSERT INTO outbox.keys (tenant_id, queue, key, made_at, parked_at)
+		SELECT $1, 'q', 'gone-' || i, now() - interval '2 minutes', CASE WHEN i = 3 THEN now() END FROM generate_series(1, 9) AS i`, mustUUID(outbox.RootTenant))
+	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'q', 'just made')`, mustUUID(outbox.RootTenant))
+	storeKeyed(t, db, "a", outbox.Pending, "")
+	exec(t, db, `UPDATE outbox.keys SET made_at = now() - interval '2 minutes' WHERE key = 'k'`)
+	sweep(t, r)
+	if got, want := query[string](t, db, `SELECT string_agg(key, ', ' ORDER BY key) FROM outbox.keys`), "gone-3, just made, k"; got != want {
+		t.Errorf("keys left = %s; want %s", got, want)
+	}
+}
+
+// What becomes of a keyed job whose worker died, and of the one behind it.
+func TestWhatALapsedLeaseDoesToItsKey(t *testing.T) {
+	t.Parallel()
+	for policy, c := range map[string]struct {
+		first, next outbox.Status
+		parked      bool
+	}{
+		"":           {outbox.Retrying, outbox.Pending, false},
+		"fail-stale": {outbox.Stale, outbox.Pending, false},
+		"block":      {outbox.Dead, outbox.Blocked, true},
+	} {
+		t.Run("policy "+policy, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{})
+			first := storeKeyed(t, db, "a", outbox.Running, `lease_expires_at = now() - interval '1 s', on_lapse = nullif('`+policy+`', '')`)
+			next := storeKeyed(t, db, "a", outbox.Blocked, "")
+			expirePass(t, r)
+			if got := statusOf(t, db, first); got != c.first {
+				t.Errorf("the job is %s, want %s", got, c.first)
+			}
+			if got := statusOf(t, db, next); got != c.next {
+				t.Errorf("the next one is %s, want %s", got, c.next)
+			}
+			if got := parked(t, db); got != c.parked {
+				t.Errorf("the key is parked: %t, want %t", got, c.parked)
+			}
+			if n := query[int](t, db, `SELECT count(*) FROM outbox.attempts WHERE error_code = 'lease_lost'`); n != 1 {
+				t.Errorf("recorded attempts = %d, want 1", n)
+			}
+		})
+	}
+}

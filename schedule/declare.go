@@ -1,0 +1,164 @@
+package schedule
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// declare stores what the program declared, in one transaction.
+//
+// Two processes may declare at once, and others fire meanwhile. The rows are
+// locked in one order, so that nobody deadlocks; a firing skips them. A schedule
+// whose timing is about to change and that is due by the old one is fired first:
+// the declaration that was in effect at the time of a tick decides about it.
+func (s *Scheduler) declare(ctx context.Context) error {
+	if len(s.declared) == 0 {
+		return nil
+	}
+	bound, cancel := context.WithTimeout(ctx, statementTimeout+time.Duration(len(s.declared))*declareTimeout)
+	defer cancel()
+	var fired []firing
+	var changed []change
+	err := s.inTx(bound, func(tx pgx.Tx) error {
+		now, rows, err := s.lockDeclared(bound, tx)
+		if err != nil {
+			return err
+		}
+		if fired, err = s.fireBeforeChange(bound, tx, now, rows); err != nil {
+			return err
+		}
+		changed, err = s.storeDeclared(bound, tx, now)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, f := range fired {
+		s.report(ctx, f)
+	}
+	for _, c := range changed {
+		s.log.LogAttrs(ctx, slog.LevelInfo, "schedule declared", slog.String("schedule", c.declared.params.Name),
+			slog.String("timing", c.declared.schedule.timing.String()), slog.Int64("generation", c.stored.Generation), slog.Time("next_at", c.stored.NextAt.Time))
+	}
+	return nil
+}
+
+// declareTimeout is what one declaration may add to the transaction's time.
+const declareTimeout = 20 * time.Millisecond
+
+// change is a declaration that was not stored yet as it is.
+type change struct {
+	declared declaration
+	stored   sqlgen.DeclareScheduleRow
+}
+
+// lockDeclared locks what is there of the declared schedules and only then looks
+// at the clock: it may have waited for another process that fires or declares.
+func (s *Scheduler) lockDeclared(ctx context.Context, tx pgx.Tx) (now time.Time, rows []row, err error) {
+	q := sqlgen.New(tx)
+	var tenants []pgtype.UUID
+	var names []string
+	for _, d := range s.declared {
+		tenants, names = append(tenants, d.params.TenantID), append(names, d.params.Name)
+	}
+	locked, err := q.LockSchedules(ctx, tenants, names)
+	if err != nil {
+		return now, nil, fmt.Errorf("lock %d schedules: %w", len(s.declared), err)
+	}
+	clock, err := q.ReadClock(ctx)
+	if err != nil {
+		return now, nil, fmt.Errorf("read the clock: %w", err)
+	}
+	for _, l := range locked {
+		r := row(l)
+		r.Now = clock
+		rows = append(rows, r)
+	}
+	return clock.Time, rows, nil
+}
+
+func (s *Scheduler) fireBeforeChange(ctx context.Context, tx pgx.Tx, now time.Time, rows []row) (firings []firing, err error) {
+	for _, r := range rows {
+		if r.PausedAt.Valid || r.NextAt.Time.After(now) || !s.movesTicks(r) {
+			continue
+		}
+		if f, err := plan(r, now); err == nil { // else nobody can fire it, and the change mends it
+			firings = append(firings, f)
+		}
+	}
+	if len(firings) == 0 {
+		return nil, nil
+	}
+	if err := store(ctx, tx, firings); err != nil {
+		return nil, fmt.Errorf("fire %d schedules before they change: %w", len(firings), err)
+	}
+	return firings, nil
+}
+
+func (s *Scheduler) storeDeclared(ctx context.Context, tx pgx.Tx, now time.Time) (changed []change, err error) {
+	q := sqlgen.New(tx)
+	for _, d := range s.declared {
+		next, err := d.schedule.timing.next(now)
+		if err != nil {
+			return nil, err
+		}
+		p := d.params
+		p.Since, p.NextAt = timestamp(now), timestamp(next)
+		stored, err := q.DeclareSchedule(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("declare schedule %s: %w", p.Name, err)
+		}
+		for _, r := range stored {
+			changed = append(changed, change{d, r})
+		}
+	}
+	return changed, nil
+}
+
+// movesTicks reports whether the program declares another timing than is stored.
+func (s *Scheduler) movesTicks(r row) bool {
+	stored, err := timingOf(r)
+	for _, d := range s.declared {
+		if d.params.TenantID == r.TenantID && d.params.Name == r.Name {
+			return err != nil || !d.schedule.timing.equal(stored)
+		}
+	}
+	return false
+}
+
+// declaration is a schedule that was found acceptable.
+type declaration struct {
+	schedule Schedule
+	params   sqlgen.DeclareScheduleParams
+}
+
+// accept returns the declarations in the order in which they are locked. Its error
+// names every mistake; two schedules of one name are one.
+func accept(schedules []Schedule) (declared []declaration, errs []error) {
+	for _, s := range schedules {
+		p, err := s.params()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if slices.ContainsFunc(declared, func(d declaration) bool { return d.params.Name == p.Name && d.params.TenantID == p.TenantID }) {
+			errs = append(errs, fmt.Errorf("schedule %q: %w", s.name, invalid("name", "is that of two schedules")))
+			continue
+		}
+		declared = append(declared, declaration{s, p})
+	}
+	slices.SortFunc(declared, func(a, b declaration) int {
+		return cmp.Or(bytes.Compare(a.params.TenantID.Bytes[:], b.params.TenantID.Bytes[:]), cmp.Compare(a.params.Name, b.params.Name))
+	})
+	return declared, errs
+}

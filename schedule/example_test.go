@@ -1,0 +1,65 @@
+package schedule_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/schedule"
+)
+
+type SalesReport struct{ Region string }
+
+func (SalesReport) Kind() string { return "report.sales" }
+
+// How do I have a job carried out at seven on weekdays?
+func Example() {
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, func(_ context.Context, job *outbox.Job[SalesReport]) error {
+		day := time.Now()
+		if tick, ok := schedule.TickOf(job.Claimed); ok {
+			day = tick.At // also when it is carried out late, or again
+		}
+		fmt.Println("sales in the", job.Args.Region, "until", day)
+		return nil
+	})
+
+	ctx, cut := app.Signals(context.Background())
+	err := app.Run(ctx, &mux, app.Config{
+		DatabaseURL: os.Getenv("DATABASE_URL"),
+		Cut:         cut,
+		Schedules: []schedule.Schedule{
+			schedule.Cron("weekday-report", "0 7 * * 1-5", "Europe/Berlin", SalesReport{Region: "north"}, schedule.Options{Queue: "reports"}),
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+}
+
+// When will it tick when the clocks go forward?
+func ExampleSchedule_Next() {
+	s := schedule.Cron("backup", "30 2 * * *", "Europe/Berlin", SalesReport{}, schedule.Options{})
+	at := time.Date(2026, 3, 27, 12, 0, 0, 0, time.UTC)
+	for range 3 {
+		at, _ = s.Next(at)
+		fmt.Println(at)
+	}
+	// Output:
+	// 2026-03-28 01:30:00 +0000 UTC
+	// 2026-03-29 01:00:00 +0000 UTC
+	// 2026-03-30 00:30:00 +0000 UTC
+}
+
+// What does a mistake look like?
+func ExampleSchedule_Validate() {
+	fmt.Println(schedule.Cron("backup", "61 2 * * *", "Europe/Berlin", SalesReport{}, schedule.Options{}).Validate())
+	fmt.Println(schedule.Cron("backup", "0 0 30 2 *", "Europe/Berlin", SalesReport{}, schedule.Options{}).Validate())
+	// Output:
+	// schedule "backup": expression.minute is "61": "61" is not a number from 0 to 59
+	// schedule "backup": expression is "0 0 30 2 *", which never comes
+}

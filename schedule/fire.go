@@ -1,0 +1,245 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// lateAfter is when a tick that nobody fired counts as missed.
+const lateAfter = time.Minute
+
+// row is a stored schedule that the transaction has locked.
+type row = sqlgen.LockDueSchedulesRow
+
+// firing is what becomes of a due schedule.
+type firing struct {
+	row   row
+	ticks []time.Time // to enqueue a job for, in order
+	next  time.Time
+}
+
+// plan is a firing at an instant of the database's clock.
+func plan(r row, now time.Time) (firing, error) {
+	timing, err := timingOf(r)
+	if err != nil {
+		return firing{}, err
+	}
+	f := firing{row: r}
+	from, n := r.NextAt.Time, 1
+	if r.Since.Time.After(from) {
+		from = r.Since.Time
+	}
+	if Missed(r.Missed) == All {
+		n = int(r.MissedLimit)
+	}
+	if f.ticks, err = timing.latest(from, now, n); err != nil {
+		return firing{}, err
+	}
+	if len(f.ticks) > 0 && Missed(r.Missed) == Skip && now.Sub(f.ticks[0]) >= lateAfter {
+		f.ticks = nil
+	}
+	if most := max(maxFiringBytes/max(len(r.Payload), 1), 1); len(f.ticks) > most { // the others come next
+		f.ticks, f.next = f.ticks[:most], f.ticks[most]
+		return f, nil
+	}
+	f.next, err = timing.next(now)
+	return f, err
+}
+
+// Bounds of what one transaction enqueues, so that it fits into its time.
+const (
+	maxFirings     = 100
+	maxFiringTicks = 1000 // and those of one schedule
+	maxFiringBytes = 16 << 20
+)
+
+// size is what the jobs of a firing are to a transaction.
+func (f firing) size() (ticks, bytes int) { return len(f.ticks), len(f.ticks) * len(f.row.Payload) }
+
+func timingOf(r row) (timing, error) {
+	if r.Every.Valid {
+		return newInterval(duration(r.Every))
+	}
+	return newCron(*r.Expression, *r.TimeZone) // one of both, by a constraint
+}
+
+// requests are the jobs of a firing. The idempotency key guards a tick where the
+// schedule's row does not: when the database's clock has been set back, or the
+// schedule was deleted and declared again.
+func (f firing) requests() (requests []outbox.Request) {
+	var headers map[string]string
+	_ = json.Unmarshal(f.row.Headers, &headers) // stored by hand with other types: not for us
+	opts := outbox.Options{
+		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: duration(f.row.Timeout),
+		Tenant: f.row.TenantID.Bytes,
+	}
+	if f.row.Key != nil {
+		opts.Key = *f.row.Key
+	}
+	args := outbox.Raw{KindName: f.row.Kind, Payload: f.row.Payload, ContentType: f.row.ContentType}
+	for _, at := range f.ticks {
+		opts.Headers = tickHeaders(headers, Tick{Schedule: f.row.Name, At: at})
+		opts.IdempotencyKey = "schedule " + f.row.Name + " " + opts.Headers[headerScheduledFor]
+		requests = append(requests, outbox.Request{Args: args, Options: opts})
+	}
+	return requests
+}
+
+// store enqueues the jobs of firings and moves the schedules on, in the
+// transaction that has locked them.
+func store(ctx context.Context, tx pgx.Tx, firings []firing) error {
+	var requests []outbox.Request
+	var p sqlgen.AdvanceSchedulesParams
+	for _, f := range firings {
+		requests = append(requests, f.requests()...)
+		p.TenantIds = append(p.TenantIds, f.row.TenantID)
+		p.Names = append(p.Names, f.row.Name)
+		p.NextAts = append(p.NextAts, timestamp(f.next))
+		var last pgtype.Timestamptz
+		if n := len(f.ticks); n > 0 {
+			last = timestamp(f.ticks[n-1])
+		}
+		p.LastAts = append(p.LastAts, last)
+	}
+	if _, err := outbox.EnqueueMany(ctx, tx, requests); err != nil {
+		return err
+	}
+	return sqlgen.New(tx).AdvanceSchedules(ctx, p)
+}
+
+// fire fires what is due, up to maxFirings at a time, and returns how many
+// schedules it moved on. If the database refuses one of them, they are fired one
+// by one, and what is refused is set aside.
+func (s *Scheduler) fire(ctx context.Context) (fired int, err error) {
+	fired, _, err = s.fireSome(ctx, maxFirings)
+	if err == nil || isOutage(err) {
+		return fired, err
+	}
+	for range maxFirings {
+		n, first, err := s.fireSome(ctx, 1)
+		fired += n
+		switch {
+		case err != nil && (isOutage(err) || first == nil):
+			return fired, err
+		case err != nil:
+			s.setAside(ctx, *first, err)
+		case n == 0:
+			return fired, nil
+		}
+	}
+	return fired, nil
+}
+
+// fireSome is one transaction. It returns the first schedule that it locked, too.
+func (s *Scheduler) fireSome(ctx context.Context, most int32) (fired int, first *row, err error) {
+	bound, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	var firings []firing
+	err = s.inTx(bound, func(tx pgx.Tx) error {
+		rows, err := sqlgen.New(tx).LockDueSchedules(bound, s.aside(), most)
+		if err != nil {
+			return fmt.Errorf("lock due schedules: %w", err)
+		}
+		ticks, bytes := 0, 0
+		for _, r := range rows {
+			if first == nil {
+				first = &r
+			}
+			if ticks >= maxFiringTicks || bytes >= maxFiringBytes {
+				break // the others stay due
+			}
+			f, err := plan(r, r.Now.Time)
+			if err != nil {
+				s.setAside(ctx, r, err)
+				continue
+			}
+			firings = append(firings, f)
+			moreTicks, moreBytes := f.size()
+			ticks, bytes = ticks+moreTicks, bytes+moreBytes
+		}
+		if len(firings) == 0 {
+			return nil
+		}
+		if err := store(bound, tx, firings); err != nil {
+			return fmt.Errorf("fire %d schedules: %w", len(firings), err)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, first, err
+	}
+	for _, f := range firings {
+		s.report(ctx, f)
+	}
+	return len(firings), first, nil
+}
+
+// report counts and logs a firing that is committed.
+func (s *Scheduler) report(ctx context.Context, f firing) {
+	s.metrics.fired.Add(float64(len(f.ticks)))
+	if len(f.ticks) > 0 {
+		s.metrics.delay.Observe(max(f.row.Now.Time.Sub(f.ticks[len(f.ticks)-1]), 0).Seconds())
+	}
+	s.log.LogAttrs(ctx, slog.LevelInfo, "schedule fired", slog.String("schedule", f.row.Name), slog.String("kind", f.row.Kind),
+		slog.Int("jobs", len(f.ticks)), slog.Time("next_at", f.next))
+}
+
+// setAside leaves a schedule alone for a while: an expression or a zone that this
+// build does not know, a job that the database refuses. It stays due, and another
+// process may know better.
+func (s *Scheduler) setAside(ctx context.Context, r row, err error) {
+	s.refused[nameOf(r)] = time.Now().Add(asideFor)
+	s.metrics.refused.Inc()
+	s.log.LogAttrs(ctx, slog.LevelError, "schedule not fired", slog.String("schedule", r.Name), slog.String("kind", r.Kind), slog.Any("err", err))
+}
+
+const asideFor = time.Minute
+
+// aside is what is set aside now. It is never nil, which would be NULL.
+func (s *Scheduler) aside() []string {
+	names := []string{}
+	for name, until := range s.refused {
+		if time.Now().Before(until) {
+			names = append(names, name)
+		} else {
+			delete(s.refused, name)
+		}
+	}
+	return names
+}
+
+// nameOf is what the queries compare: tenant and name.
+func nameOf(r row) string { return outbox.ID(r.TenantID.Bytes).String() + " " + r.Name }
+
+// isOutage reports whether a statement failed because of the connection, the
+// server or our rights, and not because of what was to be stored.
+func isOutage(err error) bool {
+	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
+		return false
+	}
+	state := sqlstate(err)
+	if len(state) != 5 || state == sqlstateReadOnly {
+		return true
+	}
+	switch state[:2] {
+	case "08", "3F", "40", "42", "53", "55", "57", "58", "XX":
+		return true
+	}
+	return false
+}
+
+func timestamp(at time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: at, Valid: true} }
+
+func duration(i pgtype.Interval) time.Duration {
+	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
+}

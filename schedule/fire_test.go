@@ -1,0 +1,312 @@
+package schedule
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestAJobOfAScheduleIsAsItWasDeclared(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	tenant := outbox.NewID()
+	s := newScheduler(t, db, Every("hourly", time.Hour, reportArgs{Of: "sales"}, Options{
+		Queue: "mail", Priority: 3, MaxAttempts: 7, Timeout: time.Minute, Key: "k", Headers: map[string]string{"user": "ada"}, Tenant: tenant,
+	}))
+	declare(t, s)
+	if n := fire(t, s); n != 0 {
+		t.Fatalf("fired %d schedules before their time", n)
+	}
+	age(t, db, "hourly", time.Hour)
+	if n := fire(t, s); n != 1 {
+		t.Fatalf("fired %d schedules, want 1", n)
+	}
+	got := ask[string](t, db, `
+		SELECT concat_ws('|', tenant_id, queue, kind, priority, max_attempts, timeout, key, convert_from(payload, 'UTF8'), content_type,
+		       headers - 'scheduled_for', run_at BETWEEN now() - interval '1 minute' AND now())
+		FROM outbox.jobs`)
+	want := tenant.String() + `|mail|report|3|7|00:01:00|k|{"of":"sales"}|application/json|{"user": "ada", "schedule": "hourly"}|t`
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	next := ask[time.Time](t, db, `SELECT next_at FROM outbox.schedules`)
+	if last := ask[time.Time](t, db, `SELECT last_at FROM outbox.schedules`); next.Sub(last) != time.Hour || next.Before(time.Now()) || next.Truncate(time.Hour) != next {
+		t.Errorf("next tick %s, last tick %s; want the next full hour and the one before", next, last)
+	}
+}
+
+func TestWhatBecomesOfMissedTicks(t *testing.T) {
+	t.Parallel()
+	noon := "2026-06-01T12:00:00Z"
+	tests := map[string]struct {
+		missed Missed
+		limit  int32
+		since  string // "" is the beginning
+		now    string
+		want   []string
+	}{
+		"on time, skip":                        {Skip, 1, "", "2026-06-01T12:00:00.01Z", []string{noon}},
+		"a little late, skip":                  {Skip, 1, "", "2026-06-01T12:00:59Z", []string{noon}},
+		"a minute late, skip":                  {Skip, 1, "", "2026-06-01T12:01:00Z", nil},
+		"hours late, skip the last is on time": {Skip, 1, "", "2026-06-01T15:00:05Z", []string{"2026-06-01T15:00:00Z"}},
+		"on time, once":                        {Once, 1, "", noon, []string{noon}},
+		"hours late, once is the latest":       {Once, 1, "", "2026-06-01T15:59:00Z", []string{"2026-06-01T15:00:00Z"}},
+		"on time, all":                         {All, 3, "", noon, []string{noon}},
+		"hours late, all in order":             {All, 3, "", "2026-06-01T14:30:00Z", []string{noon, "2026-06-01T13:00:00Z", "2026-06-01T14:00:00Z"}},
+		"days late, all up to the limit":       {All, 2, "", "2026-06-03T00:30:00Z", []string{"2026-06-02T23:00:00Z", "2026-06-03T00:00:00Z"}},
+		"none before it was resumed":           {All, 10, "2026-06-01T13:30:00Z", "2026-06-01T14:30:00Z", []string{"2026-06-01T14:00:00Z"}},
+		"none since it was resumed":            {Once, 10, "2026-06-01T13:30:00Z", "2026-06-01T13:30:00Z", nil},
+	}
+	for name, tt := range tests {
+		r := row{
+			Every: interval(time.Hour), Missed: string(tt.missed), MissedLimit: tt.limit,
+			NextAt: timestamp(instant(t, noon)), Since: timestamp(instant(t, "2026-01-01T00:00:00Z")),
+		}
+		if tt.since != "" {
+			r.Since = timestamp(instant(t, tt.since))
+		}
+		now := instant(t, tt.now)
+		f, err := plan(r, now)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var got []string
+		for _, at := range f.ticks {
+			got = append(got, at.Format(time.RFC3339Nano))
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if want := now.Truncate(time.Hour).Add(time.Hour); !f.next.Equal(want) {
+			t.Errorf("%s: next tick is %s, want %s", name, f.next, want)
+		}
+	}
+}
+
+func TestMissedTicksAreEnqueuedInTheirOrder(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := newScheduler(t, db, Every("hourly", time.Hour, reportArgs{}, Options{Missed: All, MissedLimit: 50}))
+	declare(t, s)
+	age(t, db, "hourly", 100*time.Hour)
+	fire(t, s)
+	got := firedFor(t, db, "hourly")
+	if len(got) != 50 || !slices.IsSorted(got) {
+		t.Fatalf("got %d jobs %v, want the latest 50 in order", len(got), got)
+	}
+	if last := ask[time.Time](t, db, `SELECT date_trunc('hour', now())`); got[49] != last.UTC().Format(time.RFC3339) {
+		t.Errorf("the last job is for %s, want %s", got[49], last)
+	}
+}
+
+// Large arguments are not enqueued a thousand times in one transaction: it would
+// not fit into its time, and be tried again for ever.
+func TestManyLargeJobsAreFiredInParts(t *testing.T) {
+	t.Parallel()
+	noon := instant(t, "2026-06-01T12:00:00Z")
+	r := row{
+		Every: interval(time.Hour), Missed: string(All), MissedLimit: 1000, Payload: make([]byte, maxFiringBytes/3),
+		NextAt: timestamp(noon), Since: timestamp(noon),
+	}
+	now := noon.Add(7*time.Hour + time.Minute)
+	var all []time.Time
+	for rounds := 1; ; rounds++ {
+		f, err := plan(r, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, f.ticks...)
+		if r.NextAt = timestamp(f.next); f.next.After(now) {
+			if rounds != 3 || len(all) != 8 || !slices.IsSortedFunc(all, time.Time.Compare) || !f.next.Equal(noon.Add(8*time.Hour)) {
+				t.Errorf("%d rounds fired %s, next is %s; want 8 ticks in 3 rounds", rounds, all, f.next)
+			}
+			return
+		}
+	}
+}
+
+// Whoever holds the row fires; nobody waits for it, and whoever comes after finds
+// the next tick.
+func TestATickIsFiredByOneProcess(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	one, other := newScheduler(t, db, Every("hourly", time.Hour, reportArgs{}, Options{})), newScheduler(t, db)
+	declare(t, one)
+	age(t, db, "hourly", time.Hour)
+	var fired int
+	err := one.inTx(t.Context(), func(tx pgx.Tx) error {
+		rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), []string{}, 10)
+		if err != nil || len(rows) != 1 {
+			t.Fatalf("locked %d schedules, %v; want 1", len(rows), err)
+		}
+		if fired = fire(t, other); fired != 0 {
+			t.Error("a schedule that another transaction is firing was fired")
+		}
+		f, err := plan(rows[0], rows[0].Now.Time)
+		if err != nil {
+			return err
+		}
+		return store(t.Context(), tx, []firing{f})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fire(t, other) != 0 || len(firedFor(t, db, "hourly")) != 1 {
+		t.Errorf("jobs = %v, want one", firedFor(t, db, "hourly"))
+	}
+}
+
+// A process that is killed in the middle of a firing has not fired.
+func TestAFiringThatIsCutOffHappensElsewhere(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	one, other := newScheduler(t, db, Every("hourly", time.Hour, reportArgs{}, Options{})), newScheduler(t, db)
+	declare(t, one)
+	age(t, db, "hourly", time.Hour)
+	err := one.inTx(t.Context(), func(tx pgx.Tx) error {
+		rows, err := sqlgen.New(tx).LockDueSchedules(t.Context(), []string{}, 10)
+		if err != nil {
+			return err
+		}
+		f, err := plan(rows[0], rows[0].Now.Time)
+		if err != nil {
+			return err
+		}
+		if err := store(t.Context(), tx, []firing{f}); err != nil {
+			return err
+		}
+		exec(t, db, `SELECT pg_terminate_backend($1)`, tx.Conn().PgConn().PID())
+		return nil
+	})
+	if err == nil {
+		t.Fatal("the transaction was committed: the test proves nothing")
+	}
+	await(t, "the locks go", func() bool { return fire(t, other) == 1 })
+	if got := firedFor(t, db, "hourly"); len(got) != 1 {
+		t.Errorf("jobs = %v, want one", got)
+	}
+}
+
+// The server's clock was set back, or somebody set the row back: the tick has had
+// its job.
+func TestATickIsNotFiredAgainAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := newScheduler(t, db, Every("daily", 24*time.Hour, reportArgs{}, Options{}))
+	declare(t, s)
+	age(t, db, "daily", 24*time.Hour)
+	fire(t, s)
+	age(t, db, "daily", 24*time.Hour)
+	if n := fire(t, s); n != 1 {
+		t.Fatalf("fired %d schedules, want the one that is due again", n)
+	}
+	if got := firedFor(t, db, "daily"); len(got) != 1 {
+		t.Errorf("jobs = %v, want one", got)
+	}
+}
+
+func TestAProcessThatFallsSilentLosesItsLocks(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := newScheduler(t, db)
+	_ = s.inTx(t.Context(), func(tx pgx.Tx) error {
+		if got := ask[string](t, tx, `SHOW idle_in_transaction_session_timeout`); got != "5s" {
+			t.Errorf("idle_in_transaction_session_timeout = %s, want 5s", got)
+		}
+		return nil
+	})
+}
+
+func TestOneScheduleThatIsRefusedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := newScheduler(t, db,
+		Every("a-refused", time.Hour, outbox.Raw{KindName: "bad", Payload: []byte("1")}, Options{}),
+		Every("b", time.Hour, reportArgs{}, Options{}),
+		Every("c-unknown-zone", time.Hour, reportArgs{}, Options{}),
+		Every("d", time.Hour, reportArgs{}, Options{}))
+	declare(t, s)
+	exec(t, db, `UPDATE outbox.schedules SET every = NULL, expression = '0 0 * * *', time_zone = 'Atlantis/Capital' WHERE name = 'c-unknown-zone'`)
+	exec(t, db, `
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no bad jobs'; END $$;
+		CREATE TRIGGER refuse BEFORE INSERT ON outbox.jobs FOR EACH ROW WHEN (NEW.kind = 'bad') EXECUTE FUNCTION refuse()`)
+	exec(t, db, `UPDATE outbox.schedules SET next_at = next_at - interval '1 hour', since = since - interval '1 hour'`)
+	if n := fire(t, s); n != 2 {
+		t.Errorf("fired %d schedules, want 2", n)
+	}
+	if got := askAll[string](t, db, `SELECT headers ->> 'schedule' FROM outbox.jobs ORDER BY 1`); !slices.Equal(got, []string{"b", "d"}) {
+		t.Errorf("jobs of %v, want of b and d", got)
+	}
+	// They stay due, and for a minute nobody looks at them.
+	if due := askAll[string](t, db, `SELECT name FROM outbox.schedules WHERE next_at <= now() ORDER BY 1`); !slices.Equal(due, []string{"a-refused", "c-unknown-zone"}) {
+		t.Errorf("due = %v", due)
+	}
+	if wait, err := s.round(t.Context()); err != nil || wait < 10*time.Second {
+		t.Errorf("sleeps %s, %v; want until something else is due", wait, err)
+	}
+	if n := value(t, s.metrics.refused); n != 2 {
+		t.Errorf("refused = %v, want 2", n)
+	}
+	// When the minute is over and the mistake mended, it fires.
+	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+	clear(s.refused)
+	if n := fire(t, s); n != 1 {
+		t.Errorf("fired %d schedules, want the mended one", n)
+	}
+}
+
+func TestTickOf(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 6, 1, 12, 0, 0, 500_000_000, time.UTC)
+	f := firing{row: row{Name: "n", Kind: "k", Headers: []byte(`{"user": "ada"}`)}, ticks: []time.Time{at.In(time.FixedZone("", 3600))}}
+	headers := f.requests()[0].Options.Headers
+	raw := []byte(`{"schedule": "` + headers["schedule"] + `", "scheduled_for": "` + headers["scheduled_for"] + `"}`)
+	if got, ok := TickOf(&outbox.Claimed{RawHeaders: raw}); !ok || got != (Tick{Schedule: "n", At: at}) {
+		t.Errorf("got %v, %t; want the tick", got, ok)
+	}
+	if headers["user"] != "ada" {
+		t.Errorf("headers = %v, want those of the schedule too", headers)
+	}
+	for _, none := range []string{``, `{}`, `{"schedule": "n"}`, `{"scheduled_for": "2026-06-01T12:00:00Z"}`, `{"schedule": "n", "scheduled_for": "noon"}`} {
+		if got, ok := TickOf(&outbox.Claimed{RawHeaders: []byte(none)}); ok {
+			t.Errorf("headers %s: got %v, want none", none, got)
+		}
+	}
+}
+
+// The query for the next due schedule reads the front of its index.
+func TestASurveyReadsAnIndex(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `
+		INSERT INTO outbox.schedules (name, every, kind, payload, next_at)
+		SELECT 's' || i, '1 hour', 'k', '1', now() + i * interval '1 second' FROM generate_series(1, 20000) AS i;
+		ANALYZE outbox.schedules`)
+	for _, sql := range []string{sqlgen.SurveySchedules, sqlgen.LockDueSchedules} {
+		args := []any{[]string{}}
+		if strings.Contains(sql, "$2") {
+			args = append(args, 100)
+		}
+		plan := strings.Join(askAll[string](t, db, "EXPLAIN "+sql, args...), "\n")
+		if !strings.Contains(plan, "schedules_next_at_idx") {
+			t.Errorf("the plan does not use the index:\n%s", plan)
+		}
+	}
+}
+
+func TestDurationOfAnInterval(t *testing.T) {
+	t.Parallel()
+	if got := duration(pgtype.Interval{Days: 1, Microseconds: 1e6, Valid: true}); got != 24*time.Hour+time.Second {
+		t.Errorf("got %s", got)
+	}
+}

@@ -1,0 +1,176 @@
+package schedule
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Schedule is a declaration: when to enqueue which job. Make it with [Cron] or
+// [Every].
+type Schedule struct {
+	name   string
+	timing timing
+	args   outbox.Args
+	opts   Options
+	err    error // of the timing
+}
+
+// Cron declares a schedule by a cron expression: minute, hour, day of month, month
+// and day of week, in the zone of an IANA name. As usual, a day has to match both
+// day fields if one of them begins with *, else one of them is enough. Months and
+// days have names (JAN, MON); of a month, L is the last day and 15W the weekday
+// nearest to the 15th; of the days of a week, FRIL is the last in the month and
+// FRI#2 the second. @hourly, @daily, @weekly, @monthly and @yearly stand for
+// themselves.
+//
+// A mistake is told by Validate, and by app.Run before it starts anything.
+func Cron(name, expression, zone string, args outbox.Args, opts Options) Schedule {
+	timing, err := newCron(expression, zone)
+	return Schedule{name: name, timing: timing, args: args, opts: opts, err: err}
+}
+
+// Every declares a schedule that ticks at the multiples of interval since the
+// beginning of 1970 in UTC: every six hours is at 00:00, 06:00, 12:00 and 18:00.
+// An interval is at least a second and of whole milliseconds.
+func Every(name string, interval time.Duration, args outbox.Args, opts Options) Schedule {
+	timing, err := newInterval(interval)
+	return Schedule{name: name, timing: timing, args: args, opts: opts, err: err}
+}
+
+// Missed says what becomes of ticks that no process was there to fire. They are
+// noticed when a process is there again.
+type Missed string
+
+// What becomes of missed ticks.
+const (
+	Once Missed = "once" // one job, for the latest of them
+	Skip Missed = "skip" // none, unless the latest is less than a minute ago: that is late, not missed
+	All  Missed = "all"  // a job for each of the latest MissedLimit, in their order
+)
+
+// Options say how a schedule's jobs are to be run; the first ones are those of
+// [outbox.Options]. The zero value is a job of the default queue.
+type Options struct {
+	Queue       string
+	Priority    int
+	MaxAttempts int
+	Timeout     time.Duration
+	Key         string
+	Headers     map[string]string // "schedule" and "scheduled_for" are taken
+	Tenant      outbox.ID
+
+	Missed      Missed // "" is Once
+	MissedLimit int    // of All: 1 to 1000; 0 is 10
+}
+
+const (
+	defaultMissedLimit = 10
+	maxMissedLimit     = 1000
+)
+
+// Name is the schedule's, unique within its tenant.
+func (s Schedule) Name() string { return s.name }
+
+// Validate tells every mistake, as [*outbox.InvalidError]s that name the field:
+// "expression.hour", "zone", "Options.Queue".
+func (s Schedule) Validate() error {
+	_, err := s.params()
+	return err
+}
+
+// Next is the schedule's first tick after an instant.
+func (s Schedule) Next(after time.Time) (time.Time, error) {
+	if s.err != nil {
+		return time.Time{}, s.err
+	}
+	return s.timing.next(after)
+}
+
+// params is the schedule as it is stored, without its times.
+func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
+	errs := []error{s.err, validName(s.name), s.opts.validate()}
+	job, err := outbox.Freeze(s.args, s.opts.job())
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return p, fmt.Errorf("schedule %q: %w", s.name, err)
+	}
+	o := s.opts.job()
+	p = sqlgen.DeclareScheduleParams{
+		TenantID: pgID(o.Tenant), Name: s.name,
+		Missed: string(cmp.Or(s.opts.Missed, Once)), MissedLimit: int32(cmp.Or(s.opts.MissedLimit, defaultMissedLimit)),
+		Kind: job.KindName, Queue: cmp.Or(o.Queue, outbox.DefaultQueue), Priority: int16(o.Priority),
+		MaxAttempts: int32(cmp.Or(o.MaxAttempts, outbox.DefaultMaxAttempts)), Timeout: interval(o.Timeout),
+		Payload: job.Payload, ContentType: job.ContentType,
+		Every: interval(s.timing.every),
+	}
+	if s.timing.every == 0 {
+		p.Expression, p.TimeZone = &s.timing.expression, &s.timing.zone
+	}
+	if o.Key != "" {
+		p.Key = &o.Key
+	}
+	if len(o.Headers) > 0 {
+		text, err := json.Marshal(o.Headers)
+		if err != nil {
+			return p, fmt.Errorf("schedule %q: %w", s.name, err) // a map of strings: cannot be
+		}
+		p.Headers = new(string(text))
+	}
+	return p, nil
+}
+
+// job is the options of the schedule's jobs.
+func (o Options) job() outbox.Options {
+	if o.Tenant.IsZero() {
+		o.Tenant = outbox.RootTenant
+	}
+	return outbox.Options{
+		Queue: o.Queue, Priority: o.Priority, MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Key: o.Key,
+		Headers: o.Headers, Tenant: o.Tenant,
+	}
+}
+
+func (o Options) validate() error {
+	var errs []error
+	switch o.Missed {
+	case "", Once, Skip, All:
+	default:
+		errs = append(errs, invalid("Options.Missed", "is %q, want once, skip or all", o.Missed))
+	}
+	if o.MissedLimit < 0 || o.MissedLimit > maxMissedLimit {
+		errs = append(errs, invalid("Options.MissedLimit", "is %d, want 1 to %d, or 0 for %d", o.MissedLimit, maxMissedLimit, defaultMissedLimit))
+	}
+	for _, name := range []string{headerSchedule, headerScheduledFor} {
+		if _, taken := o.Headers[name]; taken {
+			errs = append(errs, invalid("Options.Headers", "have %q, which every job of a schedule carries already", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// validName accepts what outbox accepts as the name of a queue.
+func validName(name string) error {
+	_, err := outbox.Freeze(outbox.Raw{KindName: "any", Payload: []byte("0")}, outbox.Options{Queue: name})
+	if found, ok := errors.AsType[*outbox.InvalidError](err); ok || name == "" {
+		reason := "is empty"
+		if ok {
+			reason = found.Reason
+		}
+		return invalid("name", "%s", reason)
+	}
+	return nil
+}
+
+// interval is NULL for zero.
+func interval(d time.Duration) pgtype.Interval {
+	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
+}
+
+func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

@@ -1,0 +1,169 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+const (
+	// A look at the table every so often finds what timers cannot know of: a
+	// schedule that another process has declared, or an operator resumed.
+	pollInterval = 30 * time.Second
+	// When another process is firing what is due, we look again after this, should
+	// it not succeed.
+	yieldInterval = 250 * time.Millisecond
+)
+
+// Config is how a scheduler works. Its zero value fires what others declared.
+type Config struct {
+	Schedules []Schedule // to declare
+
+	Logger     *slog.Logger          // nil logs nothing
+	Registerer prometheus.Registerer // nil registers the metrics nowhere
+}
+
+// Scheduler declares the program's schedules and fires whatever is due. Make it
+// with [New].
+type Scheduler struct {
+	declared []declaration
+	user     *pgxpool.Pool // reset on failover, together with our own
+	metrics  *metrics
+	log      *slog.Logger
+	poll     time.Duration
+
+	pool       *pgxpool.Pool        // one connection; set by Run
+	refused    map[string]time.Time // until when they are left alone; see setAside
+	complaints outage.Complaints
+
+	started atomic.Bool
+	health  atomic.Pointer[error] // of the latest look at the table
+}
+
+// New checks the schedules and registers the metrics; its error names every
+// mistake. The scheduler opens a connection of its own to the same database; pool
+// itself is only read for its settings, and reset when the database turns out to
+// be read-only after a failover.
+func New(pool *pgxpool.Pool, config Config) (*Scheduler, error) {
+	declared, errs := accept(config.Schedules)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Scheduler{
+		declared: declared,
+		user:     pool,
+		metrics:  newMetrics(config.Registerer),
+		log:      config.Logger.With(slog.String("component", "scheduler")),
+		poll:     pollInterval,
+		refused:  map[string]time.Time{},
+	}
+	notYet := errors.New("no look at the schedules yet")
+	s.health.Store(&notYet)
+	return s, nil
+}
+
+// Ready returns nil while the database answers and what the program declares is
+// stored, and otherwise what is wrong. It is safe for concurrent use.
+func (s *Scheduler) Ready() error {
+	if !s.started.Load() {
+		return errors.New("not started")
+	}
+	return *s.health.Load()
+}
+
+// Run works until ctx ends and then returns nil; a firing that is cut off has
+// happened or not, but never in part. It may be called once. It returns early only for an error that a retry
+// cannot mend.
+func (s *Scheduler) Run(ctx context.Context) (err error) {
+	if s.started.Swap(true) {
+		return errors.New("scheduler: Run was called before")
+	}
+	if s.pool, err = openPool(ctx, s.user); err != nil {
+		return fmt.Errorf("scheduler: %w", err)
+	}
+	defer s.pool.Close()
+	s.log.LogAttrs(ctx, slog.LevelInfo, "scheduler started", slog.Int("declared", len(s.declared)))
+	var retry backoff.Backoff
+	declared := false
+	for ctx.Err() == nil {
+		var declareErr error
+		if !declared {
+			declareErr = s.declare(ctx)
+			declared = declareErr == nil
+		}
+		wait, err := s.round(ctx) // what is stored is fired, whatever becomes of the declarations
+		if err = errors.Join(declareErr, err); err != nil {
+			s.note(ctx, err)
+			wait = min(wait, retry.Next())
+		} else {
+			retry.Reset()
+		}
+		s.health.Store(&err)
+		pause(ctx, wait)
+	}
+	s.log.LogAttrs(ctx, slog.LevelInfo, "scheduler stopped")
+	return nil
+}
+
+// round looks when the next schedule is due, fires it if that is now, and returns
+// how long to sleep.
+func (s *Scheduler) round(ctx context.Context) (time.Duration, error) {
+	bound, cancel := context.WithTimeout(ctx, statementTimeout)
+	rows, err := sqlgen.New(s.pool).SurveySchedules(bound, s.aside())
+	cancel()
+	if err != nil {
+		return s.poll, fmt.Errorf("survey schedules: %w", err)
+	}
+	wait := jittered(s.poll)
+	if len(rows) == 0 || rows[0] >= wait.Seconds() { // compared as it is: the year 9999 is no time.Duration
+		return wait, nil
+	}
+	if rows[0] > 0 {
+		return time.Duration(rows[0] * float64(time.Second)), nil
+	}
+	fired, err := s.fire(ctx)
+	if err != nil {
+		return s.poll, err
+	}
+	if fired == 0 {
+		return jittered(yieldInterval), nil
+	}
+	return 0, nil
+}
+
+// note logs an error, not more often than an outage deserves.
+func (s *Scheduler) note(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	s.leaveReadOnly(err)
+	if missed, due := s.complaints.Due("round", time.Now()); due {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "schedules not fired", slog.Int("failed_since_last_told", missed), slog.Any("err", err))
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// jittered is d give or take a quarter.
+func jittered(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }
