@@ -65,7 +65,7 @@ func (o *Operator) PauseSchedule(ctx context.Context, tenant outbox.ID, name str
 }
 
 // ResumeSchedule lets a schedule go on with its next tick from now; those of the
-// pause were not missed. It takes up to half a minute to be noticed. Resuming what
+// pause were not missed. It takes up to a minute to be noticed. Resuming what
 // is not paused changes nothing. It returns [ErrScheduleNotFound].
 func (o *Operator) ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error {
 	return o.onSchedule(ctx, "resume", tenant, name, func(ctx context.Context) ([]string, error) {

@@ -4,7 +4,7 @@
 // stopped reading.
 //
 //	            every      what                              statements a minute
-//	expire      2 s        lapsed leases → retrying, dead, cancelled          30
+//	expire      2.25 s     lapsed leases → retrying, dead, cancelled          27
 //	deadline    10 min     deadlines that have come → expired                  0
 //	depth       30 s       gauges, from one count                              2
 //	watch       32 s       wedged listeners of ours                            2

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -12,13 +13,19 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const expireBatch = 500
+const (
+	expireBatch = 500
+	// A pass begins 2 to 2.5 s after the last: the jobs of a dead worker wait no
+	// longer, and an idle process asks no more than it must.
+	expireInterval = 2250 * time.Millisecond
+	expireJitter   = 500 * time.Millisecond
+)
 
 // expire makes one pass over the leases.
 func (r *Reaper) expire(ctx context.Context) (time.Duration, error) {
 	err := r.expirePass(ctx)
 	r.health.Store(&err)
-	return jittered(expireInterval), err
+	return expireInterval - expireJitter/2 + rand.N(expireJitter), err
 }
 
 func (r *Reaper) expirePass(ctx context.Context) error {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -21,7 +22,6 @@ import (
 // How often things are done; each wait is drawn from three quarters to five
 // quarters of these, so that many processes spread.
 const (
-	expireInterval    = 2 * time.Second
 	watchInterval     = 32 * time.Second
 	suspectInterval   = 10 * time.Second // between looks at listeners that were found waiting
 	partitionInterval = time.Hour
@@ -134,7 +134,7 @@ func (r *Reaper) repeat(ctx context.Context, name string, chore func(context.Con
 			return
 		case err != nil:
 			r.leaveReadOnly(err)
-			if missed, due := r.complaints.Due(name, time.Now()); due {
+			if missed, due := r.complaints.Due(complaint(name, err), time.Now()); due {
 				r.log.LogAttrs(ctx, slog.LevelWarn, "chore failed", slog.String("chore", name), slog.Int("failed_since_last_told", missed), slog.Any("err", err))
 			}
 			wait = retry.Next()
@@ -143,6 +143,15 @@ func (r *Reaper) repeat(ctx context.Context, name string, chore func(context.Con
 		}
 		r.pause(ctx, wait)
 	}
+}
+
+// complaint is what an error is told as: while the server is out of reach every
+// chore fails of the same cause, which is told once for all of them.
+func complaint(chore string, err error) string {
+	if _, answered := errors.AsType[*pgconn.PgError](err); !answered {
+		return "no answer"
+	}
+	return chore
 }
 
 func (r *Reaper) pause(ctx context.Context, d time.Duration) {

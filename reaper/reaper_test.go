@@ -62,7 +62,7 @@ func TestRunDoesEverythingAndStops(t *testing.T) {
 	}
 }
 
-// What an idle process asks is bounded: 36 queries a minute.
+// What an idle process asks is bounded: 33 queries a minute.
 func TestAnIdleReaperAsksLittle(t *testing.T) {
 	t.Parallel()
 	config := pgtest.New(t).Config()
@@ -100,8 +100,8 @@ func TestAnIdleReaperAsksLittle(t *testing.T) {
 		t.Logf("%s: %d queries every %s", name, asked.n.Load()-before, chore.every)
 		aMinute += float64(asked.n.Load()-before) * float64(time.Minute) / float64(chore.every)
 	}
-	if aMinute > 36 {
-		t.Errorf("an idle reaper asks %.1f queries a minute, want at most 36", aMinute)
+	if aMinute > 33 {
+		t.Errorf("an idle reaper asks %.1f queries a minute, want at most 33", aMinute)
 	}
 }
 

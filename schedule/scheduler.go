@@ -20,7 +20,7 @@ import (
 const (
 	// A look at the table every so often finds what timers cannot know of: a
 	// schedule that another process has declared, or an operator resumed.
-	pollInterval = 30 * time.Second
+	pollInterval = time.Minute
 	// When another process is firing what is due, we look again after this, should
 	// it not succeed.
 	yieldInterval = 250 * time.Millisecond

@@ -50,6 +50,9 @@ func redeliveries(ctx context.Context, r *Run) error {
 			if err := sleep(ctx, time.Duration(40+dice.IntN(60))*time.Millisecond); err != nil {
 				return err
 			}
+			if err := r.awaitSession(ctx, consumer); err != nil {
+				return err
+			}
 			if err := r.terminateBackend(ctx, fault.Planned{Dice: dice.Float64()}); err != nil {
 				return err
 			}
@@ -64,6 +67,16 @@ func redeliveries(ctx context.Context, r *Run) error {
 		return fmt.Errorf("the consumer ended with status %d", consumer.ExitCode())
 	}
 	return r.checkReceived(ctx, messages, times)
+}
+
+// awaitSession waits until there is a session to break: a process takes a while to
+// begin, the longer the slower the machine.
+func (r *Run) awaitSession(ctx context.Context, p *child.Process) error {
+	return r.Await(ctx, 30*time.Second, "a session of "+p.Name, func(ctx context.Context) (bool, error) {
+		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND application_name <> $1 AND backend_type = 'client backend'`, applicationName)
+		return n > 0 || !p.Alive(), err
+	})
 }
 
 // checkReceived holds ledger and effects against each other.

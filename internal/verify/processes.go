@@ -52,9 +52,13 @@ func (r *Run) start(name, command string, env []string, prepare func(pid int) er
 
 func (r *Run) ledgerOf(name string) string { return filepath.Join(r.ledgers(), name+ledger.Suffix) }
 
-// stop ends processes in good order and expects that they do.
+// stop ends processes in good order and expects that they do. One that was started
+// a moment ago is let begin first: before it listens for signals, SIGTERM kills it.
 func (r *Run) stop(ctx context.Context, processes ...*child.Process) error {
 	for _, p := range processes {
+		if err := p.Begun(ctx); err != nil {
+			return err
+		}
 		if err := p.Terminate(); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@
 package child
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -20,6 +21,7 @@ type Process struct {
 	Log  string // path of what it prints
 
 	cmd   *exec.Cmd
+	since time.Time
 	ended chan struct{} // closed when it is gone
 	at    time.Time     // when it was; valid after ended
 	told  atomic.Bool   // that it may end
@@ -29,7 +31,7 @@ type Process struct {
 // configure it, and then env. Unless it is nil, prepare is called with the number
 // of the process before that has run its first instruction.
 func Start(name, log, program string, env []string, prepare func(pid int) error, args ...string) (*Process, error) {
-	p := &Process{Name: name, Log: log, cmd: exec.Command(program, args...), ended: make(chan struct{})}
+	p := &Process{Name: name, Log: log, cmd: exec.Command(program, args...), since: time.Now(), ended: make(chan struct{})}
 	p.cmd.Env = Environment(env)
 	if err := p.launch(prepare); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -113,6 +115,25 @@ func (p *Process) Kill9() error {
 	}
 	<-p.ended
 	return nil
+}
+
+// Begun waits until the process has printed something, or has ended. One that has
+// printed nothing for ten seconds is taken for one that does not.
+func (p *Process) Begun(ctx context.Context) error {
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for {
+		if log, err := os.Stat(p.Log); err != nil || log.Size() > 0 || time.Since(p.since) > 10*time.Second {
+			return err
+		}
+		select {
+		case <-p.ended:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-look.C:
+		}
+	}
 }
 
 // Terminate sends SIGTERM and does not wait.
