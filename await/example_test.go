@@ -3,11 +3,8 @@ package await_test
 import (
 	"context"
 	"fmt"
-	"slices"
-	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/await"
 	"github.com/posthaste-dev/posthaste/dispatcher"
@@ -33,7 +30,7 @@ func resize(_ context.Context, job *outbox.Job[Resize]) (Size, error) {
 // How does the one who enqueued a job get what its handler returned?
 func Example() {
 	ctx := context.Background()
-	pool, end := exampleDB()
+	pool, end := pgtest.Example()
 	defer end()
 
 	var mux dispatcher.Mux
@@ -82,32 +79,4 @@ func run(components ...func(context.Context) error) (end func()) {
 			}
 		}
 	}
-}
-
-// exampleTB lets pgtest serve an example, which has no *testing.T.
-type exampleTB struct {
-	testing.TB
-	cleanups []func()
-	failed   bool
-}
-
-func exampleDB() (db *pgxpool.Pool, end func()) {
-	tb := new(exampleTB)
-	return pgtest.New(tb), func() {
-		for _, f := range slices.Backward(tb.cleanups) {
-			f()
-		}
-	}
-}
-
-func (tb *exampleTB) Helper()                         {}
-func (tb *exampleTB) Name() string                    { return "Example" }
-func (tb *exampleTB) Cleanup(f func())                { tb.cleanups = append(tb.cleanups, f) }
-func (tb *exampleTB) Failed() bool                    { return tb.failed }
-func (tb *exampleTB) Fatal(args ...any)               { panic(fmt.Sprint(args...)) }
-func (tb *exampleTB) Fatalf(format string, a ...any)  { panic(fmt.Sprintf(format, a...)) }
-func (tb *exampleTB) Logf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
-func (tb *exampleTB) Errorf(format string, args ...any) {
-	tb.failed = true
-	tb.Logf(format, args...) // and so the output differs
 }

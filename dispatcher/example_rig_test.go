@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -17,17 +17,16 @@ import (
 func work[T outbox.Args](args T, handler func(context.Context, *outbox.Job[T]) error) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	tb := new(workTB)
-	defer tb.end()
-	pool := pgtest.New(tb)
+	pool, end := pgtest.Example()
+	defer end()
 	if _, err := outbox.Enqueue(ctx, pool, args, outbox.Options{}); err != nil {
-		tb.Fatal(err)
+		panic(err)
 	}
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, handler, dispatcher.KindConfig{Retry: dispatcher.Delays(0)})
 	d, err := dispatcher.New(pool, &mux, dispatcher.Config{})
 	if err != nil {
-		tb.Fatal(err)
+		panic(err)
 	}
 	ended := make(chan error)
 	go func() { ended <- d.Run(ctx) }()
@@ -36,31 +35,24 @@ func work[T outbox.Args](args T, handler func(context.Context, *outbox.Job[T]) e
 	}
 	stop()
 	if err := errors.Join(err, <-ended); err != nil {
-		tb.Fatal(err)
+		panic(err)
 	}
 }
 
-// workTB is a *testing.T for an example, which has none.
-type workTB struct {
-	testing.TB
-	cleanups []func()
-	failed   bool
-}
-
-func (tb *workTB) end() {
-	for _, f := range slices.Backward(tb.cleanups) {
-		f()
+// workUntil runs a dispatcher until the function that it returns is called and told is closed.
+func workUntil(mux *dispatcher.Mux, pool *pgxpool.Pool, told <-chan struct{}) (end func()) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	d, err := dispatcher.New(pool, mux, dispatcher.Config{DeafPollInterval: 20 * time.Millisecond})
+	if err != nil {
+		panic(err)
 	}
-}
-
-func (tb *workTB) Helper()                         {}
-func (tb *workTB) Name() string                    { return "Example" }
-func (tb *workTB) Cleanup(f func())                { tb.cleanups = append(tb.cleanups, f) }
-func (tb *workTB) Failed() bool                    { return tb.failed }
-func (tb *workTB) Fatal(args ...any)               { panic(fmt.Sprint(args...)) }
-func (tb *workTB) Fatalf(format string, a ...any)  { panic(fmt.Sprintf(format, a...)) }
-func (tb *workTB) Logf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
-func (tb *workTB) Errorf(format string, args ...any) {
-	tb.failed = true
-	tb.Logf(format, args...) // and so the output differs
+	go func() { ended <- d.Run(ctx) }()
+	return func() {
+		<-told
+		stop()
+		if err := <-ended; err != nil {
+			fmt.Println(err)
+		}
+	}
 }

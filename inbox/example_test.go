@@ -7,12 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/inbox"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
 // How does a consumer credit an account once, however often the message comes?
 func ExampleOnce() {
 	ctx := context.Background()
-	db, end := exampleDB()
+	db, end := pgtest.Example()
 	defer end()
 	_, err := db.Exec(ctx, `CREATE TABLE accounts (name text, balance int); INSERT INTO accounts VALUES ('ada', 0)`)
 	if err != nil {
