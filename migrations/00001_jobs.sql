@@ -11,6 +11,63 @@ CREATE TYPE outbox.job_status AS ENUM (
     'succeeded', 'cancelled', 'expired', 'skipped', 'stale', 'dismissed'
 );
 
+-- Most rules of an open job are those of domains, because the server parses each
+-- CHECK of a table anew for every statement that stores a row, which for a single
+-- job cost more than everything else about storing it (docs/benchmarks.md). What
+-- a domain demands it parses once a session. Plain jobs meet no row that has to be
+-- put together first.
+CREATE DOMAIN outbox.name AS text COLLATE "C"
+    CONSTRAINT jobs_names CHECK (octet_length(VALUE) BETWEEN 1 AND 128);
+
+-- Bounds far from those of the types: one row that overflows would stop all claims.
+CREATE DOMAIN outbox.counter AS integer
+    CONSTRAINT jobs_counters CHECK (VALUE BETWEEN 0 AND 1000000000);
+CREATE DOMAIN outbox.epoch AS bigint
+    CONSTRAINT jobs_counters CHECK (VALUE BETWEEN 0 AND 1000000000000000000);
+CREATE DOMAIN outbox.max_attempts AS integer
+    CONSTRAINT jobs_counters CHECK (VALUE BETWEEN 1 AND 32767);
+
+CREATE TYPE outbox.lease_facts AS (
+    status              outbox.job_status,
+    attempt             integer,
+    epoch               bigint,
+    started_at          timestamptz,
+    lease_expires_at    timestamptz,
+    lease_owner         text,
+    cancel_requested_at timestamptz
+);
+
+CREATE DOMAIN outbox.lease AS outbox.lease_facts
+    CONSTRAINT jobs_open CHECK ((VALUE).status < 'succeeded') -- closed jobs live in outbox.history
+    CONSTRAINT jobs_running_has_lease CHECK (
+        ((VALUE).status = 'running') = ((VALUE).lease_expires_at IS NOT NULL)
+        AND ((VALUE).status = 'running') = ((VALUE).lease_owner IS NOT NULL))
+    CONSTRAINT jobs_running_was_claimed CHECK (
+        (VALUE).status <> 'running' OR ((VALUE).attempt > 0 AND (VALUE).epoch > 0 AND (VALUE).started_at IS NOT NULL))
+    -- What does not run is cancelled at once. So whatever takes a job out of running
+    -- has to look at the request, or is refused.
+    CONSTRAINT jobs_cancel_requested_while_running CHECK ((VALUE).cancel_requested_at IS NULL OR (VALUE).status = 'running');
+
+CREATE TYPE outbox.key_facts AS (
+    max_active    smallint,
+    slot          smallint,
+    ordered       boolean,
+    line_position bigint,
+    on_death      text,
+    park_after    interval,
+    on_lapse      text
+);
+
+CREATE DOMAIN outbox.key_rules AS outbox.key_facts
+    CONSTRAINT jobs_key_rules CHECK (
+        coalesce((VALUE).max_active, 1) BETWEEN 1 AND 1000
+        AND ((VALUE).slot IS NULL OR (VALUE).slot BETWEEN 0 AND coalesce((VALUE).max_active, 1) - 1)
+        AND ((VALUE).ordered IS NULL OR ((VALUE).ordered AND (VALUE).max_active IS NULL))
+        AND ((VALUE).ordered IS NOT NULL OR num_nonnulls((VALUE).line_position, (VALUE).on_death, (VALUE).park_after) = 0)
+        AND ((VALUE).on_death IS NULL OR (VALUE).on_death IN ('skip', 'park'))
+        AND ((VALUE).park_after IS NULL OR ((VALUE).on_death = 'park') IS TRUE)
+        AND ((VALUE).on_lapse IS NULL OR (VALUE).on_lapse IN ('fail-stale', 'block')));
+
 CREATE TABLE outbox.jobs (
     id                 uuid                 NOT NULL PRIMARY KEY, -- v7, made by the producer: COPY and safe retries need it before the insert
     tenant_id          uuid                 NOT NULL DEFAULT '00000000-0000-0000-0000-000000000001',
@@ -51,29 +108,18 @@ CREATE TABLE outbox.jobs (
     park_after         interval,
     on_lapse           text COLLATE "C", -- NULL has the job retried
 
-    CONSTRAINT jobs_open CHECK (status < 'succeeded'), -- closed jobs live in outbox.history
-    CONSTRAINT jobs_running_has_lease CHECK (
-        (status = 'running') = (lease_expires_at IS NOT NULL)
-        AND (status = 'running') = (lease_owner IS NOT NULL)),
-    CONSTRAINT jobs_running_was_claimed CHECK (status <> 'running' OR (attempt > 0 AND epoch > 0 AND started_at IS NOT NULL)),
-    CONSTRAINT jobs_counters CHECK ( -- bounds far from those of the types: one row that overflows would stop all claims
-        attempt BETWEEN 0 AND 1000000000 AND max_attempts BETWEEN 1 AND 32767
-        AND lost_leases BETWEEN 0 AND 1000000000 AND epoch BETWEEN 0 AND 1000000000000000000),
+    CONSTRAINT jobs_names CHECK (queue::outbox.name IS NOT NULL AND kind::outbox.name IS NOT NULL),
+    CONSTRAINT jobs_counters CHECK (
+        attempt::outbox.counter IS NOT NULL AND max_attempts::outbox.max_attempts IS NOT NULL
+        AND lost_leases::outbox.counter IS NOT NULL AND epoch::outbox.epoch IS NOT NULL),
     CONSTRAINT jobs_run_at_is_a_time CHECK (isfinite(run_at) AND isfinite(created_at)), -- the time until 'infinity' has no length
     CONSTRAINT jobs_deadline_is_a_time CHECK (isfinite(deadline)),
-    -- What does not run is cancelled at once. So whatever takes a job out of running
-    -- has to look at the request, or is refused.
-    CONSTRAINT jobs_cancel_requested_while_running CHECK (cancel_requested_at IS NULL OR status = 'running'),
-    CONSTRAINT jobs_names CHECK (octet_length(queue) BETWEEN 1 AND 128 AND octet_length(kind) BETWEEN 1 AND 128),
-    CONSTRAINT jobs_key_rules CHECK ( -- one comparison for a job without a key, to which they mean nothing
+    CONSTRAINT jobs_lease CHECK (
+        (status = 'pending' AND num_nonnulls(lease_owner, lease_expires_at, cancel_requested_at) = 0)
+        OR (ROW(status, attempt, epoch, started_at, lease_expires_at, lease_owner, cancel_requested_at)::outbox.lease) IS DISTINCT FROM NULL),
+    CONSTRAINT jobs_key_rules CHECK ( -- they mean nothing to a job without a key
         key IS NULL
-        OR (coalesce(max_active, 1) BETWEEN 1 AND 1000
-            AND (slot IS NULL OR slot BETWEEN 0 AND coalesce(max_active, 1) - 1)
-            AND (ordered IS NULL OR (ordered AND max_active IS NULL))
-            AND (ordered IS NOT NULL OR num_nonnulls(line_position, on_death, park_after) = 0)
-            AND (on_death IS NULL OR on_death IN ('skip', 'park'))
-            AND (park_after IS NULL OR (on_death = 'park') IS TRUE)
-            AND (on_lapse IS NULL OR on_lapse IN ('fail-stale', 'block'))))
+        OR (ROW(max_active, slot, ordered, line_position, on_death, park_after, on_lapse)::outbox.key_rules) IS DISTINCT FROM NULL)
 ) WITH (
     -- Every job is updated once (claim) and then leaves: room on the page keeps
     -- the claimed version beside the waiting one.
@@ -204,4 +250,9 @@ DROP TABLE outbox.idempotency_keys;
 DROP TABLE outbox.attempts;
 DROP TABLE outbox.history;
 DROP TABLE outbox.jobs;
+DROP DOMAIN outbox.key_rules;
+DROP TYPE outbox.key_facts;
+DROP DOMAIN outbox.lease;
+DROP TYPE outbox.lease_facts;
+DROP DOMAIN outbox.name, outbox.counter, outbox.epoch, outbox.max_attempts;
 DROP TYPE outbox.job_status;

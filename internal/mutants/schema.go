@@ -4,9 +4,9 @@ package mutants
 // whether the statements by themselves are right.
 var anyMove = Edit{"migrations/00002_legal_moves.sql", `    WHEN (
         NEW.epoch < OLD.epoch
-        OR (OLD.status`, `    WHEN (
+        OR (OLD.status <> NEW`, `    WHEN (
         false AND NEW.epoch < OLD.epoch
-        OR false AND (OLD.status`}
+        OR false AND (OLD.status <> NEW`}
 
 var schema = []Mutant{{
 	Name:      "any move is legal",
