@@ -42,7 +42,7 @@ func poolExhausted(ctx context.Context, r *Run) error {
 	if err := r.expectLeasesKept(ctx, busy, idle); err != nil {
 		return err
 	}
-	if err := r.Drain(ctx, pool+waiting, 20*time.Second); err != nil {
+	if err := r.Drain(ctx, pool+waiting, time.Minute); err != nil {
 		return err
 	}
 	if err := r.stop(ctx, busy, idle); err != nil {

@@ -31,7 +31,9 @@ func (r *Run) Inject(ctx context.Context, plan []fault.Planned, how acts) error 
 // restartPostgres stops the server as a crash would and starts it again.
 func (r *Run) restartPostgres(ctx context.Context, _ fault.Planned) error {
 	defer r.Faults.Begin("restart Postgres -m immediate", "")()
-	return r.Server.Restart(ctx, pgdev.Immediate)
+	err := r.Server.Restart(ctx, pgdev.Immediate)
+	r.DB.Reset() // our own connections are gone, too: whoever asks next gets an answer
+	return err
 }
 
 // terminateBackend ends the session of somebody else that the dice choose.

@@ -71,6 +71,11 @@ func stopsUnderLoad(ctx context.Context, r *Run) error {
 	}
 	r.None("stops that did not go as they have to", s.bad)
 	r.None("leases that a worker had after it had stopped in good order", s.owned)
+	spent, err := r.Texts(ctx, `SELECT id || ': attempt ' || attempt || ', leases lost: ' || lost_leases FROM outbox.history WHERE attempt <> 1 + lost_leases`)
+	if err != nil {
+		return err
+	}
+	r.None("attempts that a stop in good order spent", spent)
 	r.allAcked(f.jobs)
 	return r.expectLapsesInTime(ctx)
 }

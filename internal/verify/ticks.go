@@ -51,14 +51,15 @@ func ticks(ctx context.Context, r *Run) error {
 	if err := r.checkTicks(ctx); err != nil {
 		return err
 	}
-	if err := r.checkMoves(ctx); err != nil {
+	moves, err := r.checkMoves(ctx)
+	if err != nil {
 		return err
 	}
 	b, err := r.read()
 	if err != nil {
 		return err
 	}
-	r.checkOverlaps(b)
+	r.checkOverlaps(b, moves.GivenUp)
 	r.None("processes that fared badly", r.fates())
 	return nil
 }

@@ -68,8 +68,11 @@ func noNotifications(ctx context.Context, r *Run) error {
 	}
 	healed := r.Faults.Begin("notifications dropped", "")
 	defer healed()
-	if _, err := f.run(ctx, r); err != nil {
+	stalled := r.stalls(ctx)
+	_, err := f.run(ctx, r)
+	stall := stalled()
+	if err != nil {
 		return err
 	}
-	return r.startsWithin(poll + pollSlack)
+	return r.startsWithin(poll + pollSlack + stall)
 }
