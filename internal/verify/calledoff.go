@@ -40,7 +40,7 @@ func callsOff(ctx context.Context, r *Run) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return r.beat(acts{
-			"kill":    func(_ context.Context, p fault.Planned) error { return crew.replace(p.Target) },
+			"kill":    func(ctx context.Context, p fault.Planned) error { return crew.replace(ctx, p.Target) },
 			"restart": r.restartPostgres,
 		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}, fault.Beat{Kind: "restart", Every: time.Duration(r.Size(3, 30)) * time.Second})(injecting)
 	})

@@ -46,7 +46,7 @@ func (f *flow) run(ctx context.Context, r *Run) (wasted int, err error) {
 	if err := p.start(f.jobs); err != nil {
 		return 0, err
 	}
-	if err := r.Await(ctx, 30*time.Second, "the first jobs to be done", func(ctx context.Context) (bool, error) {
+	if err := r.Await(ctx, patience, "the first jobs to be done", func(ctx context.Context) (bool, error) {
 		n, err := r.closed(ctx)
 		return n > 0, err
 	}); err != nil {

@@ -77,7 +77,7 @@ func redeliveries(ctx context.Context, r *Run) error {
 // awaitTransactions waits until a consumer is in the midst of several deliveries:
 // one that is killed before it has begun breaks none.
 func (r *Run) awaitTransactions(ctx context.Context, p *child.Process) error {
-	return r.Await(ctx, 30*time.Second, p.Name+" to have transactions under way", func(ctx context.Context) (bool, error) {
+	return r.Await(ctx, patience, p.Name+" to have transactions under way", func(ctx context.Context) (bool, error) {
 		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND application_name = 'verify-consumer' AND state IN ('active', 'idle in transaction')`)
 		return n >= 4 || !p.Alive(), err
@@ -87,7 +87,7 @@ func (r *Run) awaitTransactions(ctx context.Context, p *child.Process) error {
 // awaitSession waits until there is a session to break: a process takes a while to
 // begin, the longer the slower the machine.
 func (r *Run) awaitSession(ctx context.Context, p *child.Process) error {
-	return r.Await(ctx, 30*time.Second, "a session of "+p.Name, func(ctx context.Context) (bool, error) {
+	return r.Await(ctx, patience, "a session of "+p.Name, func(ctx context.Context) (bool, error) {
 		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND application_name <> $1 AND backend_type = 'client backend'`, applicationName)
 		return n > 0 || !p.Alive(), err

@@ -34,7 +34,7 @@ func (r *Run) keyedFlow(ctx context.Context, jobs int, producerEnv ...string) ([
 	restart := time.Duration(r.Size(3, 30)) * time.Second
 	f.faults = func(ctx context.Context, c *crew) error {
 		return r.beat(acts{
-			"kill":    func(_ context.Context, p fault.Planned) error { return c.replace(p.Target) },
+			"kill":    func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
 			"restart": r.restartPostgres,
 		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}, fault.Beat{Kind: "restart", Every: restart})(ctx)
 	}

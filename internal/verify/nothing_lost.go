@@ -76,7 +76,7 @@ func killsAndRestarts(ctx context.Context, r *Run) error {
 			fault.Beat{Kind: "kill", Every: kill, Targets: workers},
 			fault.Beat{Kind: "restart", Every: restart},
 		), acts{
-			"kill":    func(_ context.Context, p fault.Planned) error { return c.replace(p.Target) },
+			"kill":    func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
 			"restart": r.restartPostgres,
 		})
 	}

@@ -118,7 +118,7 @@ func (r *Run) cutOff(ctx context.Context, network *fault.Proxy, worker, rounds i
 // awaitWork waits until a worker has its hands full, or nothing is left to do: a
 // process takes a while to begin, the longer the slower the machine.
 func (r *Run) awaitWork(ctx context.Context, worker string) error {
-	return r.Await(ctx, 30*time.Second, worker+" to have jobs", func(ctx context.Context) (busy bool, err error) {
+	return r.Await(ctx, patience, worker+" to have jobs", func(ctx context.Context) (busy bool, err error) {
 		err = r.DB.QueryRow(ctx, `SELECT count(*) FILTER (WHERE starts_with(lease_owner, $1)) >= 100 OR count(*) < 300 FROM outbox.jobs`, worker+"-").Scan(&busy)
 		return busy, err
 	})

@@ -50,7 +50,7 @@ func behindAPooler(ctx context.Context, r *Run) error {
 		}
 		calm = time.Now()
 		return r.beat(acts{
-			"kill":    func(_ context.Context, p fault.Planned) error { return c.replace(p.Target) },
+			"kill":    func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
 			"restart": r.restartPostgres,
 		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}, fault.Beat{Kind: "restart", Every: 4 * time.Second})(ctx)
 	}

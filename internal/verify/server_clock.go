@@ -58,7 +58,7 @@ func serverClock(ctx context.Context, r *Run) error {
 				return err
 			}
 			if steps == 1 {
-				if err := c.replace(0); err != nil {
+				if err := c.replace(context.WithoutCancel(ctx), 0); err != nil {
 					return err
 				}
 			}
