@@ -87,7 +87,7 @@ func (k *copyOfCode) build(ctx context.Context, program string, args ...string) 
 	if _, err := os.Stat(program); err == nil {
 		return nil
 	}
-	flags := []string{"-o", program}
+	flags := []string{"-o", program, "-ldflags=-s -w"} // nobody debugs it
 	if k.overlay != "" {
 		flags = append(flags, "-overlay", k.overlay)
 	}
