@@ -3,9 +3,8 @@ package main
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
 	"time"
 
@@ -40,25 +39,26 @@ func openRecord(path string) (*record, error) {
 	if path == "" {
 		return r, nil
 	}
-	old, err := os.Open(path)
-	if err == nil {
-		defer old.Close()
-		for lines := bufio.NewReader(old); ; {
-			line, err := lines.ReadBytes('\n')
-			if err != nil {
-				break // the last line may be torn
-			}
-			var e entry
-			if err := json.Unmarshal(line, &e); err != nil {
-				return nil, fmt.Errorf("%s: %w", path, err)
-			}
-			r.last[e.Mutant+"\n"+e.Check+"\n"+e.Says] = e
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	var err error
+	if r.file, err = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o644); err != nil {
 		return nil, err
 	}
-	r.file, err = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	return r, err
+	whole := int64(0)
+	for lines := bufio.NewReader(r.file); ; {
+		line, err := lines.ReadBytes('\n')
+		if err == io.EOF { // what there is of a last line was cut off with its run
+			return r, r.file.Truncate(whole)
+		}
+		var e entry
+		if err == nil {
+			err = json.Unmarshal(line, &e)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		whole += int64(len(line))
+		r.last[e.Mutant+"\n"+e.Check+"\n"+e.Says] = e
+	}
 }
 
 // caught reports whether the record says that the check catches the mutant.
