@@ -19,7 +19,6 @@ var claim = []Mutant{
     ) AS candidate`}},
 		Checks: []Check{
 			test("dispatcher", "TestAClaimDoesNotWaitForAnother", "lock timeout"),
-			row("B10", "deadlocks that the server found"),
 		},
 	},
 	{
@@ -78,7 +77,7 @@ WHERE`},
 		Edits:     []Edit{{claimGo, `sleep = q.pollInterval()`, `sleep = 24 * time.Hour`}},
 		Checks: []Check{
 			test("dispatcher", "TestPollFindsWhatNobodyAnnounced", "in vain: claims are sent"),
-			row("C1", "still waiting for the first jobs to be done"),
+			row("C1", "still waiting for"),
 		},
 	},
 	{
