@@ -65,8 +65,8 @@ vet:
 	$(LINT) staticcheck ./...
 
 .PHONY: mutants
-mutants: ## plant bugs into our own code, one at a time: which check catches each?
-	$(GO) run ./internal/pgtest/withserver -- $(GO) run ./internal/mutants/run
+mutants: ## plant bugs into our own code, one at a time: which check catches each? Writes docs/mutants.md (RECORD=bin/mutants.jsonl goes on where a run was broken off)
+	$(GO) run ./internal/pgtest/withserver -- $(GO) run ./internal/mutants/run -write docs/mutants.md $(if $(RECORD),-record $(RECORD))
 
 .PHONY: bench
 bench: ## this project and its peers, in turns: prints the table, writes docs/benchmarks.md (needs a quiet machine, a quarter of an hour)

@@ -17,7 +17,9 @@ var claim = []Mutant{
     ) AS candidate`, `        LIMIT $8
         FOR UPDATE
     ) AS candidate`}},
-		Checks: []Check{test("dispatcher", "TestAClaimDoesNotWaitForAnother", "lock timeout")},
+		Checks: []Check{
+			test("dispatcher", "TestAClaimDoesNotWaitForAnother", "lock timeout"),
+		},
 	},
 	{
 		Name:      "sub-select claim",
@@ -55,6 +57,7 @@ WHERE`},
 		Checks: []Check{
 			test("dispatcher", "TestPlansNeverAffectMoreThanAsked", "want 7"),
 			test("dispatcher", "TestPlansMadeOnTheEmptyTable", "the claim does not choose its jobs once and apart"),
+			row("B5", "over-claims: more jobs than asked for"),
 		},
 	},
 	{
@@ -72,7 +75,9 @@ WHERE`},
 		Breaks:    "a queue sleeps until something wakes it",
 		Invariant: "A notification is a hint",
 		Edits:     []Edit{{claimGo, `sleep = q.pollInterval()`, `sleep = 24 * time.Hour`}},
-		Checks:    []Check{test("dispatcher", "TestPollFindsWhatNobodyAnnounced", "in vain: claims are sent")},
+		Checks: []Check{
+			test("dispatcher", "TestPollFindsWhatNobodyAnnounced", "in vain: claims are sent"),
+		},
 	},
 	{
 		Name:      "watermark without full scan",

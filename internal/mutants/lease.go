@@ -19,14 +19,20 @@ var lease = []Mutant{
 				`WHERE input.id NOT IN (SELECT extended.id FROM extended)`,
 			},
 		},
-		Checks: []Check{test("dispatcher", "TestFence/extend_after_claimed_by_another", "took effect = true")},
+		Checks: []Check{
+			test("dispatcher", "TestFence/extend_after_claimed_by_another", "took effect = true"),
+			row("B1", "late extend: refused with the lease lost"),
+		},
 	},
 	{
 		Name:      "worker-name fence",
 		Breaks:    "a lease is known by its worker's name, which a later claim of the same worker has too",
 		Invariant: "Fenced",
 		Edits:     workerNameFence,
-		Checks:    []Check{test("dispatcher", "TestZombieHandlersChangeNothing", "in vain: every outcome is refused")},
+		Checks: []Check{
+			test("dispatcher", "TestZombieHandlersChangeNothing", "in vain: every outcome is refused"),
+			row("B2", "late succeed: refused with the lease lost"),
+		},
 	},
 	{
 		Name:      "an extension waits for locked rows",

@@ -52,4 +52,6 @@ func All() []Mutant {
 	return slices.Concat(enqueue, wake, claim, lease, record, settle, expire, ending, retry, failed, receive, keys, schema, schedule, batches, inMemory, access, service)
 }
 
+func row(name, says string) Check { return Check{Row: name, Says: says} }
+
 func test(folder, name, says string) Check { return Check{Package: folder, Test: name, Says: says} }

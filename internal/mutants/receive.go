@@ -22,5 +22,6 @@ var receive = []Mutant{{
 	Checks: []Check{
 		test("inbox", "TestRedeliveriesHaveOneEffect", "want 500 of 500"),
 		test("inbox", "TestASecondTransactionWaitsForTheFirst/and_is_the_first_if_that_rolls_back", "first = false, want true"),
+		row("A4", "L3: effects missing"),
 	},
 }}

@@ -10,5 +10,8 @@ var retry = []Mutant{{
         attempt     = CASE`},
 		anyMove,
 	},
-	Checks: []Check{test("operator", "TestARetryFencesAZombie", "the zombie's outcome was accepted")},
+	Checks: []Check{
+		test("operator", "TestARetryFencesAZombie", "the zombie's outcome was accepted"),
+		row("B2", "late succeed: refused with the lease lost"),
+	},
 }}

@@ -20,6 +20,7 @@ var settle = []Mutant{
 		Checks: []Check{
 			test("dispatcher", "TestFence/succeed_after_claimed_by_another", "took effect = true"),
 			test("dispatcher", "TestFence/fail_after_claimed_by_another", "took effect = true"),
+			row("B1", "late succeed: refused with the lease lost"),
 		},
 	},
 	{
@@ -80,7 +81,9 @@ RETURNING id`}},
 			settleSQL, `attempt            = CASE WHEN input.status = 'pending' THEN jobs.attempt - 1 ELSE jobs.attempt END,`,
 			`attempt            = jobs.attempt,`,
 		}},
-		Checks: []Check{test("dispatcher", "TestStopGivesBackWhatHadNotStarted", "jobs given back as they were = 0")},
+		Checks: []Check{
+			test("dispatcher", "TestStopGivesBackWhatHadNotStarted", "jobs given back as they were = 0"),
+		},
 	},
 	{
 		Name:      "interrupted is failed",

@@ -43,7 +43,7 @@ var wake = []Mutant{
 		Edits:     []Edit{{sessionGo, `if !s.line.heardSince(asked) {`, `if asked.IsZero() {`}},
 		Checks: []Check{
 			test("listener", "TestServerThatDoesNotAnswerIsGivenUp", "deaf = false"),
-			{Row: "C2", Says: "seconds until deafness is found out, worst"},
+			row("C2", "seconds until deafness is found out, worst"),
 		},
 	},
 	{

@@ -55,7 +55,7 @@ func readyz(ctx context.Context, p *child.Process) (r report, err error) {
 // "degraded", …
 func (r *Run) awaitStatus(ctx context.Context, status string, workers ...*child.Process) error {
 	for _, p := range workers {
-		err := r.Await(ctx, 30*time.Second, p.Name+" to be "+status, func(ctx context.Context) (bool, error) {
+		err := r.Await(ctx, patience, p.Name+" to be "+status, func(ctx context.Context) (bool, error) {
 			said, err := readyz(ctx, p)
 			return said.Status == status, err
 		})

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -48,7 +49,7 @@ func (r *Run) claimsFrom(ctx context.Context, jobs int, lasts time.Duration) (p9
 	if err != nil {
 		return 0, err
 	}
-	if err := sleep(ctx, time.Second); err != nil { // until all are warm
+	if err := errors.Join(r.awaitStatus(ctx, "ready", crew.workers...), sleep(ctx, time.Second)); err != nil { // until all are warm
 		return 0, err
 	}
 	measured := span{from: time.Now()}

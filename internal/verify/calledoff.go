@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,7 +40,7 @@ func callsOff(ctx context.Context, r *Run) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return r.beat(acts{
-			"kill":    func(_ context.Context, p fault.Planned) error { return crew.replace(p.Target) },
+			"kill":    func(ctx context.Context, p fault.Planned) error { return crew.replace(ctx, p.Target) },
 			"restart": r.restartPostgres,
 		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}, fault.Beat{Kind: "restart", Every: time.Duration(r.Size(3, 30)) * time.Second})(injecting)
 	})
@@ -151,14 +153,9 @@ func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOf
 	if err != nil {
 		return err
 	}
-	claims := map[outbox.ID]time.Time{} // the last of each job
-	for m, err := range r.moves(ctx) {
-		if err != nil {
-			return err
-		}
-		if id, err := outbox.ParseID(m.Job); err == nil && m.To == outbox.Running && m.From != outbox.Running {
-			claims[id] = m.At
-		}
+	tenures, err := r.tenures(ctx)
+	if err != nil {
+		return err
 	}
 	var late, wrong, again, slow []string
 	counts := map[outbox.Status]int{}
@@ -186,11 +183,11 @@ func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOf
 				again = append(again, where+", started at "+stamp(x.Start))
 			}
 		}
-		if is.answer != "" && claims[id].After(is.answered) {
-			again = append(again, where+", claimed at "+stamp(claims[id]))
+		if held := tenures[id]; is.answer != "" && len(held) > 0 && held[len(held)-1].from.After(is.answered) {
+			again = append(again, where+", claimed at "+stamp(held[len(held)-1].from))
 		}
-		if end.Status != outbox.Succeeded && end.At.Sub(since) > promptly+r.excused(since, end.At, b.executions[id] != nil) {
-			slow = append(slow, where)
+		if more := r.excused(since, end.At, tenures[id]); end.Status != outbox.Succeeded && end.At.Sub(since) > promptly+more {
+			slow = append(slow, fmt.Sprintf("%s; excused %s", where, more))
 		}
 	}
 	for status, n := range counts {
@@ -207,24 +204,57 @@ func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOf
 }
 
 // excused is how much later than promptly a job may be closed: by a lease's time if
-// a worker was killed since the second before, when it may have been the job's, and
-// by the time that the server was away and that processes took to come back to it.
-func (r *Run) excused(since, until time.Time, ran bool) (more time.Duration) {
+// the worker that held it was killed, and by the time that the server was away and
+// that processes took to come back to it.
+func (r *Run) excused(since, until time.Time, held []tenure) (more time.Duration) {
 	const comeBack = 3 * time.Second
 	killed := false
 	for _, f := range r.Faults.All() {
 		switch {
 		case f.From.After(until):
-		case f.Kind == "kill -9 worker" && f.From.After(since.Add(-r.Lease)):
-			killed = killed || ran
+		case f.Kind == "kill -9 worker":
+			killed = killed || slices.ContainsFunc(held, func(t tenure) bool {
+				return strings.HasPrefix(t.owner, f.Target+"-") && t.from.Before(f.From) && t.until.After(f.From) && t.until.After(since)
+			})
 		case f.Kind == "restart Postgres -m immediate" && f.Until.Add(comeBack).After(since):
-			more += f.Until.Add(comeBack).Sub(since)
+			from := f.From
+			if since.After(from) {
+				from = since
+			}
+			more += f.Until.Add(comeBack).Sub(from)
 		}
 	}
 	if killed {
 		more += r.Lease
 	}
 	return more
+}
+
+// tenure is a time in which a worker had a job's lease.
+type tenure struct {
+	span
+	owner string
+}
+
+// tenures is those of each job, in their order.
+func (r *Run) tenures(ctx context.Context) (map[outbox.ID][]tenure, error) {
+	all := map[outbox.ID][]tenure{}
+	for m, err := range r.moves(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		id, err := outbox.ParseID(m.Job)
+		if err != nil {
+			return nil, err
+		}
+		switch held := all[id]; {
+		case m.From != outbox.Running && m.To == outbox.Running:
+			all[id] = append(held, tenure{span{from: m.At}, m.Owner})
+		case m.From == outbox.Running && m.To != outbox.Running && len(held) > 0:
+			held[len(held)-1].until = m.At
+		}
+	}
+	return all, nil
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.StampMilli) }

@@ -125,10 +125,11 @@ func (r *Run) Check(ctx context.Context) (wasted int, err error) {
 	if err := r.checkOrphans(ctx); err != nil {
 		return 0, err
 	}
-	if err := r.checkMoves(ctx); err != nil {
+	moves, err := r.checkMoves(ctx)
+	if err != nil {
 		return 0, err
 	}
-	executions := r.checkOverlaps(b)
+	executions := r.checkOverlaps(b, moves.GivenUp)
 	r.None("processes that fared badly", r.fates())
 	return executions - b.inVain - v.Delivered, nil
 }
@@ -189,14 +190,14 @@ func (r *Run) checkOrphans(ctx context.Context) error {
 	return nil
 }
 
-func (r *Run) checkMoves(ctx context.Context) error {
+func (r *Run) checkMoves(ctx context.Context) (checker.Replayed, error) {
 	moves, err := checker.Replay(r.moves(ctx))
 	if err != nil {
-		return fmt.Errorf("replay the moves: %w", err)
+		return moves, fmt.Errorf("replay the moves: %w", err)
 	}
 	stored, err := r.Number(ctx, `SELECT count(*) FROM (SELECT id FROM outbox.jobs UNION ALL SELECT id FROM outbox.history) AS stored`)
 	if err != nil {
-		return err
+		return moves, err
 	}
 	if stored > moves.Jobs { // a recording of nothing would find nothing; trimmed jobs have moves only
 		r.None("the recording of moves is incomplete", []string{fmt.Sprintf("%d jobs are stored, moves of %d were recorded", stored, moves.Jobs)})
@@ -210,28 +211,42 @@ func (r *Run) checkMoves(ctx context.Context) error {
 	r.None("epochs that did not rise", moves.Epochs)
 	r.None("L1: two live leases", moves.TwoLeases)
 	r.None("jobs that are open in the end", moves.Open)
-	return nil
+	return moves, nil
 }
 
 // blinding faults keep a process from learning that its lease is over.
-var blinding = map[string]bool{"pause": true, "partition": true, "server's clock steps": true}
+var blinding = map[string]bool{"pause": true, "partition": true, stepAhead: true}
 
-func (r *Run) checkOverlaps(b *books) (executions int) {
+// stepSeen is how long it takes until every session of the server has seen a step of
+// its clock: a lease that is given by one that has not is over for the others.
+const stepSeen = 1500 * time.Millisecond
+
+func (r *Run) checkOverlaps(b *books, givenUp map[checker.Lease]time.Time) (executions int) {
 	var windows []checker.Window
 	for _, f := range r.Faults.All() {
-		if blinding[f.Kind] {
-			windows = append(windows, checker.Window{Process: f.Target, From: f.From, Until: f.Until})
+		if !blinding[f.Kind] {
+			continue
 		}
+		w := checker.Window{Process: f.Target, From: f.From, Until: f.Until}
+		if f.Kind == stepAhead {
+			w.Begun = f.From.Add(stepSeen)
+		}
+		windows = append(windows, w)
 	}
 	var overlaps checker.Overlaps
+	var wentOn []string
 	for job, list := range b.executions {
 		executions += len(list)
 		overlaps.Add(job.String(), list, windows, r.Lease*2/3) // an extension may have been under way
+		if r.clock == "" {                                     // else the moves were made at other times than the ledgers'
+			wentOn = append(wentOn, checker.WentOn(job.String(), list, givenUp, slack)...)
+		}
 	}
 	r.Count("executions", executions)
 	r.Count("overlapping executions, explained", overlaps.Explained)
 	r.None("L2: overlapping executions without an explanation", overlaps.Unexplained)
 	r.None("two executions under one lease", overlaps.SameLease)
+	r.None("L1: leases given up while the job was still executed", wentOn)
 	r.None("executions of processes that nobody knows", b.unended)
 	return executions
 }

@@ -45,7 +45,7 @@ func claimers(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	if err := r.checkMoves(ctx); err != nil {
+	if _, err := r.checkMoves(ctx); err != nil {
 		return err
 	}
 	r.Count("claim statements", c.statements)

@@ -50,6 +50,7 @@ func (r *Run) crashPostgres(ctx context.Context) (resumed time.Duration, err err
 	if err := r.Server.StartAgain(ctx); err != nil {
 		return 0, err
 	}
+	r.DB.Reset()
 	healed()
 	return r.firstDone(ctx, time.Now())
 }

@@ -27,7 +27,7 @@ func deadlocks(ctx context.Context, r *Run) error {
 		return err
 	}
 	f := &fight{Run: r}
-	fighting, stop := context.WithTimeout(ctx, time.Duration(r.Size(13, 300))*time.Second)
+	fighting, stop := context.WithCancel(ctx)
 	defer stop()
 	var all sync.WaitGroup
 	all.Go(func() { f.refill(fighting) })
@@ -38,21 +38,71 @@ func deadlocks(ctx context.Context, r *Run) error {
 		all.Go(func() { f.reap(fighting) })
 	}
 	all.Go(func() { f.lapse(fighting) })
-	r.Progress("fight", 0, 0)
+	err = f.lasts(fighting, time.Duration(r.Size(13, 300))*time.Second)
+	stop()
 	all.Wait()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	if err != nil {
+		return err
 	}
-	if err := r.Drain(ctx, 0, time.Minute); err != nil {
+	if err := r.Drain(ctx, 0, 2*time.Minute); err != nil {
 		return err
 	}
 	if err := r.stop(ctx, workers.workers...); err != nil {
 		return err
 	}
-	if err := r.checkMoves(ctx); err != nil {
+	if _, err := r.checkMoves(ctx); err != nil {
 		return err
 	}
 	return f.check(ctx)
+}
+
+// lasts waits for as long as the fight has to last, and on a slow machine until
+// everybody has done enough, which check judges.
+func (f *fight) lasts(ctx context.Context, least time.Duration) error {
+	f.Progress("fight", 0, 0)
+	if err := sleep(ctx, least); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(max(least, time.Minute)); time.Now().Before(deadline); {
+		few := false
+		did, err := f.did(ctx)
+		for _, act := range did {
+			few = few || act.n < act.least
+		}
+		if err != nil || !few {
+			return err
+		}
+		if err := sleep(ctx, 500*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// act is something that was done in a fight, and how often it has to be.
+type act struct {
+	what     string
+	n, least int
+}
+
+// did is what everybody has done.
+func (f *fight) did(ctx context.Context) (all []act, err error) {
+	enough := f.Size(100, 2000)
+	for what, sql := range map[string]string{
+		"settlements":               `SELECT count(*) FROM verify.moves WHERE was = 'running' AND became IN ('retrying', 'dead', 'failed', 'succeeded')`,
+		"closed and trimmed":        `SELECT (SELECT count(*) FROM verify.moves WHERE became IN ('succeeded', 'dismissed')) - (SELECT count(*) FROM outbox.history)`,
+		"leases that a reaper took": `SELECT count(*) FROM (SELECT lost_leases - lag(lost_leases) OVER (PARTITION BY job ORDER BY seq) AS more FROM verify.moves WHERE was = 'running' OR became = 'running') AS moves WHERE more > 0`,
+	} {
+		n, err := f.Number(ctx, sql)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, act{what, n, enough})
+	}
+	for what, n := range map[string]*atomic.Int64{"retries by operators": &f.retried, "dismissals by operators": &f.dismissed, "leases that lapsed early": &f.lapsed} {
+		all = append(all, act{what, int(n.Load()), enough})
+	}
+	return append(all, act{"reapers that ran", int(f.reapers.Load()), f.Size(20, 500)}), nil
 }
 
 // fight is everybody who acts on the rows besides the workers, and what they did.
@@ -168,23 +218,11 @@ func (f *fight) check(ctx context.Context) error {
 		return err
 	}
 	f.None("40P01 and 40001 in the logs of workers", bad)
-	enough := float64(f.Size(100, 2000))
-	for name, sql := range map[string]string{
-		"settlements":        `SELECT count(*) FROM verify.moves WHERE was = 'running' AND became IN ('retrying', 'dead', 'failed', 'succeeded')`,
-		"closed and trimmed": `SELECT (SELECT count(*) FROM verify.moves WHERE became IN ('succeeded', 'dismissed')) - (SELECT count(*) FROM outbox.history)`,
-	} {
-		n, err := f.Number(ctx, sql)
-		if err != nil {
-			return err
-		}
-		f.Expect(name, float64(n), ">=", enough)
+	did, err := f.did(ctx)
+	for _, act := range did {
+		f.Expect(act.what, float64(act.n), ">=", float64(act.least))
 	}
-	f.Expect("leases that a reaper took", float64(f.record.Counts["leases lapsed"]), ">=", enough)
-	for name, n := range map[string]*atomic.Int64{"retries by operators": &f.retried, "dismissals by operators": &f.dismissed, "leases that lapsed early": &f.lapsed} {
-		f.Expect(name, float64(n.Load()), ">=", enough)
-	}
-	f.Expect("reapers that ran", float64(f.reapers.Load()), ">=", float64(f.Size(20, 500)))
-	return nil
+	return err
 }
 
 // refusals is what the workers' logs have of transactions that the server chose as

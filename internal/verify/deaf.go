@@ -116,6 +116,7 @@ func halfOpen(ctx context.Context, r *Run) error {
 		return err
 	}
 	var all []deafness
+	stalled := r.stalls(ctx)
 	err = r.trickle(ctx, workers, aJobEvery100ms(), func(ctx context.Context) error {
 		for i := range rounds {
 			r.Progress("faults", i, rounds)
@@ -133,12 +134,13 @@ func halfOpen(ctx context.Context, r *Run) error {
 		}
 		return nil
 	})
+	stall := stalled()
 	if err != nil {
 		return err
 	}
 	r.atLeast(rounds*ears, kind)
-	r.foundOut(all, 8*time.Second, time.Second)
-	return r.startsWithin(poll + pollSlack)
+	r.foundOut(all, 8*time.Second, time.Second+stall)
+	return r.startsWithin(poll + pollSlack + stall)
 }
 
 // registeredButDeaf is row C4.
@@ -161,6 +163,7 @@ func registeredButDeaf(ctx context.Context, r *Run) error {
 		return err
 	}
 	var all []deafness
+	stalled := r.stalls(ctx)
 	err = r.trickle(ctx, append(workers, pooled.Process), aJobEvery100ms("VERIFY_NOTIFY=off"), func(ctx context.Context) error {
 		for i := range rounds {
 			r.Progress("faults", i, rounds)
@@ -174,12 +177,13 @@ func registeredButDeaf(ctx context.Context, r *Run) error {
 		r.Expect("canaries that workers counted as lost", lost, ">=", float64(rounds*ears))
 		return errors.Join(err, r.staysDeaf(ctx, pooled, began))
 	})
+	stall := stalled()
 	if err != nil {
 		return err
 	}
 	r.atLeast(rounds*ears, kind)
-	r.foundOut(all, 65*time.Second, time.Second)
-	return r.startsWithin(deafPoll + pollSlack)
+	r.foundOut(all, 65*time.Second, time.Second+stall)
+	return r.startsWithin(deafPoll + pollSlack + stall)
 }
 
 // staysDeaf expects that a worker found out from the start that it is deaf, and

@@ -138,7 +138,7 @@ func (r *Run) measureReaper(ctx context.Context) error {
 	}
 	r.Progress("reap", 0, lapsedRows)
 	const reaped = `FROM verify.moves JOIN outbox.jobs ON jobs.id = moves.job WHERE jobs.kind = 'verify.nobody' AND was = 'running' AND became = 'retrying'`
-	err = r.Await(ctx, 30*time.Second, "the reaper", func(ctx context.Context) (bool, error) {
+	err = r.Await(ctx, patience, "the reaper", func(ctx context.Context) (bool, error) {
 		var n int
 		err := r.DB.QueryRow(ctx, `SELECT count(*) `+reaped).Scan(&n)
 		return n == lapsedRows, err
@@ -182,7 +182,7 @@ func (r *Run) insertRunning(ctx context.Context, owner string, n int, lease stri
 
 // awaitLog waits until a process has logged a message.
 func (r *Run) awaitLog(ctx context.Context, p *child.Process, msg string) error {
-	return r.Await(ctx, 30*time.Second, fmt.Sprintf("%s to log %q", p.Name, msg), func(context.Context) (bool, error) {
+	return r.Await(ctx, patience, fmt.Sprintf("%s to log %q", p.Name, msg), func(context.Context) (bool, error) {
 		lines, err := logged(p, saying(msg))
 		return len(lines) > 0, err
 	})

@@ -42,7 +42,7 @@ func poolExhausted(ctx context.Context, r *Run) error {
 	if err := r.expectLeasesKept(ctx, busy, idle); err != nil {
 		return err
 	}
-	if err := r.Drain(ctx, pool+waiting, 20*time.Second); err != nil {
+	if err := r.Drain(ctx, pool+waiting, time.Minute); err != nil {
 		return err
 	}
 	if err := r.stop(ctx, busy, idle); err != nil {
@@ -55,7 +55,7 @@ func poolExhausted(ctx context.Context, r *Run) error {
 }
 
 func (r *Run) awaitRunning(ctx context.Context, jobs int) error {
-	return r.Await(ctx, 30*time.Second, "the jobs to run", func(ctx context.Context) (bool, error) {
+	return r.Await(ctx, patience, "the jobs to run", func(ctx context.Context) (bool, error) {
 		var n int
 		err := r.DB.QueryRow(ctx, `SELECT count(*) FROM outbox.jobs WHERE status = 'running'`).Scan(&n)
 		return n == jobs, err

@@ -21,16 +21,20 @@ type flow struct {
 	producerEnv []string
 	workerEnv   []string
 
-	// faults is injected from when the first jobs are done until all are produced.
-	// It has the crew.
+	// faults is injected from when the first jobs are done, with the crew. Production
+	// goes on until it returns or, where it would go on for ever, until there were as
+	// many of each kind as least says: how fast the machine is must not decide whether
+	// a run proves anything. Then its context ends.
 	faults func(context.Context, *crew) error
+	least  map[string]int
 	// healed is called before the drain; nil has nothing to do.
 	healed func(context.Context) error
 }
 
 // run produces under faults, heals, drains, stops, and checks. It returns how many
-// executions did no good and gave no error.
-func (f flow) run(ctx context.Context, r *Run) (wasted int, err error) {
+// executions did no good and gave no error. From then on, jobs is how many there
+// were.
+func (f *flow) run(ctx context.Context, r *Run) (wasted int, err error) {
 	if f.patience == 0 {
 		f.patience = 2*time.Minute + time.Duration(f.jobs)*2*time.Millisecond
 	}
@@ -38,19 +42,20 @@ func (f flow) run(ctx context.Context, r *Run) (wasted int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	producers, err := f.startProducers(r)
-	if err != nil {
+	p := &production{flow: f, run: r, crew: crew}
+	if err := p.start(f.jobs); err != nil {
 		return 0, err
 	}
-	if err := r.Await(ctx, 30*time.Second, "the first jobs to be done", func(ctx context.Context) (bool, error) {
+	if err := r.Await(ctx, patience, "the first jobs to be done", func(ctx context.Context) (bool, error) {
 		n, err := r.closed(ctx)
 		return n > 0, err
 	}); err != nil {
 		return 0, err
 	}
-	if err := f.produce(ctx, r, crew, producers); err != nil {
+	if err := p.underFaults(ctx); err != nil {
 		return 0, err
 	}
+	f.jobs = p.placing
 	if f.healed != nil {
 		if err := f.healed(ctx); err != nil {
 			return 0, err
@@ -62,55 +67,97 @@ func (f flow) run(ctx context.Context, r *Run) (wasted int, err error) {
 	if err := r.stop(ctx, crew.workers...); err != nil {
 		return 0, err
 	}
+	for kind, n := range f.least {
+		r.atLeast(n, kind)
+	}
 	return r.Check(ctx)
 }
 
-func (f flow) startProducers(r *Run) (producers []*child.Process, err error) {
-	for i := range f.producers {
-		jobs := f.jobs / f.producers
-		if i == 0 {
-			jobs += f.jobs % f.producers
-		}
-		p, err := r.Producer(fmt.Sprintf("p%d", i), append([]string{fmt.Sprint("VERIFY_JOBS=", jobs)}, f.producerEnv...)...)
-		if err != nil {
-			return nil, err
-		}
-		producers = append(producers, p)
-	}
-	return producers, nil
+// production is the producers of a flow while they place orders.
+type production struct {
+	*flow
+	run       *Run
+	crew      *crew
+	placing   int // orders of all producers so far
+	producers []*child.Process
 }
 
-// produce injects the faults until the producers have placed everything.
-func (f flow) produce(ctx context.Context, r *Run, crew *crew, producers []*child.Process) error {
+// start starts a set of producers that place so many orders together.
+func (p *production) start(orders int) error {
+	first := len(p.producers)
+	for i := range p.flow.producers {
+		share := orders / p.flow.producers
+		if i == 0 {
+			share += orders % p.flow.producers
+		}
+		producer, err := p.run.Producer(fmt.Sprintf("p%d", first+i), append([]string{fmt.Sprint("VERIFY_JOBS=", share)}, p.producerEnv...)...)
+		if err != nil {
+			return err
+		}
+		p.producers = append(p.producers, producer)
+	}
+	p.placing += orders
+	return nil
+}
+
+// underFaults injects the faults until the producers have placed everything. If
+// there were too few faults by then, more producers follow.
+func (p *production) underFaults(ctx context.Context) error {
 	injecting, heal := context.WithCancel(ctx)
 	defer heal()
-	injected := make(chan error, 1)
+	injected := make(chan struct{})
+	var failed error // valid when injected is closed
 	go func() {
-		if f.faults == nil {
-			injected <- nil
-			return
+		defer close(injected)
+		if p.faults != nil {
+			failed = p.faults(injecting, p.crew)
 		}
-		injected <- f.faults(injecting, crew)
 	}()
 	began := time.Now()
-	err := r.Await(ctx, f.patience, "the producers to place all orders", func(ctx context.Context) (bool, error) {
-		n, err := r.closed(ctx)
-		if err == nil {
-			r.Progress("faults", n, f.jobs)
+	err := p.placeAll(ctx)
+	for err == nil && !p.enough(injected) && time.Since(began) < p.patience {
+		if err = p.start(max(p.jobs/8, p.flow.producers)); err == nil {
+			err = p.placeAll(ctx)
 		}
-		return !slices.ContainsFunc(producers, (*child.Process).Alive), nil
-	})
+	}
 	heal()
-	if failed := <-injected; failed != nil {
+	<-injected
+	p.run.Figure("production_s", time.Since(began).Seconds())
+	if failed != nil {
 		return failed
 	}
-	for _, p := range producers {
-		if err == nil && p.ExitCode() != 0 {
-			err = fmt.Errorf("%s ended with status %d", p.Name, p.ExitCode())
+	return err
+}
+
+// placeAll waits until every producer has ended.
+func (p *production) placeAll(ctx context.Context) error {
+	err := p.run.Await(ctx, p.patience, "the producers to place all orders", func(ctx context.Context) (bool, error) {
+		if n, err := p.run.closed(ctx); err == nil {
+			p.run.Progress("faults", n, p.placing)
+		}
+		return !slices.ContainsFunc(p.producers, (*child.Process).Alive), nil
+	})
+	for _, producer := range p.producers {
+		if err == nil && producer.ExitCode() != 0 {
+			err = fmt.Errorf("%s ended with status %d", producer.Name, producer.ExitCode())
 		}
 	}
-	r.Figure("production_s", time.Since(began).Seconds())
 	return err
+}
+
+// enough reports whether production may end, as far as the faults are concerned.
+func (p *production) enough(injected <-chan struct{}) bool {
+	select {
+	case <-injected:
+		return true
+	default:
+	}
+	for kind, n := range p.least {
+		if p.run.Faults.Count(kind) < n {
+			return false
+		}
+	}
+	return len(p.least) > 0
 }
 
 // closed is how many jobs are done.

@@ -56,6 +56,7 @@ func (r *Run) outOfSpace(ctx context.Context, c *crew, kind string, lasts time.D
 	if err := r.Server.StartAgain(ctx); err != nil { // it ends when it cannot recover for want of room
 		return err
 	}
+	r.DB.Reset()
 	healed()
 	freed := time.Now()
 	resumed, err := r.firstCompletion(ctx, freed)

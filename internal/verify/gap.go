@@ -74,7 +74,7 @@ func (r *Run) openGap(ctx context.Context, w *child.Process, c *clerk, cut func(
 	if g.job, g.committed, err = c.place(ctx); err != nil {
 		return g, err
 	}
-	return g, r.Await(ctx, 30*time.Second, "the listener to be back", func(context.Context) (bool, error) {
+	return g, r.Await(ctx, patience, "the listener to be back", func(context.Context) (bool, error) {
 		hears, err := sayings(w, listenerHears, g.open)
 		if len(hears) > 0 {
 			g.back = hears[0].At

@@ -30,17 +30,22 @@ func redeliveries(ctx context.Context, r *Run) error {
 	}
 	consumer.MayEnd()
 	dice := fault.Random(r.Seed, "kill")
-	for consumer.Alive() && r.Faults.Count("kill -9 consumer") < kills {
-		select {
-		case <-consumer.Ended():
-			continue
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(time.Duration(200+dice.IntN(300)) * time.Millisecond):
-		}
-		r.Faults.Begin("kill -9 consumer", consumer.Name)()
-		if err := consumer.Kill9(); err != nil {
+	for r.Faults.Count("kill -9 consumer") < kills {
+		if err := sleep(ctx, time.Duration(200+dice.IntN(300))*time.Millisecond); err != nil {
 			return err
+		}
+		if err := r.awaitTransactions(ctx, consumer); err != nil {
+			return err
+		}
+		if consumer.Alive() {
+			r.Faults.Begin("kill -9 consumer", consumer.Name)()
+			if err := consumer.Kill9(); err != nil {
+				return err
+			}
+		} else if consumer.ExitCode() == 0 { // all was consumed before there were enough faults
+			messages += messages / 4
+		} else {
+			return fmt.Errorf("the consumer ended with status %d", consumer.ExitCode())
 		}
 		if consumer, err = consume(); err != nil {
 			return err
@@ -69,10 +74,20 @@ func redeliveries(ctx context.Context, r *Run) error {
 	return r.checkReceived(ctx, messages, times)
 }
 
+// awaitTransactions waits until a consumer is in the midst of several deliveries:
+// one that is killed before it has begun breaks none.
+func (r *Run) awaitTransactions(ctx context.Context, p *child.Process) error {
+	return r.Await(ctx, patience, p.Name+" to have transactions under way", func(ctx context.Context) (bool, error) {
+		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND application_name = 'verify-consumer' AND state IN ('active', 'idle in transaction')`)
+		return n >= 4 || !p.Alive(), err
+	})
+}
+
 // awaitSession waits until there is a session to break: a process takes a while to
 // begin, the longer the slower the machine.
 func (r *Run) awaitSession(ctx context.Context, p *child.Process) error {
-	return r.Await(ctx, 30*time.Second, "a session of "+p.Name, func(ctx context.Context) (bool, error) {
+	return r.Await(ctx, patience, "a session of "+p.Name, func(ctx context.Context) (bool, error) {
 		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND application_name <> $1 AND backend_type = 'client backend'`, applicationName)
 		return n > 0 || !p.Alive(), err

@@ -12,14 +12,17 @@ import (
 // acts is how each kind of fault is injected.
 type acts map[string]func(context.Context, fault.Planned) error
 
-// Inject carries a plan out until it is done or ctx ends, which is no error. A
-// fault that takes longer than the time to the next delays it.
+// Inject carries a plan out until it is done or ctx ends, which is no error. The
+// time that a fault takes is not the plan's: between two faults there is as long as
+// planned, however slow the machine is. Where a restart takes as long as the time
+// from one to the next, the server would otherwise hardly be up.
 func (r *Run) Inject(ctx context.Context, plan []fault.Planned, how acts) error {
-	began := time.Now()
+	var last time.Duration
 	for _, p := range plan {
-		if sleep(ctx, time.Until(began.Add(p.At))) != nil {
+		if sleep(ctx, p.At-last) != nil {
 			return nil
 		}
+		last = p.At
 		// What was begun is finished: half a restart would be another fault.
 		if err := how[p.Kind](context.WithoutCancel(ctx), p); err != nil {
 			return fmt.Errorf("inject %s: %w", p.Kind, err)
@@ -31,7 +34,9 @@ func (r *Run) Inject(ctx context.Context, plan []fault.Planned, how acts) error 
 // restartPostgres stops the server as a crash would and starts it again.
 func (r *Run) restartPostgres(ctx context.Context, _ fault.Planned) error {
 	defer r.Faults.Begin("restart Postgres -m immediate", "")()
-	return r.Server.Restart(ctx, pgdev.Immediate)
+	err := r.Server.Restart(ctx, pgdev.Immediate)
+	r.DB.Reset() // our own connections are gone, too: whoever asks next gets an answer
+	return err
 }
 
 // terminateBackend ends the session of somebody else that the dice choose.

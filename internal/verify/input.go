@@ -67,7 +67,7 @@ func oddInput(ctx context.Context, r *Run) error {
 
 // drain waits for everything that can be claimed now.
 func (o *odd) drain(ctx context.Context) error {
-	return o.Await(ctx, 20*time.Second, "all due jobs to be done", func(ctx context.Context) (bool, error) {
+	return o.Await(ctx, time.Minute, "all due jobs to be done", func(ctx context.Context) (bool, error) {
 		var open int
 		err := o.DB.QueryRow(ctx, `SELECT count(*) FROM outbox.jobs
 			WHERE kind LIKE 'verify.%' AND status IN ('pending', 'running', 'retrying') AND run_at < now() + interval '1 day'`).Scan(&open)

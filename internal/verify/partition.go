@@ -85,6 +85,9 @@ func (r *Run) cutOff(ctx context.Context, network *fault.Proxy, worker, rounds i
 	if err := sleep(ctx, 2*time.Second+time.Duration(worker)*r.Lease*2/3); err != nil {
 		return err
 	}
+	if err := r.awaitWork(ctx, fmt.Sprintf("w%d", worker)); err != nil {
+		return err
+	}
 	for n := range rounds {
 		d := directions[(worker+n)%len(directions)]
 		r.Count("partitions: "+d.name, 1)
@@ -110,6 +113,15 @@ func (r *Run) cutOff(ctx context.Context, network *fault.Proxy, worker, rounds i
 		}
 	}
 	return nil
+}
+
+// awaitWork waits until a worker has its hands full, or nothing is left to do: a
+// process takes a while to begin, the longer the slower the machine.
+func (r *Run) awaitWork(ctx context.Context, worker string) error {
+	return r.Await(ctx, patience, worker+" to have jobs", func(ctx context.Context) (busy bool, err error) {
+		err = r.DB.QueryRow(ctx, `SELECT count(*) FILTER (WHERE starts_with(lease_owner, $1)) >= 100 OR count(*) < 300 FROM outbox.jobs`, worker+"-").Scan(&busy)
+		return busy, err
+	})
 }
 
 // checkStops compares the ends of handlers, by the ledgers, with the ends of their

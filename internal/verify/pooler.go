@@ -30,15 +30,17 @@ func behindAPooler(ctx context.Context, r *Run) error {
 		return err
 	}
 	calm := time.Time{}
+	jobs := r.Size(3_000, 100_000)
 	f := flow{
-		jobs: r.Size(3_000, 100_000), producers: 4, workers: workers, concurrency: 16,
+		jobs: jobs, producers: 4, workers: workers, concurrency: 16,
 		producerEnv: append(insisting(r.pace("30ms", "2ms")), "OUTBOX_DATABASE_URL="+p.dsn),
 		workerEnv:   []string{"OUTBOX_DATABASE_URL=" + p.dsn, "OUTBOX_LISTEN_URL=" + r.URL},
+		least:       map[string]int{"kill -9 worker": 2, "restart Postgres -m immediate": 1},
 	}
 	f.faults = func(ctx context.Context, c *crew) error {
 		err := r.Await(ctx, 2*time.Minute, "a third of the jobs to be done", func(ctx context.Context) (bool, error) {
 			n, err := r.closed(ctx)
-			return n > f.jobs/3, err
+			return n > jobs/3, err
 		})
 		if ctx.Err() != nil { // production is over: who counts the faults will say that there were none
 			return nil
@@ -48,15 +50,13 @@ func behindAPooler(ctx context.Context, r *Run) error {
 		}
 		calm = time.Now()
 		return r.beat(acts{
-			"kill":    func(_ context.Context, p fault.Planned) error { return c.replace(p.Target) },
+			"kill":    func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
 			"restart": r.restartPostgres,
 		}, fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}, fault.Beat{Kind: "restart", Every: 4 * time.Second})(ctx)
 	}
 	if _, err := f.run(ctx, r); err != nil {
 		return err
 	}
-	r.atLeast(2, "kill -9 worker")
-	r.atLeast(1, "restart Postgres -m immediate")
 	r.allAcked(f.jobs)
 	again, err := r.Texts(ctx, `SELECT id::text FROM outbox.history WHERE finished_at < $1 AND (attempt <> 1 OR lost_leases > 0)`, calm)
 	if err != nil {

@@ -124,9 +124,13 @@ func (c *crew) hire() (*child.Process, error) {
 	return c.run.Worker(fmt.Sprintf("w%d", c.run.hired-1), c.env...)
 }
 
-// replace kills a worker with -9 and starts another.
-func (c *crew) replace(i int) error {
+// replace kills a worker with -9 and starts another. One that was started a moment
+// ago is let begin first: its death would cost nothing, and prove nothing.
+func (c *crew) replace(ctx context.Context, i int) error {
 	victim := c.workers[i]
+	if err := victim.Begun(ctx); err != nil {
+		return err
+	}
 	c.run.Faults.Begin("kill -9 worker", victim.Name)()
 	err := victim.Kill9()
 	next, failed := c.hire()

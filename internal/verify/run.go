@@ -178,6 +178,10 @@ func (r *Run) None(what string, examples []string) {
 	r.Expect(what, float64(len(examples)), "=", 0, examples...)
 }
 
+// patience is for what takes a moment on a quiet machine, and must not decide on a
+// busy one.
+const patience = time.Minute
+
 // Await looks until cond is true. A cond that returns an error is asked again: the
 // server may be away.
 func (r *Run) Await(ctx context.Context, patience time.Duration, what string, cond func(context.Context) (bool, error)) error {

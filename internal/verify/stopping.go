@@ -71,6 +71,11 @@ func stopsUnderLoad(ctx context.Context, r *Run) error {
 	}
 	r.None("stops that did not go as they have to", s.bad)
 	r.None("leases that a worker had after it had stopped in good order", s.owned)
+	spent, err := r.Texts(ctx, `SELECT id || ': attempt ' || attempt || ', leases lost: ' || lost_leases FROM outbox.history WHERE attempt <> 1 + lost_leases`)
+	if err != nil {
+		return err
+	}
+	r.None("attempts that a stop in good order spent", spent)
 	r.allAcked(f.jobs)
 	return r.expectLapsesInTime(ctx)
 }
@@ -134,7 +139,7 @@ func (s *stopper) judge(ctx context.Context, p *child.Process, way int) error {
 // awaitLongJob waits until a worker has just begun a job that it cannot finish
 // before it is stopped in whatever way.
 func (r *Run) awaitLongJob(ctx context.Context, p *child.Process) error {
-	return r.Await(ctx, 30*time.Second, p.Name+" to begin a long job", func(ctx context.Context) (begun bool, err error) {
+	return r.Await(ctx, patience, p.Name+" to begin a long job", func(ctx context.Context) (begun bool, err error) {
 		err = r.DB.QueryRow(ctx, `SELECT count(*) >= 8 AND bool_or(started_at > clock_timestamp() - interval '200 ms'
 				AND (convert_from(payload, 'UTF8')::jsonb ->> 'ms')::integer > 1000)
 			FROM outbox.jobs WHERE starts_with(lease_owner, $1)`, p.Name+"-").Scan(&begun)

@@ -18,7 +18,7 @@ func ticks(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	if err := r.Await(ctx, 30*time.Second, "a schedule to have fired", func(ctx context.Context) (bool, error) {
+	if err := r.Await(ctx, patience, "a schedule to have fired", func(ctx context.Context) (bool, error) {
 		n, err := r.closed(ctx)
 		return n > 0, err
 	}); err != nil {
@@ -32,7 +32,7 @@ func ticks(ctx context.Context, r *Run) error {
 	plan := fault.Schedule(r.Seed, time.Duration(r.Size(9, 600))*time.Second,
 		fault.Beat{Kind: "kill", Every: 500 * time.Millisecond, Targets: workers}, fault.Beat{Kind: "restart", Every: time.Duration(r.Size(3, 20)) * time.Second})
 	if err := r.Inject(ctx, plan, acts{
-		"kill":    func(_ context.Context, p fault.Planned) error { return crew.replace(p.Target) },
+		"kill":    func(ctx context.Context, p fault.Planned) error { return crew.replace(ctx, p.Target) },
 		"restart": r.restartPostgres,
 	}); err != nil {
 		return err
@@ -51,14 +51,15 @@ func ticks(ctx context.Context, r *Run) error {
 	if err := r.checkTicks(ctx); err != nil {
 		return err
 	}
-	if err := r.checkMoves(ctx); err != nil {
+	moves, err := r.checkMoves(ctx)
+	if err != nil {
 		return err
 	}
 	b, err := r.read()
 	if err != nil {
 		return err
 	}
-	r.checkOverlaps(b)
+	r.checkOverlaps(b, moves.GivenUp)
 	r.None("processes that fared badly", r.fates())
 	return nil
 }
@@ -66,7 +67,7 @@ func ticks(ctx context.Context, r *Run) error {
 // pauseSchedules ends the firing, so that what was fired can be counted: the last
 // missed ticks, which a process that starts fires, have come before.
 func (r *Run) pauseSchedules(ctx context.Context) error {
-	if err := r.Await(ctx, 30*time.Second, "missed ticks to be fired", func(ctx context.Context) (bool, error) {
+	if err := r.Await(ctx, patience, "missed ticks to be fired", func(ctx context.Context) (bool, error) {
 		var behind int
 		err := r.DB.QueryRow(ctx, `SELECT count(*) FROM outbox.schedules WHERE next_at < now() - interval '2 seconds'`).Scan(&behind)
 		return behind == 0, err

@@ -100,15 +100,20 @@ func (r *Run) wedge(ctx context.Context, victim *child.Process, pid int) error {
 	freed := time.Since(wedged)
 	r.Figure("freed_after_s", freed.Seconds())
 	r.Expect("seconds until a stopped listener's snapshot is freed", freed.Seconds(), "<=", 45)
-	err = r.DB.QueryRow(ctx, `SELECT pg_notification_queue_usage()`).Scan(&usage)
+	if err := r.Await(ctx, patience, "the others to have read what was notified", func(ctx context.Context) (bool, error) {
+		err := r.DB.QueryRow(ctx, `SELECT pg_notification_queue_usage()`).Scan(&usage)
+		return usage <= 0.0001, err
+	}); err != nil && ctx.Err() != nil {
+		return err
+	}
 	r.Expect("share of the notification queue in use then", usage, "<=", 0.0001)
-	return err
+	return nil
 }
 
 // held is whether a session waits for its client and holds a snapshot. It may take
 // a moment until it does.
 func (r *Run) held(ctx context.Context, pid int) (n int) {
-	err := r.Await(ctx, 5*time.Second, "the server to wait for the stopped listener", func(ctx context.Context) (_ bool, err error) {
+	err := r.Await(ctx, patience, "the server to wait for the stopped listener", func(ctx context.Context) (_ bool, err error) {
 		n, err = r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'ClientWrite' AND backend_xmin IS NOT NULL`, pid)
 		return n > 0, err
 	})

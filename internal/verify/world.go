@@ -94,7 +94,7 @@ func (r *Run) connect(ctx context.Context) (*pgxpool.Pool, error) {
 
 // ask asks until the server answers: it may be away for a moment.
 func (r *Run) ask(ctx context.Context, question func(context.Context) error) error {
-	return r.Await(ctx, 30*time.Second, "an answer of the server", func(ctx context.Context) (bool, error) {
+	return r.Await(ctx, patience, "an answer of the server", func(ctx context.Context) (bool, error) {
 		err := question(ctx)
 		return err == nil, err
 	})

@@ -1,17 +1,23 @@
 // Command run plants bugs into our own code, one at a time, and shows which check
 // catches each:
 //
-//	go run ./internal/pgtest/withserver go run ./internal/mutants/run [MUTANT…]
+//	go run ./internal/pgtest/withserver go run ./internal/mutants/run [flags] [MUTANT…]
 //
 // First every check has to pass on our code as it is. Then every mutant is built,
 // and all its checks have to fail, for the reason that package mutants gives. It
 // exits with 1 if one does not: that is a hole in our tests.
+//
+// With a record, checks that it says have caught their mutant are left out: a run
+// that was broken off goes on where it was. Remove the record to begin anew.
 package main
 
 import (
 	"bytes"
 	"context"
+	"errors"
+	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -26,9 +32,15 @@ import (
 )
 
 func main() {
+	var o options
+	flag.StringVar(&o.record, "record", "", "`file` to which each verdict is appended, and which says what is left to do")
+	flag.StringVar(&o.write, "write", "", "`file` to which the table of all mutants is written, from the record")
+	flag.IntVar(&o.atOnce, "j", 4, "mutants that are tried at a time: most checks of those that stop something wait half a minute for it")
+	flag.BoolVar(&o.trust, "trust", false, "do not run the checks on our own code first: another run has seen them pass")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	holes, err := run(ctx, os.Args[1:])
+	holes, err := run(ctx, o, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(2)
@@ -38,10 +50,28 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, names []string) (holes int, err error) {
+// options are the flags.
+type options struct {
+	record, write string
+	atOnce        int
+	trust         bool
+}
+
+func run(ctx context.Context, o options, names []string) (holes int, err error) {
 	planted, err := choose(names)
 	if err != nil {
 		return 0, err
+	}
+	book, err := openRecord(o.record)
+	if err != nil {
+		return 0, err
+	}
+	if o.write != "" {
+		defer func() { err = errors.Join(err, book.write(o.write)) }()
+	}
+	if all := len(planted); o.record != "" {
+		planted = book.missing(planted)
+		fmt.Printf("%d of %d mutants are left to be tried, by the record\n", len(planted), all)
 	}
 	root, err := moduleRoot(ctx)
 	if err != nil {
@@ -54,13 +84,21 @@ func run(ctx context.Context, names []string) (holes int, err error) {
 	defer func() { _ = os.RemoveAll(dir) }()
 
 	started := time.Now()
-	if err := passOnOurCode(ctx, root, filepath.Join(dir, "ours"), planted); err != nil {
-		return 0, err
+	if !o.trust {
+		if err := passOnOurCode(ctx, root, filepath.Join(dir, "ours"), planted); err != nil {
+			return 0, err
+		}
 	}
+	commit := revision(ctx)
 	fmt.Printf("\n%-45s %-85s %7s\n", "mutant", "caught by", "seconds")
-	for i, verdicts := range plantAll(ctx, root, dir, planted) {
-		if v := <-verdicts; ctx.Err() == nil { // else only wait for the others to end
-			holes += report(planted[i], v)
+	for i, verdicts := range plantAll(ctx, root, dir, planted, o.atOnce) {
+		v := <-verdicts
+		if ctx.Err() != nil { // only wait for the others to end
+			continue
+		}
+		holes += report(planted[i], v)
+		if err := book.add(planted[i], v, commit); err != nil {
+			return holes, err
 		}
 	}
 	if ctx.Err() != nil {
@@ -68,6 +106,15 @@ func run(ctx context.Context, names []string) (holes int, err error) {
 	}
 	fmt.Printf("\n%d mutants in %s, %d not caught\n", len(planted), time.Since(started).Round(time.Second), holes)
 	return holes, nil
+}
+
+// revision is what the checks are made of.
+func revision(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--abbrev=12", "--dirty=+changes", "--exclude=*").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return string(bytes.TrimSpace(out))
 }
 
 // choose returns the mutants of the given names, all for none.
@@ -94,32 +141,47 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(string(bytes.TrimSpace(out))), nil
 }
 
-// passOnOurCode runs each check once on the code as it is: one that fails there
-// would catch anything.
+// passOnOurCode runs the checks on the code as it is, those of a package in one
+// process: one that fails there would catch anything.
 func passOnOurCode(ctx context.Context, root, dir string, planted []mutants.Mutant) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
 	ours := &copyOfCode{root: root, dir: dir}
-	seen := map[string]bool{}
 	started := time.Now()
+	all := together(planted)
+	for _, c := range all {
+		end, err := ours.run(ctx, c)
+		if err != nil {
+			return err
+		}
+		if !end.passed() {
+			return fmt.Errorf("%s does not pass on our own code:\n%s", c.Name(), end.output)
+		}
+		fmt.Printf("passes on our own code: %s\n", c.Name())
+	}
+	fmt.Printf("all checks pass on our own code, in %s\n", time.Since(started).Round(time.Second))
+	return nil
+}
+
+// together is every row once, and for each package one check of all its tests.
+func together(planted []mutants.Mutant) (all []mutants.Check) {
+	tests := map[string][]string{}
 	for _, m := range planted {
 		for _, c := range m.Checks {
-			if seen[c.Name()] {
-				continue
-			}
-			seen[c.Name()] = true
-			end, err := ours.run(ctx, c)
-			if err != nil {
-				return err
-			}
-			if !end.passed() {
-				return fmt.Errorf("%s does not pass on our own code:\n%s", c.Name(), end.output)
+			name, _, _ := strings.Cut(c.Test, "/")
+			switch {
+			case c.Row != "" && !slices.Contains(all, mutants.Check{Row: c.Row}):
+				all = append(all, mutants.Check{Row: c.Row})
+			case c.Row == "" && !slices.Contains(tests[c.Package], name):
+				tests[c.Package] = append(tests[c.Package], name)
 			}
 		}
 	}
-	fmt.Printf("%d checks pass on our own code, in %s\n", len(seen), time.Since(started).Round(time.Second))
-	return nil
+	for _, folder := range slices.Sorted(maps.Keys(tests)) {
+		all = append(all, mutants.Check{Package: folder, Test: "(" + strings.Join(tests[folder], "|") + ")"})
+	}
+	return all
 }
 
 // verdict is what came of one check of a mutant.
@@ -129,12 +191,8 @@ type verdict struct {
 	err   error // why it does not count as caught
 }
 
-// atOnce is how many mutants are tried at a time: most checks of those that stop
-// something spend half a minute waiting for it.
-const atOnce = 4
-
 // plantAll returns a channel for each mutant, in their order.
-func plantAll(ctx context.Context, root, dir string, planted []mutants.Mutant) []chan []verdict {
+func plantAll(ctx context.Context, root, dir string, planted []mutants.Mutant, atOnce int) []chan []verdict {
 	all := make([]chan []verdict, len(planted))
 	for i := range all {
 		all[i] = make(chan []verdict, 1)
@@ -143,7 +201,9 @@ func plantAll(ctx context.Context, root, dir string, planted []mutants.Mutant) [
 	for range atOnce {
 		go func() {
 			for i := int(next.Add(1)) - 1; i < len(planted); i = int(next.Add(1)) - 1 {
-				all[i] <- plant(ctx, root, filepath.Join(dir, fmt.Sprint(i)), planted[i])
+				folder := filepath.Join(dir, fmt.Sprint(i))
+				all[i] <- plant(ctx, root, folder, planted[i])
+				_ = os.RemoveAll(folder) // a program is 40 MB
 			}
 		}()
 	}

@@ -96,7 +96,7 @@ func TestReplayFindsWhatIsPlanted(t *testing.T) {
 		}
 	}
 	r, err := Replay(history(made, claim(1, "a", 1), claim(1, "a", 2), claim(1, "a", 3), lapse, again, done))
-	want := Replayed{Jobs: 1, Moves: 7, Claims: 2, Expired: 1}
+	want := Replayed{Jobs: 1, Moves: 7, Claims: 2, Expired: 1, GivenUp: map[Lease]time.Time{}}
 	if diff := cmp.Diff(want, r); diff != "" || err != nil {
 		t.Errorf("a good history (-want +got):\n%s%v", diff, err)
 	}
@@ -113,18 +113,77 @@ func TestOverlapsNeedAnExplanation(t *testing.T) {
 	}{
 		"one after the other":     {executions: []Execution{{1, "a", at(0), at(20)}, {2, "b", at(20), at(30)}}},
 		"without a fault":         {executions: zombie, unexplained: 1},
-		"its process was stopped": {executions: zombie, windows: []Window{{"a", at(5), at(24)}}, explained: 1},
-		"the other was stopped":   {executions: zombie, windows: []Window{{"b", at(5), at(24)}}, unexplained: 1},
-		"stopped too briefly":     {executions: zombie, windows: []Window{{"a", at(5), at(7)}}, unexplained: 1},
-		"stopped too late":        {executions: zombie, windows: []Window{{"a", at(21), at(40)}}, unexplained: 1},
-		"stopped long before":     {executions: zombie, windows: []Window{{"a", at(1), at(8)}}, unexplained: 1},
-		"everybody was cut off":   {executions: zombie, windows: []Window{{"", at(5), at(24)}}, explained: 1},
+		"its process was stopped": {executions: zombie, windows: []Window{{Process: "a", From: at(5), Until: at(24)}}, explained: 1},
+		"the other was stopped":   {executions: zombie, windows: []Window{{Process: "b", From: at(5), Until: at(24)}}, unexplained: 1},
+		"stopped too briefly":     {executions: zombie, windows: []Window{{Process: "a", From: at(5), Until: at(7)}}, unexplained: 1},
+		"stopped too late":        {executions: zombie, windows: []Window{{Process: "a", From: at(21), Until: at(40)}}, unexplained: 1},
+		"begun when all knew":     {executions: zombie, windows: []Window{{Process: "a", From: at(5), Until: at(24), Begun: at(0)}}, unexplained: 1},
+		"begun before all knew":   {executions: zombie, windows: []Window{{Process: "a", From: at(5), Until: at(24), Begun: at(1)}}, explained: 1},
+		"stopped long before":     {executions: zombie, windows: []Window{{Process: "a", From: at(1), Until: at(8)}}, unexplained: 1},
+		"everybody was cut off":   {executions: zombie, windows: []Window{{Process: "", From: at(5), Until: at(24)}}, explained: 1},
 		"under one lease":         {executions: []Execution{{1, "a", at(0), at(1)}, {1, "b", at(2), at(3)}}, same: 1},
 	} {
 		var o Overlaps
 		o.Add("job", c.executions, c.windows, 5*time.Second)
 		if o.Explained != c.explained || len(o.Unexplained) != c.unexplained || len(o.SameLease) != c.same {
 			t.Errorf("%s: %+v, want %d explained, %d unexplained, %d under one lease", name, o, c.explained, c.unexplained, c.same)
+		}
+	}
+}
+
+// A give-back looks the same in the moves whoever made it. Only the ledger of its
+// worker tells that the job was still being carried out: by then another may have
+// begun it, or not.
+func TestALeaseIsGivenUpByWhoIsDone(t *testing.T) {
+	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
+	made, back := Move{To: outbox.Pending}, Move{To: outbox.Pending, Epoch: 2}
+	moves, err := Replay(history(made, claim(1, "a", 60), back, claim(3, "b", 60), Move{To: outbox.Retrying, Epoch: 4},
+		claim(5, "a", 6), Move{To: outbox.Retrying, Epoch: 6, LostLeases: 1}, Move{To: outbox.Cancelled, Epoch: 7, LostLeases: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[Lease]time.Time{{"job", 1}: at(2), {"job", 3}: at(4)}, moves.GivenUp); diff != "" {
+		t.Errorf("leases given up (-want +got):\n%s", diff) // the third lapsed
+	}
+	for name, c := range map[string]struct {
+		x   Execution
+		bad int
+	}{
+		"it was done":              {Execution{1, "a", at(1), at(2)}, 0},
+		"it was done just then":    {Execution{1, "a", at(1), at(2).Add(time.Millisecond)}, 0},
+		"it went on":               {Execution{1, "a", at(1), at(3)}, 1},
+		"it had not begun by then": {Execution{1, "a", at(3), at(5)}, 1},
+		"another's":                {Execution{3, "b", at(3), at(4)}, 0},
+		"whose lease lapsed":       {Execution{5, "a", at(5), at(9)}, 0},
+	} {
+		if got := WentOn("job", []Execution{c.x}, moves.GivenUp, 10*time.Millisecond); len(got) != c.bad {
+			t.Errorf("%s: %v, want %d", name, got, c.bad)
+		}
+	}
+}
+
+func TestAtOnceCountsWhatSharesAnInstant(t *testing.T) {
+	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
+	span := func(from, until int) Span { return Span{From: at(from), Until: at(until)} }
+	for name, c := range map[string]struct {
+		spans []Span
+		most  int
+		which []Span
+	}{
+		"nothing":                        {nil, 0, nil},
+		"one":                            {[]Span{span(0, 1)}, 1, []Span{span(0, 1)}},
+		"one after the other":            {[]Span{span(1, 2), span(0, 1)}, 1, []Span{span(0, 1)}},
+		"two that overlap":               {[]Span{span(0, 2), span(1, 3)}, 2, []Span{span(0, 2), span(1, 3)}},
+		"one within the other":           {[]Span{span(0, 9), span(1, 2), span(3, 4)}, 2, []Span{span(0, 9), span(1, 2)}},
+		"a chain":                        {[]Span{span(0, 3), span(2, 5), span(4, 7)}, 2, []Span{span(0, 3), span(2, 5)}},
+		"three, in another order":        {[]Span{span(4, 6), span(0, 5), span(3, 9)}, 3, []Span{span(0, 5), span(3, 9), span(4, 6)}},
+		"one that takes no time":         {[]Span{span(1, 1), span(0, 2)}, 1, []Span{span(0, 2)}},
+		"one that ends before it begins": {[]Span{span(2, 1), span(0, 3)}, 1, []Span{span(0, 3)}},
+		"the same twice":                 {[]Span{span(0, 1), span(0, 1)}, 2, []Span{span(0, 1), span(0, 1)}},
+	} {
+		most, which := AtOnce(c.spans)
+		if most != c.most || !cmp.Equal(which, c.which) {
+			t.Errorf("%s: %d at once: %v, want %d: %v", name, most, which, c.most, c.which)
 		}
 	}
 }

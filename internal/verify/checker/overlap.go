@@ -19,6 +19,9 @@ type Execution struct {
 type Window struct {
 	Process     string // "" is all
 	From, Until time.Time
+	// Begun is by when an execution must have begun for the window to explain that it
+	// went on too long; zero is any time.
+	Begun time.Time
 }
 
 // Overlaps is the executions of one job that ran at the same time.
@@ -48,7 +51,8 @@ func (o *Overlaps) Add(job string, executions []Execution, windows []Window, lap
 			}
 			explained := slices.ContainsFunc(windows, func(w Window) bool {
 				return (w.Process == "" || w.Process == a.Process) && w.Until.Sub(w.From) >= lapse &&
-					w.From.Before(b.Start) && w.Until.After(a.Start) && b.Start.Before(w.Until.Add(lapse))
+					w.From.Before(b.Start) && w.Until.After(a.Start) && b.Start.Before(w.Until.Add(lapse)) &&
+					(w.Begun.IsZero() || a.Start.Before(w.Begun))
 			})
 			if explained {
 				o.Explained++
@@ -57,6 +61,19 @@ func (o *Overlaps) Add(job string, executions []Execution, windows []Window, lap
 			}
 		}
 	}
+}
+
+// WentOn is the executions of a job that went on after its lease had been given up,
+// in its owner's name: another may have run beside them. Those that ended within
+// slack of it are not told of.
+func WentOn(job string, executions []Execution, givenUp map[Lease]time.Time, slack time.Duration) (bad []string) {
+	for _, x := range executions {
+		at, gone := givenUp[Lease{job, x.Epoch}]
+		if gone && x.End.After(at.Add(slack)) {
+			bad = append(bad, fmt.Sprintf("%s at epoch %d by %s: given up at %s, executed from %s to %s", job, x.Epoch, x.Process, clock(at), clock(x.Start), clock(x.End)))
+		}
+	}
+	return bad
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }

@@ -20,6 +20,12 @@ type Move struct {
 	At         time.Time // the database's clock
 }
 
+// Lease is a job's, by the epoch that its claim made.
+type Lease struct {
+	Job   string
+	Epoch int64
+}
+
 // Replayed is what the moves of all jobs show.
 type Replayed struct {
 	Jobs, Moves, Claims, Expired int
@@ -28,12 +34,17 @@ type Replayed struct {
 	Epochs      []string // an epoch that fell, or that did not rise at a claim
 	TwoLeases   []string // L1: a lease given or taken away while another's was alive
 	Regressions []string // moves out of a closed status
-	Open        []string // jobs that are neither closed nor dead letters in the end
+
+	// GivenUp is when a lease was given up, by its owner's word, so that the job can
+	// run again: whoever gave it up had to be done with it. [WentOn] looks.
+	GivenUp map[Lease]time.Time
+	Open    []string // jobs that are neither closed nor dead letters in the end
 }
 
 // Replay replays the histories of jobs against the legal moves. The moves come
 // job by job, those of each in the order in which they were made.
 func Replay(moves iter.Seq2[Move, error]) (r Replayed, err error) {
+	r.GivenUp = map[Lease]time.Time{}
 	var last Move
 	for m, err := range moves {
 		if err != nil {
@@ -81,6 +92,9 @@ func (r *Replayed) step(last, m Move) {
 	lapsed := m.LostLeases > last.LostLeases && m.From == outbox.Running
 	if lapsed {
 		r.Expired++
+	}
+	if m.From == outbox.Running && !lapsed && (m.To == outbox.Pending || m.To == outbox.Retrying) {
+		r.GivenUp[Lease{m.Job, last.Epoch}] = m.At
 	}
 	// A lease may be given up by its owner at any time, but be taken away, or
 	// passed to another, only when it is over.

@@ -41,13 +41,15 @@ func (c *client) claim(ctx context.Context, h *history, a *ask) error {
 }
 
 // passedBy is what a claim or a reaper's pass says of the jobs that it did not
-// take: something if it had room for more, nothing otherwise.
+// take: something if it had room for more, nothing otherwise. But a claim without
+// room may have had their rows locked, and have let them go: it looks at a row again
+// once it has the lock, and leaves it if another has changed it meanwhile.
 func (a *ask) passedBy(room, reaper bool) {
 	for id := range a.about {
 		if room {
 			a.about[id] = operation{in: input{verb: passBy, reaper: reaper}}
 		} else {
-			delete(a.about, id)
+			a.about[id] = operation{in: input{verb: lock}}
 		}
 	}
 }

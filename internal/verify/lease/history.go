@@ -111,6 +111,9 @@ func (h *history) byJob() [][]porcupine.Operation {
 		asks, _ := h.about(id)
 		for _, a := range asks {
 			op := a.about[id]
+			if op.in.verb == lock { // counted above; there is nothing to judge
+				continue
+			}
 			if op.in.verb == passBy && !op.in.reaper {
 				// A job that was changed between a claim's snapshot and its lock is left
 				// alone and still takes room: perhaps all that there was.

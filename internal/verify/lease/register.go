@@ -20,6 +20,7 @@ const (
 	extend  verb = "extend"  //
 	expire  verb = "expire"  // a reaper's pass that took the lease away
 	passBy  verb = "pass by" // a claim or a reaper's pass that had room and did not take the job
+	lock    verb = "lock"    // a claim that had no room and may have locked the job's row: it says nothing else
 	elapse  verb = "elapse"  // time goes by: the lease lapses, or the job becomes due
 	retry   verb = "retry"   // an operator's
 	dismiss verb = "dismiss" // an operator's

@@ -12,8 +12,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// zombiePatience bounds what a worker does after it was continued.
-const zombiePatience = 20 * time.Second
+// zombiePatience bounds what a worker does after it was continued. The row waits
+// for a minute.
+const zombiePatience = 50 * time.Second
 
 // stall waits until the process, stopped in between, is continued, and then does
 // what it always meant to do, whatever its context says. The verbs that end in

@@ -1,0 +1,34 @@
+package verify
+
+import (
+	"context"
+	"time"
+)
+
+// stalls begins to measure what the machine itself makes everybody wait: how late
+// something comes that is due now and has to commit, forty times a second. The
+// function that it returns ends that and tells twice the worst: what a limit in
+// milliseconds needs on top where others share the machine. The row's processes
+// were kept waiting by it too, when they were woken and when they committed.
+//
+// What the server refuses, or does not get because it is away, is not counted.
+func (r *Run) stalls(ctx context.Context) (more func() time.Duration) {
+	const every = 25 * time.Millisecond
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan time.Duration)
+	go func() {
+		var longest time.Duration
+		for due := time.Now().Add(every); sleep(ctx, time.Until(due)) == nil; due = time.Now().Add(every) {
+			if _, err := r.DB.Exec(ctx, `SELECT pg_logical_emit_message(true, 'verify', 'stall')`); err == nil {
+				longest = max(longest, time.Since(due))
+			}
+		}
+		ended <- longest
+	}()
+	return func() time.Duration {
+		stop()
+		longest := <-ended
+		r.Figure("machine_stall_max_ms", milliseconds(longest))
+		return 2 * longest
+	}
+}
