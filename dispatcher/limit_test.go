@@ -374,3 +374,45 @@ func TestEachProcessClaimsItsOwnKindsOnly(t *testing.T) {
 		})
 	}
 }
+
+// A limited queue is closed to claims that have not looked at its limits, to those
+// of jobs with keys, too; a paused one to all.
+func TestAClaimThatHasNotLookedIsRefused(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	probesAndKeys(t, db, 30)
+	claims := map[string]func(within bool) (int, error){
+		"ClaimJobs": func(within bool) (int, error) {
+			p := claimParams("w", 2, 1, 0)
+			p.WithinLimits = within
+			rows, err := sqlgen.New(db).ClaimJobs(t.Context(), p)
+			return len(rows), err
+		},
+		"ClaimKeyedJobs": func(within bool) (n int, err error) {
+			p := claimParams("w", 2, 1, 0)
+			rows, _ := db.Query(t.Context(), sqlgen.ClaimKeyedJobs, p.Worker, p.LeaseTtl, p.Priorities, p.FromRunAt, p.FromID, p.Kinds, nil, 2, 100, p.Queue, within)
+			for rows.Next() {
+				if rows.RawValues()[0] != nil { // else it tells of the others
+					n++
+				}
+			}
+			return n, rows.Err()
+		},
+	}
+	want := func(state string, without, within int) {
+		t.Helper()
+		for name, claim := range claims {
+			for looked, want := range map[bool]int{false: without, true: within} {
+				if n, err := claim(looked); n != want || err != nil {
+					t.Errorf("%s of a queue that is %s, looked %v: %d jobs, %v; want %d", name, state, looked, n, err, want)
+				}
+			}
+		}
+	}
+	want("known to nobody", 2, 2)
+	limit(t, db, 1, 0, 0)
+	want("limited", 0, 2)
+	limit(t, db, 0, 0, 0)
+	exec(t, db, `UPDATE outbox.queues SET paused_at = now()`)
+	want("paused", 0, 0)
+}
