@@ -22,8 +22,26 @@ var limit = []Mutant{
 		Name:      "what runs is counted before the wait",
 		Breaks:    "a claim that has waited for another one does not see what that has started",
 		Invariant: "A queue's limits hold across all processes",
-		Edits:     []Edit{{limitGo, `"BEGIN ISOLATION LEVEL READ COMMITTED"`, `"BEGIN ISOLATION LEVEL REPEATABLE READ"`}},
-		Checks:    []Check{test("dispatcher", "TestALimitedClaimLooksAfterItHasWaited", "most jobs running at once = 2, want 1")},
+		Edits: []Edit{{limitGo, `	batch.Queue(sqlgen.HoldQueue, q.name).Query(func(rows pgx.Rows) error {
+		held = rows.Next()
+		rows.Close()
+		return rows.Err()
+	})
+	batch.Queue(sqlgen.MeasureQueue, q.name).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
+		return err
+	})
+`, `	batch.Queue(sqlgen.MeasureQueue, q.name).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
+		return err
+	})
+	batch.Queue(sqlgen.HoldQueue, q.name).Query(func(rows pgx.Rows) error {
+		held = rows.Next()
+		rows.Close()
+		return rows.Err()
+	})
+`}},
+		Checks: []Check{test("dispatcher", "TestALimitedClaimLooksAfterItHasWaited", "most jobs running at once = 2, want 1")},
 	},
 	{
 		Name:      "claims of before a limit do not count",
