@@ -23,17 +23,48 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	if len(q.kinds) == 0 {
 		return 0, nil
 	}
+	if q.limits.stopped = false; q.limits.on.Load() {
+		n, err := q.claimLimited(ctx, room)
+		if err != nil || q.limits.on.Load() {
+			return n, err
+		}
+	}
+	return q.claimFrom(ctx, within{q.pool, false}, room, func(h *haul) error { return q.take(ctx, h) })
+}
+
+// claimFrom leases up to room jobs and hands them on, as one haul or two.
+func (q *queue) claimFrom(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
 	if q.keyed.hasOffers() {
 		q.keyed.found()
 	}
 	if !q.keyed.on {
-		return q.claimPlain(ctx, room)
+		return q.claimPlain(ctx, db, room, hand)
 	}
-	return q.claimBoth(ctx, room)
+	return q.claimBoth(ctx, db, room, hand)
+}
+
+// within is where a claim is sent to.
+type within struct {
+	querier
+	limits bool // the sender has looked at the queue's limits, and room is what they leave
+}
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// haul is what one claiming statement has leased.
+type haul struct {
+	claimed []*attempt
+	room    int       // how many were asked for
+	size    int       // bytes of their payloads
+	halted  []keyName // keys of which something was blocked
+	learn   func()    // notes how far the claim came, once its jobs are really ours
+	err     error     // how the statement ended
 }
 
 // claimPlain leases jobs that have no key.
-func (q *queue) claimPlain(ctx context.Context, room int) (int, error) {
+func (q *queue) claimPlain(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
 	started := time.Now()
 	depth := q.scan.depth(started)
 	priorities, fromRunAt, fromID := q.scan.from(depth)
@@ -42,27 +73,31 @@ func (q *queue) claimPlain(ctx context.Context, room int) (int, error) {
 	// leases to lapse. So a stop lets the statement finish.
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
-	rows, _ := q.pool.Query(bound, sqlgen.ClaimJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
-		priorities, fromRunAt, fromID, q.name, q.kinds, int32(room))
-	claimed, size, err := q.readClaim(rows, room, started, nil)
-	if err != nil {
+	rows, _ := db.Query(bound, sqlgen.ClaimJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
+		priorities, fromRunAt, fromID, q.name, q.kinds, int32(room), db.limits)
+	h := q.readClaim(rows, room, started, nil)
+	if h.err != nil {
 		q.scan.charge(depth, started, time.Now()) // a full scan that never ends must not be all that is tried
 	} else {
-		slices.SortFunc(claimed, byUrgency) // UPDATE … RETURNING promises no order
-		q.scan.note(depth, started, time.Now(), claimed)
+		ended := time.Now()
+		slices.SortFunc(h.claimed, byUrgency) // UPDATE … RETURNING promises no order
+		h.learn = func() { q.scan.note(depth, started, ended, h.claimed) }
 	}
-	return len(claimed), q.take(ctx, claimed, size, room, err)
+	return len(h.claimed), hand(h)
 }
 
-// take puts what a claim has leased into the buffer. err is how the claim ended.
-func (q *queue) take(ctx context.Context, claimed []*attempt, size, room int, err error) error {
+// take puts what a claim has leased into the buffer.
+func (q *queue) take(ctx context.Context, h *haul) error {
+	claimed, size, room := h.claimed, h.size, h.room
 	if len(claimed) > 0 {
 		q.noteSize(int64(size / len(claimed))) // of a claim that broke off, too
 	}
-	if err != nil {
+	if h.err != nil {
 		q.uncertain = time.Now().Add(serverTimeout + staleAfter)
-		return fmt.Errorf("claim %d jobs: %w", room, err)
+		return fmt.Errorf("claim %d jobs: %w", room, h.err)
 	}
+	h.learn()
+	q.promoter.blocked(h.halted)
 	if len(claimed) > room {
 		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", room, len(claimed))
 	}
@@ -102,26 +137,27 @@ func (q *queue) take(ctx context.Context, claimed []*attempt, size, room int, er
 // last ones were, it does not keep what comes after the bound: those, whichever
 // they are, are marked as unused. The first is kept, however large it is, or
 // nobody would ever run it. tally is where the last row of a keyed claim goes.
-func (q *queue) readClaim(rows pgx.Rows, room int, sent time.Time, tally *tally) (claimed []*attempt, size int, err error) {
+func (q *queue) readClaim(rows pgx.Rows, room int, sent time.Time, tally *tally) *haul {
 	defer rows.Close()
-	claimed = make([]*attempt, 0, room)
+	h := &haul{claimed: make([]*attempt, 0, room), room: room}
 	for rows.Next() {
 		if tally != nil && rows.RawValues()[0] == nil {
-			if err := tally.read(rows, q.name); err != nil {
-				return claimed, size, err
+			if h.err = tally.read(rows, q.name); h.err != nil {
+				return h
 			}
 			continue
 		}
-		a, err := q.readAttempt(rows, sent, tally.ignored()...)
-		if err != nil {
-			return claimed, size, err
+		var a *attempt
+		if a, h.err = q.readAttempt(rows, sent, tally.ignored()...); h.err != nil {
+			return h
 		}
-		claimed = append(claimed, a)
-		if size += len(a.job.Payload); size > 2*maxClaimBytes && len(claimed) > 1 {
+		h.claimed = append(h.claimed, a)
+		if h.size += len(a.job.Payload); h.size > 2*maxClaimBytes && len(h.claimed) > 1 {
 			a.job.Payload, a.unused = nil, true
 		}
 	}
-	return claimed, size, rows.Err()
+	h.err = rows.Err()
+	return h
 }
 
 // noteSize learns at once that payloads have become larger, and slowly that they
@@ -219,6 +255,8 @@ func (q *queue) surveyOnce(ctx context.Context, s *scan, ask askLevels, gaps boo
 	for _, row := range rows {
 		s.since = row.SurveyedAt
 		switch {
+		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
+			more = !q.limits.on.Swap(true) || more
 		case math.IsInf(row.DueInSeconds, 1): // no job: the time of the survey
 		case math.IsInf(row.DueInSeconds, -1): // no job either: there are some with keys
 			q.keyed.found()

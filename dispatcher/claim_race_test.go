@@ -2,6 +2,7 @@ package dispatcher_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -89,6 +90,7 @@ func TestAStopGivesBackTheJobsOfALostAnswer(t *testing.T) {
 
 // answerLoss is a network that loses the answer to the first UPDATE.
 type answerLoss struct {
+	of       string // another command's; "" is that of an UPDATE of one row
 	happened atomic.Bool
 	also     func() // happens at the same moment; nil is nothing
 }
@@ -115,10 +117,10 @@ type lossyConn struct {
 }
 
 // Read breaks the connection in place of handing over what says that one row was
-// updated. Postgres sends it after the commit.
+// updated. Postgres sends it after the commit, if the statement is a transaction.
 func (c *lossyConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if bytes.Contains(b[:max(n, 0)], []byte("UPDATE 1\x00")) && !c.loss.happened.Swap(true) {
+	if bytes.Contains(b[:max(n, 0)], []byte(cmp.Or(c.loss.of, "UPDATE 1\x00"))) && !c.loss.happened.Swap(true) {
 		if c.loss.also != nil {
 			c.loss.also()
 		}

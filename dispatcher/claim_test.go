@@ -370,7 +370,7 @@ func TestPausedQueueIsNotClaimed(t *testing.T) {
 	config := quiet(wake)
 	config.DeafPollInterval = 10 * time.Millisecond
 	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), config)
-	awaitScans(t, d, 6)
+	awaitStops(t, d, 6)
 	wantState(t, db, id, "pending attempt=0 epoch=0 lost=0 error=")
 	exec(t, db, `UPDATE outbox.queues SET paused_at = NULL WHERE queue = 'default'`)
 	awaitSucceeded(t, db, 1)

@@ -79,12 +79,12 @@ func (k *keyedLook) takeOffers(most int) []pgtype.UUID {
 // claimBoth gives jobs with and without a key a part of the room: half each while
 // there are more of both than fit. While it is not known that jobs without a key
 // wait, an eighth is kept for finding out.
-func (q *queue) claimBoth(ctx context.Context, room int) (int, error) {
+func (q *queue) claimBoth(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
 	k := &q.keyed
 	k.again = true // nobody may go to sleep on a look that was left out
 	claimed := 0
 	if share := k.share(room, time.Now()); share > 0 {
-		n, err := q.claimKeyed(ctx, share)
+		n, err := q.claimKeyed(ctx, db, share, hand)
 		if err != nil {
 			return 0, err
 		}
@@ -93,7 +93,7 @@ func (q *queue) claimBoth(ctx context.Context, room int) (int, error) {
 	if room -= claimed; room == 0 {
 		return claimed, nil
 	}
-	n, err := q.claimPlain(ctx, room)
+	n, err := q.claimPlain(ctx, db, room, hand)
 	k.plain = err == nil && n == room
 	return claimed + n, err
 }
@@ -116,7 +116,7 @@ func (k *keyedLook) share(room int, now time.Time) int {
 }
 
 // claimKeyed leases up to room jobs that have a key.
-func (q *queue) claimKeyed(ctx context.Context, room int) (int, error) {
+func (q *queue) claimKeyed(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
 	k := &q.keyed
 	started := time.Now()
 	depth := k.scan.depth(started)
@@ -126,23 +126,22 @@ func (q *queue) claimKeyed(ctx context.Context, room int) (int, error) {
 
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
 	defer cancel()
-	rows, _ := q.pool.Query(bound, sqlgen.ClaimKeyedJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
-		priorities, fromRunAt, fromID, q.name, q.kinds, also, int32(room), int32(reach))
+	rows, _ := db.Query(bound, sqlgen.ClaimKeyedJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
+		priorities, fromRunAt, fromID, q.kinds, also, int32(room), int32(reach), q.name, db.limits)
 	var done tally
-	claimed, size, err := q.readClaim(rows, room, started, &done)
-	if err != nil {
+	h := q.readClaim(rows, room, started, &done)
+	if h.err != nil {
 		k.scan.charge(depth, started, time.Now())
 		for _, id := range also {
 			k.offer(id)
 		}
-		return 0, q.take(ctx, claimed, size, room, err)
+		return 0, hand(h)
 	}
-	slices.SortFunc(claimed, byUrgency)
+	slices.SortFunc(h.claimed, byUrgency)
 	k.scan.noteCost(depth, started, time.Now(), int(done.looked))
-	k.scan.advance(started, claimed)
-	k.note(done, len(claimed), room, reach)
-	q.promoter.blocked(done.halted)
-	return len(claimed), q.take(ctx, claimed, size, room, nil)
+	k.note(done, len(h.claimed), room, reach)
+	h.learn, h.halted = func() { k.scan.advance(started, h.claimed) }, done.halted
+	return len(h.claimed), hand(h)
 }
 
 // note learns from a claim how far the next one has to look: many jobs of a few

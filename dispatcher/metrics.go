@@ -20,6 +20,7 @@ type metrics struct {
 	settleBatch    prometheus.Histogram
 	leasesLost     prometheus.Counter
 	extensionsLate prometheus.Counter
+	atLimit        *prometheus.CounterVec
 }
 
 // kindMetrics are one kind's, looked up once.
@@ -40,7 +41,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	seconds := prometheus.ExponentialBuckets(0.0005, 2.5, 14) // 0.5 ms to 75 s
 	sizes := prometheus.ExponentialBuckets(1, 4, 6)           // 1 to 1024
-	return &metrics{
+	m := &metrics{
 		claimed: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "job_claimed_total", Help: "Jobs claimed.",
 		}, []string{"job_type", "worker_id"}),
@@ -67,7 +68,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		extensionsLate: f.NewCounter(prometheus.CounterOpts{
 			Name: "outbox_dispatcher_extensions_late_total", Help: "Lease extensions that were sent after we had stopped trusting the lease.",
 		}),
+		atLimit: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "outbox_dispatcher_limit_stops_total", Help: "Claims that a queue's limit kept from taking more: max_running, rate, or paused.",
+		}, []string{"limit"}),
 	}
+	for _, limit := range []string{"max_running", "rate", "paused"} {
+		m.atLimit.WithLabelValues(limit)
+	}
+	return m
 }
 
 // forKind makes every series of a kind, so that rates start at zero.

@@ -32,6 +32,7 @@ type queue struct {
 	wake   chan struct{} // one slot: look again
 	scan   scan
 	keyed  keyedLook // for jobs with a key
+	limits limits    // what operators have set
 
 	gathered gathered // claimed, and waiting for others of their kind
 
@@ -75,7 +76,7 @@ func (q *queue) poke() {
 // no process hoards what another could start; large ones no further than memory allows.
 func (q *queue) prefetch() int {
 	mean := q.meanWork.Load()
-	if mean == 0 {
+	if mean == 0 || q.limits.on.Load() {
 		return 0
 	}
 	return int(min(int64(q.concurrency)*int64(prefetchTime)/mean, maxPrefetch, q.fits()))
@@ -215,6 +216,9 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		}
 		q.limit = min(2*q.limit, maxBatch)
 		q.claimed += n
+		if q.limits.stopped {
+			return q.restAtLimit(ctx)
+		}
 		// A claim can fall short though more is due: a job that somebody else had and
 		// gave back while the statement ran is left alone, and has used up one place.
 		if n > room/2 && !q.scan.surveyDue() {

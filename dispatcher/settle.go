@@ -94,6 +94,7 @@ func (d *Dispatcher) settleBatch(batch []*attempt) {
 	d.store(unfinished, d.storeUnfinished)
 	d.store(unavailable, d.storeUnavailable)
 	d.promoter.left(batch)
+	d.madeRoom(batch)
 	if slices.ContainsFunc(unfinished, func(a *attempt) bool { return a.unused }) { // other processes have workers for them
 		ctx, cancel := bounded(context.Background())
 		defer cancel()
@@ -295,5 +296,6 @@ func (d *Dispatcher) storeParked(a *attempt) bool {
 	d.report([]*attempt{a}, stored, true)
 	d.leases.remove([]*attempt{a})
 	d.promoter.left([]*attempt{a})
+	d.madeRoom([]*attempt{a})
 	return true
 }

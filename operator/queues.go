@@ -13,13 +13,15 @@ import (
 type Queue struct {
 	Name        string
 	PausedSince time.Time               // zero unless it is paused
+	MaxRunning  int                     // see [Limits]; 0 is any number
+	Rate        Rate                    // see [Limits]; zero is any
 	Jobs        map[outbox.Status]int64 // open jobs; a status without any is left out
 }
 
 const maxQueues = 1000
 
-// Queues returns the queues that have open jobs or are paused, by name, the first
-// 1000 of them. It counts every open job: with a million that takes about half a
+// Queues returns the queues that have open jobs, or are paused or limited, by name,
+// the first 1000 of them. It counts every open job: with a million that takes about half a
 // second.
 func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
 	return o.QueuesOf(ctx, outbox.ID{})
@@ -36,7 +38,14 @@ func (o *Operator) QueuesOf(ctx context.Context, tenant outbox.ID) ([]Queue, err
 	var queues []Queue
 	for _, row := range rows {
 		if len(queues) == 0 || queues[len(queues)-1].Name != row.Queue {
-			queues = append(queues, Queue{Name: row.Queue, PausedSince: row.PausedAt.Time, Jobs: map[outbox.Status]int64{}})
+			q := Queue{Name: row.Queue, PausedSince: row.PausedAt.Time, Jobs: map[outbox.Status]int64{}}
+			if row.MaxRunning != nil {
+				q.MaxRunning = int(*row.MaxRunning)
+			}
+			if row.Rate != nil {
+				q.Rate = Rate{Starts: int(*row.Rate), Interval: seconds(row.RateSeconds)}
+			}
+			queues = append(queues, q)
 		}
 		if row.Status != "" {
 			queues[len(queues)-1].Jobs[outbox.Status(row.Status)] = row.Jobs

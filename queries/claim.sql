@@ -30,7 +30,9 @@ WITH due AS MATERIALIZED (
         LIMIT @max_jobs
         FOR UPDATE SKIP LOCKED
     ) AS candidate
-    WHERE NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = @queue AND queues.paused_at IS NOT NULL)
+    WHERE NOT EXISTS (
+        SELECT FROM outbox.queues
+        WHERE queues.queue = @queue AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT @within_limits::boolean)))
     LIMIT @max_jobs
 )
 UPDATE outbox.jobs
@@ -58,7 +60,8 @@ RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.
 -- that became due after the last claim had looked is told with a wait below zero,
 -- and once only. The row without a wait carries the time of this survey. A row
 -- with a wait of minus infinity says that there are jobs with a key; it is asked
--- for (@keyed) while none are known of, and reads an index that is empty then.
+-- for (@keyed) while none are known of, and reads an index that is empty then. A
+-- row with a wait that is not a number says that the queue is paused or limited.
 (
     SELECT known.priority::smallint AS priority,
            extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds,
@@ -102,6 +105,14 @@ UNION ALL
       AND jobs.queue = @queue
       AND jobs.key IS NOT NULL
       AND jobs.status IN ('pending', 'retrying')
+    LIMIT 1
+)
+UNION ALL
+(
+    SELECT 0::smallint, 'NaN'::double precision, statement_timestamp()
+    FROM outbox.queues
+    WHERE queues.queue = @queue
+      AND (queues.paused_at IS NOT NULL OR queues.limited)
     LIMIT 1
 )
 UNION ALL

@@ -38,9 +38,52 @@ WITH found AS MATERIALIZED (
 SELECT pg_notify('outbox_jobs', '')
 FROM resumed;
 
+-- name: LimitQueue :one
+-- LimitQueue sets or lifts limits of the queue, or leaves them as they are, and
+-- wakes the dispatchers. It returns what is set then.
+WITH found AS MATERIALIZED (
+    SELECT queues.max_running, queues.rate, queues.rate_interval
+    FROM outbox.queues
+    WHERE queues.queue = @queue
+    FOR UPDATE
+), wanted AS MATERIALIZED (
+    SELECT CASE WHEN @sets_max_running::boolean THEN nullif(@max_running::integer, 0) ELSE found.max_running END AS max_running,
+           CASE WHEN @sets_rate::boolean THEN nullif(@rate::integer, 0) ELSE found.rate END                      AS rate,
+           CASE WHEN @sets_rate THEN sqlc.narg('rate_interval')::interval ELSE found.rate_interval END           AS rate_interval
+    FROM (SELECT) AS one
+    LEFT JOIN found ON true
+), limited AS (
+    INSERT INTO outbox.queues AS q (queue, max_running, rate, rate_interval, limited_at)
+    SELECT @queue, wanted.max_running, wanted.rate, wanted.rate_interval, statement_timestamp()
+    FROM wanted
+    WHERE EXISTS (SELECT FROM found) OR wanted.max_running IS NOT NULL OR wanted.rate IS NOT NULL
+    ON CONFLICT (queue) DO UPDATE
+    SET max_running   = excluded.max_running,
+        rate          = excluded.rate,
+        rate_interval = excluded.rate_interval,
+        limited_at    = excluded.limited_at,
+        updated_at    = now()
+    WHERE (q.max_running, q.rate, q.rate_interval) IS DISTINCT FROM (excluded.max_running, excluded.rate, excluded.rate_interval)
+    RETURNING q.queue
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, queue, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'queue.limit', limited.queue,
+        jsonb_build_object('max_running', found.max_running, 'rate', found.rate, 'rate_interval', found.rate_interval),
+        jsonb_build_object('max_running', wanted.max_running, 'rate', wanted.rate, 'rate_interval', wanted.rate_interval)
+    FROM limited
+    CROSS JOIN wanted
+    LEFT JOIN found ON true
+)
+SELECT coalesce(wanted.max_running, 0)::integer AS max_running, coalesce(wanted.rate, 0)::integer AS rate,
+       coalesce(extract(epoch FROM wanted.rate_interval), 0)::double precision AS rate_seconds,
+       ((SELECT pg_notify('outbox_jobs', '') FROM limited) IS NULL)::boolean AS silent
+FROM wanted
+LIMIT 1;
+
 -- name: ListQueues :many
 -- ListQueues counts the open jobs of up to @max_queues queues by status, in the
--- order of their names. A paused queue without jobs has one row with no status.
+-- order of their names. A paused or limited queue without jobs has one row with no
+-- status.
 -- With a @tenant, only its jobs count.
 WITH depth AS MATERIALIZED (
     SELECT jobs.queue, jobs.status, count(*) AS jobs
@@ -50,11 +93,13 @@ WITH depth AS MATERIALIZED (
 ), known AS MATERIALIZED (
     SELECT depth.queue FROM depth
     UNION
-    SELECT queues.queue FROM outbox.queues WHERE queues.paused_at IS NOT NULL
+    SELECT queues.queue FROM outbox.queues WHERE queues.paused_at IS NOT NULL OR queues.limited
     ORDER BY queue
     LIMIT @max_queues
 )
-SELECT known.queue, queues.paused_at, coalesce(depth.status::text, '')::text AS status, coalesce(depth.jobs, 0)::bigint AS jobs
+SELECT known.queue, queues.paused_at, queues.max_running, queues.rate,
+       coalesce(extract(epoch FROM queues.rate_interval), 0)::double precision AS rate_seconds,
+       coalesce(depth.status::text, '')::text AS status, coalesce(depth.jobs, 0)::bigint AS jobs
 FROM known
 LEFT JOIN depth ON depth.queue = known.queue
 LEFT JOIN outbox.queues ON queues.queue = known.queue

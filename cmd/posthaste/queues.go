@@ -1,8 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/urfave/cli/v3"
 
@@ -13,16 +17,17 @@ import (
 func (p *program) queuesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "queues",
-		Usage: "look at queues; pause and resume them",
+		Usage: "look at queues; pause, resume and limit them",
 		Commands: []*cli.Command{
 			{
 				Name:   "list",
-				Usage:  "list the queues with open jobs and those that are paused",
+				Usage:  "list the queues with open jobs and those that are paused or limited",
 				Flags:  append(flags("database-url"), outputFlag()),
 				Action: p.listQueues,
 			},
 			p.queueCommand("pause", "stop claims of a queue in all processes; running jobs go on", (*operator.Operator).Pause),
 			p.queueCommand("resume", "let claims of a queue go on", (*operator.Operator).Resume),
+			p.limitCommand(),
 		},
 	}
 }
@@ -36,12 +41,12 @@ func (p *program) listQueues(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"queue", "paused_since"}}
+		l := listing{header: []string{"queue", "paused_since", "max_running", "rate"}}
 		for _, s := range openStatuses() {
 			l.header = append(l.header, s.String())
 		}
 		for _, q := range queues {
-			row := []any{q.Name, instant(q.PausedSince)}
+			row := []any{q.Name, instant(q.PausedSince), limitText(q.MaxRunning), rateText(q.Rate)}
 			for _, s := range openStatuses() {
 				row = append(row, q.Jobs[s])
 			}
@@ -80,4 +85,113 @@ func (p *program) queueCommand(name, usage string, act func(*operator.Operator, 
 			})
 		},
 	}
+}
+
+func (p *program) limitCommand() *cli.Command {
+	return &cli.Command{
+		Name: "limit", Usage: "limit, in all processes together, how many jobs of a queue run at once and how many start in an interval", ArgsUsage: "QUEUE",
+		Description: `What is not named stays as it is. A rate of 100/1m lets no more than 100 jobs start
+in any minute; all of them may start at once.`,
+		Flags: append(flags("database-url"),
+			&cli.IntFlag{Name: "max-running", Usage: "`N` jobs may run at once"},
+			&cli.StringFlag{Name: "rate", Usage: "`N/INTERVAL`, like 10/s or 100/5m, may start"},
+			&cli.BoolFlag{Name: "no-max-running", Usage: "any number may run at once"},
+			&cli.BoolFlag{Name: "no-rate", Usage: "any number may start"},
+		),
+		Action: p.limitQueue,
+	}
+}
+
+func (p *program) limitQueue(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 1, 1); err != nil {
+		return err
+	}
+	queue := c.Args().First()
+	if !namePattern.MatchString(queue) {
+		return usagef("%q is not a queue's name", queue)
+	}
+	limits, err := limitFlags(c)
+	if err != nil {
+		return &usageError{err}
+	}
+	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+		maxRunning, rate, err := o.Limit(ctx, queue, limits)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(p.stdout, "%s: %s\n", queue, limitsText(maxRunning, rate))
+		return err
+	})
+}
+
+func limitFlags(c *cli.Command) (limits operator.Limits, err error) {
+	var errs []error
+	for _, flag := range []string{"max-running", "rate"} {
+		if c.IsSet(flag) && c.Bool("no-"+flag) {
+			errs = append(errs, fmt.Errorf("--%s and --no-%[1]s exclude each other", flag))
+		}
+	}
+	switch n := c.Int("max-running"); {
+	case c.Bool("no-max-running"):
+		limits.MaxRunning = new(0)
+	case c.IsSet("max-running") && (n < 1 || n > operator.MaxRunningLimit):
+		errs = append(errs, fmt.Errorf("--max-running is %d, want 1 to %d", n, operator.MaxRunningLimit))
+	case c.IsSet("max-running"):
+		limits.MaxRunning = &n
+	}
+	switch {
+	case c.Bool("no-rate"):
+		limits.Rate = new(operator.Rate{})
+	case c.IsSet("rate"):
+		rate, err := parseRate(c.String("rate"))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--rate is %q: %w", c.String("rate"), err))
+		}
+		limits.Rate = &rate
+	}
+	if limits == (operator.Limits{}) && len(errs) == 0 {
+		errs = append(errs, errors.New("say which limit: --max-running, --rate, --no-max-running or --no-rate"))
+	}
+	return limits, errors.Join(errs...)
+}
+
+// parseRate reads 100/1m, and 100/m for it.
+func parseRate(v string) (rate operator.Rate, err error) {
+	starts, interval, found := strings.Cut(v, "/")
+	if !found {
+		return rate, errors.New("want N/INTERVAL, like 10/s or 100/5m")
+	}
+	if rate.Starts, err = strconv.Atoi(starts); err != nil || rate.Starts < 1 || rate.Starts > operator.MaxRateStarts {
+		return rate, fmt.Errorf("want 1 to %d starts", operator.MaxRateStarts)
+	}
+	if interval != "" && (interval[0] < '0' || interval[0] > '9') {
+		interval = "1" + interval
+	}
+	rate.Interval, err = parseDuration(interval, operator.MinRateInterval, operator.MaxRateInterval)
+	return rate, err
+}
+
+func limitText(maxRunning int) any {
+	if maxRunning == 0 {
+		return nil
+	}
+	return maxRunning
+}
+
+func rateText(rate operator.Rate) any {
+	if rate.Starts == 0 {
+		return nil
+	}
+	return fmt.Sprintf("%d/%s", rate.Starts, short(rate.Interval))
+}
+
+func limitsText(maxRunning int, rate operator.Rate) string {
+	var parts []string
+	if maxRunning > 0 {
+		parts = append(parts, fmt.Sprintf("%d running at once", maxRunning))
+	}
+	if rate.Starts > 0 {
+		parts = append(parts, fmt.Sprintf("%d starts in %s", rate.Starts, short(rate.Interval)))
+	}
+	return cmp.Or(strings.Join(parts, ", "), "no limits")
 }

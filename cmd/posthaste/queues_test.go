@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -30,5 +31,41 @@ func TestQueuesListPauseResume(t *testing.T) {
 	ok(t, e, "queues", "resume", "mail")
 	if got := queues(); got["mail"] != nil {
 		t.Errorf("got %v, want mail gone: it has no jobs and is not paused", got)
+	}
+}
+
+func TestQueuesLimit(t *testing.T) {
+	t.Parallel()
+	e := env{"DATABASE_URL": pgtest.URL(t)}
+	for _, step := range []struct {
+		flags []string
+		want  string
+	}{
+		{[]string{"--max-running", "5", "--rate", "100/m"}, "mail: 5 running at once, 100 starts in 1m\n"},
+		{[]string{"--rate", "3/1.5s"}, "mail: 5 running at once, 3 starts in 1.5s\n"},
+		{[]string{"--no-max-running"}, "mail: 3 starts in 1.5s\n"},
+		{[]string{"--no-rate"}, "mail: no limits\n"},
+		{[]string{"--max-running", "7"}, "mail: 7 running at once\n"},
+	} {
+		if got := ok(t, e, append([]string{"queues", "limit", "mail"}, step.flags...)...); got != step.want {
+			t.Errorf("%v printed %q, want %q", step.flags, got, step.want)
+		}
+	}
+	if got := ok(t, e, "queues", "list", "-o", "csv"); !strings.Contains(got, "\nmail,,7,,") {
+		t.Errorf("list printed %q, want the limit of mail", got)
+	}
+	for what, args := range map[string][]string{
+		"say which limit":                                   {"mail"},
+		"--max-running is 0, want 1 to 1000":                {"mail", "--max-running", "0"},
+		`--rate is "10": want N/INTERVAL`:                   {"mail", "--rate", "10"},
+		`--rate is "0/s": want 1 to 1000000`:                {"mail", "--rate", "0/s"},
+		`--rate is "1/": want a duration`:                   {"mail", "--rate", "1/"},
+		`--rate is "1/1ms": want a duration of 10ms to 31d`: {"mail", "--rate", "1/1ms"},
+		"exclude each other":                                {"mail", "--rate", "1/s", "--no-rate"},
+		`"a b" is not a queue's name`:                       {"a b", "--no-rate"},
+	} {
+		if r := posthaste(t, e, "", append([]string{"queues", "limit"}, args...)...); r.code != exitUsage || !strings.Contains(r.errOut, what) {
+			t.Errorf("%v: got %+v, want exit status 2 and %q", args, r, what)
+		}
 	}
 }

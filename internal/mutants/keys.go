@@ -30,7 +30,7 @@ var keys = []Mutant{
 		Name:      "a claim that does not look again",
 		Breaks:    "a job is blocked behind one whose slot was given away a moment before",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher/keys.go", `	q.promoter.blocked(done.halted)`, ``}},
+		Edits:     []Edit{{claimGo, `	q.promoter.blocked(h.halted)`, ``}},
 		Checks:    []Check{test("dispatcher", "TestAClaimLooksAgainAfterItHasBlocked", "waited 30s in vain")},
 	},
 	{

@@ -34,7 +34,9 @@ WITH due AS MATERIALIZED (
         LIMIT $8
         FOR UPDATE SKIP LOCKED
     ) AS candidate
-    WHERE NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = $6 AND queues.paused_at IS NOT NULL)
+    WHERE NOT EXISTS (
+        SELECT FROM outbox.queues
+        WHERE queues.queue = $6 AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT $9::boolean)))
     LIMIT $8
 )
 UPDATE outbox.jobs
@@ -54,14 +56,15 @@ RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.
 `
 
 type ClaimJobsParams struct {
-	Worker     string
-	LeaseTtl   pgtype.Interval
-	Priorities []int16
-	FromRunAt  []pgtype.Timestamptz
-	FromID     []pgtype.UUID
-	Queue      string
-	Kinds      []string
-	MaxJobs    int32
+	Worker       string
+	LeaseTtl     pgtype.Interval
+	Priorities   []int16
+	FromRunAt    []pgtype.Timestamptz
+	FromID       []pgtype.UUID
+	Queue        string
+	Kinds        []string
+	MaxJobs      int32
+	WithinLimits bool
 }
 
 type ClaimJobsRow struct {
@@ -104,6 +107,7 @@ func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJo
 		arg.Queue,
 		arg.Kinds,
 		arg.MaxJobs,
+		arg.WithinLimits,
 	)
 	if err != nil {
 		return nil, err
@@ -228,6 +232,14 @@ UNION ALL
     LIMIT 1
 )
 UNION ALL
+(
+    SELECT 0::smallint, 'NaN'::double precision, statement_timestamp()
+    FROM outbox.queues
+    WHERE queues.queue = $2
+      AND (queues.paused_at IS NOT NULL OR queues.limited)
+    LIMIT 1
+)
+UNION ALL
 SELECT 0::smallint, 'infinity'::double precision, statement_timestamp()
 LIMIT 1000
 `
@@ -256,7 +268,8 @@ type SurveyLevelsRow struct {
 // that became due after the last claim had looked is told with a wait below zero,
 // and once only. The row without a wait carries the time of this survey. A row
 // with a wait of minus infinity says that there are jobs with a key; it is asked
-// for (@keyed) while none are known of, and reads an index that is empty then.
+// for (@keyed) while none are known of, and reads an index that is empty then. A
+// row with a wait that is not a number says that the queue is paused or limited.
 func (q *Queries) SurveyLevels(ctx context.Context, arg SurveyLevelsParams) ([]SurveyLevelsRow, error) {
 	rows, err := q.db.Query(ctx, SurveyLevels,
 		arg.Priorities,

@@ -12,6 +12,12 @@ import (
 )
 
 const ClaimKeyedJobs = `-- name: ClaimKeyedJobs :many
+WITH open AS MATERIALIZED (
+    -- Whether the queue is paused is asked by the function.
+    SELECT $10::text AS queue
+    WHERE $11::boolean
+       OR NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = $10 AND queues.limited)
+)
 SELECT c.id::uuid AS id, c.tenant_id::uuid AS tenant_id, c.kind::text AS kind, c.priority::smallint AS priority,
     c.attempt::integer AS attempt, c.max_attempts::integer AS max_attempts, c.lost_leases::integer AS lost_leases,
     c.epoch::bigint AS epoch, c.key::text AS key, c.payload::bytea AS payload, c.content_type::text AS content_type,
@@ -19,8 +25,9 @@ SELECT c.id::uuid AS id, c.tenant_id::uuid AS tenant_id, c.kind::text AS kind, c
     c.created_at::timestamptz AS created_at, c.started_at::timestamptz AS started_at,
     c.deadline::timestamptz AS deadline, coalesce(c.watched, false)::boolean AS watched,
     c.looked::integer AS looked, c.passed::integer AS passed, c.blocked::integer AS blocked, c.promoted::integer AS promoted
-FROM outbox.claim_keyed($1::text, $2::interval, $3::smallint[], $4::timestamptz[], $5::uuid[],
-    $6::text, $7::text[], $8::uuid[], $9::integer, $10::integer)
+FROM open
+CROSS JOIN LATERAL outbox.claim_keyed($1::text, $2::interval, $3::smallint[], $4::timestamptz[], $5::uuid[],
+    open.queue, $6::text[], $7::uuid[], $8::integer, $9::integer)
     AS c(id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout,
         run_at, created_at, started_at, deadline, watched, looked, passed, blocked, promoted)
 LIMIT 100000
@@ -32,11 +39,12 @@ type ClaimKeyedJobsParams struct {
 	Priorities    []int16
 	FromRunAt     []pgtype.Timestamptz
 	FromID        []pgtype.UUID
-	Queue         string
 	Kinds         []string
 	Also          []pgtype.UUID
 	MaxJobs       int32
 	MaxCandidates int32
+	Queue         string
+	WithinLimits  bool
 }
 
 type ClaimKeyedJobsRow struct {
@@ -77,11 +85,12 @@ func (q *Queries) ClaimKeyedJobs(ctx context.Context, arg ClaimKeyedJobsParams) 
 		arg.Priorities,
 		arg.FromRunAt,
 		arg.FromID,
-		arg.Queue,
 		arg.Kinds,
 		arg.Also,
 		arg.MaxJobs,
 		arg.MaxCandidates,
+		arg.Queue,
+		arg.WithinLimits,
 	)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,90 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const LimitQueue = `-- name: LimitQueue :one
+WITH found AS MATERIALIZED (
+    SELECT queues.max_running, queues.rate, queues.rate_interval
+    FROM outbox.queues
+    WHERE queues.queue = $1
+    FOR UPDATE
+), wanted AS MATERIALIZED (
+    SELECT CASE WHEN $2::boolean THEN nullif($3::integer, 0) ELSE found.max_running END AS max_running,
+           CASE WHEN $4::boolean THEN nullif($5::integer, 0) ELSE found.rate END                      AS rate,
+           CASE WHEN $4 THEN $6::interval ELSE found.rate_interval END           AS rate_interval
+    FROM (SELECT) AS one
+    LEFT JOIN found ON true
+), limited AS (
+    INSERT INTO outbox.queues AS q (queue, max_running, rate, rate_interval, limited_at)
+    SELECT $1, wanted.max_running, wanted.rate, wanted.rate_interval, statement_timestamp()
+    FROM wanted
+    WHERE EXISTS (SELECT FROM found) OR wanted.max_running IS NOT NULL OR wanted.rate IS NOT NULL
+    ON CONFLICT (queue) DO UPDATE
+    SET max_running   = excluded.max_running,
+        rate          = excluded.rate,
+        rate_interval = excluded.rate_interval,
+        limited_at    = excluded.limited_at,
+        updated_at    = now()
+    WHERE (q.max_running, q.rate, q.rate_interval) IS DISTINCT FROM (excluded.max_running, excluded.rate, excluded.rate_interval)
+    RETURNING q.queue
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, queue, before, after)
+    SELECT $7, nullif($8::text, ''), nullif($9::text, ''), 'queue.limit', limited.queue,
+        jsonb_build_object('max_running', found.max_running, 'rate', found.rate, 'rate_interval', found.rate_interval),
+        jsonb_build_object('max_running', wanted.max_running, 'rate', wanted.rate, 'rate_interval', wanted.rate_interval)
+    FROM limited
+    CROSS JOIN wanted
+    LEFT JOIN found ON true
+)
+SELECT coalesce(wanted.max_running, 0)::integer AS max_running, coalesce(wanted.rate, 0)::integer AS rate,
+       coalesce(extract(epoch FROM wanted.rate_interval), 0)::double precision AS rate_seconds,
+       ((SELECT pg_notify('outbox_jobs', '') FROM limited) IS NULL)::boolean AS silent
+FROM wanted
+LIMIT 1
+`
+
+type LimitQueueParams struct {
+	Queue          string
+	SetsMaxRunning bool
+	MaxRunning     int32
+	SetsRate       bool
+	Rate           int32
+	RateInterval   pgtype.Interval
+	Actor          string
+	RequestID      string
+	Reason         string
+}
+
+type LimitQueueRow struct {
+	MaxRunning  int32
+	Rate        int32
+	RateSeconds float64
+	Silent      bool
+}
+
+// LimitQueue sets or lifts limits of the queue, or leaves them as they are, and
+// wakes the dispatchers. It returns what is set then.
+func (q *Queries) LimitQueue(ctx context.Context, arg LimitQueueParams) (LimitQueueRow, error) {
+	row := q.db.QueryRow(ctx, LimitQueue,
+		arg.Queue,
+		arg.SetsMaxRunning,
+		arg.MaxRunning,
+		arg.SetsRate,
+		arg.Rate,
+		arg.RateInterval,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
+	var i LimitQueueRow
+	err := row.Scan(
+		&i.MaxRunning,
+		&i.Rate,
+		&i.RateSeconds,
+		&i.Silent,
+	)
+	return i, err
+}
+
 const ListQueues = `-- name: ListQueues :many
 WITH depth AS MATERIALIZED (
     SELECT jobs.queue, jobs.status, count(*) AS jobs
@@ -20,11 +104,13 @@ WITH depth AS MATERIALIZED (
 ), known AS MATERIALIZED (
     SELECT depth.queue FROM depth
     UNION
-    SELECT queues.queue FROM outbox.queues WHERE queues.paused_at IS NOT NULL
+    SELECT queues.queue FROM outbox.queues WHERE queues.paused_at IS NOT NULL OR queues.limited
     ORDER BY queue
     LIMIT $2
 )
-SELECT known.queue, queues.paused_at, coalesce(depth.status::text, '')::text AS status, coalesce(depth.jobs, 0)::bigint AS jobs
+SELECT known.queue, queues.paused_at, queues.max_running, queues.rate,
+       coalesce(extract(epoch FROM queues.rate_interval), 0)::double precision AS rate_seconds,
+       coalesce(depth.status::text, '')::text AS status, coalesce(depth.jobs, 0)::bigint AS jobs
 FROM known
 LEFT JOIN depth ON depth.queue = known.queue
 LEFT JOIN outbox.queues ON queues.queue = known.queue
@@ -33,14 +119,18 @@ LIMIT 100000
 `
 
 type ListQueuesRow struct {
-	Queue    string
-	PausedAt pgtype.Timestamptz
-	Status   string
-	Jobs     int64
+	Queue       string
+	PausedAt    pgtype.Timestamptz
+	MaxRunning  *int32
+	Rate        *int32
+	RateSeconds float64
+	Status      string
+	Jobs        int64
 }
 
 // ListQueues counts the open jobs of up to @max_queues queues by status, in the
-// order of their names. A paused queue without jobs has one row with no status.
+// order of their names. A paused or limited queue without jobs has one row with no
+// status.
 // With a @tenant, only its jobs count.
 func (q *Queries) ListQueues(ctx context.Context, tenant pgtype.UUID, maxQueues int32) ([]ListQueuesRow, error) {
 	rows, err := q.db.Query(ctx, ListQueues, tenant, maxQueues)
@@ -54,6 +144,9 @@ func (q *Queries) ListQueues(ctx context.Context, tenant pgtype.UUID, maxQueues 
 		if err := rows.Scan(
 			&i.Queue,
 			&i.PausedAt,
+			&i.MaxRunning,
+			&i.Rate,
+			&i.RateSeconds,
 			&i.Status,
 			&i.Jobs,
 		); err != nil {

@@ -25,5 +25,10 @@ func semantics() []Row {
 			Pass: accounts + " of those that were left alone; started at or after the deadline 0, " +
 				"run or claimed after they were cancelled or closed 0, expired or cancelled within 1 s (if its own worker was killed, and a lease's time; after a restart, and 3 s)",
 		},
+		{
+			Name: "K5", Fault: "kill -9 of a random worker every 0.7 s", Tiers: both, run: limitedQueue,
+			Workload: "P 350, S 30,000 jobs of up to 60 ms in a queue of which 6 may run at once and 30 start in 400 ms, from 2 producers that repeat with idempotency keys, 3 workers",
+			Pass:     accounts + ", more than 6 running jobs never, by the recorded moves, more than 30 starts in any span of 400 ms never, by the starts that claims say; both limits were used",
+		},
 	}
 }

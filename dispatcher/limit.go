@@ -1,0 +1,191 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// limits is what a queue's claim loop knows of what operators have set for the
+// queue: that it is paused, how many of its jobs may run at once in all processes
+// together, and how many may start in an interval. A plain claim is refused by a
+// queue of which any of it is true; the survey tells why, and from then on claims
+// look first.
+//
+// A limited claim is one transaction on one connection:
+//
+//	BEGIN; hold the queue's usage; measure it    one round trip
+//	claim as much as there is room for           as an unlimited queue does
+//	note what was started; COMMIT                one round trip
+//
+// Nobody else claims of the queue meanwhile, so both limits are exact: what
+// leaves running only makes room. A process that stops in the middle is cut off
+// by the server after a second (see BoundClaim). Nothing is fetched ahead: a job
+// that waits in a buffer would use up a place, and start later than its rate says.
+type limits struct {
+	on   atomic.Bool // claims look at the limits first
+	full atomic.Bool // a limit kept the last claim from taking more: whoever settles a job says so
+
+	// The claim loop's own.
+	stopped bool          // by a limit or a pause: rest is how long to wait
+	rest    time.Duration // until the next look, unless something wakes the queue
+}
+
+// A queue that is paused or at its limit is looked at this often, and up to
+// twice as often, by each process: an operator's change whose notification was
+// lost takes effect within a second, and so does room that others have made, be
+// they alive or dead. Nobody is told of it: most room is taken up again at
+// once by the process that made it, and a NOTIFY for every job that ends would
+// cost all commits of the database more than the looks do.
+const limitPoll = 800 * time.Millisecond
+
+// claimLimited is claim for a queue that is limited or paused.
+func (q *queue) claimLimited(ctx context.Context, room int) (int, error) {
+	// Before the look, so that no room is overlooked:
+	//
+	//	claim    look: full                     sleep
+	//	settle               a job ends, full?
+	q.limits.full.Store(true)
+	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
+	defer cancel()
+	conn, err := q.pool.Acquire(bound)
+	if err != nil {
+		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", room, err)
+	}
+	defer conn.Release() // with an open transaction: the pool closes the connection
+	used, err := q.measure(bound, conn)
+	switch {
+	case isLockedOut(sqlstate(err)): // somebody is stuck in the middle of a claim; the server will end that
+		q.limits.stop(q.nextLook())
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("look at the limits of queue %s: %w", q.name, err)
+	}
+	q.health.set(nil)
+	if used == nil { // nothing is claimed; nor will the next claims look
+		q.limits.on.Store(false)
+		q.limits.full.Store(false)
+		return 0, nil
+	}
+	allowed := used.room(room)
+	q.limits.full.Store(allowed < room)
+	n, err := q.claimWithin(ctx, conn, allowed, used)
+	if err == nil && n == allowed && allowed < room {
+		q.limits.stop(min(used.rest(), q.nextLook()))
+		q.metrics.atLimit.WithLabelValues(used.reason()).Inc()
+	}
+	return n, err
+}
+
+// claimWithin claims as many jobs as the limits allow, and ends the transaction.
+// Nothing of what it got is started before it has been committed.
+func (q *queue) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int, used *usage) (n int, err error) {
+	var hauls []*haul
+	if allowed > 0 {
+		n, err = q.claimFrom(ctx, within{conn, true}, allowed, func(h *haul) error {
+			hauls = append(hauls, h)
+			return h.err
+		})
+	}
+	if err == nil {
+		for _, h := range hauls {
+			used.add(h.claimed)
+		}
+		err = q.commit(ctx, conn, used, n > 0)
+	}
+	if err != nil {
+		q.uncertain = time.Now().Add(serverTimeout + staleAfter)
+		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", allowed, err)
+	}
+	for _, h := range hauls {
+		if err := q.take(ctx, h); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// measure begins the transaction, holds the queue's usage and looks at it. It
+// returns nil, and no transaction, if the queue is neither limited nor paused.
+func (q *queue) measure(ctx context.Context, conn *pgxpool.Conn) (*usage, error) {
+	for range 2 {
+		held, found, err := q.hold(ctx, conn)
+		if err != nil {
+			return nil, err
+		}
+		if held && len(found) == 1 && (found[0].Paused || found[0].MaxRunning != nil || found[0].Rate != nil) {
+			return newUsage(found[0]), nil
+		}
+		if _, err := conn.Exec(ctx, "ROLLBACK"); err != nil || held {
+			return nil, err
+		}
+		if err := sqlgen.New(conn).MakeUsage(ctx, q.name); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("the row of queue %s in outbox.queue_usage is taken away again and again", q.name)
+}
+
+func (q *queue) hold(ctx context.Context, conn *pgxpool.Conn) (held bool, found []sqlgen.MeasureQueueRow, err error) {
+	batch := new(pgx.Batch)
+	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	batch.Queue(sqlgen.BoundClaim)
+	batch.Queue(sqlgen.HoldQueue, q.name).Query(func(rows pgx.Rows) error {
+		held = rows.Next()
+		rows.Close()
+		return rows.Err()
+	})
+	batch.Queue(sqlgen.MeasureQueue, q.name).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
+		return err
+	})
+	err = conn.SendBatch(ctx, batch).Close()
+	return held, found, err
+}
+
+// commit ends the transaction, with what was started stored if anything was.
+func (q *queue) commit(ctx context.Context, conn *pgxpool.Conn, used *usage, started bool) error {
+	bound, cancel := bounded(context.WithoutCancel(ctx))
+	defer cancel()
+	batch := new(pgx.Batch)
+	if started {
+		batch.Queue(sqlgen.NoteStarts, used.Running, used.CountedWhole, used.Now, used.log.times, used.log.counts, q.name)
+	}
+	batch.Queue("COMMIT")
+	return conn.SendBatch(bound, batch).Close()
+}
+
+func (l *limits) stop(rest time.Duration) { l.stopped, l.rest = true, rest }
+
+func (q *queue) nextLook() time.Duration {
+	return min(q.pollInterval(), limitPoll/2+rand.N(limitPoll/2))
+}
+
+// restAtLimit is what a drain does that was stopped by a limit: it returns how long
+// to sleep. A queue that is always at its limit must still learn of priorities
+// that are new to it.
+func (q *queue) restAtLimit(ctx context.Context) (time.Duration, error) {
+	if q.scan.surveyDue() {
+		if _, _, err := q.survey(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return q.limits.rest, nil
+}
+
+// madeRoom tells the queues that are at their limits that jobs of this process
+// have ended.
+func (d *Dispatcher) madeRoom(batch []*attempt) {
+	for _, a := range batch {
+		if a.queue.limits.full.Load() {
+			a.queue.poke()
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package mutants
+
+const (
+	limitSQL = "internal/sqlgen/limit.sql.go"
+	limitGo  = "dispatcher/limit.go"
+	usageGo  = "dispatcher/usage.go"
+	keysCall = "internal/sqlgen/keys.sql.go"
+)
+
+var limit = []Mutant{
+	{
+		Name:      "a plain claim of a limited queue",
+		Breaks:    "whoever has not heard of a limit yet goes on as if there were none",
+		Invariant: "A queue's limits hold across all processes",
+		Edits: []Edit{
+			{claimSQL, `(queues.paused_at IS NOT NULL OR (queues.limited AND NOT $9::boolean))`, `(queues.paused_at IS NOT NULL OR (queues.limited AND NOT $9::boolean AND false))`},
+			{keysCall, `WHERE queues.queue = $10 AND queues.limited)`, `WHERE queues.queue = $10 AND queues.limited AND false)`},
+		},
+		Checks: []Check{test("dispatcher", "TestAClaimThatHasNotLookedIsRefused", "limited, looked false: 2 jobs")},
+	},
+	{
+		Name:      "what runs is counted before the wait",
+		Breaks:    "a claim that has waited for another one does not see what that has started",
+		Invariant: "A queue's limits hold across all processes",
+		Edits: []Edit{{limitGo, `	batch.Queue(sqlgen.HoldQueue, q.name).Query(func(rows pgx.Rows) error {
+		held = rows.Next()
+		rows.Close()
+		return rows.Err()
+	})
+	batch.Queue(sqlgen.MeasureQueue, q.name).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
+		return err
+	})
+`, `	batch.Queue(sqlgen.MeasureQueue, q.name).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
+		return err
+	})
+	batch.Queue(sqlgen.HoldQueue, q.name).Query(func(rows pgx.Rows) error {
+		held = rows.Next()
+		rows.Close()
+		return rows.Err()
+	})
+`}},
+		Checks: []Check{test("dispatcher", "TestALimitedClaimLooksAfterItHasWaited", "most jobs running at once = 2, want 1")},
+	},
+	{
+		Name:      "claims of before a limit do not count",
+		Breaks:    "what a claim started that was under way when a limit was set runs beside as many as the limit allows",
+		Invariant: "A queue's limits hold across all processes",
+		Edits:     []Edit{{limitSQL, `interval '30 seconds'`, `interval '0'`}},
+		Checks:    []Check{test("dispatcher", "TestAClaimOfBeforeTheLimitCounts", "started while the job of before the limit runs")},
+	},
+	{
+		Name:      "a start is forgotten too early",
+		Breaks:    "of the starts that are remembered together, the first one's time counts",
+		Invariant: "A queue's limits hold across all processes",
+		Edits:     []Edit{{usageGo, `if at.After(l.times[last].Time) {`, `if at.Before(l.times[last].Time) {`}},
+		Checks:    []Check{test("dispatcher", "TestStartLogKeepsTheRate", "51 starts in")},
+	},
+	{
+		Name:      "a limit is looked at once a minute",
+		Breaks:    "room that another process made, and limits that were raised, are found when somebody wakes the queue",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{limitGo, `const limitPoll = 800 * time.Millisecond`, `const limitPoll = 80 * time.Minute`}},
+		Checks: []Check{
+			test("dispatcher", "TestLimitsChangeWhileJobsRun", "in vain"),
+			test("dispatcher", "TestPauseAndResumeWithoutAWakeUp", "in vain"),
+		},
+	},
+}

@@ -1,0 +1,94 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/checker"
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// recordStarts keeps when jobs were started, by the time that their claims say.
+const recordStarts = `
+	CREATE TABLE verify.starts (at timestamptz NOT NULL);
+	CREATE FUNCTION verify.started() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+		INSERT INTO verify.starts VALUES (NEW.started_at);
+		RETURN NULL;
+	END $$;
+	CREATE TRIGGER verify_started AFTER UPDATE OF status ON outbox.jobs
+		FOR EACH ROW WHEN (NEW.status = 'running' AND OLD.status <> 'running') EXECUTE FUNCTION verify.started()`
+
+// limitedQueue is row K5.
+func limitedQueue(ctx context.Context, r *Run) error {
+	const workers, maxRunning = 3, 6
+	rate := operator.Rate{Starts: 30, Interval: 400 * time.Millisecond}
+	r.Lease = 2 * time.Second // until it lapses, a killed worker's jobs count
+	if _, err := r.DB.Exec(ctx, recordStarts); err != nil {
+		return err
+	}
+	if _, _, err := operator.New(r.DB).Limit(ctx, outbox.DefaultQueue, operator.Limits{MaxRunning: new(maxRunning), Rate: &rate}); err != nil {
+		return err
+	}
+	jobs := r.Size(350, 30_000)
+	f := flow{
+		jobs: jobs, producers: 2, workers: workers, concurrency: maxRunning, patience: time.Minute + time.Duration(jobs)*50*time.Millisecond,
+		producerEnv: []string{
+			"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", "VERIFY_MS=60", "VERIFY_PACE=" + r.pace("80ms", "60ms"),
+			"VERIFY_MIX=effect,once,effect,sleep,sleep,sleep",
+		},
+	}
+	f.faults = func(ctx context.Context, c *crew) error {
+		return r.beat(acts{
+			"kill": func(_ context.Context, p fault.Planned) error { return c.replace(p.Target) },
+		}, fault.Beat{Kind: "kill", Every: 700 * time.Millisecond, Targets: workers})(ctx)
+	}
+	if _, err := f.run(ctx, r); err != nil {
+		return err
+	}
+	r.atLeast(3, "kill -9 worker")
+	r.allAcked(jobs)
+	if err := r.checkRunning(ctx, maxRunning); err != nil {
+		return err
+	}
+	return r.checkStarts(ctx, rate)
+}
+
+// checkRunning counts the running jobs at every instant, by the recorded moves.
+func (r *Run) checkRunning(ctx context.Context, limit int) error {
+	running, _, err := r.leases(ctx)
+	if err != nil {
+		return err
+	}
+	var all []checker.Span
+	for _, spans := range running {
+		all = append(all, spans...)
+	}
+	most, which := checker.AtOnce(all)
+	var tooMany []string
+	if most > limit {
+		tooMany = append(tooMany, fmt.Sprintf("%d: %v", most, which))
+	}
+	r.None("times at which more jobs ran than the limit", tooMany)
+	r.Expect("jobs that ran at once", float64(most), "=", float64(limit))
+	return nil
+}
+
+// checkStarts counts the starts in the interval after each start.
+func (r *Run) checkStarts(ctx context.Context, rate operator.Rate) error {
+	const spans = `SELECT at, count(*) OVER (ORDER BY at RANGE BETWEEN CURRENT ROW AND make_interval(secs => $1) FOLLOWING) AS n FROM verify.starts`
+	within := (rate.Interval - time.Microsecond).Seconds() // the end of a span is no part of it
+	tooMany, err := r.Texts(ctx, `SELECT DISTINCT at || ': ' || n FROM (`+spans+`) AS spans WHERE n > $2`, within, rate.Starts)
+	if err != nil {
+		return err
+	}
+	most, err := r.Number(ctx, `SELECT max(n) FROM (`+spans+`) AS spans`, within)
+	if err != nil {
+		return err
+	}
+	r.None("spans of the interval with more starts than the rate", tooMany)
+	r.Expect("most starts in a span of the interval", float64(most), ">=", float64(rate.Starts)*2/3)
+	return nil
+}

@@ -1,0 +1,83 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Limits is how much of a queue may run, in all processes together.
+type Limits struct {
+	MaxRunning *int  // jobs at once, up to 10000; nil leaves it as it is, 0 lifts it
+	Rate       *Rate // nil leaves it as it is, the zero Rate lifts it
+}
+
+// Rate bounds starts: in any span of the interval, wherever it begins, no more
+// jobs are started than that. All of them may start at once; for a steady flow
+// say 1 in 100 ms rather than 10 in 1 s. Each attempt of a job is a start.
+type Rate struct {
+	Starts   int           // 1 to 1000000
+	Interval time.Duration // 10 ms to 31 days
+}
+
+// Limit sets or lifts limits of a queue, in all processes, from the next claim on,
+// and returns what is set now. The queue need not exist yet. Jobs that run already
+// go on, and count. A rate counts from when it was set first.
+func (o *Operator) Limit(ctx context.Context, queue string, limits Limits) (maxRunning int, rate Rate, err error) {
+	if err := errors.Join(validQueue(queue), limits.validate()); err != nil {
+		return 0, Rate{}, err
+	}
+	params := sqlgen.LimitQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason}
+	if limits.MaxRunning != nil {
+		params.SetsMaxRunning, params.MaxRunning = true, int32(*limits.MaxRunning)
+	}
+	if r := limits.Rate; r != nil {
+		params.SetsRate, params.Rate = true, int32(r.Starts)
+		params.RateInterval = pgtype.Interval{Microseconds: r.Interval.Microseconds(), Valid: r.Starts > 0}
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	row, err := o.db.LimitQueue(ctx, params)
+	if err != nil {
+		return 0, Rate{}, fmt.Errorf("limit queue %s: %w", queue, err)
+	}
+	return int(row.MaxRunning), Rate{Starts: int(row.Rate), Interval: seconds(row.RateSeconds)}, nil
+}
+
+// Bounds of limits.
+const (
+	MaxRunningLimit = 10_000
+	MaxRateStarts   = 1_000_000
+	MinRateInterval = 10 * time.Millisecond
+	MaxRateInterval = 31 * 24 * time.Hour
+)
+
+func (l Limits) validate() error {
+	var errs []error
+	invalid := func(field, format string, args ...any) {
+		errs = append(errs, &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)})
+	}
+	if n := l.MaxRunning; n != nil && (*n < 0 || *n > MaxRunningLimit) {
+		invalid("Limits.MaxRunning", "is %d, want 1 to %d, or 0 for no limit", *n, MaxRunningLimit)
+	}
+	if r := l.Rate; r != nil && *r != (Rate{}) {
+		if r.Starts < 1 || r.Starts > MaxRateStarts {
+			invalid("Limits.Rate.Starts", "is %d, want 1 to %d", r.Starts, MaxRateStarts)
+		}
+		if r.Interval < MinRateInterval || r.Interval > MaxRateInterval {
+			invalid("Limits.Rate.Interval", "is %s, want %s to %s", r.Interval, MinRateInterval, MaxRateInterval)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func seconds(s float64) time.Duration {
+	return time.Duration(math.Round(s*1e6)) * time.Microsecond
+}
