@@ -30,6 +30,7 @@ type Filter struct {
 	Statuses []outbox.Status // empty is any
 	Limit    int             // 0 is 50; more than 200 is 200
 	Before   outbox.ID       // only older jobs than this one; zero is from the newest on
+	After    outbox.ID       // only newer jobs than this one; zero is to the oldest
 	Skip     int             // leave out this many of the newest, at most 10 000; Before is cheaper
 
 	// Only jobs that were created in this time; zero is without a bound. Jobs whose
@@ -74,6 +75,9 @@ func (f Filter) params() sqlgen.ListJobsParams {
 	}
 	if !f.Before.IsZero() && bytes.Compare(f.Before[:], p.Before.Bytes[:]) < 0 {
 		p.Before = pgID(f.Before)
+	}
+	if bytes.Compare(f.After[:], p.After.Bytes[:]) > 0 {
+		p.After = pgID(f.After)
 	}
 	statuses := f.Statuses
 	if len(statuses) == 0 {

@@ -39,6 +39,7 @@ func (p *program) jobsCommand() *cli.Command {
 			p.cancelCommand(),
 			p.actCommand("release", "let held jobs run", (*operator.Operator).Release),
 			p.jobLogsCommand(),
+			p.tailCommand(),
 			p.actCommand("retry", "have dead letters run again with all their attempts, and waiting jobs at once", (*operator.Operator).Retry),
 			p.actCommand("dismiss", "put dead letters away: they move to the history", (*operator.Operator).Dismiss),
 		},
@@ -76,12 +77,8 @@ func (p *program) listJobs(ctx context.Context, c *cli.Command) error {
 func jobsFilter(c *cli.Command) (f operator.Filter, err error) {
 	f = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue")}
 	var errs []error
-	for _, text := range c.StringSlice("status") {
-		status, err := outbox.ParseStatus(text)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--status: %w", err))
-		}
-		f.Statuses = append(f.Statuses, status)
+	if f.Statuses, err = readStatuses(c); err != nil {
+		errs = append(errs, err)
 	}
 	if v := c.String("before"); v != "" {
 		if f.Before, err = outbox.ParseID(v); err != nil {
@@ -92,6 +89,17 @@ func jobsFilter(c *cli.Command) (f operator.Filter, err error) {
 		errs = append(errs, fmt.Errorf("--limit is %d: want at least 1", n))
 	}
 	return f, errors.Join(errs...)
+}
+
+func readStatuses(c *cli.Command) (statuses []outbox.Status, err error) {
+	for _, text := range c.StringSlice("status") {
+		status, bad := outbox.ParseStatus(text)
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("--status: %w", bad))
+		}
+		statuses = append(statuses, status)
+	}
+	return statuses, err
 }
 
 // collectJobs reads page after page until there are enough.

@@ -70,8 +70,12 @@ Every switch is a flag and an environment variable; a flag wins over the
 environment, which wins over the default. "posthaste config" prints what is in
 effect and where it comes from.
 
-Exit status: 0 all is well, 1 it failed, 2 the command line or an environment
-variable is wrong.
+Exit status: 0 all is well, 1 it failed (also if it failed for one of several
+jobs, and when "doctor" or "healthcheck" finds a problem), 2 the command line or an
+environment variable is wrong: then nothing was done.
+
+Completions: source <(posthaste completion bash), or zsh; see "posthaste completion
+--help" for fish and PowerShell.
 
 The first SIGINT or SIGTERM has "serve" and "dev" stop claiming, give back what
 had not started and let running jobs finish for the grace period; the second
@@ -88,10 +92,11 @@ func (p *program) root() *cli.Command {
 		HideVersion: true,
 		Suggest:     true,
 
-		EnableShellCompletion: true,
-		ExitErrHandler:        func(context.Context, *cli.Command, error) {}, // run decides
+		EnableShellCompletion:           true,
+		ConfigureShellCompletionCommand: func(c *cli.Command) { c.Hidden = false },
+		ExitErrHandler:                  func(context.Context, *cli.Command, error) {}, // run decides
 		Commands: []*cli.Command{
-			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.jobsCommand(), p.dlqCommand(), p.queuesCommand(), p.workersCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.tokensCommand(),
+			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.jobsCommand(), p.dlqCommand(), p.queuesCommand(), p.workersCommand(), p.statsCommand(), p.topCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.tokensCommand(),
 			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.versionCommand(), benchCommand(), p.verifyCommand(),
 		},
 	}
