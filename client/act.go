@@ -1,9 +1,18 @@
 package client
 
-import (
-	"context"
-	"time"
-)
+import "context"
+
+// CancelJob calls a job off. It returns the job: cancelled if it waited; still
+// running, with CancelRequestedAt, if its handler was asked to stop. To repeat it is
+// harmless.
+func (c *Client) CancelJob(ctx context.Context, id string) (Job, error) {
+	return ask[Job](ctx, c, post("/jobs", nil).segment("job's id", id, "/cancel"))
+}
+
+// ReleaseJob lets a held job run.
+func (c *Client) ReleaseJob(ctx context.Context, id string) (Job, error) {
+	return ask[Job](ctx, c, post("/jobs", nil).segment("job's id", id, "/release"))
+}
 
 // RetryJob has a dead letter run again with all its attempts, or a waiting job at
 // once, and returns it as it is then. In another status it is a [*Problem] with
@@ -20,7 +29,7 @@ func (c *Client) DismissJob(ctx context.Context, id string) (Job, error) {
 // Bulk says which jobs to act on: by their ids, at most 1 000, or by a filter.
 type Bulk struct {
 	IDs    []string   `json:"ids,omitempty"`
-	Filter *JobFilter `json:"filter,omitempty"` // at least one condition; without a status: dead letters
+	Filter *JobFilter `json:"filter,omitempty"` // at least one condition; without a status: those that the act is for
 	DryRun bool       `json:"dryRun,omitempty"` // only tell which
 }
 
@@ -36,6 +45,18 @@ type BulkResult struct {
 type Outcome struct {
 	ID   string `json:"id"`
 	Code Code   `json:"code,omitempty"` // why nothing was done; "" if it was
+	// Requested is of cancellations: the job is running and was asked to stop.
+	Requested bool `json:"requested,omitempty"`
+}
+
+// CancelJobs cancels many jobs, one after the other.
+func (c *Client) CancelJobs(ctx context.Context, which Bulk) (BulkResult, error) {
+	return ask[BulkResult](ctx, c, post("/jobs/cancel", which))
+}
+
+// ReleaseJobs releases many held jobs, one after the other.
+func (c *Client) ReleaseJobs(ctx context.Context, which Bulk) (BulkResult, error) {
+	return ask[BulkResult](ctx, c, post("/jobs/release", which))
 }
 
 // RetryJobs retries many jobs, one after the other.
@@ -46,52 +67,4 @@ func (c *Client) RetryJobs(ctx context.Context, which Bulk) (BulkResult, error) 
 // DismissJobs dismisses many dead letters, one after the other.
 func (c *Client) DismissJobs(ctx context.Context, which Bulk) (BulkResult, error) {
 	return ask[BulkResult](ctx, c, post("/jobs/dismiss", which))
-}
-
-// Queue is what waits in a queue and whether it is worked.
-type Queue struct {
-	Queue       string           `json:"queue"`
-	PausedSince time.Time        `json:"pausedSince,omitzero"`
-	Jobs        map[string]int64 `json:"jobs"` // open jobs by status
-}
-
-// Queues is all queues with open jobs and those that are paused.
-type Queues struct {
-	Queues []Queue   `json:"queues"`
-	AsOf   time.Time `json:"asOf"` // when they were counted
-}
-
-// QueueState says whether a queue is paused.
-type QueueState struct {
-	Queue  string `json:"queue"`
-	Paused bool   `json:"paused"`
-}
-
-// Stats is how much there is to do.
-type Stats struct {
-	Open         int64            `json:"open"`
-	DeadLetters  int64            `json:"deadLetters"`
-	Jobs         map[string]int64 `json:"jobs"` // open jobs by status
-	PausedQueues int              `json:"pausedQueues"`
-	AsOf         time.Time        `json:"asOf"` // when they were counted
-}
-
-// Queues counts the open jobs of each queue.
-func (c *Client) Queues(ctx context.Context) (Queues, error) {
-	return ask[Queues](ctx, c, get("/queues", nil))
-}
-
-// PauseQueue stops claims of a queue in all processes; what runs goes on.
-func (c *Client) PauseQueue(ctx context.Context, queue string) (QueueState, error) {
-	return ask[QueueState](ctx, c, post("/queues", nil).segment("queue", queue, "/pause"))
-}
-
-// ResumeQueue lets claims of a queue go on.
-func (c *Client) ResumeQueue(ctx context.Context, queue string) (QueueState, error) {
-	return ask[QueueState](ctx, c, post("/queues", nil).segment("queue", queue, "/resume"))
-}
-
-// Stats sums up the open jobs.
-func (c *Client) Stats(ctx context.Context) (Stats, error) {
-	return ask[Stats](ctx, c, get("/stats", nil))
 }

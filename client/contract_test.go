@@ -34,6 +34,10 @@ func onID[A any](answer any, call func(*Client, context.Context, string) (A, err
 	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx, someID) })
 }
 
+func onSchedules[A any](answer any, call func(*Client, context.Context, ScheduleName) (A, error)) route {
+	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx, filled[ScheduleName]()) })
+}
+
 // of is a route without parameters.
 func of[A any](answer any, call func(*Client, context.Context) (A, error)) route {
 	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx) })

@@ -46,7 +46,11 @@ type Job struct {
 	RunAt      time.Time `json:"runAt"`
 	StartedAt  time.Time `json:"startedAt,omitzero"`  // of the latest attempt
 	FinishedAt time.Time `json:"finishedAt,omitzero"` // zero while it is open
+	Deadline   time.Time `json:"deadline,omitzero"`   // from then on it neither starts nor succeeds
+	Parent     string    `json:"parent,omitempty"`    // of a follow-up: the job whose end stored it
 	Error      *JobError `json:"error,omitempty"`     // of the latest failed attempt
+
+	CancelRequestedAt time.Time `json:"cancelRequestedAt,omitzero"` // when its handler was asked to stop
 
 	Payload            json.RawMessage `json:"payload,omitempty"`
 	PayloadBase64      []byte          `json:"payloadBase64,omitempty"` // in place of Payload if that is no JSON; decoded
@@ -99,8 +103,9 @@ type JobFilter struct {
 	Kind          string    `json:"kind,omitempty"`
 	Queue         string    `json:"queue,omitempty"`
 	Key           string    `json:"key,omitempty"`
-	Status        []string  `json:"status,omitempty"`      // any of these
-	CreatedAfter  time.Time `json:"createdAfter,omitzero"` // at this time or later
+	Fingerprint   string    `json:"errorFingerprint,omitempty"` // of dead letters that failed alike
+	Status        []string  `json:"status,omitempty"`           // any of these
+	CreatedAfter  time.Time `json:"createdAfter,omitzero"`      // at this time or later
 	CreatedBefore time.Time `json:"createdBefore,omitzero"`
 }
 
@@ -109,6 +114,7 @@ func (f JobFilter) query() url.Values {
 	set(q, "kind", f.Kind)
 	set(q, "queue", f.Queue)
 	set(q, "key", f.Key)
+	set(q, "error_fingerprint", f.Fingerprint)
 	set(q, "status", strings.Join(f.Status, ","))
 	set(q, "created_after", instant(f.CreatedAfter))
 	set(q, "created_before", instant(f.CreatedBefore))

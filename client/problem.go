@@ -19,6 +19,8 @@ const (
 	CodeUnauthenticated      Code = "unauthenticated"
 	CodeForbidden            Code = "forbidden"
 	CodeJobNotFound          Code = "job_not_found"
+	CodeKeyNotFound          Code = "key_not_found"
+	CodeScheduleNotFound     Code = "schedule_not_found"
 	CodeRouteNotFound        Code = "route_not_found"
 	CodeMethodNotAllowed     Code = "method_not_allowed"
 	CodeRequestTimeout       Code = "request_timeout"

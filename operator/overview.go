@@ -39,7 +39,7 @@ type QueueOverview struct {
 }
 
 // Recent is what the jobs that closed last tell: of the last five minutes, and of
-// several thousand jobs, whichever is less; since midnight UTC at most.
+// about two thousand jobs, whichever is less; since midnight UTC at most.
 type Recent struct {
 	Kind             string // "" is all
 	Jobs             int64
@@ -50,10 +50,10 @@ type Recent struct {
 }
 
 const (
-	// countedBlocks is how much of the table is counted: some hundred thousand jobs.
-	countedBlocks = 4096
+	// countedBlocks is how much of the table is counted: about 30,000 jobs.
+	countedBlocks = 1024
 	// recentBlocks of the end of today's history are read.
-	recentBlocks = 256
+	recentBlocks = 64
 	// fewEnough rows of a partial index are counted one by one.
 	fewEnough = 10_000
 	// oldestPatience bounds the look for the oldest job: while somebody holds a
@@ -81,8 +81,8 @@ func (v Overview) OldestDue() (oldest time.Time) {
 	return oldest
 }
 
-// Overview looks at everything at once. With more than some hundred thousand open
-// jobs it counts a sample of the table, so that a queue with few jobs may be missing
+// Overview looks at everything at once. With more than some ten thousand open jobs
+// it counts a sample of the table, good to a few per cent, so that a queue with few jobs may be missing
 // or a little off; what runs and the dead letters are counted in full up to 10,000,
 // and a queue that has due jobs is never missing.
 func (o *Operator) Overview(ctx context.Context) (v Overview, err error) {

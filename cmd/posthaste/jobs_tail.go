@@ -35,7 +35,7 @@ It says so when it knows.`
 func (p *program) tailCommand() *cli.Command {
 	return &cli.Command{
 		Name: "tail", Usage: "print new jobs and changes of their statuses as they come", Description: tailDescription,
-		Flags: append(flags("database-url"), jsonOrText(),
+		Flags: append(operatorFlags(), jsonOrText(),
 			&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
 			&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
 			&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
@@ -70,7 +70,7 @@ func (p *program) tailJobs(ctx context.Context, c *cli.Command) error {
 			return all(from, j)
 		}
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o found) error {
 		return t.run(ctx, o, c.Duration("interval"))
 	})
 }
@@ -80,6 +80,8 @@ type found interface {
 	Jobs(context.Context, operator.Filter) ([]operator.Job, error)
 	Find(context.Context, []operator.Wanted) ([]operator.Job, error)
 }
+
+var _ found = (*operator.Operator)(nil)
 
 // tail remembers the jobs whose changes it is to tell, and up to where it has
 // looked for new ones.

@@ -39,6 +39,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintf(stderr, "posthaste: %s\n", strings.TrimRight(line, "\n"))
 	}
+	if errors.Is(err, errNoDatabase) && getenv("OUTBOX_API_URL") != "" {
+		fmt.Fprintln(stderr, "posthaste: "+notThroughAPI)
+	}
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage
 	}
@@ -47,6 +50,10 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	}
 	return exitFailed
 }
+
+// notThroughAPI is said of commands that the API has no part in: those that serve,
+// migrate, measure, or look at the database's own state.
+const notThroughAPI = "this command works on the database itself, not through the API"
 
 // program is what every command gets of its surroundings.
 type program struct {
@@ -108,6 +115,9 @@ func (p *program) root() *cli.Command {
 // finish gives every command the same manners.
 func finish(c *cli.Command) {
 	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
+		if text := err.Error(); strings.HasSuffix(text, "-api") || strings.HasSuffix(text, "-token") { // is not defined
+			return usagef("%w: %s", err, notThroughAPI)
+		}
 		return usagef("%w (see %s --help)", err, c.FullName())
 	}
 	if c.Action == nil {

@@ -10,6 +10,14 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+type queueActs interface {
+	Queues(context.Context) ([]operator.Queue, error)
+	Pause(ctx context.Context, queue string) error
+	Resume(ctx context.Context, queue string) error
+}
+
+var _ queueActs = (*operator.Operator)(nil)
+
 func (p *program) queuesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "queues",
@@ -18,11 +26,11 @@ func (p *program) queuesCommand() *cli.Command {
 			{
 				Name:   "list",
 				Usage:  "list the queues with open jobs and those that are paused",
-				Flags:  append(flags("database-url"), outputFlag()),
+				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listQueues,
 			},
-			p.queueCommand("pause", "stop claims of a queue in all processes; running jobs go on", (*operator.Operator).Pause),
-			p.queueCommand("resume", "let claims of a queue go on", (*operator.Operator).Resume),
+			p.queueCommand("pause", "stop claims of a queue in all processes; running jobs go on", queueActs.Pause),
+			p.queueCommand("resume", "let claims of a queue go on", queueActs.Resume),
 		},
 	}
 }
@@ -31,7 +39,7 @@ func (p *program) listQueues(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o queueActs) error {
 		queues, err := o.Queues(ctx)
 		if err != nil {
 			return err
@@ -60,9 +68,9 @@ func openStatuses() (open []outbox.Status) {
 	return open
 }
 
-func (p *program) queueCommand(name, usage string, act func(*operator.Operator, context.Context, string) error) *cli.Command {
+func (p *program) queueCommand(name, usage string, act func(queueActs, context.Context, string) error) *cli.Command {
 	return &cli.Command{
-		Name: name, Usage: usage, ArgsUsage: "QUEUE", Flags: flags("database-url"),
+		Name: name, Usage: usage, ArgsUsage: "QUEUE", Flags: operatorFlags(),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 1, 1); err != nil {
 				return err
@@ -71,7 +79,7 @@ func (p *program) queueCommand(name, usage string, act func(*operator.Operator, 
 			if !namePattern.MatchString(queue) {
 				return usagef("%q is not a queue's name", queue)
 			}
-			return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+			return operate(ctx, p, c, func(ctx context.Context, o queueActs) error {
 				if err := act(o, ctx, queue); err != nil {
 					return err
 				}

@@ -11,14 +11,20 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const statsDescription = `Costs about the same however many jobs there are. With more than some hundred
+const statsDescription = `Costs about the same however many jobs there are. With more than some ten
 thousand open ones what waits is counted on a sample; what runs and the dead
 letters are counted in full up to 10 000. Rates are in "posthaste top".`
+
+type overviewer interface {
+	Overview(context.Context) (operator.Overview, error)
+}
+
+var _ overviewer = (*operator.Operator)(nil)
 
 func (p *program) statsCommand() *cli.Command {
 	return &cli.Command{
 		Name: "stats", Usage: "sum up what waits, runs and waits for a person, and how long the last jobs took", Description: statsDescription,
-		Flags: append(flags("database-url"), outputFlag()), Action: p.stats,
+		Flags: append(operatorFlags(), outputFlag()), Action: p.stats,
 	}
 }
 
@@ -26,7 +32,7 @@ func (p *program) stats(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o overviewer) error {
 		v, err := o.Overview(ctx)
 		if err != nil {
 			return err

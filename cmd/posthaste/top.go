@@ -17,14 +17,14 @@ letters, drawn anew every interval, until q or Ctrl-C. Without a terminal, or
 with -n, frames are printed one after the other.
 
 A frame costs the database about the same however many jobs there are: with more
-than some hundred thousand open ones what waits is counted on a sample (~). Rates
+than some ten thousand open ones what waits is counted on a sample (~). Rates
 come from Postgres' own counters, which run up to a second late; times are those
 of the jobs that closed last.`
 
 func (p *program) topCommand() *cli.Command {
 	return &cli.Command{
 		Name: "top", Usage: "watch depth, ages, rates, times, dispatchers and dead letters", Description: topDescription,
-		Flags: append(flags("database-url"),
+		Flags: append(operatorFlags(),
 			&cli.DurationFlag{Name: "interval", Aliases: []string{"i"}, Value: 2 * time.Second, Usage: "`DURATION` between frames"},
 			&cli.IntFlag{Name: "frames", Aliases: []string{"n"}, Usage: "print `N` frames and end; without a terminal: 1"}),
 		Action: p.top,
@@ -46,13 +46,18 @@ func (p *program) top(ctx context.Context, c *cli.Command) error {
 	if len(errs) > 0 {
 		return &usageError{errors.Join(errs...)}
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o topView) error {
 		w := &watch{look: func(ctx context.Context) (sight, error) { return lookAround(ctx, o) }}
 		if stdin, ok := p.stdin.(*os.File); ok && frames == 0 && isTerminal(stdin) && isTerminal(p.stdout) {
 			return p.showScreen(ctx, w, interval)
 		}
 		return p.printFrames(ctx, w, interval, max(1, frames))
 	})
+}
+
+type topView interface {
+	overviewer
+	workerList
 }
 
 // sight is what one frame shows.
@@ -62,7 +67,7 @@ type sight struct {
 	took    time.Duration
 }
 
-func lookAround(ctx context.Context, o *operator.Operator) (s sight, err error) {
+func lookAround(ctx context.Context, o topView) (s sight, err error) {
 	began := time.Now()
 	if s.Overview, err = o.Overview(ctx); err == nil {
 		s.workers, err = o.Workers(ctx)
