@@ -125,7 +125,8 @@ func misplaced(mux *http.ServeMux, r *http.Request) *Problem {
 		}
 		return routeNotFound.because("")
 	}
-	if cleaned := path.Clean(r.URL.Path); cleaned != r.URL.Path { // the mux would redirect
+	// The mux would redirect. An escaped slash is one of a name: a key may be any text.
+	if escaped := r.URL.EscapedPath(); path.Clean(escaped) != escaped {
 		return routeNotFound.because("")
 	}
 	return nil

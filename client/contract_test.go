@@ -64,6 +64,30 @@ var methods = map[string]route{
 	"POST /queues/{queue}/pause":  onID(QueueState{}, (*Client).PauseQueue),
 	"POST /queues/{queue}/resume": onID(QueueState{}, (*Client).ResumeQueue),
 	"GET /stats":                  of(Stats{}, (*Client).Stats),
+	"GET /workers":                of(workersAnswer{}, (*Client).Workers),
+	"POST /jobs/{id}/cancel":      onID(Job{}, (*Client).CancelJob),
+	"POST /jobs/{id}/release":     onID(Job{}, (*Client).ReleaseJob),
+	"POST /jobs/cancel":           calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.CancelJobs(ctx, Bulk{}) }),
+	"POST /jobs/release":          calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.ReleaseJobs(ctx, Bulk{}) }),
+	"GET /jobs/{id}/progress":     onID(Progress{}, (*Client).Progress),
+	"GET /jobs/{id}/steps":        onID(stepsAnswer{}, (*Client).Steps),
+	"GET /jobs/{id}/logs":         calling(nil, Log{}, func(ctx context.Context, c *Client) (Log, error) { return c.Log(ctx, someID, "x") }),
+	"GET /dead-letters": calling(nil, DeadLetterPage{}, func(ctx context.Context, c *Client) (DeadLetterPage, error) {
+		return c.DeadLetterPage(ctx, filled[DeadLetterFilter](), 1, "x")
+	}),
+	"GET /dead-letters/groups": calling(nil, groupsAnswer{}, func(ctx context.Context, c *Client) ([]DeadLetterGroup, error) {
+		return c.DeadLetterGroups(ctx, filled[DeadLetterFilter](), 1)
+	}),
+	"GET /keys":                        calling(nil, keysAnswer{}, func(ctx context.Context, c *Client) ([]Key, error) { return c.Keys(ctx, filled[KeyFilter]()) }),
+	"GET /keys/{queue}/{key}":          calling(nil, Key{}, func(ctx context.Context, c *Client) (Key, error) { return c.Key(ctx, filled[KeyName]()) }),
+	"POST /keys/{queue}/{key}/unblock": calling(nil, Unblocked{}, func(ctx context.Context, c *Client) (Unblocked, error) { return c.Unblock(ctx, filled[KeyName]()) }),
+	"GET /schedules":                   calling(nil, schedulesAnswer{}, func(ctx context.Context, c *Client) ([]Schedule, error) { return c.Schedules(ctx, "x") }),
+	"POST /schedules/{name}/pause":     onSchedules(ScheduleState{}, (*Client).PauseSchedule),
+	"POST /schedules/{name}/resume":    onSchedules(ScheduleState{}, (*Client).ResumeSchedule),
+	"POST /schedules/{name}/run":       onSchedules(Accepted{}, (*Client).RunSchedule),
+	"GET /audit": calling(nil, AuditPage{}, func(ctx context.Context, c *Client) (AuditPage, error) {
+		return c.AuditPage(ctx, filled[AuditFilter](), 1, "x")
+	}),
 }
 
 // elsewhere are parameters that the client sends in another way.

@@ -22,15 +22,37 @@ type NewJob struct {
 	RunAt          time.Time         `json:"runAt,omitzero"` // excludes DelaySeconds
 	MaxAttempts    int               `json:"maxAttempts,omitempty"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"` // of one attempt
-	Key            string            `json:"key,omitempty"`
+	Deadline       time.Time         `json:"deadline,omitzero"`        // from then on it neither starts nor succeeds
+	Hold           bool              `json:"hold,omitempty"`           // it is not run before somebody releases it
+	Key            string            `json:"key,omitempty"`            // jobs of a queue with the same key run one at a time, or as KeyRules say
 	IdempotencyKey string            `json:"idempotencyKey,omitempty"` // makes it safe to repeat
 	Headers        map[string]string `json:"headers,omitempty"`
+
+	KeyRules
+}
+
+// KeyRules are how jobs with the same key share it. The zero value has them run one at a
+// time.
+type KeyRules struct {
+	MaxActive        int     `json:"maxActive,omitempty"`
+	Ordered          bool    `json:"ordered,omitempty"`          // start only as the first that is not finished
+	Sequence         int64   `json:"sequence,omitempty"`         // position in that order; 0: by the time of storing
+	OnDeath          string  `json:"onDeath,omitempty"`          // skip or park; "": those behind it wait
+	ParkAfterSeconds float64 `json:"parkAfterSeconds,omitempty"` // with park
+	OnLapse          string  `json:"onLapse,omitempty"`          // fail-stale or block; "": it runs again
+	MaxQueued        int     `json:"maxQueued,omitempty"`        // store it only if fewer of the key wait
+	WhenFull         string  `json:"whenFull,omitempty"`         // coalesce or replace-oldest; "": CodeKeyFull
 }
 
 // Accepted says that a job is stored.
 type Accepted struct {
 	ID     string `json:"id"`
 	Status string `json:"status"` // with which it was stored
+
+	// With MaxQueued: accepted; coalesced, if the job with this id waits and stands for
+	// it; or replaced, if the job Replaced was closed for it.
+	Verdict  string `json:"verdict,omitempty"`
+	Replaced string `json:"replaced,omitempty"`
 }
 
 // Job is a job as the token may see it: Internals need admin.read, the payload

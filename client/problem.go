@@ -27,6 +27,7 @@ const (
 	CodeJobStatusConflict    Code = "job_status_conflict"
 	CodeJobNotFinished       Code = "job_not_finished"
 	CodeIdempotencyKeyBusy   Code = "idempotency_key_busy"
+	CodeKeyFull              Code = "key_full"
 	CodeBodyTooLarge         Code = "body_too_large"
 	CodeUnsupportedMediaType Code = "unsupported_media_type"
 	CodeRateLimited          Code = "rate_limited"
