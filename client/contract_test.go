@@ -78,6 +78,13 @@ var methods = map[string]route{
 	"GET /dead-letters/groups": calling(nil, groupsAnswer{}, func(ctx context.Context, c *Client) ([]DeadLetterGroup, error) {
 		return c.DeadLetterGroups(ctx, filled[DeadLetterFilter](), 1)
 	}),
+	"POST /dead-letters/replay": calling(ReplayAct{}, LettersActed{}, func(ctx context.Context, c *Client) (LettersActed, error) {
+		return c.ReplayDeadLetters(ctx, ReplayAct{})
+	}),
+	"POST /dead-letters/dismiss": calling(LettersAct{}, LettersActed{}, func(ctx context.Context, c *Client) (LettersActed, error) {
+		return c.DismissDeadLetters(ctx, LettersAct{})
+	}),
+	"POST /jobs/{id}/replay":           calling(EditedReplay{}, Job{}, func(ctx context.Context, c *Client) (Job, error) { return c.ReplayJob(ctx, someID, EditedReplay{}) }),
 	"GET /keys":                        calling(nil, keysAnswer{}, func(ctx context.Context, c *Client) ([]Key, error) { return c.Keys(ctx, filled[KeyFilter]()) }),
 	"GET /keys/{queue}/{key}":          calling(nil, Key{}, func(ctx context.Context, c *Client) (Key, error) { return c.Key(ctx, filled[KeyName]()) }),
 	"POST /keys/{queue}/{key}/unblock": calling(nil, Unblocked{}, func(ctx context.Context, c *Client) (Unblocked, error) { return c.Unblock(ctx, filled[KeyName]()) }),

@@ -239,6 +239,9 @@ func (r *remote) Dismiss(ctx context.Context, id outbox.ID) error {
 }
 
 func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(context.Context, string) (client.Job, error)) error {
+	if r.reason != "" {
+		return usagef("--reason: the API takes one for acts by filter, not for jobs that are named")
+	}
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	if _, err := do(ctx, id.String()); err != nil {
