@@ -183,6 +183,9 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	case !who.Can(rt.needs):
 		refuse(forbidden.because("It takes the capability " + string(rt.needs) + "."))
 		return
+	case rt.also != "" && !who.Can(rt.also):
+		refuse(forbidden.because("It takes the capability " + string(rt.also) + "."))
+		return
 	case rt.everything && !who.AllTenants:
 		refuse(forbidden.because("It concerns all tenants: it takes a token of all tenants."))
 		return

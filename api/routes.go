@@ -27,7 +27,8 @@ type route struct {
 // entry is a route in use.
 type entry struct {
 	route
-	shape *shape // of its body
+	also  access.Capability // which is needed as well; "" for most
+	shape *shape            // of its body
 }
 
 // bodyShape is what the JSON body of a route may have.
@@ -56,12 +57,15 @@ var routes = []route{
 	{"POST", "/jobs/{id}/release", access.AdminMutate, false, "Let a held job run", ok((*server).releaseJob)},
 	{"POST", "/jobs/{id}/retry", access.AdminMutate, false, "Run a dead letter again with all its attempts, or a waiting job at once", ok((*server).retryJob)},
 	{"POST", "/jobs/{id}/dismiss", access.AdminMutate, false, "Put a dead letter away", ok((*server).dismissJob)},
+	{"POST", "/jobs/{id}/replay", access.AdminMutate, false, "Run a dead letter again with another payload", alsoNeeding(access.PayloadRead, ok((*server).replayJob))},
 	{"POST", "/jobs/cancel", access.JobsCancel, false, "Cancel many jobs", ok((*server).cancelJobs)},
 	{"POST", "/jobs/release", access.AdminMutate, false, "Release many held jobs", ok((*server).releaseJobs)},
 	{"POST", "/jobs/retry", access.AdminMutate, false, "Retry many jobs", ok((*server).retryJobs)},
 	{"POST", "/jobs/dismiss", access.AdminMutate, false, "Dismiss many dead letters", ok((*server).dismissJobs)},
 	{"GET", "/dead-letters", access.AdminRead, false, "List dead letters, newest first", ok((*server).listDeadLetters)},
 	{"GET", "/dead-letters/groups", access.AdminRead, false, "Count the dead letters that failed alike", ok((*server).groupDeadLetters)},
+	{"POST", "/dead-letters/replay", access.AdminMutate, false, "Run dead letters again, up to 1 000 a request", ok((*server).replayDeadLetters)},
+	{"POST", "/dead-letters/dismiss", access.AdminMutate, false, "Put dead letters away, up to 1 000 a request", ok((*server).dismissDeadLetters)},
 	{"GET", "/keys", access.AdminRead, false, "List keys with jobs that cannot run, or that are parked", ok((*server).listKeys)},
 	{"GET", "/keys/{queue}/{key}", access.AdminRead, false, "Get how a key stands", ok((*server).getKey)},
 	{"POST", "/keys/{queue}/{key}/unblock", access.AdminMutate, false, "Take a key up again that is parked or held up by a dead letter", ok((*server).unblockKey)},
@@ -84,6 +88,15 @@ func ok[I, O any](handle func(*server, context.Context, *I) (*O, error)) func(*s
 
 func accepted[I, O any](handle func(*server, context.Context, *I) (*O, error)) func(*server, huma.API, huma.Operation) {
 	return answering(http.StatusAccepted, handle)
+}
+
+// alsoNeeding is for a route that takes a second capability.
+func alsoNeeding(second access.Capability, add func(*server, huma.API, huma.Operation)) func(*server, huma.API, huma.Operation) {
+	return func(s *server, to huma.API, op huma.Operation) {
+		op.Metadata["route"].(*entry).also = second
+		op.Description += " And `" + string(second) + "`."
+		add(s, to, op)
+	}
 }
 
 // okOrAccepted registers a handler whose answers have a Status, 200 or 202.
