@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"iter"
 	"time"
 
@@ -87,13 +86,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// ReplayEdited sends the payload byte for byte: as JSON within JSON it would lose its spaces.
 func (r *remote) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
-	edited := client.EditedReplay{Reason: r.reason}
-	if json.Valid(payload) {
-		edited.Payload = payload
-	} else {
-		edited.PayloadBase64 = payload
-	}
+	edited := client.EditedReplay{PayloadBase64: payload, Reason: r.reason}
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	_, err := r.api.ReplayJob(ctx, id.String(), edited)

@@ -80,10 +80,18 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 				timing = "every " + short(s.Every)
 			}
 			l.add(s.Name, timing, s.Zone, s.Kind, s.Queue, instant(s.NextAt), instant(s.LastAt), instant(s.PausedSince),
-				s.Missed, s.MissedLimit, s.Generation, instant(s.UpdatedAt), instant(s.CreatedAt), s.Tenant)
+				s.Missed, s.MissedLimit, known(s.Generation), instant(s.UpdatedAt), instant(s.CreatedAt), s.Tenant)
 		}
 		return p.print(c, l)
 	})
+}
+
+// known is nil for a number that is not known: the API does not tell generations.
+func known(n int64) any {
+	if n == 0 {
+		return nil
+	}
+	return n
 }
 
 func tenantFlag() cli.Flag {
