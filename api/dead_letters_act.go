@@ -44,9 +44,11 @@ type LettersActed struct {
 	AfterSeconds float64 `json:"afterSeconds,omitempty" doc:"Ask again after this time, so that the rate is kept"`
 }
 
-type replayLettersInput struct{ Body ReplayAct }
-type dismissLettersInput struct{ Body LettersAct }
-type actedOutput struct{ Body LettersActed }
+type (
+	replayLettersInput  struct{ Body ReplayAct }
+	dismissLettersInput struct{ Body LettersAct }
+	actedOutput         struct{ Body LettersActed }
+)
 
 func (s *server) replayDeadLetters(ctx context.Context, in *replayLettersInput) (*actedOutput, error) {
 	rate := in.Body.RatePerSecond
@@ -156,7 +158,11 @@ func (s *server) replayJob(ctx context.Context, in *replayJobInput) (*jobOutput,
 	if err != nil {
 		return nil, err
 	}
-	if err := s.by(ctx).Because(in.Body.Reason).ReplayEdited(ctx, job.ID, payload); err != nil {
+	err = s.by(ctx).Because(in.Body.Reason).ReplayEdited(ctx, job.ID, payload)
+	if isSQL(err, insufficientPrivilege) {
+		return nil, forbidden.because("This server may not change payloads: its database role does not let it.")
+	}
+	if err != nil {
 		return nil, err
 	}
 	return s.getJob(ctx, &jobInput{ID: in.ID})

@@ -165,10 +165,10 @@ func TestActsOnDeadLettersNeedACondition(t *testing.T) {
 	t.Parallel()
 	r := newRig(t).as("operator-a")
 	for body, pointer := range map[string]string{
-		`{}`:                                      "#",
-		`{"filter":{}}`:                           "#/filter",
-		`{"filter":{"status":["pending"]}}`:       "#/filter/status/0",
-		`{"filter":{"kind":"a"},"cursor":"AQAA"}`: "#/cursor",
+		`{}`:                                "#",
+		`{"filter":{}}`:                     "#/filter",
+		`{"filter":{"status":["pending"]}}`: "#/filter/status/0",
+		`{"filter":{"kind":"a"},"cursor":"AQAA"}`:        "#/cursor",
 		`{"filter":{"kind":"a"},"ratePerSecond":0.0001}`: "#/ratePerSecond",
 	} {
 		p := r.post("/dead-letters/replay", body).problem(422, "invalid_input")

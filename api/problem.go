@@ -153,6 +153,8 @@ func problemOf(err error) *Problem {
 const (
 	lockNotAvailable = "55P03"
 	queryCanceled    = "57014"
+
+	insufficientPrivilege = "42501"
 )
 
 func isSQL(err error, condition string) bool {
