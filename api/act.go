@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -18,6 +20,36 @@ func (s *server) retryJob(ctx context.Context, in *jobInput) (*jobOutput, error)
 
 func (s *server) dismissJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
 	return s.actOn(ctx, in.ID, (*operator.Operator).Dismiss)
+}
+
+func (s *server) releaseJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
+	return s.actOn(ctx, in.ID, (*operator.Operator).Release)
+}
+
+// answerOutput is a job and whether the act on it is done, 200, or asked for, 202.
+type answerOutput struct {
+	Status int
+	Body   Job
+}
+
+// cancelJob answers with the job, which is cancelled, or asked to stop.
+func (s *server) cancelJob(ctx context.Context, in *jobInput) (*answerOutput, error) {
+	job, err := s.find(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	became, err := s.by(ctx).Cancel(ctx, job.ID)
+	if err != nil {
+		return nil, err
+	}
+	if job, err = s.find(ctx, in.ID); err != nil {
+		return nil, err
+	}
+	out := &answerOutput{Status: http.StatusOK, Body: view(principal(ctx), job)}
+	if became == operator.CancelRequested {
+		out.Status = http.StatusAccepted
+	}
+	return out, nil
 }
 
 // by is the operator who acts for whoever makes the request: the audit names them.
@@ -47,7 +79,7 @@ const maxBulk = 1000
 // Bulk says which jobs to act on: by their ids or by a filter.
 type Bulk struct {
 	IDs    []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" format:"uuid"`
-	Filter *Filter  `json:"filter,omitempty" doc:"At least one condition. Without a status: dead letters"`
+	Filter *Filter  `json:"filter,omitempty" doc:"At least one condition. Without a status: dead letters to retry or dismiss, held jobs to release, and to cancel whatever waits or runs"`
 	DryRun bool     `json:"dryRun,omitempty" doc:"Only tell which jobs it would be"`
 }
 
@@ -65,17 +97,53 @@ type BulkResult struct {
 type Outcome struct {
 	ID   string `json:"id" format:"uuid"`
 	Code string `json:"code,omitempty" doc:"Why nothing was done: job_not_found or job_status_conflict" example:"job_status_conflict"`
+	// Requested is of cancellations.
+	Requested bool `json:"requested,omitempty" doc:"The job is running and was asked to stop, or would be"`
 }
 
 type bulkOutput struct{ Body BulkResult }
 
 func (s *server) retryJobs(ctx context.Context, in *bulkInput) (*bulkOutput, error) {
-	return s.actOnMany(ctx, in.Body, retryable, (*operator.Operator).Retry)
+	return s.actOnMany(ctx, in.Body, bulkAct{retryable, deadLetters, outright((*operator.Operator).Retry)})
 }
 
 func (s *server) dismissJobs(ctx context.Context, in *bulkInput) (*bulkOutput, error) {
-	return s.actOnMany(ctx, in.Body, deadLetter, (*operator.Operator).Dismiss)
+	return s.actOnMany(ctx, in.Body, bulkAct{deadLetter, deadLetters, outright((*operator.Operator).Dismiss)})
 }
+
+func (s *server) releaseJobs(ctx context.Context, in *bulkInput) (*bulkOutput, error) {
+	held := func(s outbox.Status) bool { return s == outbox.Created }
+	return s.actOnMany(ctx, in.Body, bulkAct{held, []outbox.Status{outbox.Created}, outright((*operator.Operator).Release)})
+}
+
+func (s *server) cancelJobs(ctx context.Context, in *bulkInput) (*bulkOutput, error) {
+	return s.actOnMany(ctx, in.Body, bulkAct{cancellable, stoppable, func(o *operator.Operator, ctx context.Context, id outbox.ID) (bool, error) {
+		became, err := o.Cancel(ctx, id)
+		return became == operator.CancelRequested, err
+	}})
+}
+
+// bulkAct is what is done to many jobs.
+type bulkAct struct {
+	possible func(outbox.Status) bool
+	unless   []outbox.Status // are meant by a filter that names none
+	do       func(*operator.Operator, context.Context, outbox.ID) (requested bool, err error)
+}
+
+// outright is an act that is done when it returns.
+func outright(do act) func(*operator.Operator, context.Context, outbox.ID) (bool, error) {
+	return func(o *operator.Operator, ctx context.Context, id outbox.ID) (bool, error) {
+		return false, do(o, ctx, id)
+	}
+}
+
+var (
+	deadLetters = []outbox.Status{outbox.Failed, outbox.Dead}
+	stoppable   = []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying}
+)
+
+// cancellable also is what is cancelled already: to repeat it is harmless.
+func cancellable(s outbox.Status) bool { return slices.Contains(stoppable, s) || s == outbox.Cancelled }
 
 func deadLetter(s outbox.Status) bool { return s == outbox.Failed || s == outbox.Dead }
 
@@ -85,26 +153,27 @@ func retryable(s outbox.Status) bool {
 
 // actOnMany acts on one job after the other, each in a transaction of its own: what
 // is done stays done if the request ends early.
-func (s *server) actOnMany(ctx context.Context, b Bulk, possible func(outbox.Status) bool, do act) (*bulkOutput, error) {
-	jobs, more, err := s.chosen(ctx, b)
+func (s *server) actOnMany(ctx context.Context, b Bulk, act bulkAct) (*bulkOutput, error) {
+	jobs, more, err := s.chosen(ctx, b, act.unless)
 	if err != nil {
 		return nil, err
 	}
 	out := &bulkOutput{Body: BulkResult{Jobs: make([]Outcome, len(jobs)), More: more}}
 	for i, job := range jobs {
-		err := operator.ErrNotFound
+		requested, err := false, operator.ErrNotFound
 		switch {
-		case job.found && b.DryRun && !possible(job.status):
+		case job.found && b.DryRun && !act.possible(job.status):
 			err = &operator.StatusError{ID: job.id, Status: job.status}
 		case job.found && b.DryRun:
-			err = nil
+			requested, err = job.status == outbox.Running, nil // only a cancellation is possible then
 		case job.found:
-			err = do(s.by(ctx), ctx, job.id)
+			requested, err = act.do(s.by(ctx), ctx, job.id)
 		}
 		out.Body.Jobs[i].ID = job.id.String()
 		switch _, conflict := errors.AsType[*operator.StatusError](err); {
 		case err == nil:
 			out.Body.Done++
+			out.Body.Jobs[i].Requested = requested
 			continue
 		case conflict, errors.Is(err, operator.ErrNotFound), errors.Is(err, operator.ErrPastDeadline):
 			out.Body.Refused++
@@ -123,7 +192,7 @@ type candidate struct {
 }
 
 // chosen are the jobs that the principal means, up to the maximum.
-func (s *server) chosen(ctx context.Context, b Bulk) (jobs []candidate, more bool, err error) {
+func (s *server) chosen(ctx context.Context, b Bulk, unless []outbox.Status) (jobs []candidate, more bool, err error) {
 	switch {
 	case (len(b.IDs) == 0) == (b.Filter == nil):
 		return nil, false, invalidInput.because("", Fault{Pointer: "#", Detail: "wants ids or filter, one of them"})
@@ -133,7 +202,7 @@ func (s *server) chosen(ctx context.Context, b Bulk) (jobs []candidate, more boo
 	case b.Filter.isZero():
 		return nil, false, invalidInput.because("", Fault{Pointer: "#/filter", Detail: "has no condition"})
 	}
-	return s.byFilter(ctx, *b.Filter)
+	return s.byFilter(ctx, *b.Filter, unless)
 }
 
 func (s *server) byID(ctx context.Context, texts []string) ([]candidate, error) {
@@ -157,10 +226,10 @@ func (s *server) byID(ctx context.Context, texts []string) ([]candidate, error) 
 	return jobs, nil
 }
 
-func (s *server) byFilter(ctx context.Context, f Filter) (jobs []candidate, more bool, err error) {
+func (s *server) byFilter(ctx context.Context, f Filter, unless []outbox.Status) (jobs []candidate, more bool, err error) {
 	filter := f.operators(ctx)
 	if len(filter.Statuses) == 0 {
-		filter.Statuses = []outbox.Status{outbox.Failed, outbox.Dead}
+		filter.Statuses = unless
 	}
 	filter.Limit = operator.MaxLimit
 	for {

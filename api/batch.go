@@ -44,13 +44,16 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 			}
 			return nil, p
 		}
+		if job.MaxQueued != 0 {
+			return nil, invalidInput.because("", Fault{Line: line, Pointer: "#/maxQueued", Detail: "is decided on one job at a time: use POST /jobs"})
+		}
 		requests = append(requests, job.request(ctx))
 		lineOf = append(lineOf, line)
 	}
 	if len(requests) == 0 {
 		return nil, malformed.because("The body has no job.")
 	}
-	ids, err := s.store(ctx, requests)
+	jobs, err := s.store(ctx, requests)
 	if bad, ok := errors.AsType[*outbox.RequestError](err); ok {
 		p := problemOf(bad)
 		for i := range p.Errors {
@@ -62,8 +65,8 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 		return nil, err
 	}
 	out := &batchOutput{}
-	for _, id := range ids {
-		out.Body.Jobs = append(out.Body.Jobs, Accepted{ID: id.String(), Status: outbox.Pending.String()})
+	for _, job := range jobs {
+		out.Body.Jobs = append(out.Body.Jobs, job.accepted())
 	}
 	return out, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,9 +28,25 @@ type NewJob struct {
 	RunAt          time.Time         `json:"runAt,omitzero" doc:"Due at this time; excludes delaySeconds"`
 	MaxAttempts    int               `json:"maxAttempts,omitempty" minimum:"1" maximum:"32767" doc:"25 if left out"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"Of one attempt; the worker's if left out"`
-	Key            string            `json:"key,omitempty" maxLength:"512" doc:"What ordering or concurrency is bound to"`
+	Deadline       time.Time         `json:"deadline,omitzero" doc:"From this time on it neither starts nor succeeds: it expires"`
+	Hold           bool              `json:"hold,omitempty" doc:"Stored as created: it is not run before somebody releases it"`
+	Key            string            `json:"key,omitempty" maxLength:"512" doc:"Jobs of a queue with the same key run one at a time, or as the rules below say"`
 	IdempotencyKey string            `json:"idempotencyKey,omitempty" minLength:"1" maxLength:"512" doc:"A repeat with the same key and kind stores nothing and answers like the first"`
 	Headers        map[string]string `json:"headers,omitempty" doc:"Handed to the handler. traceparent and tracestate are those of the request if left out"`
+
+	KeyRules
+}
+
+// KeyRules are the rules of a job with a key. Each job has its own.
+type KeyRules struct {
+	MaxActive        int     `json:"maxActive,omitempty" minimum:"1" maximum:"1000" doc:"Jobs of the key that may run for this one to start, itself included; 1 if left out"`
+	Ordered          bool    `json:"ordered,omitempty" doc:"Start only as the first of the key's ordered jobs that is not finished"`
+	Sequence         int64   `json:"sequence,omitempty" minimum:"1" doc:"Position in that order; by the time of storing if left out"`
+	OnDeath          string  `json:"onDeath,omitempty" enum:"skip,park" doc:"When it is dead, those behind it run (skip), or the key is set aside (park); they wait if left out"`
+	ParkAfterSeconds float64 `json:"parkAfterSeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"With park: wait this long first"`
+	OnLapse          string  `json:"onLapse,omitempty" enum:"fail-stale,block" doc:"When its worker is lost, it is closed as stale, or it is dead and the key set aside; it runs again if left out"`
+	MaxQueued        int     `json:"maxQueued,omitempty" minimum:"1" maximum:"100000" doc:"Store it only if fewer jobs of the key wait. Excludes idempotencyKey, and is not for batches"`
+	WhenFull         string  `json:"whenFull,omitempty" enum:"coalesce,replace-oldest" doc:"If not, a job that waits stands for it, or the oldest makes room; key_full if left out"`
 }
 
 // request is what is stored of it, for the principal's tenant: a body cannot name
@@ -44,6 +61,9 @@ func (j NewJob) request(ctx context.Context) outbox.Request {
 		Options: outbox.Options{
 			Queue: j.Queue, Priority: j.Priority, Delay: seconds(j.DelaySeconds), RunAt: j.RunAt, MaxAttempts: j.MaxAttempts,
 			Timeout: seconds(j.TimeoutSeconds), Key: j.Key, IdempotencyKey: j.IdempotencyKey,
+			Deadline: j.Deadline, Hold: j.Hold,
+			MaxActive: j.MaxActive, Ordered: j.Ordered, Sequence: j.Sequence, OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: seconds(j.ParkAfterSeconds),
+			OnLapse: outbox.LapsePolicy(j.OnLapse), MaxQueued: j.MaxQueued, WhenFull: outbox.DepthPolicy(j.WhenFull),
 			Headers: withTrace(ctx, j.Headers), Tenant: principal(ctx).Tenant,
 		},
 	}
@@ -54,7 +74,10 @@ func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Se
 // Accepted says that a job is stored.
 type Accepted struct {
 	ID     string `json:"id" format:"uuid"`
-	Status string `json:"status" doc:"With which it was stored; GET /jobs/{id} tells the present one" example:"pending"`
+	Status string `json:"status" doc:"With which it was stored: pending, or created if it is held; GET /jobs/{id} tells the present one" example:"pending"`
+
+	Verdict  string `json:"verdict,omitempty" enum:"accepted,coalesced,replaced" doc:"With maxQueued: the job is stored; none is, and the one with this id waits and stands for it; or it is stored and another was closed"`
+	Replaced string `json:"replaced,omitempty" format:"uuid" doc:"The job that was closed as skipped"`
 }
 
 type enqueueInput struct {
@@ -73,11 +96,41 @@ func (s *server) enqueue(ctx context.Context, in *enqueueInput) (*enqueueOutput,
 	if p := in.takeHeader(); p != nil {
 		return nil, p
 	}
-	id, err := s.inserts.ask(ctx, in.Body.request(ctx))
+	request := in.Body.request(ctx)
+	if request.Options.MaxQueued != 0 {
+		return s.submit(ctx, request)
+	}
+	job, err := s.inserts.ask(ctx, request)
 	if err != nil {
 		return nil, err
 	}
-	return &enqueueOutput{Location: "jobs/" + id.String(), Body: Accepted{ID: id.String(), Status: outbox.Pending.String()}}, nil
+	return &enqueueOutput{Location: "jobs/" + job.id.String(), Body: job.accepted()}, nil
+}
+
+// submit is by itself in its transaction: it holds a lock on the key until the end.
+func (s *server) submit(ctx context.Context, r outbox.Request) (*enqueueOutput, error) {
+	var done outbox.Submitted
+	err := s.config.Producer.InTx(ctx, func(tx pgx.Tx) (err error) {
+		if err := bePatient(ctx, tx); err != nil {
+			return err
+		}
+		done, err = outbox.Submit(ctx, tx, r.Args, r.Options)
+		return err
+	})
+	switch {
+	case isSQL(err, lockNotAvailable):
+		return nil, keyBusy.because("Others are submitting to this key; try again.").after(1)
+	case err != nil:
+		return nil, err
+	case done.Verdict == outbox.Rejected:
+		return nil, keyFull.because(fmt.Sprintf("Of the key, %d jobs wait; it may be %d.", done.Queued, r.Options.MaxQueued))
+	}
+	accepted := stored{done.ID, r.Options.Hold && done.Verdict != outbox.Coalesced}.accepted()
+	accepted.Verdict = string(done.Verdict)
+	if !done.Replaced.IsZero() {
+		accepted.Replaced = done.Replaced.String()
+	}
+	return &enqueueOutput{Location: "jobs/" + done.ID.String(), Body: accepted}, nil
 }
 
 // takeHeader moves the header into the body.
@@ -92,21 +145,33 @@ func (in *enqueueInput) takeHeader() *Problem {
 	return nil
 }
 
-type stored = outbox.ID
+// stored is what a repeat is told as well, whatever has become of the job.
+type stored struct {
+	id   outbox.ID
+	held bool
+}
+
+func (j stored) accepted() Accepted {
+	status := outbox.Pending
+	if j.held {
+		status = outbox.Created
+	}
+	return Accepted{ID: j.id.String(), Status: status.String()}
+}
 
 // storeGroup stores the jobs of several requests in one transaction. If the database
 // refuses it, nothing was stored, and each is tried by itself: the bad one fails
 // alone. If it is not known what became of it, all are told so; to try again could
 // store jobs twice.
 func (s *server) storeGroup(ctx context.Context, requests []outbox.Request) []answerTo[stored] {
-	ids, err := s.store(ctx, requests)
+	jobs, err := s.store(ctx, requests)
 	if err != nil && (len(requests) == 1 || !wasRefused(err)) {
 		return all[stored](len(requests), err)
 	}
 	answers := make([]answerTo[stored], len(requests))
 	for i := range requests {
 		if err == nil {
-			answers[i].value = ids[i]
+			answers[i].value = jobs[i]
 			continue
 		}
 		alone, err := s.store(ctx, requests[i:i+1])
@@ -130,11 +195,12 @@ func wasRefused(err error) bool {
 
 // store stores all of the jobs or none. It waits for transactions that use the same
 // idempotency keys, but not for ever: those of others wait with it.
-func (s *server) store(ctx context.Context, requests []outbox.Request) (ids []outbox.ID, err error) {
-	err = s.config.Producer.InTx(ctx, func(tx pgx.Tx) error {
+func (s *server) store(ctx context.Context, requests []outbox.Request) ([]stored, error) {
+	var ids []outbox.ID
+	err := s.config.Producer.InTx(ctx, func(tx pgx.Tx) (err error) {
 		for _, r := range requests {
 			if r.Options.IdempotencyKey != "" {
-				if _, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true)`, keyPatience.String()); err != nil {
+				if err := bePatient(ctx, tx); err != nil {
 					return err
 				}
 				break
@@ -151,5 +217,41 @@ func (s *server) store(ctx context.Context, requests []outbox.Request) (ids []ou
 	if isSQL(err, lockNotAvailable) && len(requests) == 1 {
 		return nil, keyBusy.because("Whether it commits is not known yet; try again.").after(1)
 	}
-	return ids, err
+	if err != nil {
+		return nil, err
+	}
+	return s.asStored(ctx, requests, ids)
+}
+
+// bePatient bounds how long the transaction waits for others.
+func bePatient(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true)`, keyPatience.String())
+	return err
+}
+
+// asStored says how each job was stored. That of a repeat is the first request's: it
+// is looked up for all that have an idempotency key. If that fails, the jobs are
+// stored, and asking again is safe.
+func (s *server) asStored(ctx context.Context, requests []outbox.Request, ids []outbox.ID) ([]stored, error) {
+	jobs := make([]stored, len(ids))
+	var once []outbox.ID
+	for i, r := range requests {
+		jobs[i] = stored{ids[i], r.Options.Hold}
+		if r.Options.IdempotencyKey != "" {
+			once = append(once, ids[i])
+		}
+	}
+	if len(once) == 0 {
+		return jobs, nil
+	}
+	held, err := s.operator.StoredHeld(ctx, once)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range requests {
+		if r.Options.IdempotencyKey != "" {
+			jobs[i].held = held[ids[i]]
+		}
+	}
+	return jobs, nil
 }

@@ -179,3 +179,104 @@ func TestABatchIsStoredWholeOrNotAtAll(t *testing.T) {
 		t.Errorf("rows = %d, %v, want those of the good batch", rows, err)
 	}
 }
+
+// The status is that of the first request, whatever the repeat says and whatever has
+// become of the job.
+func TestARepeatOfAHeldJobAnswersLikeTheFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first := r.post("/jobs", `{"kind":"mail","idempotencyKey":"k1","hold":true}`)
+	var a api.Accepted
+	if first.want(202, &a); a.Status != "created" {
+		t.Errorf("a held job was stored as %s", a.Status)
+	}
+	plain := r.post("/jobs", `{"kind":"mail","idempotencyKey":"k2"}`)
+	r.as("operator-a").post("/jobs/"+a.ID+"/release", "").want(200, nil)
+	for name, tt := range map[string]struct {
+		repeat response
+		first  response
+	}{
+		"of a held job":      {r.post("/jobs", `{"kind":"mail","idempotencyKey":"k1","hold":true}`), first},
+		"that is not held":   {r.post("/jobs", `{"kind":"mail","idempotencyKey":"k1"}`), first},
+		"that is held":       {r.post("/jobs", `{"kind":"mail","idempotencyKey":"k2","hold":true}`), plain},
+		"in a batch of one":  {r.postBatch(`{"kind":"mail","idempotencyKey":"k1"}`), first},
+		"in a batch of many": {r.postBatch(`{"kind":"mail","idempotencyKey":"k1"}` + "\n" + `{"kind":"mail","idempotencyKey":"k2"}`), first},
+	} {
+		want := strings.TrimSpace(tt.first.Body.String())
+		if body := tt.repeat.want(202, nil).Body.String(); !strings.Contains(body, want) {
+			t.Errorf("a repeat %s = %s, want %s", name, body, want)
+		}
+	}
+}
+
+func TestTheRulesOfAKeyAreStored(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueue(`{"kind":"mail","key":"wide","maxActive":3,"onLapse":"fail-stale"}`)
+	r.enqueue(`{"kind":"mail","key":"line","ordered":true,"sequence":7,"onDeath":"park","parkAfterSeconds":90}`)
+	var rules string
+	if err := r.db.QueryRow(t.Context(), `SELECT string_agg(format('%s %s %s %s %s %s %s', key, max_active, ordered, line_position, on_death, park_after, on_lapse), '; ' ORDER BY key) FROM outbox.jobs`).Scan(&rules); err != nil {
+		t.Fatal(err)
+	}
+	if want := "line  t 7 park 00:01:30 ; wide 3    fail-stale"; strings.Join(strings.Fields(rules), " ") != strings.Join(strings.Fields(want), " ") {
+		t.Errorf("rules = %q, want %q", rules, want)
+	}
+	for body, pointer := range map[string]string{
+		`"maxActive":3`:                                "#/key",
+		`"key":"k","ordered":true,"maxActive":2`:       "#/maxActive",
+		`"key":"k","sequence":1`:                       "#/ordered",
+		`"key":"k","onDeath":"dance"`:                  "#/onDeath",
+		`"key":"k","whenFull":"coalesce"`:              "#/maxQueued",
+		`"key":"k","maxQueued":0`:                      "#/maxQueued",
+		`"key":"k","parkAfterSeconds":1`:               "#/parkAfterSeconds",
+		`"key":"k","maxQueued":1,"idempotencyKey":"i"`: "#/idempotencyKey",
+	} {
+		p := r.post("/jobs", `{"kind":"mail",`+body+`}`).problem(422, "invalid_input")
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+			t.Errorf("%s: errors = %+v, want one at %s", body, p.Errors, pointer)
+		}
+	}
+	var p api.Problem
+	r.postBatch(`{"kind":"mail","key":"k","maxQueued":1}`).want(422, &p)
+	if len(p.Errors) != 1 || p.Errors[0].Pointer != "#/maxQueued" || p.Errors[0].Line != 1 {
+		t.Errorf("in a batch: errors = %+v", p.Errors)
+	}
+}
+
+func TestAFullKeyDecidesAboutARequest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	submit := func(rest string) response {
+		return r.post("/jobs", `{"kind":"mail","key":"k","maxQueued":1`+rest+`}`)
+	}
+	var first, other api.Accepted
+	submit("").want(202, &first)
+	if first.Verdict != "accepted" || first.Status != "pending" || first.ID == "" {
+		t.Errorf("the first = %+v", first)
+	}
+	submit("").problem(409, "key_full")
+	if submit(`,"whenFull":"coalesce"`).want(202, &other); other != (api.Accepted{ID: first.ID, Status: "pending", Verdict: "coalesced"}) {
+		t.Errorf("coalesced = %+v", other)
+	}
+	if submit(`,"whenFull":"replace-oldest"`).want(202, &other); other.Verdict != "replaced" || other.Replaced != first.ID || other.ID == first.ID {
+		t.Errorf("replaced = %+v", other)
+	}
+	if status := r.getJob(first.ID).Status; status != "skipped" {
+		t.Errorf("the replaced job is %s", status)
+	}
+	var foreign api.Accepted
+	if r.as("client-b").post("/jobs", `{"kind":"mail","key":"k","maxQueued":1}`).want(202, &foreign); foreign.Verdict != "accepted" {
+		t.Errorf("another tenant's key = %+v", foreign)
+	}
+
+	// Somebody's transaction holds the key: the request does not wait for ever.
+	tx, err := r.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := outbox.Submit(t.Context(), tx, outbox.Raw{KindName: "mail", Payload: []byte("1")}, outbox.Options{Tenant: tenantA, Key: "k", MaxQueued: 9}); err != nil {
+		t.Fatal(err)
+	}
+	submit("").problem(409, "idempotency_key_busy")
+}

@@ -125,7 +125,8 @@ func misplaced(mux *http.ServeMux, r *http.Request) *Problem {
 		}
 		return routeNotFound.because("")
 	}
-	if cleaned := path.Clean(r.URL.Path); cleaned != r.URL.Path { // the mux would redirect
+	// The mux would redirect. An escaped slash is one of a name: a key may be any text.
+	if escaped := r.URL.EscapedPath(); path.Clean(escaped) != escaped {
 		return routeNotFound.because("")
 	}
 	return nil
@@ -181,6 +182,9 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		return
 	case !who.Can(rt.needs):
 		refuse(forbidden.because("It takes the capability " + string(rt.needs) + "."))
+		return
+	case rt.also != "" && !who.Can(rt.also):
+		refuse(forbidden.because("It takes the capability " + string(rt.also) + "."))
 		return
 	case rt.everything && !who.AllTenants:
 		refuse(forbidden.because("It concerns all tenants: it takes a token of all tenants."))

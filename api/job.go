@@ -24,7 +24,12 @@ type Job struct {
 	RunAt      time.Time `json:"runAt" doc:"When it is due, or was"`
 	StartedAt  time.Time `json:"startedAt,omitzero" doc:"Of the latest attempt"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	Error      *JobError `json:"error,omitempty" doc:"Of the latest failed attempt"`
+	Deadline   time.Time `json:"deadline,omitzero" doc:"From then on it neither starts nor succeeds"`
+	Parent     string    `json:"parent,omitempty" format:"uuid" doc:"Of a follow-up: the job whose end stored it"`
+
+	CancelRequestedAt time.Time `json:"cancelRequestedAt,omitzero" doc:"When its handler was asked to stop"`
+
+	Error *JobError `json:"error,omitempty" doc:"Of the latest failed attempt"`
 
 	Payload
 	Internals *Internals `json:"internals,omitempty" doc:"For admin.read only"`
@@ -61,7 +66,11 @@ type Internals struct {
 func view(who access.Principal, j operator.Job) Job {
 	v := Job{
 		ID: j.ID.String(), Kind: j.Kind, Queue: j.Queue, Status: j.Status.String(), Priority: j.Priority, Key: j.Key,
-		CreatedAt: utc(j.CreatedAt), RunAt: utc(j.RunAt), StartedAt: utc(j.StartedAt), FinishedAt: utc(j.FinishedAt), Error: viewError(who, j),
+		CreatedAt: utc(j.CreatedAt), RunAt: utc(j.RunAt), StartedAt: utc(j.StartedAt), FinishedAt: utc(j.FinishedAt),
+		Deadline: utc(j.Deadline), CancelRequestedAt: utc(j.CancelRequestedAt), Error: viewError(who, j),
+	}
+	if !j.Parent.IsZero() {
+		v.Parent = j.Parent.String()
 	}
 	if who.Can(access.AdminRead) {
 		v.Internals = &Internals{

@@ -19,19 +19,20 @@ type Filter struct {
 	Kind          string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
 	Queue         string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
 	Key           string    `query:"key" json:"key,omitempty" maxLength:"512"`
+	Fingerprint   string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Dead letters that failed alike; GET /dead-letters/groups tells it"`
 	Status        []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"Any of these, separated by commas; dead letters are failed,dead"`
 	CreatedAfter  time.Time `query:"created_after" json:"createdAfter,omitzero" doc:"Created at this time or later"`
 	CreatedBefore time.Time `query:"created_before" json:"createdBefore,omitzero" doc:"Created before this time"`
 }
 
 func (f Filter) isZero() bool {
-	return f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
+	return f.Kind == "" && f.Queue == "" && f.Key == "" && f.Fingerprint == "" && len(f.Status) == 0 && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
 }
 
 // operators is the filter, within the principal's tenant.
 func (f Filter) operators(ctx context.Context) operator.Filter {
 	of := operator.Filter{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, Tenant: within(ctx),
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, Tenant: within(ctx),
 	}
 	for _, status := range f.Status {
 		of.Statuses = append(of.Statuses, outbox.Status(status))
@@ -87,11 +88,16 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 
 // next is the query of the next page.
 func (in *listInput) next(cursor string) string {
-	q := url.Values{"limit": {strconv.Itoa(in.Limit)}, "cursor": {cursor}}
-	for name, value := range map[string]string{
-		"kind": in.Kind, "queue": in.Queue, "key": in.Key, "status": strings.Join(in.Status, ","),
+	return nextPage(in.Limit, cursor, map[string]string{
+		"kind": in.Kind, "queue": in.Queue, "key": in.Key, "error_fingerprint": in.Fingerprint, "status": strings.Join(in.Status, ","),
 		"created_after": text(in.CreatedAfter), "created_before": text(in.CreatedBefore),
-	} {
+	})
+}
+
+// nextPage is the query of a list's next page.
+func nextPage(limit int, cursor string, filters map[string]string) string {
+	q := url.Values{"limit": {strconv.Itoa(limit)}, "cursor": {cursor}}
+	for name, value := range filters {
 		if value != "" {
 			q.Set(name, value)
 		}

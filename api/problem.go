@@ -82,12 +82,15 @@ var (
 	unauthenticated   = code{"unauthenticated", http.StatusUnauthorized, "A valid bearer token is needed"}
 	forbidden         = code{"forbidden", http.StatusForbidden, "The token does not allow this"}
 	jobNotFound       = code{"job_not_found", http.StatusNotFound, "Job not found"}
+	keyNotFound       = code{"key_not_found", http.StatusNotFound, "Key not found"}
+	scheduleNotFound  = code{"schedule_not_found", http.StatusNotFound, "Schedule not found"}
 	routeNotFound     = code{"route_not_found", http.StatusNotFound, "There is nothing at this path"}
 	methodNotAllowed  = code{"method_not_allowed", http.StatusMethodNotAllowed, "The path does not take this method"}
 	requestTimeout    = code{"request_timeout", http.StatusRequestTimeout, "The body took too long to arrive"}
 	jobStatusConflict = code{"job_status_conflict", http.StatusConflict, "The job's status does not allow this"}
 	jobNotFinished    = code{"job_not_finished", http.StatusConflict, "The job has not finished"}
-	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this idempotency key"}
+	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this key"}
+	keyFull           = code{"key_full", http.StatusConflict, "As many jobs of this key wait as may"}
 	bodyTooLarge      = code{"body_too_large", http.StatusRequestEntityTooLarge, "The body is too large"}
 	mediaType         = code{"unsupported_media_type", http.StatusUnsupportedMediaType, "The body's content type is not taken here"}
 	rateLimited       = code{"rate_limited", http.StatusTooManyRequests, "Too many requests by this token"}
@@ -100,8 +103,8 @@ var (
 
 // codes is all of them.
 var codes = []code{
-	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, routeNotFound, methodNotAllowed, requestTimeout,
-	jobStatusConflict, jobNotFinished, keyBusy, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
+	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, routeNotFound, methodNotAllowed, requestTimeout,
+	jobStatusConflict, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
 }
 
 // because makes a problem of the kind.
@@ -132,6 +135,10 @@ func problemOf(err error) *Problem {
 		return jobStatusConflict.because("Its deadline has passed: it would only expire.")
 	case errors.Is(err, operator.ErrNotFound):
 		return jobNotFound.because("The job does not exist, or is not visible to this tenant.")
+	case errors.Is(err, operator.ErrKeyNotFound):
+		return keyNotFound.because("No open job of this tenant bears it.")
+	case errors.Is(err, operator.ErrScheduleNotFound):
+		return scheduleNotFound.because("This tenant has no schedule of the name.")
 	case errors.Is(err, context.Canceled):
 		return clientGone.because("")
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled):
@@ -146,6 +153,8 @@ func problemOf(err error) *Problem {
 const (
 	lockNotAvailable = "55P03"
 	queryCanceled    = "57014"
+
+	insufficientPrivilege = "42501"
 )
 
 func isSQL(err error, condition string) bool {
@@ -173,6 +182,9 @@ var wireNames = map[string]string{
 	"Args.Kind()": "kind", "Args": "payload", "Raw.Payload": "payload", "Options.Queue": "queue", "Options.Priority": "priority",
 	"Options.Delay": "delaySeconds", "Options.RunAt": "runAt", "Options.MaxAttempts": "maxAttempts", "Options.Timeout": "timeoutSeconds",
 	"Options.Key": "key", "Options.IdempotencyKey": "idempotencyKey", "Options.Headers": "headers", "Options.Headers name": "headers",
+	"Options.Deadline": "deadline", "Options.MaxActive": "maxActive", "Options.Ordered": "ordered", "Options.Sequence": "sequence",
+	"Options.OnDeath": "onDeath", "Options.ParkAfter": "parkAfterSeconds", "Options.OnLapse": "onLapse", "Options.MaxQueued": "maxQueued",
+	"Options.WhenFull": "whenFull", "payload": "payload",
 }
 
 // faultsOf are all the outbox.InvalidErrors that err joins.

@@ -27,7 +27,8 @@ type route struct {
 // entry is a route in use.
 type entry struct {
 	route
-	shape *shape // of its body
+	also  access.Capability // which is needed as well; "" for most
+	shape *shape            // of its body
 }
 
 // bodyShape is what the JSON body of a route may have.
@@ -48,11 +49,32 @@ var routes = []route{
 	{"GET", "/jobs", access.JobsRead, false, "List jobs, newest first", ok((*server).listJobs)},
 	{"GET", "/jobs/{id}", access.JobsRead, false, "Get a job", ok((*server).getJob)},
 	{"GET", "/jobs/{id}/result", access.JobsRead, false, "Get what a finished job left", ok((*server).getResult)},
+	{"GET", "/jobs/{id}/progress", access.JobsRead, false, "Get how far a job is", ok((*server).getProgress)},
+	{"GET", "/jobs/{id}/logs", access.JobsRead, false, "List the lines of a job's own log, oldest first", ok((*server).listLogs)},
+	{"GET", "/jobs/{id}/steps", access.AdminRead, false, "List the steps that a job has finished, oldest first", ok((*server).listSteps)},
 	{"GET", "/jobs/{id}/attempts", access.AdminRead, false, "List the failed attempts of a job, newest first", ok((*server).listAttempts)},
+	{"POST", "/jobs/{id}/cancel", access.JobsCancel, false, "Cancel a job that waits, or ask a running one to stop", okOrAccepted("The job is running and was asked to stop", (*server).cancelJob)},
+	{"POST", "/jobs/{id}/release", access.AdminMutate, false, "Let a held job run", ok((*server).releaseJob)},
 	{"POST", "/jobs/{id}/retry", access.AdminMutate, false, "Run a dead letter again with all its attempts, or a waiting job at once", ok((*server).retryJob)},
 	{"POST", "/jobs/{id}/dismiss", access.AdminMutate, false, "Put a dead letter away", ok((*server).dismissJob)},
+	{"POST", "/jobs/{id}/replay", access.AdminMutate, false, "Run a dead letter again with another payload", alsoNeeding(access.PayloadRead, ok((*server).replayJob))},
+	{"POST", "/jobs/cancel", access.JobsCancel, false, "Cancel many jobs", ok((*server).cancelJobs)},
+	{"POST", "/jobs/release", access.AdminMutate, false, "Release many held jobs", ok((*server).releaseJobs)},
 	{"POST", "/jobs/retry", access.AdminMutate, false, "Retry many jobs", ok((*server).retryJobs)},
 	{"POST", "/jobs/dismiss", access.AdminMutate, false, "Dismiss many dead letters", ok((*server).dismissJobs)},
+	{"GET", "/dead-letters", access.AdminRead, false, "List dead letters, newest first", ok((*server).listDeadLetters)},
+	{"GET", "/dead-letters/groups", access.AdminRead, false, "Count the dead letters that failed alike", ok((*server).groupDeadLetters)},
+	{"POST", "/dead-letters/replay", access.AdminMutate, false, "Run dead letters again, up to 1 000 a request", ok((*server).replayDeadLetters)},
+	{"POST", "/dead-letters/dismiss", access.AdminMutate, false, "Put dead letters away, up to 1 000 a request", ok((*server).dismissDeadLetters)},
+	{"GET", "/keys", access.AdminRead, false, "List keys with jobs that cannot run, or that are parked", ok((*server).listKeys)},
+	{"GET", "/keys/{queue}/{key}", access.AdminRead, false, "Get how a key stands", ok((*server).getKey)},
+	{"POST", "/keys/{queue}/{key}/unblock", access.AdminMutate, false, "Take a key up again that is parked or held up by a dead letter", ok((*server).unblockKey)},
+	{"GET", "/schedules", access.AdminRead, false, "List schedules by name", ok((*server).listSchedules)},
+	{"POST", "/schedules/{name}/pause", access.AdminMutate, false, "Stop the ticks of a schedule", ok((*server).pauseSchedule)},
+	{"POST", "/schedules/{name}/resume", access.AdminMutate, false, "Let a schedule go on with its next tick", ok((*server).resumeSchedule)},
+	{"POST", "/schedules/{name}/run", access.AdminMutate, false, "Enqueue a schedule's job now", accepted((*server).runSchedule)},
+	{"GET", "/workers", access.AdminRead, true, "List dispatchers by name", ok((*server).listWorkers)},
+	{"GET", "/audit", access.AdminRead, false, "List what operators did, newest first", ok((*server).listAudit)},
 	{"GET", "/queues", access.AdminRead, false, "List queues with their open jobs", ok((*server).listQueues)},
 	{"POST", "/queues/{queue}/pause", access.AdminMutate, true, "Stop claims of a queue", ok((*server).pauseQueue)},
 	{"POST", "/queues/{queue}/resume", access.AdminMutate, true, "Let claims of a queue go on", ok((*server).resumeQueue)},
@@ -66,6 +88,27 @@ func ok[I, O any](handle func(*server, context.Context, *I) (*O, error)) func(*s
 
 func accepted[I, O any](handle func(*server, context.Context, *I) (*O, error)) func(*server, huma.API, huma.Operation) {
 	return answering(http.StatusAccepted, handle)
+}
+
+// alsoNeeding is for a route that takes a second capability.
+func alsoNeeding(second access.Capability, add func(*server, huma.API, huma.Operation)) func(*server, huma.API, huma.Operation) {
+	return func(s *server, to huma.API, op huma.Operation) {
+		op.Metadata["route"].(*entry).also = second
+		op.Description += " And `" + string(second) + "`."
+		add(s, to, op)
+	}
+}
+
+// okOrAccepted registers a handler whose answers have a Status, 200 or 202.
+func okOrAccepted[I, O any](when202 string, handle func(*server, context.Context, *I) (*O, error)) func(*server, huma.API, huma.Operation) {
+	register := ok(handle)
+	return func(s *server, to huma.API, op huma.Operation) {
+		op.Responses = map[string]*huma.Response{}
+		register(s, to, op)
+		asked := *op.Responses["200"]
+		asked.Description, asked.Headers = when202, nil
+		op.Responses["202"] = &asked
+	}
 }
 
 func answering[I, O any](status int, handle func(*server, context.Context, *I) (*O, error)) func(*server, huma.API, huma.Operation) {

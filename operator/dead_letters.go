@@ -33,6 +33,10 @@ type DeadLetterFilter struct {
 
 	CreatedSince, CreatedUntil time.Time // enqueued at or after, and before; zero is any time
 	FailedSince, FailedUntil   time.Time // became a dead letter at or after, and before; zero is any time
+
+	// After has [Operator.ReplayAll] and [Operator.DismissAll] go on behind the job at
+	// which they were broken off, [BulkProgress.Last]. Zero is from the oldest on.
+	After outbox.ID
 }
 
 func (f DeadLetterFilter) validate() error {

@@ -43,6 +43,7 @@ func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
 			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, LeaseExpiresAt: row.LeaseExpiresAt, Worker: row.Worker,
 			Timeout: row.Timeout, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
+			Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID,
 		})
 	}
 	var missing []Wanted
@@ -64,9 +65,30 @@ func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
 			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, FinishedAt: row.FinishedAt, Worker: row.Worker,
 			Timeout: row.Timeout, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
+			Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID,
 		})
 	}
 	return found, nil
+}
+
+// StoredHeld tells which of up to 1000 jobs with an idempotency key were stored held,
+// whatever has become of them since.
+func (o *Operator) StoredHeld(ctx context.Context, jobs []outbox.ID) (map[outbox.ID]bool, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	wanted := make([]pgtype.UUID, len(jobs))
+	for i, id := range jobs {
+		wanted[i] = pgID(id)
+	}
+	rows, err := o.db.FindHeld(ctx, wanted)
+	if err != nil {
+		return nil, fmt.Errorf("find which of %d jobs were stored held: %w", len(jobs), err)
+	}
+	held := make(map[outbox.ID]bool, len(rows))
+	for _, id := range rows {
+		held[id.Bytes] = true
+	}
+	return held, nil
 }
 
 // place puts a job wherever it was wanted, and by its tenant.

@@ -50,9 +50,10 @@ type Key struct {
 // KeyFilter says which keys to list. Its zero value is all that have blocked jobs
 // or are parked.
 type KeyFilter struct {
-	Queue  string // "" is any
-	Parked bool   // only parked ones
-	Limit  int    // 0 is 50; more than 200 is 200
+	Tenant outbox.ID // zero is any
+	Queue  string    // "" is any
+	Parked bool      // only parked ones
+	Limit  int       // 0 is 50; more than 200 is 200
 }
 
 // Keys lists keys with jobs that cannot run, those first that have waited longest.
@@ -61,7 +62,7 @@ func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
 	if f.Limit < 0 {
 		return nil, &outbox.InvalidError{Field: "KeyFilter.Limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)}
 	}
-	return o.keys(ctx, sqlgen.ListKeysParams{Queue: f.Queue, Parked: f.Parked, MaxKeys: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit))})
+	return o.keys(ctx, sqlgen.ListKeysParams{Tenant: tenantOrAny(f.Tenant), Queue: f.Queue, Parked: f.Parked, MaxKeys: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit))})
 }
 
 // Key tells how one key stands, also if nothing of it is blocked; [ErrKeyNotFound]
@@ -71,7 +72,7 @@ func (o *Operator) Key(ctx context.Context, name KeyName) (Key, error) {
 	if name.Key == "" {
 		return Key{}, &outbox.InvalidError{Field: "KeyName.Key", Reason: "is empty"}
 	}
-	found, err := o.keys(ctx, sqlgen.ListKeysParams{Queue: name.Queue, Key: name.Key, MaxKeys: 100_000}) // of all tenants
+	found, err := o.keys(ctx, sqlgen.ListKeysParams{Tenant: pgID(name.Tenant), Queue: name.Queue, Key: name.Key, MaxKeys: 1})
 	if err != nil {
 		return Key{}, err
 	}

@@ -23,14 +23,18 @@ const (
 
 // Filter says which jobs to list. Its zero value is the newest of all.
 type Filter struct {
-	Kind     string          // "" is any
-	Queue    string          // "" is any
-	Key      string          // "" is any
-	Tenant   outbox.ID       // zero is any
-	Statuses []outbox.Status // empty is any
-	Limit    int             // 0 is 50; more than 200 is 200
-	Before   outbox.ID       // only older jobs than this one; zero is from the newest on
-	Skip     int             // leave out this many of the newest, at most 10 000; Before is cheaper
+	Kind   string    // "" is any
+	Queue  string    // "" is any
+	Key    string    // "" is any
+	Tenant outbox.ID // zero is any
+	// Fingerprint is that of dead letters that failed alike: see [DeadLetterGroup]. ""
+	// is any; with one, jobs that are no dead letters are left out.
+	Fingerprint string
+	Statuses    []outbox.Status // empty is any
+	Limit       int             // 0 is 50; more than 200 is 200
+	Before      outbox.ID       // only older jobs than this one; zero is from the newest on
+	After       outbox.ID       // only newer jobs than this one; zero is to the oldest
+	Skip        int             // leave out this many of the newest, at most 10 000; Before is cheaper
 
 	// Only jobs that were created in this time; zero is without a bound. Jobs whose
 	// producer's clock was more than a day off may be left out.
@@ -61,7 +65,7 @@ func (f Filter) validate() error {
 // params are those of the query.
 func (f Filter) params() sqlgen.ListJobsParams {
 	p := sqlgen.ListJobsParams{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Tenant: tenantOrAny(f.Tenant), Before: newest, After: pgID(outbox.ID{}),
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: tenantOrAny(f.Tenant), Before: newest, After: pgID(outbox.ID{}),
 		CreatedAfter: timeOrAny(f.CreatedAfter), CreatedBefore: timeOrAny(f.CreatedBefore),
 		MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)), Skip: int32(f.Skip),
 	}
@@ -74,6 +78,9 @@ func (f Filter) params() sqlgen.ListJobsParams {
 	}
 	if !f.Before.IsZero() && bytes.Compare(f.Before[:], p.Before.Bytes[:]) < 0 {
 		p.Before = pgID(f.Before)
+	}
+	if bytes.Compare(f.After[:], p.After.Bytes[:]) > 0 {
+		p.After = pgID(f.After)
 	}
 	statuses := f.Statuses
 	if len(statuses) == 0 {

@@ -16,9 +16,12 @@ import (
 
 // BulkProgress is how far an act on many dead letters has come.
 type BulkProgress struct {
-	Matched int64 // dead letters that the filter meant at the beginning
+	Matched int64 // dead letters that the filter meant at the beginning; not counted when it goes on after some
 	Done    int64 // replayed or dismissed so far
 	Passed  int64 // left alone, because something else happened to them meanwhile
+	// Last is the newest job that was looked at, by when it was enqueued; zero before
+	// the first. With it as After in the filter the act goes on behind it.
+	Last outbox.ID
 	// FailedUntil bounds the act: what becomes a dead letter from then on is not
 	// touched. With it in the filter the act can be begun again after it was broken
 	// off, and does not replay a second time what it had replayed and failed again.
@@ -94,7 +97,7 @@ func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, 
 			return
 		}
 		params := f.params()
-		params.After, params.MaxRows = pgtype.UUID{Valid: true}, int32(page)
+		params.After, params.MaxRows = pgID(f.After), int32(page)
 		for {
 			found, done, err := o.actOnPage(ctx, params, act)
 			if err != nil {
@@ -104,7 +107,7 @@ func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, 
 			if found.n == 0 {
 				return
 			}
-			params.After = found.last
+			params.After, progress.Last = found.last, found.last.Bytes
 			progress.Done += int64(done)
 			progress.Passed += int64(found.n - done)
 			if !yield(progress, nil) || found.n < page {
@@ -136,8 +139,11 @@ func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress
 	if f.FailedUntil.IsZero() || f.FailedUntil.After(now.Time) {
 		f.FailedUntil = now.Time
 	}
-	matched, err := o.CountDeadLetters(ctx, *f)
-	return BulkProgress{Matched: matched, FailedUntil: f.FailedUntil}, err
+	progress := BulkProgress{FailedUntil: f.FailedUntil}
+	if f.After.IsZero() {
+		progress.Matched, err = o.CountDeadLetters(ctx, *f)
+	}
+	return progress, err
 }
 
 // pageOf is a page of dead letters that were found.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -37,9 +39,14 @@ const maxSchedules = 10_000
 
 // Schedules returns the schedules of all tenants by name, the first 10 000 of them.
 func (o *Operator) Schedules(ctx context.Context) ([]Schedule, error) {
+	return o.SchedulesOf(ctx, outbox.ID{})
+}
+
+// SchedulesOf is Schedules of one tenant alone; the zero tenant is any.
+func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedule, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListSchedules(ctx, maxSchedules)
+	rows, err := o.db.ListSchedules(ctx, tenantOrAny(tenant), maxSchedules)
 	if err != nil {
 		return nil, fmt.Errorf("list schedules: %w", err)
 	}
@@ -59,8 +66,9 @@ func (o *Operator) Schedules(ctx context.Context) ([]Schedule, error) {
 // process. The zero tenant is [outbox.RootTenant]. Pausing what is paused changes
 // nothing. It returns [ErrScheduleNotFound].
 func (o *Operator) PauseSchedule(ctx context.Context, tenant outbox.ID, name string) error {
-	return o.onSchedule(ctx, "pause", tenant, name, func(ctx context.Context) ([]string, error) {
-		return o.db.PauseSchedule(ctx, pgID(orRoot(tenant)), name)
+	return o.onSchedule(ctx, "pause", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
+		was, err := sqlgen.New(tx).PauseSchedule(ctx, pgID(orRoot(tenant)), name)
+		return pausing(was, true), err
 	})
 }
 
@@ -68,8 +76,9 @@ func (o *Operator) PauseSchedule(ctx context.Context, tenant outbox.ID, name str
 // pause were not missed. It takes up to a minute to be noticed. Resuming what
 // is not paused changes nothing. It returns [ErrScheduleNotFound].
 func (o *Operator) ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error {
-	return o.onSchedule(ctx, "resume", tenant, name, func(ctx context.Context) ([]string, error) {
-		return o.db.ResumeSchedule(ctx, pgID(orRoot(tenant)), name)
+	return o.onSchedule(ctx, "resume", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
+		was, err := sqlgen.New(tx).ResumeSchedule(ctx, pgID(orRoot(tenant)), name)
+		return pausing(was, false), err
 	})
 }
 
@@ -77,18 +86,54 @@ func (o *Operator) ResumeSchedule(ctx context.Context, tenant outbox.ID, name st
 // still declares it brings it back with its next start: pause it instead. It
 // returns [ErrScheduleNotFound].
 func (o *Operator) DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error {
-	return o.onSchedule(ctx, "delete", tenant, name, func(ctx context.Context) ([]string, error) {
-		return o.db.DeleteSchedule(ctx, pgID(orRoot(tenant)), name)
+	return o.onSchedule(ctx, "delete", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
+		was, err := sqlgen.New(tx).DeleteSchedule(ctx, pgID(orRoot(tenant)), name)
+		c := pausing(was, false)
+		c.after, c.acted = nil, c.found
+		return c, err
 	})
 }
 
-func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID, name string, do func(context.Context) ([]string, error)) error {
+// change is what an act did to a schedule, for the audit.
+type change struct {
+	found, acted  bool
+	before, after []byte // JSON; nil for nothing
+	job           outbox.ID
+}
+
+// pausing is a change of what was paused, or not, to what is; was is empty if there
+// is no such schedule.
+func pausing(was []bool, paused bool) change {
+	if len(was) == 0 {
+		return change{}
+	}
+	return change{found: true, acted: was[0] != paused, before: pausedJSON(was[0]), after: pausedJSON(paused)}
+}
+
+func pausedJSON(paused bool) []byte {
+	return fmt.Appendf(nil, `{"paused": %t}`, paused)
+}
+
+// onSchedule runs an act together with its row in the audit: both are there, or
+// neither. What changed nothing is not recorded.
+func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID, name string, do func(context.Context, pgx.Tx) (change, error)) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := do(ctx)
-	if err == nil && len(found) == 0 {
-		err = ErrScheduleNotFound
-	}
+	err := pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) error {
+		c, err := do(ctx, tx)
+		switch {
+		case err != nil:
+			return err
+		case !c.found:
+			return ErrScheduleNotFound
+		case !c.acted:
+			return nil
+		}
+		return sqlgen.New(tx).InsertAudit(ctx, sqlgen.InsertAuditParams{
+			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason, Act: "schedule." + act,
+			TenantID: pgID(orRoot(tenant)), JobID: optionalID(c.job), Target: name, Before: c.before, After: c.after,
+		})
+	})
 	if err != nil {
 		return fmt.Errorf("%s schedule %s of tenant %s: %w", act, name, orRoot(tenant), err)
 	}
@@ -99,17 +144,15 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 // its id. It is scheduled for now, and no tick is moved. It returns
 // [ErrScheduleNotFound].
 func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
 	var id outbox.ID
-	err := o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context) ([]string, error) {
-		rows, err := o.db.FindSchedule(ctx, pgID(orRoot(tenant)), name)
+	err := o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
+		rows, err := sqlgen.New(tx).FindSchedule(ctx, pgID(orRoot(tenant)), name)
 		if err != nil || len(rows) == 0 {
-			return nil, err
+			return change{}, err
 		}
 		args, opts := jobOf(rows[0], orRoot(tenant), name)
-		id, err = outbox.Enqueue(ctx, o.pool, args, opts)
-		return []string{name}, err
+		id, err = outbox.Enqueue(ctx, tx, args, opts)
+		return change{found: true, acted: true, job: id}, err
 	})
 	return id, err
 }

@@ -163,3 +163,40 @@ func TestAScheduleThatIsNotThere(t *testing.T) {
 		}
 	}
 }
+
+func TestActsOnSchedulesAreRecorded(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	other := storeSchedules(t, db)
+	ada := o.As(operator.Actor{Name: "ada", RequestID: "req-1"}).Because("too loud")
+	var ran outbox.ID
+	for _, act := range []func() error{
+		func() error { return ada.PauseSchedule(t.Context(), other, "report") },
+		func() error { return ada.PauseSchedule(t.Context(), other, "report") }, // changes nothing
+		func() error {
+			var err error
+			ran, err = ada.RunSchedule(t.Context(), other, "report")
+			return err
+		},
+		func() error { return ada.ResumeSchedule(t.Context(), other, "report") },
+		func() error { return ada.ResumeSchedule(t.Context(), other, "report") }, // changes nothing
+		func() error { return ada.DeleteSchedule(t.Context(), other, "report") },
+	} {
+		if err := act(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ada.DeleteSchedule(t.Context(), other, "report"); !errors.Is(err, operator.ErrScheduleNotFound) {
+		t.Errorf("got %v, want %v", err, operator.ErrScheduleNotFound)
+	}
+	var got []string
+	for _, e := range audit(t, o, operator.AuditFilter{Target: "report", Tenant: other}) {
+		got = append(got, e.Act)
+		if e.Actor != "ada" || e.RequestID != "req-1" || e.Reason != "too loud" || (e.Act == "schedule.run") != (e.JobID == ran) {
+			t.Errorf("entry = %+v", e)
+		}
+	}
+	if diff := cmp.Diff([]string{"schedule.delete", "schedule.resume", "schedule.run", "schedule.pause"}, got); diff != "" {
+		t.Errorf("acts (-want +got):\n%s", diff)
+	}
+}

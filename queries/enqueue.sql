@@ -21,8 +21,8 @@ FROM stored;
 -- returns its id only if it did. A concurrent producer of the same key is waited
 -- for: the key's row decides, and it is visible to the statement that follows.
 WITH first AS (
-    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
-    VALUES (@tenant_id, @kind, @idempotency_key, @id)
+    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, held)
+    VALUES (@tenant_id, @kind, @idempotency_key, @id, nullif(@hold::boolean, false))
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ), stored AS (
@@ -81,8 +81,8 @@ WITH input AS MATERIALIZED (
            nullif(unnest(@idempotency_keys::text[]), '') AS idempotency_key,
            nullif(unnest(@watched::boolean[]), false) AS watched
 ), first AS (
-    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
-    SELECT tenant_id, kind, idempotency_key, id
+    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, held)
+    SELECT tenant_id, kind, idempotency_key, id, nullif(hold, false)
     FROM input
     WHERE idempotency_key IS NOT NULL
     ORDER BY tenant_id, kind COLLATE "C", idempotency_key COLLATE "C", id
@@ -114,3 +114,12 @@ LIMIT sqlc.arg('max_keys');
 -- WakeDispatchers notifies without waiting for the disk: a wake-up is a hint, and
 -- a lost one costs a poll interval.
 SELECT set_config('synchronous_commit', 'off', true), pg_notify('outbox_jobs', '');
+
+-- name: FindHeld :many
+-- FindHeld returns those of the jobs with an idempotency key that were stored held,
+-- whatever has become of them.
+SELECT job_id
+FROM outbox.idempotency_keys
+WHERE job_id = ANY (@ids::uuid[])
+  AND held
+LIMIT 1000;

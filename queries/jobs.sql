@@ -30,7 +30,7 @@ LIMIT @max_rows;
 -- ListJobs returns up to @max_rows jobs with an id between @after and @before,
 -- newest first, without payloads and results, but for the @skip newest. Each of
 -- its three parts is left out when no status of it was asked for; the dead letters
--- have an index of their own. @reach is both numbers together. A
+-- have an index of their own, and alone a @fingerprint. @reach is both numbers together. A
 -- job finishes after it was created: @created_after spares the partitions before.
 (
     SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
@@ -48,6 +48,7 @@ LIMIT @max_rows;
       AND (@kind::text = '' OR jobs.kind = @kind)
       AND (@queue::text = '' OR jobs.queue = @queue)
       AND (@key::text = '' OR jobs.key = @key)
+      AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
       AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
       AND (sqlc.narg('created_after')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_after'))
       AND (sqlc.narg('created_before')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_before'))
@@ -71,6 +72,7 @@ UNION ALL
       AND (@kind::text = '' OR jobs.kind = @kind)
       AND (@queue::text = '' OR jobs.queue = @queue)
       AND (@key::text = '' OR jobs.key = @key)
+      AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
       AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
       AND (sqlc.narg('created_after')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_after'))
       AND (sqlc.narg('created_before')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_before'))
@@ -93,6 +95,7 @@ UNION ALL
       AND (@kind::text = '' OR history.kind = @kind)
       AND (@queue::text = '' OR history.queue = @queue)
       AND (@key::text = '' OR history.key = @key)
+      AND @fingerprint::text = ''
       AND (sqlc.narg('tenant')::uuid IS NULL OR history.tenant_id = sqlc.narg('tenant'))
       AND (sqlc.narg('created_after')::timestamptz IS NULL OR history.created_at >= sqlc.narg('created_after') AND history.finished_at >= sqlc.narg('created_after'))
       AND (sqlc.narg('created_before')::timestamptz IS NULL OR history.created_at < sqlc.narg('created_before'))

@@ -190,7 +190,8 @@ LIMIT 1;
 
 -- name: ListKeys :many
 -- ListKeys returns up to @max_keys keys with jobs that cannot run, or that are
--- parked, those first that have waited longest. It reads all jobs.
+-- parked, those first that have waited longest. It reads all jobs, of the @tenant if
+-- there is one.
 WITH standing AS MATERIALIZED (
     SELECT jobs.tenant_id, jobs.queue, jobs.key,
            count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying')) AS waiting,
@@ -200,6 +201,7 @@ WITH standing AS MATERIALIZED (
            min(jobs.run_at) FILTER (WHERE jobs.status = 'blocked')        AS blocked_since
     FROM outbox.jobs
     WHERE jobs.key IS NOT NULL
+      AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
       AND (@queue::text = '' OR jobs.queue = @queue)
       AND (@key::text = '' OR jobs.key = @key)
     GROUP BY jobs.tenant_id, jobs.queue, jobs.key
@@ -212,6 +214,7 @@ SELECT coalesce(standing.tenant_id, keys.tenant_id)::uuid AS tenant_id, coalesce
 FROM standing
 FULL JOIN outbox.keys ON keys.tenant_id = standing.tenant_id AND keys.queue = standing.queue AND keys.key = standing.key
 WHERE (standing.blocked > 0 OR keys.parked_at IS NOT NULL OR (@key::text <> '' AND standing.key IS NOT NULL))
+  AND (sqlc.narg('tenant')::uuid IS NULL OR coalesce(standing.tenant_id, keys.tenant_id) = sqlc.narg('tenant'))
   AND (@queue::text = '' OR coalesce(standing.queue, keys.queue) = @queue)
   AND (@key::text = '' OR coalesce(standing.key, keys.key) = @key)
   AND (NOT @parked::boolean OR keys.parked_at IS NOT NULL)

@@ -1,34 +1,54 @@
 -- name: ListSchedules :many
--- ListSchedules returns up to @max_rows schedules in the order of their names.
+-- ListSchedules returns up to @max_rows schedules in the order of their names, those
+-- of the @tenant if there is one.
 SELECT tenant_id, name, generation, coalesce(expression, '')::text AS expression, coalesce(time_zone, '')::text AS time_zone, every,
        missed, missed_limit, kind, queue, next_at, last_at, paused_at, created_at, updated_at
 FROM outbox.schedules
+WHERE sqlc.narg('tenant')::uuid IS NULL OR schedules.tenant_id = sqlc.narg('tenant')
 ORDER BY name, tenant_id
 LIMIT @max_rows;
 
 -- name: PauseSchedule :many
--- PauseSchedule stops ticks. It waits for a firing that is under way.
+-- PauseSchedule stops ticks. It waits for a firing that is under way. It returns
+-- whether the schedule was paused before; nothing if there is none.
+WITH found AS MATERIALIZED (
+    SELECT schedules.tenant_id, schedules.name, schedules.paused_at
+    FROM outbox.schedules
+    WHERE schedules.tenant_id = @tenant_id
+      AND schedules.name = @name
+    FOR UPDATE
+)
 UPDATE outbox.schedules
-SET paused_at = coalesce(paused_at, statement_timestamp())
-WHERE tenant_id = @tenant_id
-  AND name = @name
-RETURNING name;
+SET paused_at = coalesce(schedules.paused_at, statement_timestamp())
+FROM found
+WHERE schedules.tenant_id = found.tenant_id
+  AND schedules.name = found.name
+RETURNING (found.paused_at IS NOT NULL)::boolean AS was_paused;
 
 -- name: ResumeSchedule :many
--- ResumeSchedule lets ticks go on from now: those of the pause were not missed.
+-- ResumeSchedule lets ticks go on from now: those of the pause were not missed. It
+-- returns whether the schedule was paused before; nothing if there is none.
+WITH found AS MATERIALIZED (
+    SELECT schedules.tenant_id, schedules.name, schedules.paused_at
+    FROM outbox.schedules
+    WHERE schedules.tenant_id = @tenant_id
+      AND schedules.name = @name
+    FOR UPDATE
+)
 UPDATE outbox.schedules
-SET since     = CASE WHEN paused_at IS NULL THEN since ELSE statement_timestamp() END,
+SET since     = CASE WHEN schedules.paused_at IS NULL THEN schedules.since ELSE statement_timestamp() END,
     paused_at = NULL
-WHERE tenant_id = @tenant_id
-  AND name = @name
-RETURNING name;
+FROM found
+WHERE schedules.tenant_id = found.tenant_id
+  AND schedules.name = found.name
+RETURNING (found.paused_at IS NOT NULL)::boolean AS was_paused;
 
 -- name: DeleteSchedule :many
 -- DeleteSchedule forgets a schedule; jobs that it has enqueued stay.
 DELETE FROM outbox.schedules
 WHERE tenant_id = @tenant_id
   AND name = @name
-RETURNING name;
+RETURNING (paused_at IS NOT NULL)::boolean AS was_paused;
 
 -- name: FindSchedule :many
 -- FindSchedule returns what a schedule enqueues, and the database's time.

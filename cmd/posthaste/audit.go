@@ -12,11 +12,17 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+type auditor interface {
+	Audit(context.Context, operator.AuditFilter) ([]operator.AuditEntry, error)
+}
+
+var _ auditor = (*operator.Operator)(nil)
+
 func (p *program) auditCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "audit",
 		Usage: "list who did what, newest first",
-		Flags: append(flags("database-url"), outputFlag(),
+		Flags: append(operatorFlags(), outputFlag(),
 			&cli.StringFlag{Name: "actor", Usage: "only by this `NAME`"},
 			&cli.StringFlag{Name: "act", Usage: "only this `ACT`, like job.replay or queue.pause"},
 			&cli.StringFlag{Name: "job", Usage: "only what was done to the job with this `ID`"},
@@ -58,7 +64,7 @@ func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
 	if wrong != nil {
 		return &usageError{wrong}
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o auditor) error {
 		l := listing{
 			header:   []string{"id", "at", "actor", "act", "job", "queue", "target", "reason", "before", "after", "request", "tenant"},
 			onScreen: 8,

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"github.com/urfave/cli/v3"
 )
@@ -10,7 +12,7 @@ func (p *program) configCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "config",
 		Usage: "print the effective value of every switch and where it comes from, secrets left out",
-		Flags: append(flags(), outputFlag()),
+		Flags: append(append(flags(), flags("api", "token")...), outputFlag()),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
 				return err
@@ -19,14 +21,15 @@ func (p *program) configCommand() *cli.Command {
 				return err
 			}
 			_, err := p.load(c) // what is wrong is told after what is there
-			return err
+			_, more := p.load(c, "api", "token")
+			return errors.Join(err, more)
 		},
 	}
 }
 
 func (p *program) effective(c *cli.Command) listing {
 	t := listing{header: []string{"setting", "value", "source"}}
-	for _, s := range allSettings {
+	for _, s := range slices.Concat(allSettings, apiSettings) {
 		v := p.choose(c, s)
 		t.add(s.flag, s.shown(v.value), v.source)
 	}

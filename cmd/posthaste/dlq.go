@@ -31,7 +31,7 @@ func (p *program) dlqCommand() *cli.Command {
 			},
 			{
 				Name: "show", Usage: "print a dead letter with its payload and its failed attempts", ArgsUsage: "ID",
-				Flags: append(flags("database-url"), outputFlag()), Action: p.showJob,
+				Flags: append(operatorFlags(), outputFlag()), Action: p.showJob,
 			},
 			{
 				Name: "replay", Usage: "have dead letters run again with all their attempts", ArgsUsage: "[ID…]",
@@ -49,6 +49,13 @@ func (p *program) dlqCommand() *cli.Command {
 	}
 }
 
+type letterList interface {
+	DeadLetters(ctx context.Context, f operator.DeadLetterFilter, before outbox.ID, limit int) ([]operator.DeadLetter, error)
+	DeadLetterGroups(ctx context.Context, f operator.DeadLetterFilter, limit int) ([]operator.DeadLetterGroup, error)
+}
+
+var _ letterList = (*operator.Operator)(nil)
+
 const replayDescription = `Which ones: the IDs, or those that all of the filters mean, or --all.
 
 It may be interrupted at any time: what was replayed is replayed, the rest are
@@ -57,7 +64,7 @@ it prints; then nothing that fails again meanwhile is replayed a second time.`
 
 // letterFlags are the filters that all commands about dead letters have.
 func letterFlags() []cli.Flag {
-	return append(flags("database-url"),
+	return append(operatorFlags(),
 		&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
 		&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
 		&cli.StringFlag{Name: "status", Usage: "only `failed|dead`"},
@@ -135,7 +142,7 @@ func (p *program) listLetters(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o letterList) error {
 		l := listing{header: letterColumns, onScreen: 8}
 		for len(l.rows) < limit {
 			want := min(limit-len(l.rows), operator.MaxLimit)
@@ -167,7 +174,7 @@ func (p *program) listGroups(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o letterList) error {
 		groups, err := o.DeadLetterGroups(ctx, filter, c.Int("limit"))
 		if err != nil {
 			return err

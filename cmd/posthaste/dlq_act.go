@@ -64,9 +64,9 @@ func (p *program) replayLetters(ctx context.Context, c *cli.Command) error {
 	if c.IsSet("payload") {
 		return p.replayEdited(ctx, c, which)
 	}
-	return p.actOnLetters(ctx, c, "replay", which, func(ctx context.Context, o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+	return p.actOnLetters(ctx, c, "replay", which, func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
 		return o.ReplayAll(ctx, f, rate)
-	}, (*operator.Operator).Retry)
+	}, letterActs.Retry)
 }
 
 func (p *program) dismissLetters(ctx context.Context, c *cli.Command) error {
@@ -74,9 +74,9 @@ func (p *program) dismissLetters(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	return p.actOnLetters(ctx, c, "dismiss", which, func(ctx context.Context, o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+	return p.actOnLetters(ctx, c, "dismiss", which, func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
 		return o.DismissAll(ctx, f)
-	}, (*operator.Operator).Dismiss)
+	}, letterActs.Dismiss)
 }
 
 func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letters) error {
@@ -87,11 +87,11 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 	if err != nil {
 		return err
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o letterEditor) error {
 		if c.Bool("dry-run") {
 			return p.dryRun("replay", 1)
 		}
-		if err := o.Because(c.String("reason")).ReplayEdited(ctx, which.ids[0], payload); err != nil {
+		if err := o.ReplayEdited(ctx, which.ids[0], payload); err != nil {
 			return inFlagWords(err)
 		}
 		_, err := fmt.Fprintln(p.stdout, which.ids[0])
@@ -121,14 +121,30 @@ func (p *program) editedPayload(argument string) ([]byte, error) {
 }
 
 type (
-	actOnAll func(context.Context, *operator.Operator, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
-	actOnOne func(*operator.Operator, context.Context, outbox.ID) error
+	actOnAll func(context.Context, letterActs, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
+	actOnOne func(letterActs, context.Context, outbox.ID) error
+
+	letterActs interface {
+		Job(context.Context, outbox.ID) (operator.Job, error)
+		Retry(context.Context, outbox.ID) error
+		Dismiss(context.Context, outbox.ID) error
+		CountDeadLetters(context.Context, operator.DeadLetterFilter) (int64, error)
+		ReplayAll(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error]
+		DismissAll(context.Context, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
+	}
+	letterEditor interface {
+		ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error
+	}
+)
+
+var (
+	_ letterActs   = (*operator.Operator)(nil)
+	_ letterEditor = (*operator.Operator)(nil)
 )
 
 // actOnLetters does something to the dead letters that were named or filtered.
 func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll, one actOnOne) error {
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
-		o = o.Because(c.String("reason"))
+	return operate(ctx, p, c, func(ctx context.Context, o letterActs) error {
 		n := int64(len(which.ids))
 		if n == 0 {
 			var err error
@@ -158,7 +174,7 @@ func (p *program) dryRun(verb string, n int64) error {
 
 // actOnEach acts on the jobs that were named. One that cannot be done does not keep
 // the others from it.
-func (p *program) actOnEach(ctx context.Context, o *operator.Operator, verb string, ids []outbox.ID, act actOnOne) error {
+func (p *program) actOnEach(ctx context.Context, o letterActs, verb string, ids []outbox.ID, act actOnOne) error {
 	var errs []error
 	for _, id := range ids {
 		job, err := o.Job(ctx, id)

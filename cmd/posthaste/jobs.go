@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -20,7 +19,7 @@ func (p *program) jobsCommand() *cli.Command {
 			{
 				Name:  "list",
 				Usage: "list jobs, open and closed, newest first",
-				Flags: append(flags("database-url"), outputFlag(),
+				Flags: append(operatorFlags(), outputFlag(),
 					&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
 					&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
 					&cli.StringSliceFlag{Name: "status", Usage: "only of this `STATUS`, repeated or separated by commas; dead letters are failed,dead"},
@@ -33,28 +32,42 @@ func (p *program) jobsCommand() *cli.Command {
 				Name:      "show",
 				Usage:     "print a job with its payload, its failed attempts and what it has reported",
 				ArgsUsage: "ID",
-				Flags:     append(flags("database-url"), outputFlag()),
+				Flags:     append(operatorFlags(), outputFlag()),
 				Action:    p.showJob,
 			},
 			p.cancelCommand(),
-			p.actCommand("release", "let held jobs run", (*operator.Operator).Release),
+			p.actCommand("release", "let held jobs run", jobActs.Release),
 			p.jobLogsCommand(),
-			p.actCommand("retry", "have dead letters run again with all their attempts, and waiting jobs at once", (*operator.Operator).Retry),
-			p.actCommand("dismiss", "put dead letters away: they move to the history", (*operator.Operator).Dismiss),
+			p.tailCommand(),
+			p.actCommand("retry", "have dead letters run again with all their attempts, and waiting jobs at once", jobActs.Retry),
+			p.actCommand("dismiss", "put dead letters away: they move to the history", jobActs.Dismiss),
 		},
 	}
 }
 
-// operate runs a command's act with an operator of its database.
-func (p *program) operate(ctx context.Context, c *cli.Command, act func(context.Context, *operator.Operator) error) error {
-	s, err := p.load(c, "database-url")
-	if err != nil {
-		return err
+// What the commands about jobs ask and do.
+type (
+	jobList interface {
+		Jobs(context.Context, operator.Filter) ([]operator.Job, error)
 	}
-	return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
-		return act(ctx, operator.New(pool).As(p.actor()))
-	})
-}
+	jobDetails interface {
+		Job(context.Context, outbox.ID) (operator.Job, error)
+		Progress(context.Context, outbox.ID) (operator.Progress, error)
+		Steps(context.Context, outbox.ID) ([]operator.Step, error)
+	}
+	jobActs interface {
+		Cancel(context.Context, outbox.ID) (operator.Cancellation, error)
+		Release(context.Context, outbox.ID) error
+		Retry(context.Context, outbox.ID) error
+		Dismiss(context.Context, outbox.ID) error
+	}
+)
+
+var (
+	_ jobList    = (*operator.Operator)(nil)
+	_ jobDetails = (*operator.Operator)(nil)
+	_ jobActs    = (*operator.Operator)(nil)
+)
 
 func (p *program) listJobs(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
@@ -64,7 +77,7 @@ func (p *program) listJobs(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o jobList) error {
 		jobs, err := collectJobs(ctx, o, filter, c.Int("limit"))
 		if err != nil {
 			return err
@@ -76,12 +89,8 @@ func (p *program) listJobs(ctx context.Context, c *cli.Command) error {
 func jobsFilter(c *cli.Command) (f operator.Filter, err error) {
 	f = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue")}
 	var errs []error
-	for _, text := range c.StringSlice("status") {
-		status, err := outbox.ParseStatus(text)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--status: %w", err))
-		}
-		f.Statuses = append(f.Statuses, status)
+	if f.Statuses, err = readStatuses(c); err != nil {
+		errs = append(errs, err)
 	}
 	if v := c.String("before"); v != "" {
 		if f.Before, err = outbox.ParseID(v); err != nil {
@@ -94,8 +103,19 @@ func jobsFilter(c *cli.Command) (f operator.Filter, err error) {
 	return f, errors.Join(errs...)
 }
 
+func readStatuses(c *cli.Command) (statuses []outbox.Status, err error) {
+	for _, text := range c.StringSlice("status") {
+		status, bad := outbox.ParseStatus(text)
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("--status: %w", bad))
+		}
+		statuses = append(statuses, status)
+	}
+	return statuses, err
+}
+
 // collectJobs reads page after page until there are enough.
-func collectJobs(ctx context.Context, o *operator.Operator, f operator.Filter, limit int) ([]operator.Job, error) {
+func collectJobs(ctx context.Context, o jobList, f operator.Filter, limit int) ([]operator.Job, error) {
 	var jobs []operator.Job
 	for len(jobs) < limit {
 		f.Limit = min(limit-len(jobs), operator.MaxLimit)
@@ -120,7 +140,7 @@ func (p *program) showJob(ctx context.Context, c *cli.Command) error {
 	if len(ids) != 1 {
 		return wantArgs(c, 1, 1)
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o jobDetails) error {
 		job, err := o.Job(ctx, ids[0])
 		if err != nil {
 			return err
@@ -150,15 +170,15 @@ func jobIDs(c *cli.Command) ([]outbox.ID, error) {
 
 // actCommand does something to each of the jobs that are named. One that cannot
 // be done does not keep the others from it.
-func (p *program) actCommand(name, usage string, act func(*operator.Operator, context.Context, outbox.ID) error) *cli.Command {
+func (p *program) actCommand(name, usage string, act func(jobActs, context.Context, outbox.ID) error) *cli.Command {
 	return &cli.Command{
-		Name: name, Usage: usage, ArgsUsage: "ID…", Flags: flags("database-url"),
+		Name: name, Usage: usage, ArgsUsage: "ID…", Flags: operatorFlags(),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			ids, err := jobIDs(c)
 			if err != nil {
 				return err
 			}
-			return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+			return operate(ctx, p, c, func(ctx context.Context, o jobActs) error {
 				var errs []error
 				for _, id := range ids {
 					if err := act(o, ctx, id); err != nil {
@@ -176,7 +196,7 @@ func (p *program) actCommand(name, usage string, act func(*operator.Operator, co
 // cancelCommand says of each job what became of the request: those that were
 // running are not cancelled yet.
 func (p *program) cancelCommand() *cli.Command {
-	cancel := func(o *operator.Operator, ctx context.Context, id outbox.ID) error {
+	cancel := func(o jobActs, ctx context.Context, id outbox.ID) error {
 		done, err := o.Cancel(ctx, id)
 		if done == operator.CancelRequested {
 			fmt.Fprintf(p.stderr, "%s is running: its handler has been asked to stop\n", id)

@@ -19,11 +19,18 @@ func (p *program) jobLogsCommand() *cli.Command {
 		Name:      "logs",
 		Usage:     "print what a job has logged itself: its newest lines, oldest first",
 		ArgsUsage: "ID",
-		Flags: append(flags("database-url"), jsonOrText(),
+		Flags: append(operatorFlags(), jsonOrText(),
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "print new lines as they come, until the job has ended or waits for a person"}),
 		Action: p.jobLogs,
 	}
 }
+
+type jobLog interface {
+	Job(context.Context, outbox.ID) (operator.Job, error)
+	Logs(context.Context, outbox.ID, operator.LogPosition) ([]operator.LogLine, error)
+}
+
+var _ jobLog = (*operator.Operator)(nil)
 
 // jsonOrText replaces outputFlag where lines are printed as they come: there is no
 // table that could wait for the last one.
@@ -47,7 +54,7 @@ func (p *program) jobLogs(ctx context.Context, c *cli.Command) error {
 	if len(ids) != 1 {
 		return wantArgs(c, 1, 1)
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o jobLog) error {
 		after := operator.LogPosition{}
 		for {
 			// The status first: what is logged before a job ends is there when it has ended.
@@ -101,12 +108,18 @@ type jobReports struct {
 	steps      []operator.Step
 }
 
-func collectReports(ctx context.Context, o *operator.Operator, id outbox.ID) (r jobReports, err error) {
+// collectReports leaves the checkpoint out where nobody can be asked for it: the API
+// does not show what a handler remembers.
+func collectReports(ctx context.Context, o jobDetails, id outbox.ID) (r jobReports, err error) {
 	if r.progress, err = o.Progress(ctx, id); err != nil {
 		return r, err
 	}
-	if r.checkpoint, err = o.Checkpoint(ctx, id); err != nil {
-		return r, err
+	if direct, ok := o.(interface {
+		Checkpoint(context.Context, outbox.ID) (operator.Checkpoint, error)
+	}); ok {
+		if r.checkpoint, err = direct.Checkpoint(ctx, id); err != nil {
+			return r, err
+		}
 	}
 	r.steps, err = o.Steps(ctx, id)
 	return r, err

@@ -11,6 +11,14 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+type keyActs interface {
+	Keys(context.Context, operator.KeyFilter) ([]operator.Key, error)
+	Key(context.Context, operator.KeyName) (operator.Key, error)
+	Unblock(context.Context, operator.KeyName) (retried int, err error)
+}
+
+var _ keyActs = (*operator.Operator)(nil)
+
 func (p *program) keysCommand() *cli.Command {
 	tenant := &cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"}
 	queue := &cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"}
@@ -21,7 +29,7 @@ func (p *program) keysCommand() *cli.Command {
 			{
 				Name:  "list",
 				Usage: "list the keys with blocked jobs and those that are parked, the longest waiting first",
-				Flags: append(flags("database-url"), outputFlag(),
+				Flags: append(operatorFlags(), outputFlag(),
 					&cli.StringFlag{Name: "queue", Usage: "only those of this `QUEUE`"},
 					&cli.BoolFlag{Name: "parked", Usage: "only parked ones"},
 					&cli.IntFlag{Name: "limit", Usage: "list at most `N` (default: 50, at most 200)"}),
@@ -29,11 +37,11 @@ func (p *program) keysCommand() *cli.Command {
 			},
 			{
 				Name: "show", Usage: "tell how one key stands", ArgsUsage: "KEY",
-				Flags: append(flags("database-url"), outputFlag(), queue, tenant), Action: p.showKey,
+				Flags: append(operatorFlags(), outputFlag(), queue, tenant), Action: p.showKey,
 			},
 			{
 				Name: "unblock", Usage: "retry the dead letters that hold a key up, at their old places, and let the others follow", ArgsUsage: "KEY",
-				Flags: append(flags("database-url"), queue, tenant), Action: p.unblockKey,
+				Flags: append(operatorFlags(), queue, tenant), Action: p.unblockKey,
 			},
 		},
 	}
@@ -43,7 +51,7 @@ func (p *program) listKeys(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o keyActs) error {
 		keys, err := o.Keys(ctx, operator.KeyFilter{Queue: c.String("queue"), Parked: c.Bool("parked"), Limit: c.Int("limit")})
 		if err != nil {
 			return inFlagWords(err)
@@ -87,7 +95,7 @@ func (p *program) showKey(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o keyActs) error {
 		key, err := o.Key(ctx, name)
 		if err != nil {
 			return err
@@ -101,7 +109,7 @@ func (p *program) unblockKey(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o keyActs) error {
 		retried, err := o.Unblock(ctx, name)
 		if err != nil {
 			return err

@@ -39,6 +39,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintf(stderr, "posthaste: %s\n", strings.TrimRight(line, "\n"))
 	}
+	if errors.Is(err, errNoDatabase) && getenv("OUTBOX_API_URL") != "" {
+		fmt.Fprintln(stderr, "posthaste: "+notThroughAPI)
+	}
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage
 	}
@@ -47,6 +50,10 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	}
 	return exitFailed
 }
+
+// notThroughAPI is said of commands that the API has no part in: those that serve,
+// migrate, measure, or look at the database's own state.
+const notThroughAPI = "this command works on the database itself, not through the API"
 
 // program is what every command gets of its surroundings.
 type program struct {
@@ -70,8 +77,12 @@ Every switch is a flag and an environment variable; a flag wins over the
 environment, which wins over the default. "posthaste config" prints what is in
 effect and where it comes from.
 
-Exit status: 0 all is well, 1 it failed, 2 the command line or an environment
-variable is wrong.
+Exit status: 0 all is well, 1 it failed (also if it failed for one of several
+jobs, and when "doctor" or "healthcheck" finds a problem), 2 the command line or an
+environment variable is wrong: then nothing was done.
+
+Completions: source <(posthaste completion bash), or zsh; see "posthaste completion
+--help" for fish and PowerShell.
 
 The first SIGINT or SIGTERM has "serve" and "dev" stop claiming, give back what
 had not started and let running jobs finish for the grace period; the second
@@ -88,10 +99,11 @@ func (p *program) root() *cli.Command {
 		HideVersion: true,
 		Suggest:     true,
 
-		EnableShellCompletion: true,
-		ExitErrHandler:        func(context.Context, *cli.Command, error) {}, // run decides
+		EnableShellCompletion:           true,
+		ConfigureShellCompletionCommand: func(c *cli.Command) { c.Hidden = false },
+		ExitErrHandler:                  func(context.Context, *cli.Command, error) {}, // run decides
 		Commands: []*cli.Command{
-			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.jobsCommand(), p.dlqCommand(), p.queuesCommand(), p.workersCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.tokensCommand(),
+			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.jobsCommand(), p.dlqCommand(), p.queuesCommand(), p.workersCommand(), p.statsCommand(), p.topCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.tokensCommand(),
 			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.versionCommand(), benchCommand(), p.verifyCommand(),
 		},
 	}
@@ -103,6 +115,9 @@ func (p *program) root() *cli.Command {
 // finish gives every command the same manners.
 func finish(c *cli.Command) {
 	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
+		if text := err.Error(); strings.HasSuffix(text, "-api") || strings.HasSuffix(text, "-token") { // is not defined
+			return usagef("%w: %s", err, notThroughAPI)
+		}
 		return usagef("%w (see %s --help)", err, c.FullName())
 	}
 	if c.Action == nil {

@@ -68,6 +68,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 		{"jobs", "list"},
 		{"jobs", "show"},
 		{"jobs", "logs"},
+		{"jobs", "tail"},
 		{"jobs", "retry"},
 		{"jobs", "dismiss"},
 		{"dlq"},
@@ -81,6 +82,9 @@ func TestEveryCommandHasHelp(t *testing.T) {
 		{"queues", "list"},
 		{"queues", "pause"},
 		{"queues", "resume"},
+		{"stats"},
+		{"top"},
+		{"completion"},
 		{"tokens"},
 		{"tokens", "create"},
 		{"tokens", "list"},
@@ -123,6 +127,12 @@ func TestMistakesAreExitStatus2(t *testing.T) {
 		"jobs show 1":                  "36 characters",
 		"jobs logs":                    "usage: posthaste jobs logs ID",
 		"jobs retry":                   "usage: posthaste jobs retry ID",
+		"jobs tail x":                  "usage: posthaste jobs tail",
+		"jobs tail --status odd":       `--status: status "odd" is unknown`,
+		"jobs tail --interval 1ms":     "--interval is 1ms",
+		"stats x":                      "usage: posthaste stats",
+		"top --frames 0":               "--frames is 0",
+		"top --interval 1ms":           "--interval is 1ms",
 		"dlq list --status pending":    "want failed or dead",
 		"dlq list --limit 0":           "--limit is 0",
 		"dlq list --failed-since soon": "--failed-since",
@@ -162,5 +172,17 @@ func TestMistakesAreExitStatus2(t *testing.T) {
 func TestVersionNamesTheToolchain(t *testing.T) {
 	if out := ok(t, nil, "version"); !strings.HasPrefix(out, "posthaste ") || !strings.Contains(out, "go1.") {
 		t.Errorf("got %q", out)
+	}
+}
+
+func TestCompletions(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "pwsh"} {
+		if out := ok(t, nil, "completion", shell); !strings.Contains(strings.ToLower(out), "complet") {
+			t.Errorf("%s: got %q", shell, out)
+		}
+	}
+	// What the scripts ask.
+	if out := ok(t, nil, "jobs", "--generate-shell-completion"); !strings.Contains(out, "tail") || !strings.Contains(out, "cancel") {
+		t.Errorf("got %q, want the commands of jobs", out)
 	}
 }

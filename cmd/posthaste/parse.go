@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay/webhook"
@@ -219,6 +220,21 @@ func parseDSN(v string) (string, error) {
 	}
 	if _, err := pgxpool.ParseConfig(v); err != nil {
 		return "", errors.New("want something like postgres://user:password@host:5432/database or host=… dbname=…")
+	}
+	return v, nil
+}
+
+func parseAPI(v string) (string, error) {
+	if _, err := client.New(v, client.Config{}); err != nil {
+		return "", errors.New("want something like https://host/path, without user and query")
+	}
+	return v, nil
+}
+
+// parseToken takes what can stand in a header.
+func parseToken(v string) (string, error) {
+	if strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return "", errors.New("want a token as \"posthaste tokens create\" prints it")
 	}
 	return v, nil
 }

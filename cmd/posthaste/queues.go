@@ -14,6 +14,14 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+type queueActs interface {
+	Queues(context.Context) ([]operator.Queue, error)
+	Pause(ctx context.Context, queue string) error
+	Resume(ctx context.Context, queue string) error
+}
+
+var _ queueActs = (*operator.Operator)(nil)
+
 func (p *program) queuesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "queues",
@@ -22,11 +30,11 @@ func (p *program) queuesCommand() *cli.Command {
 			{
 				Name:   "list",
 				Usage:  "list the queues with open jobs and those that are paused or limited",
-				Flags:  append(flags("database-url"), outputFlag()),
+				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listQueues,
 			},
-			p.queueCommand("pause", "stop claims of a queue in all processes; running jobs go on", (*operator.Operator).Pause),
-			p.queueCommand("resume", "let claims of a queue go on", (*operator.Operator).Resume),
+			p.queueCommand("pause", "stop claims of a queue in all processes; running jobs go on", queueActs.Pause),
+			p.queueCommand("resume", "let claims of a queue go on", queueActs.Resume),
 			p.limitCommand(),
 		},
 	}
@@ -36,7 +44,7 @@ func (p *program) listQueues(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o queueActs) error {
 		queues, err := o.Queues(ctx)
 		if err != nil {
 			return err
@@ -65,9 +73,9 @@ func openStatuses() (open []outbox.Status) {
 	return open
 }
 
-func (p *program) queueCommand(name, usage string, act func(*operator.Operator, context.Context, string) error) *cli.Command {
+func (p *program) queueCommand(name, usage string, act func(queueActs, context.Context, string) error) *cli.Command {
 	return &cli.Command{
-		Name: name, Usage: usage, ArgsUsage: "QUEUE", Flags: flags("database-url"),
+		Name: name, Usage: usage, ArgsUsage: "QUEUE", Flags: operatorFlags(),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 1, 1); err != nil {
 				return err
@@ -76,7 +84,7 @@ func (p *program) queueCommand(name, usage string, act func(*operator.Operator, 
 			if !namePattern.MatchString(queue) {
 				return usagef("%q is not a queue's name", queue)
 			}
-			return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+			return operate(ctx, p, c, func(ctx context.Context, o queueActs) error {
 				if err := act(o, ctx, queue); err != nil {
 					return err
 				}

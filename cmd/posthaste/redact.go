@@ -56,3 +56,12 @@ func showURL(target string) string {
 	}
 	return u.Scheme + "://" + u.Host + "/…"
 }
+
+// showAPI is where the API is; what else a URL may hold is no part of it.
+func showAPI(target string) string {
+	u, err := url.Parse(target)
+	if err != nil || u.Host == "" {
+		return redacted
+	}
+	return u.Scheme + "://" + u.Host + u.EscapedPath()
+}

@@ -39,7 +39,7 @@ func selected(names []string) []setting {
 	if len(names) == 0 {
 		return allSettings
 	}
-	return slices.DeleteFunc(slices.Clone(allSettings), func(s setting) bool { return !slices.Contains(names, s.flag) })
+	return slices.DeleteFunc(slices.Concat(allSettings, apiSettings), func(s setting) bool { return !slices.Contains(names, s.flag) })
 }
 
 // load reads the named settings; without names, all. Its error names every
@@ -92,10 +92,12 @@ func (p *program) choose(c *cli.Command, s setting) chosen {
 	return chosen{s, s.fallback, byDefault}
 }
 
+var errNoDatabase = errors.New("no database: set DATABASE_URL or pass --database-url")
+
 // requireDatabase is for commands that cannot do without one.
 func requireDatabase(s settings) error {
 	if s.app.DatabaseURL == "" {
-		return usagef("no database: set DATABASE_URL or pass --database-url")
+		return &usageError{errNoDatabase}
 	}
 	return nil
 }

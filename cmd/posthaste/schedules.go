@@ -10,6 +10,23 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+type (
+	scheduleActs interface {
+		Schedules(context.Context) ([]operator.Schedule, error)
+		PauseSchedule(ctx context.Context, tenant outbox.ID, name string) error
+		ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error
+		RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, error)
+	}
+	scheduleDeleter interface {
+		DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error
+	}
+)
+
+var (
+	_ scheduleActs    = (*operator.Operator)(nil)
+	_ scheduleDeleter = (*operator.Operator)(nil)
+)
+
 func (p *program) schedulesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "schedules",
@@ -18,19 +35,19 @@ func (p *program) schedulesCommand() *cli.Command {
 			{
 				Name:   "list",
 				Usage:  "list the schedules with their next and their last ticks",
-				Flags:  append(flags("database-url"), outputFlag()),
+				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listSchedules,
 			},
-			p.scheduleCommand("pause", "stop the ticks of a schedule; its jobs go on", "paused: ", (*operator.Operator).PauseSchedule),
-			p.scheduleCommand("resume", "let a schedule go on with its next tick", "resumed: ", (*operator.Operator).ResumeSchedule),
-			p.scheduleCommand("delete", "forget a schedule; a program that declares it brings it back when it starts", "deleted: ", (*operator.Operator).DeleteSchedule),
+			scheduleCommand(p, "pause", "stop the ticks of a schedule; its jobs go on", "paused: ", scheduleActs.PauseSchedule),
+			scheduleCommand(p, "resume", "let a schedule go on with its next tick", "resumed: ", scheduleActs.ResumeSchedule),
+			scheduleCommand(p, "delete", "forget a schedule; a program that declares it brings it back when it starts", "deleted: ", scheduleDeleter.DeleteSchedule),
 			{
 				Name:      "run",
 				Usage:     "enqueue a schedule's job now, also while it is paused, and print the job's id",
 				ArgsUsage: "NAME",
-				Flags:     append(flags("database-url"), tenantFlag()),
+				Flags:     append(operatorFlags(), tenantFlag()),
 				Action: func(ctx context.Context, c *cli.Command) error {
-					return p.onSchedule(ctx, c, func(ctx context.Context, o *operator.Operator, tenant outbox.ID, name string) error {
+					return onSchedule(ctx, p, c, func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
 						id, err := o.RunSchedule(ctx, tenant, name)
 						if err != nil {
 							return err
@@ -48,7 +65,7 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o scheduleActs) error {
 		schedules, err := o.Schedules(ctx)
 		if err != nil {
 			return err
@@ -63,21 +80,29 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 				timing = "every " + short(s.Every)
 			}
 			l.add(s.Name, timing, s.Zone, s.Kind, s.Queue, instant(s.NextAt), instant(s.LastAt), instant(s.PausedSince),
-				s.Missed, s.MissedLimit, s.Generation, instant(s.UpdatedAt), instant(s.CreatedAt), s.Tenant)
+				s.Missed, s.MissedLimit, known(s.Generation), instant(s.UpdatedAt), instant(s.CreatedAt), s.Tenant)
 		}
 		return p.print(c, l)
 	})
+}
+
+// known is nil for a number that is not known: the API does not tell generations.
+func known(n int64) any {
+	if n == 0 {
+		return nil
+	}
+	return n
 }
 
 func tenantFlag() cli.Flag {
 	return &cli.StringFlag{Name: "tenant", Usage: "whose schedule it is: an `ID` (default: the root tenant)"}
 }
 
-func (p *program) scheduleCommand(name, usage, done string, act func(*operator.Operator, context.Context, outbox.ID, string) error) *cli.Command {
+func scheduleCommand[B any](p *program, name, usage, done string, act func(B, context.Context, outbox.ID, string) error) *cli.Command {
 	return &cli.Command{
-		Name: name, Usage: usage, ArgsUsage: "NAME", Flags: append(flags("database-url"), tenantFlag()),
+		Name: name, Usage: usage, ArgsUsage: "NAME", Flags: append(operatorFlags(), tenantFlag()),
 		Action: func(ctx context.Context, c *cli.Command) error {
-			return p.onSchedule(ctx, c, func(ctx context.Context, o *operator.Operator, tenant outbox.ID, name string) error {
+			return onSchedule(ctx, p, c, func(ctx context.Context, o B, tenant outbox.ID, name string) error {
 				if err := act(o, ctx, tenant, name); err != nil {
 					return err
 				}
@@ -89,7 +114,7 @@ func (p *program) scheduleCommand(name, usage, done string, act func(*operator.O
 }
 
 // onSchedule runs a command's act on the schedule that it names.
-func (p *program) onSchedule(ctx context.Context, c *cli.Command, act func(context.Context, *operator.Operator, outbox.ID, string) error) error {
+func onSchedule[B any](ctx context.Context, p *program, c *cli.Command, act func(context.Context, B, outbox.ID, string) error) error {
 	if err := wantArgs(c, 1, 1); err != nil {
 		return err
 	}
@@ -104,5 +129,5 @@ func (p *program) onSchedule(ctx context.Context, c *cli.Command, act func(conte
 			return usagef("--tenant: %w", err)
 		}
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error { return act(ctx, o, tenant, name) })
+	return operate(ctx, p, c, func(ctx context.Context, o B) error { return act(ctx, o, tenant, name) })
 }

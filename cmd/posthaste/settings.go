@@ -17,6 +17,8 @@ type settings struct {
 	webhooks []webhookRoute
 	roles    []string
 	apiAddr  string
+	apiURL   string
+	apiToken string
 
 	apiByDefault bool // nobody asked for apiAddr
 	logLevel     slog.Level
@@ -178,6 +180,23 @@ var allSettings = []setting{
 			s.logFormat, err = parseOneOf(v, "auto", "json", "text")
 			return err
 		},
+	},
+}
+
+// apiSettings lead the operators' commands to the API. A process that serves has no use
+// for them.
+var apiSettings = []setting{
+	{
+		"api",
+		[]string{"OUTBOX_API_URL"},
+		"", "`URL` of the API to go through, instead of the database", showAPI,
+		func(s *settings, v string) (err error) { s.apiURL, err = parseAPI(v); return err },
+	},
+	{
+		"token",
+		[]string{"OUTBOX_API_TOKEN"},
+		"", "bearer `TOKEN` for the API; in the variable it is not seen by others on this machine", func(string) string { return redacted },
+		func(s *settings, v string) (err error) { s.apiToken, err = parseToken(v); return err },
 	},
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ import (
 
 func TestEverySettingHasAFlagAVariableAndADefaultThatParses(t *testing.T) {
 	name := regexp.MustCompile(`^(OUTBOX|DATABASE)_[A-Z_]+$`)
-	for _, s := range allSettings {
+	for _, s := range slices.Concat(allSettings, apiSettings) {
 		if s.flag == "" || len(s.envs) == 0 || s.usage == "" {
 			t.Errorf("%+v lacks something", s.flag)
 		}
@@ -73,6 +74,8 @@ func TestConfigTellsValuesAndSourcesWithoutSecrets(t *testing.T) {
 		"OUTBOX_WEBHOOKS":     "greet=https://u:hush@example.com/x?token=hush",
 		"OUTBOX_LISTEN":       "off",
 		"OUTBOX_GRACE_PERIOD": "",
+		"OUTBOX_API_URL":      "https://jobs.example.com/x",
+		"OUTBOX_API_TOKEN":    "ph_1_hush",
 	}, "config", "-o", "json", "--listen", "on", "--lease-ttl=1m")
 	var rows []map[string]string
 	if err := json.Unmarshal([]byte(out), &rows); err != nil {
@@ -82,8 +85,8 @@ func TestConfigTellsValuesAndSourcesWithoutSecrets(t *testing.T) {
 	for _, row := range rows {
 		got[row["setting"]] = row["value"] + " from " + row["source"]
 	}
-	if len(got) != len(allSettings) {
-		t.Errorf("got %d settings, want all %d", len(got), len(allSettings))
+	if all := len(allSettings) + len(apiSettings); len(got) != all {
+		t.Errorf("got %d settings, want all %d", len(got), all)
 	}
 	for name, want := range map[string]string{
 		"database-url": "postgres://ada:REDACTED@db:5433/shop from DATABASE_URL",
@@ -92,6 +95,8 @@ func TestConfigTellsValuesAndSourcesWithoutSecrets(t *testing.T) {
 		"listen":       "on from --listen",
 		"lease-ttl":    "1m from --lease-ttl",
 		"grace-period": "20s from default",
+		"api":          "https://jobs.example.com/x from OUTBOX_API_URL",
+		"token":        "REDACTED from OUTBOX_API_TOKEN",
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %q, want %q", name, got[name], want)

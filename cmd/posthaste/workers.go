@@ -12,6 +12,12 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
+type workerList interface {
+	Workers(context.Context) ([]operator.Worker, error)
+}
+
+var _ workerList = (*operator.Operator)(nil)
+
 func (p *program) workersCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "workers",
@@ -21,7 +27,7 @@ the list as missing for an hour; its jobs run again when their leases lapse.`,
 		Commands: []*cli.Command{{
 			Name:   "list",
 			Usage:  "list dispatchers: version, queues, kinds, what they are running, whether they hear wake-ups",
-			Flags:  append(flags("database-url"), outputFlag()),
+			Flags:  append(operatorFlags(), outputFlag()),
 			Action: p.listWorkers,
 		}},
 	}
@@ -31,7 +37,7 @@ func (p *program) listWorkers(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o workerList) error {
 		workers, err := o.Workers(ctx)
 		if err != nil {
 			return err

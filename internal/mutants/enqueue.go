@@ -44,9 +44,9 @@ var enqueue = []Mutant{
 		Name:      "idempotency race",
 		Breaks:    "two producers that use a key at once both store their job",
 		Invariant: "Atomic",
-		Edits: []Edit{{enqueueSQL, `    VALUES ($2, $3, $4, $5)
+		Edits: []Edit{{enqueueSQL, `    VALUES ($2, $3, $4, $5, nullif($6::boolean, false))
     ON CONFLICT DO NOTHING
-`, `    SELECT $2, $3, $4, $5
+`, `    SELECT $2, $3, $4, $5, nullif($6::boolean, false)
     WHERE NOT EXISTS (SELECT FROM outbox.idempotency_keys WHERE tenant_id = $2 AND kind = $3 AND key = $4)
     ON CONFLICT (tenant_id, kind, key) DO UPDATE SET job_id = excluded.job_id
 `}},

@@ -48,7 +48,7 @@ FOR UPDATE`}},
 		Name:      "a resumed schedule catches up",
 		Breaks:    "what was paused on purpose fires after all",
 		Invariant: "A tick is fired once",
-		Edits:     []Edit{{"internal/sqlgen/schedules.sql.go", `CASE WHEN paused_at IS NULL THEN since ELSE statement_timestamp() END`, `since`}},
+		Edits:     []Edit{{"internal/sqlgen/schedules.sql.go", `CASE WHEN schedules.paused_at IS NULL THEN schedules.since ELSE statement_timestamp() END`, `schedules.since`}},
 		Checks:    []Check{test("operator", "TestResumeCountsFromNow", "want now")},
 	},
 }

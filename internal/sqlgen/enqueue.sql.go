@@ -87,17 +87,17 @@ func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 
 const EnqueueJobOnce = `-- name: EnqueueJobOnce :many
 WITH first AS (
-    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
-    VALUES ($2, $3, $4, $5)
+    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, held)
+    VALUES ($2, $3, $4, $5, nullif($6::boolean, false))
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ), stored AS (
     INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
             max_active, ordered, line_position, on_death, park_after, on_lapse)
-    SELECT first.job_id, $2::uuid, $6::text, $3::text, $7::smallint, $8::integer,
-           coalesce($9::timestamptz, statement_timestamp() + $10::interval, statement_timestamp()),
-           $11::interval, $12::text, $13::bytea, $14::text, $15::text::jsonb, $16::timestamptz,
-           CASE WHEN $17::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+    SELECT first.job_id, $2::uuid, $7::text, $3::text, $8::smallint, $9::integer,
+           coalesce($10::timestamptz, statement_timestamp() + $11::interval, statement_timestamp()),
+           $12::interval, $13::text, $14::bytea, $15::text, $16::text::jsonb, $17::timestamptz,
+           CASE WHEN $6::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
            nullif($18::boolean, false),
            $19::smallint, $20::boolean, $21::bigint,
            $22::text, $23::interval, $24::text
@@ -115,6 +115,7 @@ type EnqueueJobOnceParams struct {
 	Kind           string
 	IdempotencyKey string
 	ID             pgtype.UUID
+	Hold           bool
 	Queue          string
 	Priority       int16
 	MaxAttempts    int32
@@ -126,7 +127,6 @@ type EnqueueJobOnceParams struct {
 	ContentType    string
 	Headers        *string
 	Deadline       pgtype.Timestamptz
-	Hold           bool
 	Watched        bool
 	MaxActive      *int16
 	Ordered        *bool
@@ -151,6 +151,7 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 		arg.Kind,
 		arg.IdempotencyKey,
 		arg.ID,
+		arg.Hold,
 		arg.Queue,
 		arg.Priority,
 		arg.MaxAttempts,
@@ -162,7 +163,6 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 		arg.ContentType,
 		arg.Headers,
 		arg.Deadline,
-		arg.Hold,
 		arg.Watched,
 		arg.MaxActive,
 		arg.Ordered,
@@ -215,8 +215,8 @@ WITH input AS MATERIALIZED (
            nullif(unnest($22::text[]), '') AS idempotency_key,
            nullif(unnest($23::boolean[]), false) AS watched
 ), first AS (
-    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
-    SELECT tenant_id, kind, idempotency_key, id
+    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, held)
+    SELECT tenant_id, kind, idempotency_key, id, nullif(hold, false)
     FROM input
     WHERE idempotency_key IS NOT NULL
     ORDER BY tenant_id, kind COLLATE "C", idempotency_key COLLATE "C", id
@@ -292,6 +292,36 @@ func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error 
 		arg.Watched,
 	)
 	return err
+}
+
+const FindHeld = `-- name: FindHeld :many
+SELECT job_id
+FROM outbox.idempotency_keys
+WHERE job_id = ANY ($1::uuid[])
+  AND held
+LIMIT 1000
+`
+
+// FindHeld returns those of the jobs with an idempotency key that were stored held,
+// whatever has become of them.
+func (q *Queries) FindHeld(ctx context.Context, ids []pgtype.UUID) ([]pgtype.UUID, error) {
+	rows, err := q.db.Query(ctx, FindHeld, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []pgtype.UUID
+	for rows.Next() {
+		var job_id pgtype.UUID
+		if err := rows.Scan(&job_id); err != nil {
+			return nil, err
+		}
+		items = append(items, job_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const FindIdempotencyKey = `-- name: FindIdempotencyKey :many

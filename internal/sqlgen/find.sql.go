@@ -15,7 +15,8 @@ const FindClosed = `-- name: FindClosed :many
 SELECT h.id, h.tenant_id, h.queue, h.kind, h.status::text AS status, h.priority, h.attempt, h.max_attempts, h.lost_leases, h.epoch,
        coalesce(h.key, '')::text AS key, h.run_at, h.created_at, h.started_at, h.finished_at, coalesce(h.worker, '')::text AS worker,
        h.timeout, h.content_type, octet_length(h.payload) AS payload_bytes,
-       coalesce(h.last_error_code, '')::text AS error_code, coalesce(h.last_error_message, '')::text AS error_message
+       coalesce(h.last_error_code, '')::text AS error_code, coalesce(h.last_error_message, '')::text AS error_message,
+       h.deadline, h.cancel_requested_at, h.parent_id
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (
     SELECT id, tenant_id, run_at, created_at, started_at, finished_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, worker, result, last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
@@ -28,27 +29,30 @@ LIMIT 1000
 `
 
 type FindClosedRow struct {
-	ID           pgtype.UUID
-	TenantID     pgtype.UUID
-	Queue        string
-	Kind         string
-	Status       string
-	Priority     int16
-	Attempt      int32
-	MaxAttempts  int32
-	LostLeases   int32
-	Epoch        int64
-	Key          string
-	RunAt        pgtype.Timestamptz
-	CreatedAt    pgtype.Timestamptz
-	StartedAt    pgtype.Timestamptz
-	FinishedAt   pgtype.Timestamptz
-	Worker       string
-	Timeout      pgtype.Interval
-	ContentType  string
-	PayloadBytes int32
-	ErrorCode    string
-	ErrorMessage string
+	ID                pgtype.UUID
+	TenantID          pgtype.UUID
+	Queue             string
+	Kind              string
+	Status            string
+	Priority          int16
+	Attempt           int32
+	MaxAttempts       int32
+	LostLeases        int32
+	Epoch             int64
+	Key               string
+	RunAt             pgtype.Timestamptz
+	CreatedAt         pgtype.Timestamptz
+	StartedAt         pgtype.Timestamptz
+	FinishedAt        pgtype.Timestamptz
+	Worker            string
+	Timeout           pgtype.Interval
+	ContentType       string
+	PayloadBytes      int32
+	ErrorCode         string
+	ErrorMessage      string
+	Deadline          pgtype.Timestamptz
+	CancelRequestedAt pgtype.Timestamptz
+	ParentID          pgtype.UUID
 }
 
 // FindClosed is FindOpen for the history.
@@ -83,6 +87,9 @@ func (q *Queries) FindClosed(ctx context.Context, ids []pgtype.UUID, tenants []p
 			&i.PayloadBytes,
 			&i.ErrorCode,
 			&i.ErrorMessage,
+			&i.Deadline,
+			&i.CancelRequestedAt,
+			&i.ParentID,
 		); err != nil {
 			return nil, err
 		}
@@ -98,7 +105,8 @@ const FindOpen = `-- name: FindOpen :many
 SELECT j.id, j.tenant_id, j.queue, j.kind, j.status::text AS status, j.priority, j.attempt, j.max_attempts, j.lost_leases, j.epoch,
        coalesce(j.key, '')::text AS key, j.run_at, j.created_at, j.started_at, j.lease_expires_at, coalesce(j.lease_owner, '')::text AS worker,
        j.timeout, j.content_type, octet_length(j.payload) AS payload_bytes,
-       coalesce(j.last_error_code, '')::text AS error_code, coalesce(j.last_error_message, '')::text AS error_message
+       coalesce(j.last_error_code, '')::text AS error_code, coalesce(j.last_error_message, '')::text AS error_message,
+       j.deadline, j.cancel_requested_at, j.parent_id
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (
     SELECT id, tenant_id, run_at, created_at, epoch, status, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, lease_owner, lease_expires_at, started_at, last_error_code, last_error_message, deadline, cancel_requested_at, unavailable_since, failed_at, error_fingerprint, watched, parent_id, max_active, slot, ordered, line_position, on_death, park_after, on_lapse
@@ -111,27 +119,30 @@ LIMIT 1000
 `
 
 type FindOpenRow struct {
-	ID             pgtype.UUID
-	TenantID       pgtype.UUID
-	Queue          string
-	Kind           string
-	Status         string
-	Priority       int16
-	Attempt        int32
-	MaxAttempts    int32
-	LostLeases     int32
-	Epoch          int64
-	Key            string
-	RunAt          pgtype.Timestamptz
-	CreatedAt      pgtype.Timestamptz
-	StartedAt      pgtype.Timestamptz
-	LeaseExpiresAt pgtype.Timestamptz
-	Worker         string
-	Timeout        pgtype.Interval
-	ContentType    string
-	PayloadBytes   int32
-	ErrorCode      string
-	ErrorMessage   string
+	ID                pgtype.UUID
+	TenantID          pgtype.UUID
+	Queue             string
+	Kind              string
+	Status            string
+	Priority          int16
+	Attempt           int32
+	MaxAttempts       int32
+	LostLeases        int32
+	Epoch             int64
+	Key               string
+	RunAt             pgtype.Timestamptz
+	CreatedAt         pgtype.Timestamptz
+	StartedAt         pgtype.Timestamptz
+	LeaseExpiresAt    pgtype.Timestamptz
+	Worker            string
+	Timeout           pgtype.Interval
+	ContentType       string
+	PayloadBytes      int32
+	ErrorCode         string
+	ErrorMessage      string
+	Deadline          pgtype.Timestamptz
+	CancelRequestedAt pgtype.Timestamptz
+	ParentID          pgtype.UUID
 }
 
 // FindOpen returns the open jobs among @ids without payloads. Each id has the
@@ -168,6 +179,9 @@ func (q *Queries) FindOpen(ctx context.Context, ids []pgtype.UUID, tenants []pgt
 			&i.PayloadBytes,
 			&i.ErrorCode,
 			&i.ErrorMessage,
+			&i.Deadline,
+			&i.CancelRequestedAt,
+			&i.ParentID,
 		); err != nil {
 			return nil, err
 		}

@@ -233,11 +233,12 @@ const ListJobs = `-- name: ListJobs :many
       AND ($6::text = '' OR jobs.kind = $6)
       AND ($7::text = '' OR jobs.queue = $7)
       AND ($8::text = '' OR jobs.key = $8)
-      AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
-      AND ($10::timestamptz IS NULL OR jobs.created_at >= $10)
-      AND ($11::timestamptz IS NULL OR jobs.created_at < $11)
+      AND ($9::text = '' OR jobs.error_fingerprint = $9)
+      AND ($10::uuid IS NULL OR jobs.tenant_id = $10)
+      AND ($11::timestamptz IS NULL OR jobs.created_at >= $11)
+      AND ($12::timestamptz IS NULL OR jobs.created_at < $12)
     ORDER BY jobs.id DESC
-    LIMIT $12
+    LIMIT $13
 )
 UNION ALL
 (
@@ -256,11 +257,12 @@ UNION ALL
       AND ($6::text = '' OR jobs.kind = $6)
       AND ($7::text = '' OR jobs.queue = $7)
       AND ($8::text = '' OR jobs.key = $8)
-      AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
-      AND ($10::timestamptz IS NULL OR jobs.created_at >= $10)
-      AND ($11::timestamptz IS NULL OR jobs.created_at < $11)
+      AND ($9::text = '' OR jobs.error_fingerprint = $9)
+      AND ($10::uuid IS NULL OR jobs.tenant_id = $10)
+      AND ($11::timestamptz IS NULL OR jobs.created_at >= $11)
+      AND ($12::timestamptz IS NULL OR jobs.created_at < $12)
     ORDER BY jobs.id DESC
-    LIMIT $12
+    LIMIT $13
 )
 UNION ALL
 (
@@ -278,11 +280,12 @@ UNION ALL
       AND ($6::text = '' OR history.kind = $6)
       AND ($7::text = '' OR history.queue = $7)
       AND ($8::text = '' OR history.key = $8)
-      AND ($9::uuid IS NULL OR history.tenant_id = $9)
-      AND ($10::timestamptz IS NULL OR history.created_at >= $10 AND history.finished_at >= $10)
-      AND ($11::timestamptz IS NULL OR history.created_at < $11)
+      AND $9::text = ''
+      AND ($10::uuid IS NULL OR history.tenant_id = $10)
+      AND ($11::timestamptz IS NULL OR history.created_at >= $11 AND history.finished_at >= $11)
+      AND ($12::timestamptz IS NULL OR history.created_at < $12)
     ORDER BY history.id DESC
-    LIMIT $12
+    LIMIT $13
 )
 ORDER BY id DESC
 OFFSET $1
@@ -298,6 +301,7 @@ type ListJobsParams struct {
 	Kind          string
 	Queue         string
 	Key           string
+	Fingerprint   string
 	Tenant        pgtype.UUID
 	CreatedAfter  pgtype.Timestamptz
 	CreatedBefore pgtype.Timestamptz
@@ -335,7 +339,7 @@ type ListJobsRow struct {
 // ListJobs returns up to @max_rows jobs with an id between @after and @before,
 // newest first, without payloads and results, but for the @skip newest. Each of
 // its three parts is left out when no status of it was asked for; the dead letters
-// have an index of their own. @reach is both numbers together. A
+// have an index of their own, and alone a @fingerprint. @reach is both numbers together. A
 // job finishes after it was created: @created_after spares the partitions before.
 func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsRow, error) {
 	rows, err := q.db.Query(ctx, ListJobs,
@@ -347,6 +351,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 		arg.Kind,
 		arg.Queue,
 		arg.Key,
+		arg.Fingerprint,
 		arg.Tenant,
 		arg.CreatedAfter,
 		arg.CreatedBefore,

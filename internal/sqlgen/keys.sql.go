@@ -229,7 +229,8 @@ WITH standing AS MATERIALIZED (
            min(jobs.run_at) FILTER (WHERE jobs.status = 'blocked')        AS blocked_since
     FROM outbox.jobs
     WHERE jobs.key IS NOT NULL
-      AND ($2::text = '' OR jobs.queue = $2)
+      AND ($2::uuid IS NULL OR jobs.tenant_id = $2)
+      AND ($3::text = '' OR jobs.queue = $3)
       AND ($1::text = '' OR jobs.key = $1)
     GROUP BY jobs.tenant_id, jobs.queue, jobs.key
 )
@@ -241,15 +242,17 @@ SELECT coalesce(standing.tenant_id, keys.tenant_id)::uuid AS tenant_id, coalesce
 FROM standing
 FULL JOIN outbox.keys ON keys.tenant_id = standing.tenant_id AND keys.queue = standing.queue AND keys.key = standing.key
 WHERE (standing.blocked > 0 OR keys.parked_at IS NOT NULL OR ($1::text <> '' AND standing.key IS NOT NULL))
-  AND ($2::text = '' OR coalesce(standing.queue, keys.queue) = $2)
+  AND ($2::uuid IS NULL OR coalesce(standing.tenant_id, keys.tenant_id) = $2)
+  AND ($3::text = '' OR coalesce(standing.queue, keys.queue) = $3)
   AND ($1::text = '' OR coalesce(standing.key, keys.key) = $1)
-  AND (NOT $3::boolean OR keys.parked_at IS NOT NULL)
+  AND (NOT $4::boolean OR keys.parked_at IS NOT NULL)
 ORDER BY standing.blocked_since NULLS LAST, 2, 3, 1
-LIMIT $4
+LIMIT $5
 `
 
 type ListKeysParams struct {
 	Key     string
+	Tenant  pgtype.UUID
 	Queue   string
 	Parked  bool
 	MaxKeys int32
@@ -270,10 +273,12 @@ type ListKeysRow struct {
 }
 
 // ListKeys returns up to @max_keys keys with jobs that cannot run, or that are
-// parked, those first that have waited longest. It reads all jobs.
+// parked, those first that have waited longest. It reads all jobs, of the @tenant if
+// there is one.
 func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysRow, error) {
 	rows, err := q.db.Query(ctx, ListKeys,
 		arg.Key,
+		arg.Tenant,
 		arg.Queue,
 		arg.Parked,
 		arg.MaxKeys,

@@ -15,23 +15,23 @@ const DeleteSchedule = `-- name: DeleteSchedule :many
 DELETE FROM outbox.schedules
 WHERE tenant_id = $1
   AND name = $2
-RETURNING name
+RETURNING (paused_at IS NOT NULL)::boolean AS was_paused
 `
 
 // DeleteSchedule forgets a schedule; jobs that it has enqueued stay.
-func (q *Queries) DeleteSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([]string, error) {
+func (q *Queries) DeleteSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([]bool, error) {
 	rows, err := q.db.Query(ctx, DeleteSchedule, tenantID, name)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []bool
 	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
+		var was_paused bool
+		if err := rows.Scan(&was_paused); err != nil {
 			return nil, err
 		}
-		items = append(items, name)
+		items = append(items, was_paused)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -96,8 +96,9 @@ const ListSchedules = `-- name: ListSchedules :many
 SELECT tenant_id, name, generation, coalesce(expression, '')::text AS expression, coalesce(time_zone, '')::text AS time_zone, every,
        missed, missed_limit, kind, queue, next_at, last_at, paused_at, created_at, updated_at
 FROM outbox.schedules
+WHERE $1::uuid IS NULL OR schedules.tenant_id = $1
 ORDER BY name, tenant_id
-LIMIT $1
+LIMIT $2
 `
 
 type ListSchedulesRow struct {
@@ -118,9 +119,10 @@ type ListSchedulesRow struct {
 	UpdatedAt   pgtype.Timestamptz
 }
 
-// ListSchedules returns up to @max_rows schedules in the order of their names.
-func (q *Queries) ListSchedules(ctx context.Context, maxRows int32) ([]ListSchedulesRow, error) {
-	rows, err := q.db.Query(ctx, ListSchedules, maxRows)
+// ListSchedules returns up to @max_rows schedules in the order of their names, those
+// of the @tenant if there is one.
+func (q *Queries) ListSchedules(ctx context.Context, tenant pgtype.UUID, maxRows int32) ([]ListSchedulesRow, error) {
+	rows, err := q.db.Query(ctx, ListSchedules, tenant, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -156,27 +158,36 @@ func (q *Queries) ListSchedules(ctx context.Context, maxRows int32) ([]ListSched
 }
 
 const PauseSchedule = `-- name: PauseSchedule :many
+WITH found AS MATERIALIZED (
+    SELECT schedules.tenant_id, schedules.name, schedules.paused_at
+    FROM outbox.schedules
+    WHERE schedules.tenant_id = $1
+      AND schedules.name = $2
+    FOR UPDATE
+)
 UPDATE outbox.schedules
-SET paused_at = coalesce(paused_at, statement_timestamp())
-WHERE tenant_id = $1
-  AND name = $2
-RETURNING name
+SET paused_at = coalesce(schedules.paused_at, statement_timestamp())
+FROM found
+WHERE schedules.tenant_id = found.tenant_id
+  AND schedules.name = found.name
+RETURNING (found.paused_at IS NOT NULL)::boolean AS was_paused
 `
 
-// PauseSchedule stops ticks. It waits for a firing that is under way.
-func (q *Queries) PauseSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([]string, error) {
+// PauseSchedule stops ticks. It waits for a firing that is under way. It returns
+// whether the schedule was paused before; nothing if there is none.
+func (q *Queries) PauseSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([]bool, error) {
 	rows, err := q.db.Query(ctx, PauseSchedule, tenantID, name)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []bool
 	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
+		var was_paused bool
+		if err := rows.Scan(&was_paused); err != nil {
 			return nil, err
 		}
-		items = append(items, name)
+		items = append(items, was_paused)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -185,28 +196,37 @@ func (q *Queries) PauseSchedule(ctx context.Context, tenantID pgtype.UUID, name 
 }
 
 const ResumeSchedule = `-- name: ResumeSchedule :many
+WITH found AS MATERIALIZED (
+    SELECT schedules.tenant_id, schedules.name, schedules.paused_at
+    FROM outbox.schedules
+    WHERE schedules.tenant_id = $1
+      AND schedules.name = $2
+    FOR UPDATE
+)
 UPDATE outbox.schedules
-SET since     = CASE WHEN paused_at IS NULL THEN since ELSE statement_timestamp() END,
+SET since     = CASE WHEN schedules.paused_at IS NULL THEN schedules.since ELSE statement_timestamp() END,
     paused_at = NULL
-WHERE tenant_id = $1
-  AND name = $2
-RETURNING name
+FROM found
+WHERE schedules.tenant_id = found.tenant_id
+  AND schedules.name = found.name
+RETURNING (found.paused_at IS NOT NULL)::boolean AS was_paused
 `
 
-// ResumeSchedule lets ticks go on from now: those of the pause were not missed.
-func (q *Queries) ResumeSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([]string, error) {
+// ResumeSchedule lets ticks go on from now: those of the pause were not missed. It
+// returns whether the schedule was paused before; nothing if there is none.
+func (q *Queries) ResumeSchedule(ctx context.Context, tenantID pgtype.UUID, name string) ([]bool, error) {
 	rows, err := q.db.Query(ctx, ResumeSchedule, tenantID, name)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []bool
 	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
+		var was_paused bool
+		if err := rows.Scan(&was_paused); err != nil {
 			return nil, err
 		}
-		items = append(items, name)
+		items = append(items, was_paused)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

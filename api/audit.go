@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Act is what an operator did.
+type Act struct {
+	ID        int64           `json:"id" doc:"Rises from act to act"`
+	At        time.Time       `json:"at"`
+	Actor     string          `json:"actor" doc:"A person, or a token's name"`
+	Act       string          `json:"act" example:"job.retry"`
+	Tenant    string          `json:"tenant,omitempty" format:"uuid" doc:"Left out: it concerned no one tenant"`
+	JobID     string          `json:"jobId,omitempty" format:"uuid"`
+	Queue     string          `json:"queue,omitempty"`
+	Target    string          `json:"target,omitempty" doc:"What else it was done to: a key, a schedule"`
+	Before    json.RawMessage `json:"before,omitempty" doc:"What it changed, as it was"`
+	After     json.RawMessage `json:"after,omitempty" doc:"And as it became"`
+	Reason    string          `json:"reason,omitempty"`
+	RequestID string          `json:"requestId,omitempty"`
+}
+
+type auditInput struct {
+	OfTenant
+	Actor     string    `query:"actor" maxLength:"200"`
+	Act       string    `query:"act" maxLength:"128"`
+	JobID     string    `query:"job_id" format:"uuid"`
+	Queue     string    `query:"queue" maxLength:"128"`
+	Target    string    `query:"target" maxLength:"512"`
+	RequestID string    `query:"request_id" maxLength:"200"`
+	Since     time.Time `query:"since" doc:"At this time or later"`
+	Until     time.Time `query:"until" doc:"Before this time"`
+	Limit     int       `query:"limit" minimum:"1" default:"50" doc:"Acts of a page; more than 200 are 200"`
+	Cursor    string    `query:"cursor" maxLength:"64" doc:"Of the page before: next of its body, or the Link with rel=next"`
+}
+
+type auditOutput struct {
+	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
+	Body struct {
+		Acts []Act  `json:"acts" nullable:"false" doc:"Newest first"`
+		Next string `json:"next,omitempty" doc:"The cursor of the next page, if there may be one"`
+	}
+}
+
+// listAudit shows a tenant what was done to what is its own.
+func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, error) {
+	filter, err := in.operators(ctx)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := s.operator.Audit(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	out := &auditOutput{}
+	out.Body.Acts = make([]Act, len(entries))
+	for i, e := range entries {
+		out.Body.Acts[i] = viewAct(principal(ctx), e)
+	}
+	if len(entries) == filter.Limit {
+		out.Body.Next = makeAuditCursor(entries[len(entries)-1].ID)
+		out.Link = "<?" + in.next(out.Body.Next) + `>; rel="next"`
+	}
+	return out, nil
+}
+
+func (in *auditInput) operators(ctx context.Context) (f operator.AuditFilter, err error) {
+	f = operator.AuditFilter{
+		Actor: in.Actor, Act: in.Act, Queue: in.Queue, Target: in.Target, RequestID: in.RequestID, Since: in.Since, Until: in.Until,
+		Limit: min(in.Limit, operator.MaxLimit),
+	}
+	if f.Tenant, err = in.tenant(ctx); err != nil {
+		return f, err
+	}
+	if in.JobID != "" {
+		if f.JobID, err = outbox.ParseID(in.JobID); err != nil {
+			return f, invalidInput.because("", Fault{Parameter: "job_id", Detail: "is no id"})
+		}
+	}
+	if in.Cursor != "" {
+		if f.Before, err = readAuditCursor(in.Cursor); err != nil {
+			return f, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is none that a page came with"})
+		}
+	}
+	return f, nil
+}
+
+func (in *auditInput) next(cursor string) string {
+	return nextPage(in.Limit, cursor, map[string]string{
+		"tenant": in.Tenant, "actor": in.Actor, "act": in.Act, "job_id": in.JobID, "queue": in.Queue, "target": in.Target,
+		"request_id": in.RequestID, "since": text(in.Since), "until": text(in.Until),
+	})
+}
+
+func viewAct(who access.Principal, e operator.AuditEntry) Act {
+	a := Act{
+		ID: e.ID, At: utc(e.At), Actor: e.Actor, Act: e.Act, Queue: e.Queue, Target: e.Target,
+		Before: e.Before, After: e.After, Reason: e.Reason, RequestID: e.RequestID,
+	}
+	if !who.Can(access.PayloadRead) {
+		a.Before, a.After = withoutPayload(a.Before), withoutPayload(a.After)
+	}
+	if !e.Tenant.IsZero() {
+		a.Tenant = e.Tenant.String()
+	}
+	if !e.JobID.IsZero() {
+		a.JobID = e.JobID.String()
+	}
+	return a
+}
+
+// withoutPayload leaves out the payload that an edit has replaced, which the audit keeps.
+func withoutPayload(object json.RawMessage) json.RawMessage {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(object, &members) != nil || members["payload_base64"] == nil {
+		return object
+	}
+	delete(members, "payload_base64")
+	rest, _ := json.Marshal(members) // of what was read: cannot fail
+	return rest
+}
+
+// An audit cursor is the id of the last act of a page, with a version before it.
+const auditCursorVersion = 1
+
+func makeAuditCursor(id int64) string {
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64([]byte{auditCursorVersion}, uint64(id)))
+}
+
+func readAuditCursor(s string) (int64, error) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	if err != nil || len(b) != 9 || b[0] != auditCursorVersion {
+		return 0, errors.New("not of this version")
+	}
+	id := int64(binary.BigEndian.Uint64(b[1:]))
+	if id <= 0 {
+		return 0, errors.New("names no act")
+	}
+	return id, nil
+}

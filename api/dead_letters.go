@@ -1,0 +1,138 @@
+package api
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// DeadLetterFilter says which dead letters.
+type DeadLetterFilter struct {
+	Kind          string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
+	Queue         string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
+	Key           string    `query:"key" json:"key,omitempty" maxLength:"512"`
+	Status        []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"failed,dead" doc:"Left out: both"`
+	ErrorCode     string    `query:"error_code" json:"errorCode,omitempty" maxLength:"128"`
+	Fingerprint   string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Those that failed alike have the same"`
+	CreatedAfter  time.Time `query:"created_after" json:"createdAfter,omitzero" doc:"Enqueued at this time or later"`
+	CreatedBefore time.Time `query:"created_before" json:"createdBefore,omitzero" doc:"Enqueued before this time"`
+	FailedAfter   time.Time `query:"failed_after" json:"failedAfter,omitzero" doc:"Became a dead letter at this time or later"`
+	FailedBefore  time.Time `query:"failed_before" json:"failedBefore,omitzero" doc:"Became a dead letter before this time"`
+}
+
+func (f DeadLetterFilter) isZero() bool {
+	return f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.ErrorCode == "" && f.Fingerprint == "" &&
+		f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero() && f.FailedAfter.IsZero() && f.FailedBefore.IsZero()
+}
+
+// operators is the filter, within the principal's tenant.
+func (f DeadLetterFilter) operators(ctx context.Context) operator.DeadLetterFilter {
+	of := operator.DeadLetterFilter{
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, Tenant: within(ctx),
+		CreatedSince: f.CreatedAfter, CreatedUntil: f.CreatedBefore, FailedSince: f.FailedAfter, FailedUntil: f.FailedBefore,
+	}
+	for _, status := range f.Status {
+		if of.Status != "" && of.Status.String() != status {
+			of.Status = "" // both
+			break
+		}
+		of.Status = outbox.Status(status)
+	}
+	return of
+}
+
+func (f DeadLetterFilter) query() map[string]string {
+	return map[string]string{
+		"kind": f.Kind, "queue": f.Queue, "key": f.Key, "status": strings.Join(f.Status, ","), "error_code": f.ErrorCode, "error_fingerprint": f.Fingerprint,
+		"created_after": text(f.CreatedAfter), "created_before": text(f.CreatedBefore), "failed_after": text(f.FailedAfter), "failed_before": text(f.FailedBefore),
+	}
+}
+
+// DeadLetter is a job that waits for a person.
+type DeadLetter struct {
+	Job
+	FailedAt    time.Time `json:"failedAt" doc:"When it became one"`
+	Fingerprint string    `json:"errorFingerprint,omitempty" doc:"Those that failed alike have the same"`
+}
+
+type deadLettersInput struct {
+	DeadLetterFilter
+	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Dead letters of a page; more than 200 are 200"`
+	Cursor string `query:"cursor" maxLength:"64" doc:"Of the page before: next of its body, or the Link with rel=next"`
+}
+
+type deadLettersOutput struct {
+	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
+	Body struct {
+		DeadLetters []DeadLetter `json:"deadLetters" nullable:"false" doc:"Newest first by when they were enqueued"`
+		Next        string       `json:"next,omitempty" doc:"The cursor of the next page, if there may be one"`
+	}
+}
+
+func (s *server) listDeadLetters(ctx context.Context, in *deadLettersInput) (*deadLettersOutput, error) {
+	var before outbox.ID
+	if in.Cursor != "" {
+		var err error
+		if before, err = readCursor(in.Cursor); err != nil {
+			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is none that a page came with"})
+		}
+	}
+	limit := min(in.Limit, operator.MaxLimit)
+	letters, err := s.operator.DeadLetters(ctx, in.operators(ctx), before, limit)
+	if err != nil {
+		return nil, err
+	}
+	out := &deadLettersOutput{}
+	out.Body.DeadLetters = make([]DeadLetter, len(letters))
+	for i, l := range letters {
+		out.Body.DeadLetters[i] = DeadLetter{Job: view(principal(ctx), l.Job), FailedAt: utc(l.FailedAt), Fingerprint: l.Fingerprint}
+	}
+	if len(letters) == limit {
+		out.Body.Next = makeCursor(letters[limit-1].ID)
+		out.Link = "<?" + nextPage(in.Limit, out.Body.Next, in.query()) + `>; rel="next"`
+	}
+	return out, nil
+}
+
+// DeadLetterGroup is the dead letters that failed alike: of one kind, with one error
+// code, and messages that differ only in numbers, ids, addresses and quoted values.
+type DeadLetterGroup struct {
+	Fingerprint string    `json:"errorFingerprint,omitempty"`
+	Kind        string    `json:"kind"`
+	ErrorCode   string    `json:"errorCode,omitempty"`
+	Message     string    `json:"message,omitempty" doc:"Of the example"`
+	Example     string    `json:"example" format:"uuid" doc:"The newest of them"`
+	Jobs        int64     `json:"jobs"`
+	Oldest      time.Time `json:"oldest" doc:"When the first of them became a dead letter"`
+	Newest      time.Time `json:"newest" doc:"And the last"`
+}
+
+type groupsInput struct {
+	DeadLetterFilter
+	Limit int `query:"limit" minimum:"1" default:"50" doc:"More than 200 are 200"`
+}
+
+type groupsOutput struct {
+	Body struct {
+		Groups []DeadLetterGroup `json:"groups" nullable:"false" doc:"The largest first"`
+	}
+}
+
+func (s *server) groupDeadLetters(ctx context.Context, in *groupsInput) (*groupsOutput, error) {
+	groups, err := s.operator.DeadLetterGroups(ctx, in.operators(ctx), min(in.Limit, operator.MaxLimit))
+	if err != nil {
+		return nil, err
+	}
+	out := &groupsOutput{}
+	out.Body.Groups = make([]DeadLetterGroup, len(groups))
+	for i, g := range groups {
+		out.Body.Groups[i] = DeadLetterGroup{
+			Fingerprint: g.Fingerprint, Kind: g.Kind, ErrorCode: g.ErrorCode, Message: g.Message, Example: g.Example.String(), Jobs: g.Jobs,
+			Oldest: utc(g.Oldest), Newest: utc(g.Newest),
+		}
+	}
+	return out, nil
+}

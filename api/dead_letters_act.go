@@ -1,0 +1,183 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// What one request of an act on many dead letters does at most. More is done by
+// asking again: no request outlives its client's patience.
+const (
+	maxActed   = 1000
+	maxActTime = 5 * time.Second
+)
+
+// LettersAct says what to do to which dead letters.
+type LettersAct struct {
+	Filter DeadLetterFilter `json:"filter" doc:"At least one condition; both statuses are all dead letters"`
+	DryRun bool             `json:"dryRun,omitempty" doc:"Only count them"`
+	Reason string           `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
+	Cursor string           `json:"cursor,omitempty" maxLength:"64" doc:"next of the answer before, with the same filter: go on where it ended"`
+}
+
+// ReplayAct is an act with a rate.
+type ReplayAct struct {
+	LettersAct
+	RatePerSecond float64 `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"No more become due in a second, evenly spread; without a limit if left out"`
+}
+
+// LettersActed is how far an act on many dead letters has come.
+type LettersActed struct {
+	Matched int64  `json:"matched" doc:"Dead letters that the filter means. Not counted again where a cursor goes on"`
+	Done    int64  `json:"done" doc:"Of this request"`
+	Passed  int64  `json:"passed" doc:"Left alone: something else happened to them meanwhile, or their deadline has passed"`
+	Next    string `json:"next,omitempty" doc:"There may be more: ask again with this as cursor. What becomes a dead letter after the first request is not touched"`
+	// AfterSeconds keeps the rate from one request to the next.
+	AfterSeconds float64 `json:"afterSeconds,omitempty" doc:"Ask again after this time, so that the rate is kept"`
+}
+
+type (
+	replayLettersInput  struct{ Body ReplayAct }
+	dismissLettersInput struct{ Body LettersAct }
+	actedOutput         struct{ Body LettersActed }
+)
+
+func (s *server) replayDeadLetters(ctx context.Context, in *replayLettersInput) (*actedOutput, error) {
+	rate := in.Body.RatePerSecond
+	return s.actOnLetters(ctx, in.Body.LettersAct, rate, func(o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+		return o.ReplayAll(ctx, f, rate)
+	})
+}
+
+func (s *server) dismissDeadLetters(ctx context.Context, in *dismissLettersInput) (*actedOutput, error) {
+	return s.actOnLetters(ctx, in.Body, 0, func(o *operator.Operator, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+		return o.DismissAll(ctx, f)
+	})
+}
+
+type actOnAll func(*operator.Operator, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
+
+func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, act actOnAll) (*actedOutput, error) {
+	if a.Filter.isZero() {
+		return nil, invalidInput.because("", Fault{Pointer: "#/filter", Detail: "has no condition"})
+	}
+	filter := a.Filter.operators(ctx)
+	if a.Cursor != "" {
+		var err error
+		if filter.After, filter.FailedUntil, err = readActCursor(a.Cursor); err != nil {
+			return nil, invalidInput.because("", Fault{Pointer: "#/cursor", Detail: "is none that an answer came with"})
+		}
+	}
+	if a.DryRun {
+		matched, err := s.operator.CountDeadLetters(ctx, filter)
+		return &actedOutput{Body: LettersActed{Matched: matched}}, err
+	}
+	progress, pause, more, err := someOf(act(s.by(ctx).Because(a.Reason), filter), rate, min(maxActTime, s.config.Timeout/2))
+	if progress.Done > 0 {
+		s.stats.forget()
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &actedOutput{Body: LettersActed{Matched: progress.Matched, Done: progress.Done, Passed: progress.Passed}}
+	if more {
+		out.Body.Next = makeActCursor(progress.Last, progress.FailedUntil)
+		out.Body.AfterSeconds = pause.Seconds()
+	}
+	return out, nil
+}
+
+// someOf goes on with an act until it is done, or until it is time to answer: after a
+// thousand jobs, or when the pause that comes next would end after the limit. That
+// pause is the client's then.
+func someOf(act iter.Seq2[operator.BulkProgress, error], rate float64, limit time.Duration) (progress operator.BulkProgress, pause time.Duration, more bool, err error) {
+	began := time.Now()
+	for next, err := range act {
+		if err != nil {
+			return progress, 0, false, err
+		}
+		if pause = 0; rate > 0 {
+			pause = time.Duration(float64(next.Done-progress.Done) / rate * float64(time.Second))
+		}
+		progress = next
+		if progress.Done+progress.Passed >= maxActed || !progress.Last.IsZero() && time.Since(began)+pause >= limit {
+			return progress, pause, true, nil
+		}
+	}
+	return progress, 0, false, nil
+}
+
+// An act cursor is the last job that was looked at and the bound of the act, with a
+// version before them.
+const actCursorVersion = 1
+
+func makeActCursor(last outbox.ID, until time.Time) string {
+	b := append([]byte{actCursorVersion}, last[:]...)
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(b, uint64(until.UnixMicro())))
+}
+
+func readActCursor(s string) (outbox.ID, time.Time, error) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	if err != nil || len(b) != 25 || b[0] != actCursorVersion {
+		return outbox.ID{}, time.Time{}, errors.New("not of this version")
+	}
+	last, until := outbox.ID(b[1:17]), time.UnixMicro(int64(binary.BigEndian.Uint64(b[17:])))
+	if last.IsZero() || until.Year() < 2000 || until.Year() > 9999 {
+		return last, until, errors.New("names no job")
+	}
+	return last, until, nil
+}
+
+// EditedReplay is a dead letter's new payload.
+type EditedReplay struct {
+	Payload json.RawMessage `json:"payload,omitempty" doc:"In place of the old one: any JSON, stored as it is written"`
+	Base64  *string         `json:"payloadBase64,omitempty" doc:"In place of payload if that is no JSON"`
+	Reason  string          `json:"reason,omitempty" maxLength:"2000" doc:"For the audit, which keeps the old payload"`
+}
+
+type replayJobInput struct {
+	ID   string `path:"id" format:"uuid" doc:"Of the job"`
+	Body EditedReplay
+}
+
+// replayJob makes a dead letter pending again with another payload.
+func (s *server) replayJob(ctx context.Context, in *replayJobInput) (*jobOutput, error) {
+	job, err := s.find(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := in.Body.payload()
+	if err != nil {
+		return nil, err
+	}
+	err = s.by(ctx).Because(in.Body.Reason).ReplayEdited(ctx, job.ID, payload)
+	if isSQL(err, insufficientPrivilege) {
+		return nil, forbidden.because("This server may not change payloads: its database role does not let it.")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.getJob(ctx, &jobInput{ID: in.ID})
+}
+
+func (e EditedReplay) payload() ([]byte, error) {
+	if (e.Payload == nil) == (e.Base64 == nil) {
+		return nil, invalidInput.because("", Fault{Pointer: "#", Detail: "wants payload or payloadBase64, one of them"})
+	}
+	if e.Base64 == nil {
+		return e.Payload, nil
+	}
+	payload, err := base64.StdEncoding.Strict().DecodeString(*e.Base64)
+	if err != nil {
+		return nil, invalidInput.because("", Fault{Pointer: "#/payloadBase64", Detail: "is not base64"})
+	}
+	return payload, nil
+}

@@ -1,0 +1,144 @@
+package api_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// parked has a key of the token's tenant set aside for a dead letter.
+func (r *rig) parked(key string) (dead string) {
+	r.t.Helper()
+	dead = r.enqueue(`{"kind":"mail","key":"` + key + `","ordered":true,"onDeath":"park"}`)
+	r.kill(dead)
+	_, err := r.db.Exec(r.t.Context(), `
+		INSERT INTO outbox.keys (tenant_id, queue, key, parked_at, parked_for) SELECT tenant_id, queue, key, now(), id FROM outbox.jobs WHERE id = $1`, dead)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return dead
+}
+
+func TestKeysAreListedAndUnblocked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const key = "a/../b//ü ?" // a key may be any text
+	const path = "/keys/default/a%2F..%2Fb%2F%2F%C3%BC%20%3F"
+	dead := r.parked(key)
+	r.as("client-b").parked(key)
+	op := r.as("operator-a")
+	var list struct{ Keys []api.Key }
+	op.get("/keys?parked=true").want(200, &list)
+	if len(list.Keys) != 1 || list.Keys[0].Key != key || list.Keys[0].Tenant != tenantA.String() || list.Keys[0].ParkedFor != dead || list.Keys[0].DeadLetters != 1 {
+		t.Fatalf("keys = %+v", list.Keys)
+	}
+	var k api.Key
+	op.get(path).want(200, &k)
+	if diff := cmp.Diff(list.Keys[0], k); diff != "" {
+		t.Errorf("the key by itself (-listed +got):\n%s", diff)
+	}
+	r.as("root").get("/keys").want(200, &list)
+	if len(list.Keys) != 2 {
+		t.Errorf("keys of all tenants = %+v", list.Keys)
+	}
+	r.as("root").get(path).problem(404, "key_not_found") // the root tenant's
+	r.as("root").get(path+"?tenant="+tenantB.String()).want(200, nil)
+	op.get(path+"?tenant="+tenantB.String()).problem(403, "forbidden")
+	op.get("/keys/default/none").problem(404, "key_not_found")
+	op.post("/keys/default/none/unblock", "").problem(404, "key_not_found")
+
+	var unblocked struct{ Retried int }
+	op.post(path+"/unblock", "").want(200, &unblocked)
+	if j := op.getJob(dead); unblocked.Retried != 1 || j.Status != "pending" {
+		t.Errorf("retried = %d, the dead letter is %s", unblocked.Retried, j.Status)
+	}
+	r.as("operator-b").get(path).want(200, &k)
+	if k.ParkedSince.IsZero() {
+		t.Error("another tenant's key was unblocked")
+	}
+	var acts struct{ Acts []api.Act }
+	op.get("/audit?act=key.unblock").want(200, &acts)
+	if len(acts.Acts) != 1 || acts.Acts[0].Target != key || acts.Acts[0].Actor != "operator-a" {
+		t.Errorf("audit = %+v", acts.Acts)
+	}
+}
+
+func TestSchedulesArePausedAndRun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, tenant := range []outbox.ID{tenantA, tenantB} {
+		_, err := r.db.Exec(t.Context(), `
+			INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, kind, payload, next_at)
+			VALUES ($1, 'daily report', '0 7 * * *', 'Europe/Berlin', 'mail', '{"n":1}', now() + interval '1 hour')`, tenant)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	op := r.as("operator-a")
+	list := func(r *rig) (schedules []api.Schedule) {
+		var out struct{ Schedules []api.Schedule }
+		r.get("/schedules").want(200, &out)
+		return out.Schedules
+	}
+	if got := list(op); len(got) != 1 || got[0].Name != "daily report" || got[0].Cron != "0 7 * * *" || got[0].Tenant != tenantA.String() || got[0].NextAt.Before(time.Now()) {
+		t.Fatalf("schedules = %+v", got)
+	}
+	if got := list(r.as("root")); len(got) != 2 {
+		t.Errorf("schedules of all tenants = %+v", got)
+	}
+	for range 2 {
+		op.post("/schedules/daily%20report/pause", "").want(200, nil)
+	}
+	if list(op)[0].PausedSince.IsZero() || !list(r.as("operator-b"))[0].PausedSince.IsZero() {
+		t.Error("paused is another than the tenant's own")
+	}
+	var a api.Accepted
+	answer := op.post("/schedules/daily%20report/run", "").want(202, &a)
+	if j := op.getJob(a.ID); j.Kind != "mail" || answer.Header().Get("Location") != "../../jobs/"+a.ID {
+		t.Errorf("it ran as %+v, %s", j, answer.Header().Get("Location"))
+	}
+	op.post("/schedules/daily%20report/resume", "").want(200, nil)
+	if !list(op)[0].PausedSince.IsZero() {
+		t.Error("it is still paused")
+	}
+	for _, act := range []string{"pause", "resume", "run"} {
+		op.post("/schedules/none/"+act, "").problem(404, "schedule_not_found")
+		r.as("root").post("/schedules/daily%20report/"+act, "").problem(404, "schedule_not_found") // the root tenant's
+	}
+	var acts struct{ Acts []api.Act }
+	op.get("/audit?target=daily+report").want(200, &acts)
+	var got []string
+	for _, act := range acts.Acts {
+		got = append(got, act.Act+" "+string(act.Before))
+	}
+	want := []string{`schedule.resume {"paused":true}`, `schedule.run `, `schedule.pause {"paused":false}`}
+	if diff := cmp.Diff(want, got); diff != "" || acts.Acts[1].JobID != a.ID {
+		t.Errorf("audit (-want +got):\n%s", diff)
+	}
+}
+
+func TestWorkersAreListed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("root")
+	err := sqlgen.New(r.db).ShowWorker(t.Context(), sqlgen.ShowWorkerParams{
+		Worker: "w1", Version: "v1.2.3", Queues: []string{"default", "post"}, Concurrency: []int32{8, 2}, Kinds: []string{"mail"}, Hearing: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct{ Workers []api.Worker }
+	for _, present := range []bool{true, false} {
+		r.get("/workers").want(200, &list)
+		if len(list.Workers) != 1 || list.Workers[0].Version != "v1.2.3" || list.Workers[0].Present != present || list.Workers[0].Queues["post"] != 2 {
+			t.Errorf("workers = %+v, want one that is present: %t", list.Workers, present)
+		}
+		if _, err := r.db.Exec(t.Context(), `UPDATE outbox.workers SET seen_at = now() - interval '10 minutes'`); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+// Progress is how far a job is, or was when it ended.
+type Progress struct {
+	ID         string    `json:"id" format:"uuid"`
+	Status     string    `json:"status"`
+	Current    int64     `json:"current" doc:"In the handler's unit"`
+	Total      int64     `json:"total,omitempty" doc:"Left out: not known"`
+	Message    string    `json:"message,omitempty"`
+	ReportedAt time.Time `json:"reportedAt,omitzero" doc:"Left out: the job has reported none"`
+}
+
+type progressOutput struct{ Body Progress }
+
+func (s *server) getProgress(ctx context.Context, in *jobInput) (*progressOutput, error) {
+	job, err := s.find(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.operator.Progress(ctx, job.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &progressOutput{Body: Progress{
+		ID: job.ID.String(), Status: job.Status.String(), Current: p.Current, Total: p.Total, Message: p.Message, ReportedAt: utc(p.ReportedAt),
+	}}, nil
+}
+
+// LogLine is a line of a job's own log.
+type LogLine struct {
+	Line    int64     `json:"line" doc:"Its number; each time that the job is tried they begin with 1. Only a job's newest 200 lines are kept: a gap is what is gone"`
+	At      time.Time `json:"at"`
+	Level   string    `json:"level" example:"INFO"`
+	Message string    `json:"message"`
+}
+
+type logsInput struct {
+	ID    string `path:"id" format:"uuid" doc:"Of the job"`
+	After string `query:"after" maxLength:"64" doc:"Only lines after those that came with this next"`
+}
+
+type logsOutput struct {
+	Body struct {
+		Lines []LogLine `json:"lines" nullable:"false"`
+		Next  string    `json:"next,omitempty" doc:"What to ask for after: also of a job that is still running, for the lines to come"`
+	}
+}
+
+// listLogs returns what is there, all of it: the log is short.
+func (s *server) listLogs(ctx context.Context, in *logsInput) (*logsOutput, error) {
+	job, err := s.find(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	var after operator.LogPosition
+	if in.After != "" {
+		if after, err = readLogCursor(in.After); err != nil {
+			return nil, invalidInput.because("", Fault{Parameter: "after", Detail: "is none that lines came with"})
+		}
+	}
+	lines, err := s.operator.Logs(ctx, job.ID, after)
+	if err != nil {
+		return nil, err
+	}
+	out := &logsOutput{}
+	out.Body.Lines, out.Body.Next = make([]LogLine, len(lines)), in.After
+	for i, l := range lines {
+		out.Body.Lines[i] = LogLine{Line: l.Line, At: utc(l.At), Level: l.Level.String(), Message: l.Message}
+		out.Body.Next = makeLogCursor(l.LogPosition)
+	}
+	return out, nil
+}
+
+// A log cursor is a position, with a version before it. Clients are not told epochs.
+const logCursorVersion = 1
+
+func makeLogCursor(p operator.LogPosition) string {
+	b := []byte{logCursorVersion}
+	b = binary.BigEndian.AppendUint64(b, uint64(p.Epoch))
+	b = binary.BigEndian.AppendUint64(b, uint64(p.Line))
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func readLogCursor(s string) (operator.LogPosition, error) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	if err != nil || len(b) != 17 || b[0] != logCursorVersion {
+		return operator.LogPosition{}, errors.New("not of this version")
+	}
+	p := operator.LogPosition{Epoch: int64(binary.BigEndian.Uint64(b[1:])), Line: int64(binary.BigEndian.Uint64(b[9:]))}
+	if p.Epoch < 0 || p.Line < 1 {
+		return operator.LogPosition{}, errors.New("names no line")
+	}
+	return p, nil
+}
+
+// Step is a step that a job has finished.
+type Step struct {
+	Name        string          `json:"name"`
+	Epoch       int64           `json:"epoch" doc:"Of the attempt that ran it"`
+	FinishedAt  time.Time       `json:"finishedAt"`
+	TookSeconds float64         `json:"tookSeconds"`
+	Result      json.RawMessage `json:"result,omitempty" doc:"For payload.read only"`
+}
+
+type stepsOutput struct {
+	Body struct {
+		Steps []Step `json:"steps" nullable:"false"`
+	}
+}
+
+func (s *server) listSteps(ctx context.Context, in *jobInput) (*stepsOutput, error) {
+	job, err := s.find(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	steps, err := s.operator.Steps(ctx, job.ID)
+	if err != nil {
+		return nil, err
+	}
+	out := &stepsOutput{}
+	out.Body.Steps = make([]Step, len(steps))
+	for i, step := range steps {
+		out.Body.Steps[i] = Step{Name: step.Name, Epoch: step.Epoch, FinishedAt: utc(step.FinishedAt), TookSeconds: step.Took.Seconds()}
+		if principal(ctx).Can(access.PayloadRead) && json.Valid(step.Result) {
+			out.Body.Steps[i].Result = step.Result
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,39 @@
+package api
+
+import (
+	"context"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// OfTenant is for what is found by its name, which another tenant may use as well.
+type OfTenant struct {
+	Tenant string `query:"tenant" format:"uuid" doc:"Whose: for tokens of all tenants. Others have their own"`
+}
+
+// tenant is whose the request means; zero, which only a principal of all tenants can
+// mean, is any. Whoever names another tenant than its own learns nothing: that is
+// refused before anybody looks.
+func (in OfTenant) tenant(ctx context.Context) (outbox.ID, error) {
+	own := within(ctx)
+	if in.Tenant == "" {
+		return own, nil
+	}
+	id, err := outbox.ParseID(in.Tenant)
+	switch {
+	case err != nil:
+		return id, invalidInput.because("", Fault{Parameter: "tenant", Detail: "is no id"})
+	case !own.IsZero() && id != own:
+		return id, forbidden.because("The token belongs to another tenant.")
+	}
+	return id, nil
+}
+
+// oneTenant is tenant with the root tenant for any.
+func (in OfTenant) oneTenant(ctx context.Context) (outbox.ID, error) {
+	id, err := in.tenant(ctx)
+	if id.IsZero() {
+		id = outbox.RootTenant
+	}
+	return id, err
+}

@@ -1,0 +1,180 @@
+package client
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// maxAnswer bounds what is read of an answer: a page of jobs is far below it.
+const maxAnswer = 64 << 20
+
+// Config is how a client works. Its zero value asks without a token.
+type Config struct {
+	Token string // the bearer token; "" sends none
+	// HTTP sends the requests; nil is a client of its own without a timeout: the
+	// contexts have theirs.
+	HTTP     *http.Client
+	Attempts int           // of a request that may be repeated; 0 is 4, 1 repeats nothing
+	MaxWait  time.Duration // the longest wait between attempts, whatever Retry-After says; 0 is 30 s
+}
+
+// Client asks one API. It is safe for concurrent use.
+type Client struct {
+	base     string // without a slash at the end
+	token    string
+	http     *http.Client
+	attempts int
+	maxWait  time.Duration
+}
+
+// New makes a client of the API at a URL like https://jobs.example.com/posthaste.
+func New(baseURL string, config Config) (*Client, error) {
+	u, err := url.Parse(baseURL)
+	switch {
+	case err != nil:
+		return nil, errors.New("the API's URL is malformed") // it may have a secret in it
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
+		return nil, errors.New("the API's URL must be like https://host/path, without user, query and fragment")
+	case config.Attempts < 0, config.MaxWait < 0:
+		return nil, errors.New("Attempts and MaxWait must not be negative")
+	}
+	c := &Client{
+		base: strings.TrimRight(u.String(), "/"), token: config.Token, http: config.HTTP,
+		attempts: cmp.Or(config.Attempts, 4), maxWait: cmp.Or(config.MaxWait, 30*time.Second),
+	}
+	if c.http == nil {
+		c.http = &http.Client{}
+	}
+	return c, nil
+}
+
+type requestIDKey struct{}
+
+// WithRequestID has the requests made with the context bear an id: the server's log,
+// its audit and a [Problem] name it.
+func WithRequestID(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, requestIDKey{}, id)
+}
+
+// request is one call of a route.
+type request struct {
+	method, path string // the path is escaped
+	query        url.Values
+	contentType  string
+	body         []byte
+	// repeatable: to send it again is harmless whatever became of it the first time.
+	repeatable bool
+	err        error // why it cannot be made
+}
+
+func get(path string, query url.Values) request {
+	return request{method: http.MethodGet, path: path, query: query, repeatable: true}
+}
+
+// post has a body unless it is nil.
+func post(path string, body any) request {
+	r := request{method: http.MethodPost, path: path}
+	if body != nil {
+		r.contentType = "application/json"
+		r.body, r.err = encode(body)
+	}
+	return r
+}
+
+// encode makes JSON of a line, in which nothing is escaped that need not be.
+func encode(v any) ([]byte, error) {
+	var text bytes.Buffer
+	to := json.NewEncoder(&text)
+	to.SetEscapeHTML(false)
+	err := to.Encode(v)
+	return text.Bytes(), err
+}
+
+// do sends a request, again if that is safe and makes sense, and reads its answer.
+func (c *Client) do(ctx context.Context, r request, answer any) error {
+	if r.err != nil {
+		return fmt.Errorf("%s %s: %w", r.method, r.path, r.err)
+	}
+	for attempt := 1; ; attempt++ {
+		err := c.send(ctx, r, answer)
+		if err == nil {
+			return nil
+		}
+		wait, sensible := r.again(err, attempt)
+		if !sensible || attempt >= c.attempts || ctx.Err() != nil {
+			return err
+		}
+		timer := time.NewTimer(min(wait, c.maxWait))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return err // which says more than that there was no time for another attempt
+		case <-timer.C:
+		}
+	}
+}
+
+// send is one attempt.
+func (c *Client) send(ctx context.Context, r request, answer any) error {
+	target := c.base + r.path
+	if len(r.query) > 0 {
+		target += "?" + r.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, target, bytes.NewReader(r.body))
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", r.method, r.path, err)
+	}
+	req.Header.Set("Accept", "application/json, application/problem+json")
+	if r.contentType != "" {
+		req.Header.Set("Content-Type", r.contentType)
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if id, ok := ctx.Value(requestIDKey{}).(string); ok {
+		req.Header.Set("X-Request-Id", id)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return &lost{err}
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return &lost{fmt.Errorf("%s %s: read the answer: %w", r.method, r.path, err)}
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return problemOf(resp, text)
+	}
+	if len(text) > maxAnswer {
+		return fmt.Errorf("%s %s: the answer is longer than %d bytes", r.method, r.path, maxAnswer)
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("%s %s: the answer is not what the API says: %w", r.method, r.path, err)
+	}
+	return nil
+}
+
+// segment is a part of a path that comes from the caller.
+func (r request) segment(name, value, rest string) request {
+	if value == "" || value == "." || value == ".." { // which would be another route
+		r.err = errors.Join(r.err, fmt.Errorf("%q is no %s", value, name))
+	}
+	r.path += "/" + url.PathEscape(value) + rest
+	return r
+}
+
+// ask is do for an answer of type A.
+func ask[A any](ctx context.Context, c *Client, r request) (answer A, err error) {
+	err = c.do(ctx, r, &answer)
+	return answer, err
+}

@@ -1,0 +1,89 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// DeadLetterFilter says which dead letters. Its zero value is all.
+type DeadLetterFilter struct {
+	Kind          string    `json:"kind,omitempty"`
+	Queue         string    `json:"queue,omitempty"`
+	Key           string    `json:"key,omitempty"`
+	Status        []string  `json:"status,omitempty"` // failed, dead; none is both
+	ErrorCode     string    `json:"errorCode,omitempty"`
+	Fingerprint   string    `json:"errorFingerprint,omitempty"` // those that failed alike have the same
+	CreatedAfter  time.Time `json:"createdAfter,omitzero"`      // at this time or later
+	CreatedBefore time.Time `json:"createdBefore,omitzero"`
+	FailedAfter   time.Time `json:"failedAfter,omitzero"` // became one at this time or later
+	FailedBefore  time.Time `json:"failedBefore,omitzero"`
+}
+
+func (f DeadLetterFilter) query() url.Values {
+	q := url.Values{}
+	set(q, "kind", f.Kind)
+	set(q, "queue", f.Queue)
+	set(q, "key", f.Key)
+	set(q, "status", strings.Join(f.Status, ","))
+	set(q, "error_code", f.ErrorCode)
+	set(q, "error_fingerprint", f.Fingerprint)
+	set(q, "created_after", instant(f.CreatedAfter))
+	set(q, "created_before", instant(f.CreatedBefore))
+	set(q, "failed_after", instant(f.FailedAfter))
+	set(q, "failed_before", instant(f.FailedBefore))
+	return q
+}
+
+// DeadLetter is a job that waits for a person.
+type DeadLetter struct {
+	Job
+	FailedAt    time.Time `json:"failedAt"` // when it became one
+	Fingerprint string    `json:"errorFingerprint,omitempty"`
+}
+
+// DeadLetterPage is a page of a list of dead letters.
+type DeadLetterPage struct {
+	DeadLetters []DeadLetter `json:"deadLetters"`
+	Next        string       `json:"next,omitempty"` // the cursor of the next page; "" if there is none
+}
+
+// DeadLetterGroup is the dead letters that failed alike.
+type DeadLetterGroup struct {
+	Fingerprint string    `json:"errorFingerprint,omitempty"`
+	Kind        string    `json:"kind"`
+	ErrorCode   string    `json:"errorCode,omitempty"`
+	Message     string    `json:"message,omitempty"` // of the example
+	Example     string    `json:"example"`           // the newest of them
+	Jobs        int64     `json:"jobs"`
+	Oldest      time.Time `json:"oldest"` // when the first of them became a dead letter
+	Newest      time.Time `json:"newest"` // and the last
+}
+
+type groupsAnswer struct {
+	Groups []DeadLetterGroup `json:"groups"`
+}
+
+// DeadLetterPage lists dead letters, newest first by when they were enqueued; a limit
+// of 0 is 50, more than 200 is 200, and the cursor "" is the first page.
+func (c *Client) DeadLetterPage(ctx context.Context, f DeadLetterFilter, limit int, cursor string) (DeadLetterPage, error) {
+	return ask[DeadLetterPage](ctx, c, get("/dead-letters", Page{Limit: limit, Cursor: cursor}.add(f.query())))
+}
+
+// DeadLetters yields the dead letters that the filter means, page after page, and an
+// error at last if there is one.
+func (c *Client) DeadLetters(ctx context.Context, f DeadLetterFilter) iter.Seq2[DeadLetter, error] {
+	return pages(func(cursor string) ([]DeadLetter, string, error) {
+		page, err := c.DeadLetterPage(ctx, f, 200, cursor)
+		return page.DeadLetters, page.Next, err
+	})
+}
+
+// DeadLetterGroups counts the dead letters that failed alike, the largest groups
+// first; a limit of 0 is 50, more than 200 is 200.
+func (c *Client) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit int) ([]DeadLetterGroup, error) {
+	answer, err := ask[groupsAnswer](ctx, c, get("/dead-letters/groups", Page{Limit: limit}.add(f.query())))
+	return answer.Groups, err
+}

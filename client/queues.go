@@ -1,0 +1,77 @@
+package client
+
+import (
+	"context"
+	"time"
+)
+
+// Queue is what waits in a queue and whether it is worked.
+type Queue struct {
+	Queue       string           `json:"queue"`
+	PausedSince time.Time        `json:"pausedSince,omitzero"`
+	Jobs        map[string]int64 `json:"jobs"` // open jobs by status
+}
+
+// Queues is all queues with open jobs and those that are paused.
+type Queues struct {
+	Queues []Queue   `json:"queues"`
+	AsOf   time.Time `json:"asOf"` // when they were counted
+}
+
+// QueueState says whether a queue is paused.
+type QueueState struct {
+	Queue  string `json:"queue"`
+	Paused bool   `json:"paused"`
+}
+
+// Stats is how much there is to do.
+type Stats struct {
+	Open         int64            `json:"open"`
+	DeadLetters  int64            `json:"deadLetters"`
+	Jobs         map[string]int64 `json:"jobs"` // open jobs by status
+	PausedQueues int              `json:"pausedQueues"`
+	AsOf         time.Time        `json:"asOf"` // when they were counted
+}
+
+// Queues counts the open jobs of each queue.
+func (c *Client) Queues(ctx context.Context) (Queues, error) {
+	return ask[Queues](ctx, c, get("/queues", nil))
+}
+
+// PauseQueue stops claims of a queue in all processes; what runs goes on.
+func (c *Client) PauseQueue(ctx context.Context, queue string) (QueueState, error) {
+	return ask[QueueState](ctx, c, post("/queues", nil).segment("queue", queue, "/pause"))
+}
+
+// ResumeQueue lets claims of a queue go on.
+func (c *Client) ResumeQueue(ctx context.Context, queue string) (QueueState, error) {
+	return ask[QueueState](ctx, c, post("/queues", nil).segment("queue", queue, "/resume"))
+}
+
+// Stats sums up the open jobs.
+func (c *Client) Stats(ctx context.Context) (Stats, error) {
+	return ask[Stats](ctx, c, get("/stats", nil))
+}
+
+// Worker is a dispatcher as it told of itself, every minute.
+type Worker struct {
+	Name      string         `json:"name"` // as in the leases
+	Version   string         `json:"version"`
+	Present   bool           `json:"present"` // false: it was not seen for longer than it takes to be seen twice
+	Queues    map[string]int `json:"queues"`  // and how many jobs of each it runs at once
+	Kinds     []string       `json:"kinds"`   // with a handler
+	Hearing   bool           `json:"hearing"` // whether wake-ups reach it; otherwise it polls
+	Running   int64          `json:"running"`
+	StartedAt time.Time      `json:"startedAt"`
+	SeenAt    time.Time      `json:"seenAt"`
+}
+
+type workersAnswer struct {
+	Workers []Worker `json:"workers"`
+}
+
+// Workers lists the dispatchers by name. It takes a token of all tenants.
+func (c *Client) Workers(ctx context.Context) ([]Worker, error) {
+	answer, err := ask[workersAnswer](ctx, c, get("/workers", nil))
+	return answer.Workers, err
+}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/urfave/cli/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/posthaste-dev/posthaste/client"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// operatorFlags are those of the commands that ask the database or the API.
+func operatorFlags() []cli.Flag { return flags("database-url", "api", "token") }
+
+// operate runs a command's act on the database or, with --api, through the API. B is
+// what the command asks and does; an *operator.Operator can do all of it. What the API
+// has no route for, *remote has no method for, and then the command says so.
+func operate[B any](ctx context.Context, p *program, c *cli.Command, act func(context.Context, B) error) error {
+	s, err := p.load(c, "database-url", "api", "token")
+	if err != nil {
+		return err
+	}
+	if c.IsSet("api") && c.IsSet("database-url") {
+		return usagef("--api and --database-url: want one of them")
+	}
+	if s.apiURL != "" && !c.IsSet("database-url") {
+		return p.throughAPI(ctx, c, s, func(ctx context.Context, r *remote) error {
+			b, can := any(r).(B)
+			if !can {
+				return usagef("%s: %s", c.FullName(), notThroughAPI)
+			}
+			return act(ctx, b)
+		})
+	}
+	return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
+		o := operator.New(pool).As(p.actor()).Because(c.String("reason"))
+		return act(ctx, any(o).(B)) // each B is checked beside its declaration
+	})
+}
+
+func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings, act func(context.Context, *remote) error) error {
+	api, err := client.New(s.apiURL, client.Config{Token: s.apiToken})
+	if err != nil {
+		return &usageError{err}
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err = act(ctx, &remote{api: api, reason: c.String("reason"), cursors: map[string]string{}})
+	if isProblem(err, client.CodeInvalidInput) || isProblem(err, client.CodeMalformedRequest) {
+		return &usageError{err}
+	}
+	return err
+}
+
+// remote is the API in the words of package operator, as far as it has routes.
+type remote struct {
+	api     *client.Client
+	reason  string
+	cursors map[string]string // of the page after the one that ended with this id
+}
+
+// patience bounds one request: less would give up what the server still works on.
+const patience = 30 * time.Second
+
+func patient(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, patience)
+}
+
+// ids of the API are UUIDs; what is none is nobody's id.
+func idOf(text string) outbox.ID {
+	id, _ := outbox.ParseID(text) // "" where there is none
+	return id
+}
+
+func textOf(id outbox.ID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.String()
+}
+
+// Job has no failed attempts if the token may not read them.
+func (r *remote) Job(ctx context.Context, id outbox.ID) (operator.Job, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	found, err := r.api.Job(ctx, id.String())
+	if err != nil {
+		return operator.Job{}, err
+	}
+	job := jobOf(found)
+	attempts, err := r.api.Attempts(ctx, id.String())
+	if err != nil && !isProblem(err, client.CodeForbidden) {
+		return job, err
+	}
+	for _, a := range attempts {
+		job.Attempts = append(job.Attempts, operator.Attempt{
+			Attempt: a.Attempt, Epoch: a.Epoch, Worker: a.Worker, StartedAt: a.StartedAt, FinishedAt: a.FinishedAt,
+			ErrorCode: a.Error.Code, ErrorMessage: a.Error.Message, Stack: a.Stack,
+		})
+	}
+	result, err := r.api.Result(ctx, id.String())
+	if err != nil && !isProblem(err, client.CodeJobNotFinished) {
+		return job, err
+	}
+	if job.Result = result.Result; result.ResultBase64 != nil {
+		job.Result = result.ResultBase64
+	}
+	return job, nil
+}
+
+func isProblem(err error, code client.Code) bool {
+	p, ok := errors.AsType[*client.Problem](err)
+	return ok && p.Code == code
+}
+
+func jobOf(j client.Job) operator.Job {
+	job := operator.Job{
+		ID: idOf(j.ID), Parent: idOf(j.Parent), Queue: j.Queue, Kind: j.Kind, Status: outbox.Status(j.Status), Priority: j.Priority, Key: j.Key,
+		CreatedAt: j.CreatedAt, RunAt: j.RunAt, Deadline: j.Deadline, StartedAt: j.StartedAt, FinishedAt: j.FinishedAt, CancelRequestedAt: j.CancelRequestedAt,
+		ContentType: j.PayloadContentType, Payload: j.Payload,
+	}
+	if j.PayloadBase64 != nil {
+		job.Payload = j.PayloadBase64
+	}
+	if j.Error != nil {
+		job.ErrorCode, job.ErrorMessage = j.Error.Code, j.Error.Message
+	}
+	if in := j.Internals; in != nil {
+		job.Tenant, job.Attempt, job.MaxAttempts, job.LostLeases, job.Epoch = idOf(in.Tenant), in.Attempt, in.MaxAttempts, in.LostLeases, in.Epoch
+		job.Timeout, job.Worker, job.LeaseExpiresAt = seconds(in.TimeoutSeconds), in.Worker, in.LeaseExpiresAt
+		job.PayloadBytes, job.Headers = in.PayloadBytes, in.Headers
+	}
+	return job
+}
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+
+// Jobs reads one page. The page after it is found by the cursor that it came with;
+// before a job that nobody has listed yet, all newer ones are gone through.
+func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, error) {
+	filter := client.JobFilter{
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
+	}
+	for _, s := range f.Statuses {
+		filter.Status = append(filter.Status, s.String())
+	}
+	found, err := before(r.cursors, textOf(f.Before), f.Limit, func(limit int, cursor string) ([]client.Job, string, error) {
+		ctx, cancel := patient(ctx)
+		defer cancel()
+		page, err := r.api.JobPage(ctx, filter, client.Page{Limit: limit, Cursor: cursor})
+		return page.Jobs, page.Next, err
+	}, func(j client.Job) string { return j.ID })
+	jobs := make([]operator.Job, len(found))
+	for i, j := range found {
+		jobs[i] = jobOf(j)
+	}
+	return jobs, err
+}
+
+// before reads the page that begins after the item with the given id: with the
+// cursor that is remembered for it, or else by reading from the first one on. Ids sort
+// as their items do, newest first.
+func before[T any](cursors map[string]string, id string, limit int, read func(limit int, cursor string) ([]T, string, error), idOf func(T) string) (page []T, err error) {
+	cursor, known := cursors[id]
+	for {
+		items, next, err := read(limit-len(page), cursor)
+		if err != nil {
+			return nil, err
+		}
+		if len(items) > 0 && next != "" {
+			cursors[idOf(items[len(items)-1])] = next
+		}
+		for _, item := range items {
+			if id == "" || known || idOf(item) < id {
+				page = append(page, item)
+			}
+		}
+		if next == "" || len(page) >= limit {
+			return page, nil
+		}
+		cursor = next
+	}
+}
+
+// Find asks for each job by itself.
+func (r *remote) Find(ctx context.Context, wanted []operator.Wanted) ([]operator.Job, error) {
+	found := make([]operator.Job, len(wanted))
+	var g errgroup.Group
+	g.SetLimit(4)
+	for i, w := range wanted {
+		g.Go(func() error {
+			ctx, cancel := patient(ctx)
+			defer cancel()
+			job, err := r.api.Job(ctx, w.ID.String())
+			if err == nil {
+				found[i] = jobOf(job)
+			} else if isProblem(err, client.CodeJobNotFound) {
+				err = nil
+			}
+			return err
+		})
+	}
+	return found, g.Wait()
+}
+
+// Cancel tells what became of the job by its status.
+func (r *remote) Cancel(ctx context.Context, id outbox.ID) (operator.Cancellation, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	job, err := r.api.CancelJob(ctx, id.String())
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("cancel job %s: %w", id, err)
+	case job.Status == outbox.Running.String():
+		return operator.CancelRequested, nil
+	}
+	return operator.Cancelled, nil
+}
+
+func (r *remote) Release(ctx context.Context, id outbox.ID) error {
+	return r.act(ctx, "release", id, r.api.ReleaseJob)
+}
+
+func (r *remote) Retry(ctx context.Context, id outbox.ID) error {
+	return r.act(ctx, "retry", id, r.api.RetryJob)
+}
+
+func (r *remote) Dismiss(ctx context.Context, id outbox.ID) error {
+	return r.act(ctx, "dismiss", id, r.api.DismissJob)
+}
+
+func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(context.Context, string) (client.Job, error)) error {
+	if r.reason != "" {
+		return usagef("--reason: the API takes one for acts by filter, not for jobs that are named")
+	}
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	if _, err := do(ctx, id.String()); err != nil {
+		return fmt.Errorf("%s job %s: %w", verb, id, err)
+	}
+	return nil
+}
+
+func (r *remote) Progress(ctx context.Context, id outbox.ID) (operator.Progress, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	p, err := r.api.Progress(ctx, id.String())
+	return operator.Progress{Current: p.Current, Total: p.Total, Message: p.Message, ReportedAt: p.ReportedAt}, err
+}
+
+// Steps are none if the token may not read them.
+func (r *remote) Steps(ctx context.Context, id outbox.ID) ([]operator.Step, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	found, err := r.api.Steps(ctx, id.String())
+	if isProblem(err, client.CodeForbidden) {
+		err = nil
+	}
+	steps := make([]operator.Step, len(found))
+	for i, s := range found {
+		steps[i] = operator.Step{Name: s.Name, Epoch: s.Epoch, FinishedAt: s.FinishedAt, Took: seconds(s.TookSeconds), Result: s.Result}
+	}
+	return steps, err
+}
+
+// Logs goes on where the latest call for the job ended, unless after is zero: the API
+// has places of its own.
+func (r *remote) Logs(ctx context.Context, id outbox.ID, after operator.LogPosition) ([]operator.LogLine, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	ended := "the log of " + id.String()
+	place := ""
+	if after != (operator.LogPosition{}) {
+		place = r.cursors[ended]
+	}
+	log, err := r.api.Log(ctx, id.String(), place)
+	if err != nil {
+		return nil, err
+	}
+	r.cursors[ended] = log.Next
+	lines := make([]operator.LogLine, len(log.Lines))
+	for i, l := range log.Lines {
+		lines[i] = operator.LogLine{LogPosition: operator.LogPosition{Line: l.Line}, At: l.At, Message: l.Message}
+		_ = lines[i].Level.UnmarshalText([]byte(l.Level)) // INFO if it is none of slog's
+	}
+	return lines, nil
+}

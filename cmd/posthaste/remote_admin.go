@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/client"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func (r *remote) Queues(ctx context.Context) ([]operator.Queue, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	found, err := r.api.Queues(ctx)
+	queues := make([]operator.Queue, len(found.Queues))
+	for i, q := range found.Queues {
+		queues[i] = operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, Jobs: map[outbox.Status]int64{}}
+		for status, n := range q.Jobs {
+			queues[i].Jobs[outbox.Status(status)] = n
+		}
+	}
+	return queues, err
+}
+
+// Overview is what the API counts, seconds ago; it knows no ages, rates and times.
+func (r *remote) Overview(ctx context.Context) (operator.Overview, error) {
+	v := operator.Overview{AsOf: time.Now(), NoOldest: true}
+	queues, err := r.Queues(ctx)
+	for _, q := range queues {
+		v.Queues = append(v.Queues, operator.QueueOverview{Queue: q})
+	}
+	return v, err
+}
+
+func (r *remote) Pause(ctx context.Context, queue string) error {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	_, err := r.api.PauseQueue(ctx, queue)
+	return err
+}
+
+func (r *remote) Resume(ctx context.Context, queue string) error {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	_, err := r.api.ResumeQueue(ctx, queue)
+	return err
+}
+
+func (r *remote) Workers(ctx context.Context) ([]operator.Worker, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	found, err := r.api.Workers(ctx)
+	workers := make([]operator.Worker, len(found))
+	for i, w := range found {
+		workers[i] = operator.Worker{
+			Name: w.Name, Version: w.Version, Queues: w.Queues, Kinds: w.Kinds, Hearing: w.Hearing, Running: w.Running,
+			StartedAt: w.StartedAt, SeenAt: w.SeenAt, Missing: !w.Present,
+		}
+	}
+	return workers, err
+}
+
+// letterFilterOf refuses what the API cannot filter by: to leave it out would mean more
+// than was asked for.
+func letterFilterOf(f operator.DeadLetterFilter) (client.DeadLetterFilter, error) {
+	filter := client.DeadLetterFilter{
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
+		CreatedAfter: f.CreatedSince, CreatedBefore: f.CreatedUntil, FailedAfter: f.FailedSince, FailedBefore: f.FailedUntil,
+	}
+	if f.Status != "" {
+		filter.Status = []string{f.Status.String()}
+	}
+	if !f.Tenant.IsZero() {
+		return filter, usagef("--tenant: the API has no such filter; its token says whose dead letters they are")
+	}
+	return filter, nil
+}
+
+func (r *remote) DeadLetters(ctx context.Context, f operator.DeadLetterFilter, older outbox.ID, limit int) ([]operator.DeadLetter, error) {
+	filter, err := letterFilterOf(f)
+	if err != nil {
+		return nil, err
+	}
+	found, err := before(r.cursors, textOf(older), limit, func(limit int, cursor string) ([]client.DeadLetter, string, error) {
+		ctx, cancel := patient(ctx)
+		defer cancel()
+		page, err := r.api.DeadLetterPage(ctx, filter, limit, cursor)
+		return page.DeadLetters, page.Next, err
+	}, func(l client.DeadLetter) string { return l.ID })
+	letters := make([]operator.DeadLetter, len(found))
+	for i, l := range found {
+		letters[i] = operator.DeadLetter{Job: jobOf(l.Job), FailedAt: l.FailedAt, Fingerprint: l.Fingerprint}
+	}
+	return letters, err
+}
+
+func (r *remote) DeadLetterGroups(ctx context.Context, f operator.DeadLetterFilter, limit int) ([]operator.DeadLetterGroup, error) {
+	filter, err := letterFilterOf(f)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	found, err := r.api.DeadLetterGroups(ctx, filter, limit)
+	groups := make([]operator.DeadLetterGroup, len(found))
+	for i, g := range found {
+		groups[i] = operator.DeadLetterGroup{
+			Fingerprint: g.Fingerprint, Kind: g.Kind, ErrorCode: g.ErrorCode, Message: g.Message, Example: idOf(g.Example),
+			Jobs: g.Jobs, Oldest: g.Oldest, Newest: g.Newest,
+		}
+	}
+	return groups, err
+}
+
+func (r *remote) Keys(ctx context.Context, f operator.KeyFilter) ([]operator.Key, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	found, err := r.api.Keys(ctx, client.KeyFilter{Queue: f.Queue, Parked: f.Parked, Limit: f.Limit})
+	keys := make([]operator.Key, len(found))
+	for i, k := range found {
+		keys[i] = keyOf(k)
+	}
+	return keys, err
+}
+
+func keyOf(k client.Key) operator.Key {
+	return operator.Key{
+		KeyName: operator.KeyName{Tenant: idOf(k.Tenant), Queue: k.Queue, Key: k.Key},
+		Waiting: k.Waiting, Blocked: k.Blocked, Running: k.Running, DeadLetters: k.DeadLetters,
+		BlockedSince: k.BlockedSince, ParkedSince: k.ParkedSince, ParkedFor: idOf(k.ParkedFor), ParksAt: k.ParksAt,
+	}
+}
+
+func (r *remote) Key(ctx context.Context, name operator.KeyName) (operator.Key, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	k, err := r.api.Key(ctx, client.KeyName{Tenant: textOf(name.Tenant), Queue: name.Queue, Key: name.Key})
+	return keyOf(k), err
+}
+
+func (r *remote) Unblock(ctx context.Context, name operator.KeyName) (int, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	done, err := r.api.Unblock(ctx, client.KeyName{Tenant: textOf(name.Tenant), Queue: name.Queue, Key: name.Key})
+	return done.Retried, err
+}
+
+func (r *remote) Schedules(ctx context.Context) ([]operator.Schedule, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	found, err := r.api.Schedules(ctx, "")
+	schedules := make([]operator.Schedule, len(found))
+	for i, s := range found {
+		schedules[i] = operator.Schedule{
+			Name: s.Name, Tenant: idOf(s.Tenant), Expression: s.Cron, Zone: s.TimeZone, Every: seconds(s.EverySeconds),
+			Missed: s.Missed, MissedLimit: s.MissedLimit, Kind: s.Kind, Queue: s.Queue,
+			NextAt: s.NextAt, LastAt: s.LastAt, PausedSince: s.PausedSince, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
+		}
+	}
+	return schedules, err
+}
+
+func (r *remote) PauseSchedule(ctx context.Context, tenant outbox.ID, name string) error {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	_, err := r.api.PauseSchedule(ctx, client.ScheduleName{Tenant: textOf(tenant), Name: name})
+	return err
+}
+
+func (r *remote) ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	_, err := r.api.ResumeSchedule(ctx, client.ScheduleName{Tenant: textOf(tenant), Name: name})
+	return err
+}
+
+func (r *remote) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	stored, err := r.api.RunSchedule(ctx, client.ScheduleName{Tenant: textOf(tenant), Name: name})
+	return idOf(stored.ID), err
+}
+
+func (r *remote) Audit(ctx context.Context, f operator.AuditFilter) ([]operator.AuditEntry, error) {
+	filter := client.AuditFilter{
+		Tenant: textOf(f.Tenant), Actor: f.Actor, Act: f.Act, JobID: textOf(f.JobID), Queue: f.Queue, Target: f.Target,
+		RequestID: f.RequestID, Since: f.Since, Until: f.Until,
+	}
+	older := ""
+	if f.Before > 0 {
+		older = actID(f.Before)
+	}
+	found, err := before(r.cursors, older, f.Limit, func(limit int, cursor string) ([]client.Act, string, error) {
+		ctx, cancel := patient(ctx)
+		defer cancel()
+		page, err := r.api.AuditPage(ctx, filter, limit, cursor)
+		return page.Acts, page.Next, err
+	}, func(a client.Act) string { return actID(a.ID) })
+	entries := make([]operator.AuditEntry, 0, len(found))
+	for a := range slices.Values(found) {
+		entries = append(entries, operator.AuditEntry{
+			ID: a.ID, At: a.At, Actor: a.Actor, Act: a.Act, Tenant: idOf(a.Tenant), JobID: idOf(a.JobID), Queue: a.Queue, Target: a.Target,
+			Before: a.Before, After: a.After, Reason: a.Reason, RequestID: a.RequestID,
+		})
+	}
+	return entries, err
+}
+
+// actID sorts as the number does.
+func actID(n int64) string { return fmt.Sprintf("%019d", n) }

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/client"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// lettersAct is an act on what the filter means. No condition at all is one for the
+// API to refuse; whoever typed --all means both statuses.
+func (r *remote) lettersAct(f operator.DeadLetterFilter) (client.LettersAct, error) {
+	filter, err := letterFilterOf(f)
+	if len(filter.Status) == 0 {
+		filter.Status = []string{outbox.Failed.String(), outbox.Dead.String()}
+	}
+	return client.LettersAct{Filter: filter, Reason: r.reason}, err
+}
+
+func (r *remote) CountDeadLetters(ctx context.Context, f operator.DeadLetterFilter) (int64, error) {
+	act, err := r.lettersAct(f)
+	if err != nil {
+		return 0, err
+	}
+	act.DryRun = true
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	counted, err := r.api.DismissDeadLetters(ctx, act)
+	return counted.Matched, err
+}
+
+func (r *remote) ReplayAll(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error] {
+	return r.actOnMany(ctx, f, func(ctx context.Context, act client.LettersAct) (client.LettersActed, error) {
+		return r.api.ReplayDeadLetters(ctx, client.ReplayAct{LettersAct: act, RatePerSecond: rate})
+	})
+}
+
+func (r *remote) DismissAll(ctx context.Context, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
+	return r.actOnMany(ctx, f, r.api.DismissDeadLetters)
+}
+
+// actOnMany asks until everything is done, request after request. What one of them did
+// stays done if the next one fails.
+func (r *remote) actOnMany(ctx context.Context, f operator.DeadLetterFilter, do func(context.Context, client.LettersAct) (client.LettersActed, error)) iter.Seq2[operator.BulkProgress, error] {
+	return func(yield func(operator.BulkProgress, error) bool) {
+		var progress operator.BulkProgress
+		act, err := r.lettersAct(f)
+		for err == nil {
+			var part client.LettersActed
+			if part, err = r.patiently(ctx, act, do); err != nil {
+				break
+			}
+			if act.Cursor == "" {
+				progress.Matched = part.Matched
+			}
+			progress.Done += part.Done
+			progress.Passed += part.Passed
+			if !yield(progress, nil) || part.Next == "" {
+				return
+			}
+			act.Cursor = part.Next
+			err = pause(ctx, seconds(part.AfterSeconds))
+		}
+		yield(progress, err)
+	}
+}
+
+func (r *remote) patiently(ctx context.Context, act client.LettersAct, do func(context.Context, client.LettersAct) (client.LettersActed, error)) (client.LettersActed, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	return do(ctx, act)
+}
+
+// pause ends early with the context, and then with its error.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// ReplayEdited sends the payload byte for byte: as JSON within JSON it would lose its spaces.
+func (r *remote) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
+	edited := client.EditedReplay{PayloadBase64: payload, Reason: r.reason}
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	_, err := r.api.ReplayJob(ctx, id.String(), edited)
+	return err
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ways are two environments that lead to one database: directly, and through the API.
+func ways(t *testing.T) (db *pgxpool.Pool, direct, through env) {
+	t.Helper()
+	db = pgtest.New(t)
+	handler, err := api.New(api.Config{Pool: db, Authenticator: access.NewTokens(db, access.TokensConfig{}), Producer: outbox.NewProducer(db, outbox.NotifyOff)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	direct = env{"DATABASE_URL": db.Config().ConnString()}
+	return db, direct, env{"OUTBOX_API_URL": server.URL, "OUTBOX_API_TOKEN": newToken(t, direct)}
+}
+
+func newToken(t *testing.T, direct env) string {
+	t.Helper()
+	return strings.TrimSpace(ok(t, direct, "tokens", "create", "ops", "--all-tenants", "-c", strings.Join(capabilityNames(), ",")))
+}
+
+// bury makes dead letters of all jobs of a kind.
+func bury(t *testing.T, db *pgxpool.Pool, kind string) {
+	t.Helper()
+	sqlExec(t, db, claimSQL, kind)
+	sqlExec(t, db, `UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL, last_error_code = 'http_500',
+		last_error_message = 'no', error_fingerprint = 'f1', failed_at = now() WHERE kind = $1`, kind)
+}
+
+// values decodes what a command printed, with times in UTC, and without what differs
+// by its nature.
+func values(t *testing.T, out string, without ...string) (v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(out), &v); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	var clean func(any) any
+	clean = func(v any) any {
+		switch v := v.(type) {
+		case []any:
+			for i := range v {
+				v[i] = clean(v[i])
+			}
+		case map[string]any:
+			for name := range v {
+				if v[name] = clean(v[name]); slices.Contains(without, name) {
+					delete(v, name)
+				}
+			}
+		case string:
+			if at, err := time.Parse(time.RFC3339Nano, v); err == nil {
+				return at.UTC().Format(time.RFC3339Nano)
+			}
+		}
+		return v
+	}
+	return clean(v)
+}
+
+func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	ok(t, direct, "enqueue", "greet", `{"name": "Ada"}`, "--header", "user=7", "--deadline", "2099-01-02T00:00:00Z", "--timeout", "3s")
+	ok(t, direct, "enqueue", "raw", "--queue", "mail", "--hold")
+	id := strings.TrimSpace(ok(t, direct, "enqueue", "doomed"))
+	bury(t, db, "doomed")
+	ok(t, direct, "enqueue", "line", "--key", "k", "--ordered", "--queue", "mail")
+	sqlExec(t, db, `INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, seen_at)
+		VALUES ('shop-1', 'v1.2.3', '{default,mail}', '{64,3}', '{greet}', true, now()), ('shop-2', 'v1', '{mail}', '{3}', '{}', false, now() - interval '5 minutes')`)
+	sqlExec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, missed, missed_limit, kind, queue, payload, content_type, next_at)
+		VALUES ('00000000-0000-0000-0000-000000000001', 'nightly', '0 3 * * *', 'UTC', 'once', 1, 'greet', 'mail', '{}', 'application/json', now() + interval '1 hour')`)
+	ok(t, direct, "queues", "pause", "mail")
+	for _, line := range []string{
+		"jobs list", "jobs list --kind greet --status pending,dead", "jobs list --limit 2", "jobs list --before " + id, "jobs show " + id,
+		"dlq list", "dlq list --error-code http_500 --status dead", "dlq groups", "queues list", "workers list", "keys show k --queue mail", "keys list",
+		"schedules list", "audit", "audit --act queue.pause",
+	} {
+		args := append(strings.Fields(line), "-o", "json")
+		// What the API does not show, of a job that is listed and of a schedule.
+		hidden := []string{"content_type", "generation"}
+		want, got := values(t, ok(t, direct, args...), hidden...), values(t, ok(t, through, args...), hidden...)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: directly (-) and through the API (+):\n%s", line, diff)
+		}
+	}
+	if out := ok(t, through, "stats", "-o", "csv"); !strings.Contains(out, "open,4\n") || !strings.Contains(out, "dead_letters,1\n") || strings.Contains(out, "oldest") {
+		t.Errorf("stats: got %s", out)
+	}
+	if out := ok(t, through, "top"); !strings.Contains(out, "1 there") || !strings.Contains(out, "oldest due  not known") {
+		t.Errorf("top: got %s", out)
+	}
+}
+
+func TestActsThroughTheAPI(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	waiting := strings.TrimSpace(ok(t, direct, "enqueue", "waiting"))
+	running := strings.TrimSpace(ok(t, direct, "enqueue", "running"))
+	held := strings.TrimSpace(ok(t, direct, "enqueue", "held", "--hold"))
+	sqlExec(t, db, claimSQL, "running")
+	r := posthaste(t, through, "", "jobs", "cancel", waiting, running)
+	if r.code != exitOK || r.out != waiting+"\n"+running+"\n" || r.errOut != running+" is running: its handler has been asked to stop\n" {
+		t.Errorf("cancel: %+v", r)
+	}
+	ok(t, through, "jobs", "release", held)
+	r = posthaste(t, through, "", "jobs", "release", held)
+	if r.code != exitFailed || !strings.Contains(r.errOut, "The job is pending") || !strings.Contains(r.errOut, "job_status_conflict, request ") {
+		t.Errorf("a second release: %+v", r)
+	}
+	ok(t, through, "jobs", "retry", held)
+	ok(t, through, "queues", "pause", "mail")
+	ok(t, through, "queues", "resume", "mail")
+	if r := posthaste(t, through, "", "jobs", "show", outbox.NewID().String()); r.code != exitFailed || !strings.Contains(r.errOut, "job_not_found") {
+		t.Errorf("show of a job that does not exist: %+v", r)
+	}
+	var names []string
+	for _, row := range values(t, ok(t, direct, "audit", "-o", "json")).([]any) {
+		if row := row.(map[string]any); row["actor"] == "ops" && row["request"] != "" {
+			names = append(names, row["act"].(string))
+		}
+	}
+	if got := strings.Join(names, " "); got != "queue.resume queue.pause job.retry job.release job.cancel job.cancel" {
+		t.Errorf("the audit has %s", got)
+	}
+}
+
+func TestDeadLettersThroughTheAPI(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	requests := make([]outbox.Request, 1200) // more than one request acts on
+	for i := range requests {
+		requests[i].Args = outbox.Raw{KindName: "many", Payload: []byte(`{}`)}
+	}
+	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
+		t.Fatal(err)
+	}
+	one := strings.TrimSpace(ok(t, direct, "enqueue", "one"))
+	edited := strings.TrimSpace(ok(t, direct, "enqueue", "edited"))
+	for _, kind := range []string{"many", "one", "edited"} {
+		bury(t, db, kind)
+	}
+	if out := ok(t, through, "dlq", "replay", "--all", "--dry-run"); out != "would replay 1202\n" {
+		t.Errorf("dry run: %s", out)
+	}
+	if out := ok(t, through, "dlq", "replay", "--kind", "many", "--yes", "--reason", "mended"); out != "replay: 1200 done, 0 passed over\n" {
+		t.Errorf("replay: %s", out)
+	}
+	if out := ok(t, through, "dlq", "replay", one); out != one+"\n" {
+		t.Errorf("replay of one: %s", out)
+	}
+	ok(t, through, "dlq", "replay", edited, "--payload", `{"to": "Ada"}`)
+	if out := ok(t, direct, "jobs", "show", edited); !strings.Contains(out, `{"to": "Ada"}`) { // byte for byte
+		t.Errorf("got %s, want the new payload", out)
+	}
+	bury(t, db, "one")
+	if r := posthaste(t, through, "", "dlq", "dismiss", one, "--reason", "x"); r.code == exitOK || !strings.Contains(r.errOut, "the API takes one for acts by filter") {
+		t.Errorf("a reason for one: %+v", r)
+	}
+	if r := posthaste(t, through, "", "dlq", "list", "--tenant", outbox.RootTenant.String()); r.code != exitUsage || !strings.Contains(r.errOut, "the API has no such filter") {
+		t.Errorf("a tenant: %+v", r)
+	}
+	if out := ok(t, through, "dlq", "dismiss", "--all", "--yes"); out != "dismiss: 1 done, 0 passed over\n" {
+		t.Errorf("dismiss: %s", out)
+	}
+}
+
+func TestWhatTheAPIHasNoPartInSaysSo(t *testing.T) {
+	t.Parallel()
+	through := env{"OUTBOX_API_URL": "http://127.0.0.1:1", "OUTBOX_API_TOKEN": "ph_1_hush"}
+	for _, line := range []string{
+		"serve", "migrate up", "doctor", "enqueue greet", "tokens list", "schedules delete x", "migrate up --api http://127.0.0.1:1", "doctor --token ph_1_hush",
+	} {
+		if r := posthaste(t, through, "", strings.Fields(line)...); r.code != exitUsage || !strings.Contains(r.errOut, notThroughAPI) || strings.Contains(r.errOut, "hush") {
+			t.Errorf("%s: %+v", line, r)
+		}
+	}
+	for line, want := range map[string]string{
+		"jobs list --api ftp://x":                              "--api is not acceptable: want something like https://",
+		"jobs list --api http://u:hush@x":                      "--api is not acceptable",
+		"jobs list --api http://x --database-url postgres://x": "want one of them",
+		"jobs list --api http://127.0.0.1:1 --token \x01hush":  "--token is not acceptable",
+	} {
+		if r := posthaste(t, nil, "", strings.Split(line, " ")...); r.code != exitUsage || !strings.Contains(r.errOut, want) || strings.Contains(r.errOut, "hush") {
+			t.Errorf("%s: %+v, want %q", line, r, want)
+		}
+	}
+}
+
+// The real thing: a process that serves the API, a token of its database, and commands
+// that know nothing else.
+func TestCommandsThroughAServedAPI(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	direct := env{"DATABASE_URL": url}
+	cmd, logs := serving(t, "--database-url", url, "--role", "api", "--api-addr", "127.0.0.1:0")
+	addr := ""
+	for line := range strings.Lines(awaitText(t, "API listens", logs.String)) {
+		var entry struct{ Msg, Addr string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "API listens" {
+			addr = entry.Addr
+		}
+	}
+	id := strings.TrimSpace(ok(t, direct, "enqueue", "greet"))
+	token := newToken(t, direct)
+	if out := ok(t, nil, "jobs", "list", "--api", "http://"+addr, "--token", token); !strings.Contains(out, id) {
+		t.Errorf("got %s, want the job", out)
+	}
+	through := env{"OUTBOX_API_URL": "http://" + addr, "OUTBOX_API_TOKEN": token}
+	ok(t, through, "jobs", "cancel", id)
+	if rows := listed(t, direct, "--status", "cancelled"); len(rows) != 1 {
+		t.Errorf("got %v, want the job cancelled", rows)
+	}
+	through["OUTBOX_API_TOKEN"] = "ph_nobody_hush"
+	if r := posthaste(t, through, "", "jobs", "list"); r.code != exitFailed || !strings.Contains(r.errOut, "unauthenticated") || strings.Contains(r.errOut, "hush") {
+		t.Errorf("with a token that nobody knows: %+v", r)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("serve ended with %v", err)
+	}
+	if r := posthaste(t, through, "", "queues", "pause", "mail"); r.code != exitFailed || strings.Contains(r.errOut, "hush") {
+		t.Errorf("without a server: %+v", r)
+	}
+}

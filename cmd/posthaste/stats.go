@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const statsDescription = `Costs about the same however many jobs there are. With more than some ten
+thousand open ones what waits is counted on a sample; what runs and the dead
+letters are counted in full up to 10 000. Rates are in "posthaste top".`
+
+type overviewer interface {
+	Overview(context.Context) (operator.Overview, error)
+}
+
+var _ overviewer = (*operator.Operator)(nil)
+
+func (p *program) statsCommand() *cli.Command {
+	return &cli.Command{
+		Name: "stats", Usage: "sum up what waits, runs and waits for a person, and how long the last jobs took", Description: statsDescription,
+		Flags: append(operatorFlags(), outputFlag()), Action: p.stats,
+	}
+}
+
+func (p *program) stats(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	return operate(ctx, p, c, func(ctx context.Context, o overviewer) error {
+		v, err := o.Overview(ctx)
+		if err != nil {
+			return err
+		}
+		return p.print(c, sumUp(v))
+	})
+}
+
+// sumUp is an Overview by names that scripts can rely on.
+func sumUp(v operator.Overview) listing {
+	l := listing{header: []string{"name", "value"}}
+	l.add("open", v.Jobs(openStatuses()...))
+	for _, s := range openStatuses() {
+		l.add(s.String(), v.Jobs(s))
+	}
+	l.add("dead_letters", v.Jobs(outbox.Failed, outbox.Dead))
+	paused := 0
+	for _, q := range v.Queues {
+		if !q.PausedSince.IsZero() {
+			paused++
+		}
+	}
+	l.add("paused_queues", paused)
+	if !v.NoOldest {
+		age := time.Duration(0)
+		if oldest := v.OldestDue(); !oldest.IsZero() {
+			age = v.AsOf.Sub(oldest)
+		}
+		l.add("oldest_due_age_seconds", fmt.Sprintf("%.3f", age.Seconds()))
+	}
+	for _, r := range v.Recent[:min(1, len(v.Recent))] {
+		l.add("recently_closed", r.Jobs)
+		l.add("recently_unsuccessful", r.Unsuccessful)
+		l.add("recent_wait_p99_seconds", fmt.Sprintf("%.3f", r.WaitP99.Seconds()))
+		l.add("recent_run_p99_seconds", fmt.Sprintf("%.3f", r.RunP99.Seconds()))
+	}
+	l.add("estimated", v.Estimated)
+	l.add("as_of", v.AsOf)
+	return l
+}

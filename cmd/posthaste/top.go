@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+const topDescription = `Depth, oldest age, rates, how long jobs waited and ran, dispatchers and dead
+letters, drawn anew every interval, until q or Ctrl-C. Without a terminal, or
+with -n, frames are printed one after the other.
+
+A frame costs the database about the same however many jobs there are: with more
+than some ten thousand open ones what waits is counted on a sample (~). Rates
+come from Postgres' own counters, which run up to a second late; times are those
+of the jobs that closed last.`
+
+func (p *program) topCommand() *cli.Command {
+	return &cli.Command{
+		Name: "top", Usage: "watch depth, ages, rates, times, dispatchers and dead letters", Description: topDescription,
+		Flags: append(operatorFlags(),
+			&cli.DurationFlag{Name: "interval", Aliases: []string{"i"}, Value: 2 * time.Second, Usage: "`DURATION` between frames"},
+			&cli.IntFlag{Name: "frames", Aliases: []string{"n"}, Usage: "print `N` frames and end; without a terminal: 1"}),
+		Action: p.top,
+	}
+}
+
+func (p *program) top(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	interval, frames := c.Duration("interval"), c.Int("frames")
+	var errs []error
+	if interval < 100*time.Millisecond || interval > time.Hour {
+		errs = append(errs, fmt.Errorf("--interval is %s: want 100ms to 1h", interval))
+	}
+	if frames < 0 || c.IsSet("frames") && frames == 0 {
+		errs = append(errs, fmt.Errorf("--frames is %d: want at least 1", frames))
+	}
+	if len(errs) > 0 {
+		return &usageError{errors.Join(errs...)}
+	}
+	return operate(ctx, p, c, func(ctx context.Context, o topView) error {
+		w := &watch{look: func(ctx context.Context) (sight, error) { return lookAround(ctx, o) }}
+		if stdin, ok := p.stdin.(*os.File); ok && frames == 0 && isTerminal(stdin) && isTerminal(p.stdout) {
+			return p.showScreen(ctx, w, interval)
+		}
+		return p.printFrames(ctx, w, interval, max(1, frames))
+	})
+}
+
+type topView interface {
+	overviewer
+	workerList
+}
+
+// sight is what one frame shows.
+type sight struct {
+	operator.Overview
+	workers []operator.Worker
+	took    time.Duration
+}
+
+func lookAround(ctx context.Context, o topView) (s sight, err error) {
+	began := time.Now()
+	if s.Overview, err = o.Overview(ctx); err == nil {
+		s.workers, err = o.Workers(ctx)
+	}
+	s.took = time.Since(began)
+	return s, err
+}
+
+// watch remembers what rates are made of.
+type watch struct {
+	look   func(context.Context) (sight, error)
+	latest sight
+	rates  rates
+	err    error // of the latest look, which left the rest as it was
+}
+
+// rates are jobs a second. They are known from the second look on.
+type rates struct {
+	known            bool
+	enqueued, closed float64
+}
+
+// again looks, and makes the rates.
+func (w *watch) again(ctx context.Context) {
+	s, err := w.look(ctx)
+	if w.err = err; err != nil {
+		return
+	}
+	w.rates = ratesBetween(w.latest.Overview, s.Overview)
+	w.latest = s
+}
+
+func ratesBetween(a, b operator.Overview) rates {
+	seconds := b.AsOf.Sub(a.AsOf).Seconds()
+	if a.AsOf.IsZero() || seconds <= 0 {
+		return rates{}
+	}
+	return rates{
+		known: true,
+		// A counter that was reset, or lost a dropped day, begins anew.
+		enqueued: max(0, float64(b.Enqueued-a.Enqueued)) / seconds,
+		closed:   max(0, float64(b.Closed-a.Closed)) / seconds,
+	}
+}
+
+// printFrames is top without a screen. A look that fails ends it.
+func (p *program) printFrames(ctx context.Context, w *watch, interval time.Duration, frames int) error {
+	for i := range frames {
+		if i > 0 {
+			select {
+			case <-ctx.Done():
+				return nil // asked to stop
+			case <-time.After(interval):
+			}
+			fmt.Fprintln(p.stdout)
+		}
+		if w.again(ctx); w.err != nil {
+			return w.err
+		}
+		if _, err := fmt.Fprintln(p.stdout, w.frame()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

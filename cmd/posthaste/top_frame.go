@@ -1,0 +1,167 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// frame draws what was seen.
+func (w *watch) frame() string {
+	var lines []string
+	if w.err != nil { // where it is seen; the rest is as it was
+		lines = append(lines, "cannot look: "+w.err.Error(), "")
+	}
+	if !w.latest.AsOf.IsZero() {
+		lines = append(append(lines, w.head()...), "")
+		lines = append(lines, w.queueLines()...)
+		if kinds := w.kindLines(); len(kinds) > 0 {
+			lines = append(append(lines, ""), kinds...)
+		}
+	}
+	for i := range lines {
+		lines[i] = oneLine(lines[i]) // a key or an error is somebody else's text
+	}
+	return strings.Join(lines, "\n")
+}
+
+// fit cuts a frame to a screen; a width or height of 0 is any.
+func fit(frame string, width, height int) string {
+	lines := strings.Split(frame, "\n")
+	if height > 0 && len(lines) > height {
+		lines = append(lines[:height-1], fmt.Sprintf("… %d more lines", len(lines)-height+1))
+	}
+	for i := range lines {
+		lines[i] = cut(lines[i], width)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// cut keeps a line within the screen.
+func cut(line string, width int) string {
+	if width <= 0 || utf8.RuneCountInString(line) <= width {
+		return line
+	}
+	return string([]rune(line)[:max(0, width-1)]) + "…"
+}
+
+// head is what is the same for all queues.
+func (w *watch) head() []string {
+	v := w.latest
+	about := ""
+	if v.Estimated {
+		about = "~"
+	}
+	oldest := "none"
+	if at := v.OldestDue(); !at.IsZero() {
+		oldest = brief(v.AsOf.Sub(at))
+	} else if v.NoOldest {
+		oldest = "not known (somebody holds a snapshot: posthaste doctor)"
+	}
+	there, missing, deaf := 0, 0, 0
+	for _, worker := range v.workers {
+		switch {
+		case worker.Missing:
+			missing++
+		case !worker.Hearing:
+			there, deaf = there+1, deaf+1
+		default:
+			there++
+		}
+	}
+	lines := []string{
+		fmt.Sprintf("posthaste   %s   looked in %s", v.AsOf.Local().Format("2006-01-02 15:04:05"), v.took.Round(time.Millisecond)),
+		fmt.Sprintf("open        %s%d: %s", about, v.Jobs(openStatuses()...), statusWords(v.Overview)),
+		fmt.Sprintf("oldest due  %s", oldest),
+		fmt.Sprintf("rates       %s", w.rates),
+	}
+	if len(v.Recent) > 0 {
+		r := v.Recent[0]
+		lines = append(lines, fmt.Sprintf("times       waited p50 %s p99 %s, ran p50 %s p99 %s; the last %d closed since %s, %d of them without success",
+			brief(r.WaitP50), brief(r.WaitP99), brief(r.RunP50), brief(r.RunP99), r.Jobs, r.Since.Local().Format("15:04:05"), r.Unsuccessful))
+	}
+	return append(lines,
+		fmt.Sprintf("dispatchers %d there, %d of them without wake-ups, %d missing", there, deaf, missing),
+		fmt.Sprintf("dead        %d letters wait for a person", v.Jobs(outbox.Failed, outbox.Dead)))
+}
+
+func (r rates) String() string {
+	if !r.known {
+		return "…"
+	}
+	return fmt.Sprintf("%.1f enqueued a second, %.1f closed", r.enqueued, r.closed)
+}
+
+func statusWords(v operator.Overview) string {
+	var words []string
+	for _, s := range openStatuses() {
+		if n := v.Jobs(s); n > 0 {
+			words = append(words, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	return cmp.Or(strings.Join(words, ", "), "nothing to do")
+}
+
+// brief is a duration to two or three digits.
+func brief(d time.Duration) string {
+	for _, unit := range []struct{ above, to time.Duration }{
+		{24 * time.Hour, time.Hour},
+		{time.Hour, time.Minute},
+		{time.Minute, time.Second},
+		{time.Second, 10 * time.Millisecond},
+		{time.Millisecond, 10 * time.Microsecond},
+	} {
+		if d >= unit.above {
+			return short(d.Round(unit.to))
+		}
+	}
+	return d.Round(time.Microsecond).String()
+}
+
+// queueLines are the queues with the most to do first.
+func (w *watch) queueLines() []string {
+	queues := slices.Clone(w.latest.Queues)
+	slices.SortStableFunc(queues, func(a, b operator.QueueOverview) int { return cmp.Compare(total(b), total(a)) })
+	lines := []string{fmt.Sprintf("%-24s %9s %9s %9s %9s %9s %10s", "QUEUE", "WAITING", "RUNNING", "RETRYING", "BLOCKED", "DEAD", "OLDEST DUE")}
+	for _, q := range queues {
+		jobs := q.Queue.Jobs
+		oldest := "-"
+		if !q.OldestDue.IsZero() {
+			oldest = brief(w.latest.AsOf.Sub(q.OldestDue))
+		}
+		line := fmt.Sprintf("%-24s %9d %9d %9d %9d %9d %10s", q.Name, jobs[outbox.Pending]+jobs[outbox.Created], jobs[outbox.Running],
+			jobs[outbox.Retrying], jobs[outbox.Blocked], jobs[outbox.Failed]+jobs[outbox.Dead], oldest)
+		if !q.PausedSince.IsZero() {
+			line += "  paused since " + q.PausedSince.Local().Format("2006-01-02 15:04:05")
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func total(q operator.QueueOverview) (n int64) {
+	for n1 := range maps.Values(q.Queue.Jobs) {
+		n += n1
+	}
+	return n
+}
+
+// kindLines are the kinds that closed of late.
+func (w *watch) kindLines() []string {
+	if len(w.latest.Recent) < 2 {
+		return nil
+	}
+	lines := []string{fmt.Sprintf("%-24s %9s %9s %9s %9s %9s %9s", "KIND", "CLOSED", "FAILED", "WAIT P50", "WAIT P99", "RUN P50", "RUN P99")}
+	for _, r := range w.latest.Recent[1:] {
+		lines = append(lines, fmt.Sprintf("%-24s %9d %9d %9s %9s %9s %9s", r.Kind, r.Jobs, r.Unsuccessful,
+			brief(r.WaitP50), brief(r.WaitP99), brief(r.RunP50), brief(r.RunP99)))
+	}
+	return lines
+}

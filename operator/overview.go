@@ -1,0 +1,330 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Overview is how much there is to do and how it goes. It costs about the same
+// however many jobs there are: a large table is counted on a sample.
+type Overview struct {
+	AsOf      time.Time // by the database's clock
+	Estimated bool      // what waits was counted on a sample; see Operator.Overview
+	NoOldest  bool      // the look for the oldest due jobs was given up, after a quarter of a second
+	Queues    []QueueOverview
+
+	// Enqueued and Closed count up for ever. What two Overviews differ by, over the
+	// time between them, is a rate. Postgres brings them up to date within about a
+	// second of each commit, and counts transactions that rolled back, too; a day of
+	// the history that was dropped takes its part of Closed with it.
+	Enqueued, Closed int64
+
+	Recent []Recent // of all kinds together first, then of each, the most first
+}
+
+// QueueOverview is what waits in a queue and whether it is worked.
+type QueueOverview struct {
+	Queue
+	OldestDue time.Time // when the job that waits longest was due; zero if none is due
+}
+
+// Recent is what the jobs that closed last tell: of the last five minutes, and of
+// about two thousand jobs, whichever is less; since midnight UTC at most.
+type Recent struct {
+	Kind             string // "" is all
+	Jobs             int64
+	Unsuccessful     int64     // closed as anything but succeeded
+	Since            time.Time // when the first of them closed
+	WaitP50, WaitP99 time.Duration
+	RunP50, RunP99   time.Duration // of the last attempt, waits for the settlement included
+}
+
+const (
+	// countedBlocks is how much of the table is counted: about 30,000 jobs.
+	countedBlocks = 1024
+	// recentBlocks of the end of today's history are read.
+	recentBlocks = 64
+	// fewEnough rows of a partial index are counted one by one.
+	fewEnough = 10_000
+	// oldestPatience bounds the look for the oldest job: while somebody holds a
+	// snapshot, the index begins with entries of jobs that are long done.
+	oldestPatience = "250ms"
+)
+
+// Jobs sums a status, or several, over all queues.
+func (v Overview) Jobs(statuses ...outbox.Status) (n int64) {
+	for _, q := range v.Queues {
+		for _, s := range statuses {
+			n += q.Queue.Jobs[s]
+		}
+	}
+	return n
+}
+
+// OldestDue is that of all queues that are not paused.
+func (v Overview) OldestDue() (oldest time.Time) {
+	for _, q := range v.Queues {
+		if q.PausedSince.IsZero() && !q.OldestDue.IsZero() && (oldest.IsZero() || q.OldestDue.Before(oldest)) {
+			oldest = q.OldestDue
+		}
+	}
+	return oldest
+}
+
+// Overview looks at everything at once. With more than some ten thousand open jobs
+// it counts a sample of the table, good to a few per cent, so that a queue with few jobs may be missing
+// or a little off; what runs and the dead letters are counted in full up to 10,000,
+// and a queue that has due jobs is never missing.
+func (o *Operator) Overview(ctx context.Context) (v Overview, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err = pgx.BeginTxFunc(ctx, o.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		v, err = overview(ctx, tx)
+		return err
+	})
+	if err != nil && !v.NoOldest { // which has aborted the transaction; nothing else was left to do
+		return v, fmt.Errorf("look at the whole: %w", err)
+	}
+	return v, nil
+}
+
+// The questions are here and not in queries/: they are about the server's catalog and
+// the places of rows, which sqlc does not know.
+
+type size struct {
+	AsOf             time.Time
+	Blocks           int64
+	Enqueued, Closed int64
+	Today            string // the part of the history
+	TodayBlocks      int64
+}
+
+const sizeSQL = `
+SELECT statement_timestamp()                                                                        AS as_of,
+       pg_relation_size('outbox.jobs') / current_setting('block_size')::bigint                      AS blocks,
+       pg_stat_get_tuples_inserted('outbox.jobs'::regclass)                                         AS enqueued,
+       (SELECT coalesce(sum(pg_stat_get_tuples_inserted(inhrelid)), 0)::bigint
+        FROM pg_inherits
+        WHERE inhparent = 'outbox.history'::regclass)                                               AS closed,
+       today.name                                                                                   AS today,
+       coalesce(pg_relation_size(to_regclass(today.name)) / current_setting('block_size')::bigint, 0) AS today_blocks
+FROM (SELECT 'outbox.history_' || to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD') AS name) AS today`
+
+func overview(ctx context.Context, tx pgx.Tx) (v Overview, err error) {
+	rows, _ := tx.Query(ctx, sizeSQL) // its error is the next one's
+	s, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[size])
+	if err != nil {
+		return v, err
+	}
+	queues := map[string]*QueueOverview{}
+	v = Overview{AsOf: s.AsOf, Enqueued: s.Enqueued, Closed: s.Closed, Estimated: s.Blocks > countedBlocks}
+	if err := countOpen(ctx, tx, s.Blocks, queues); err != nil {
+		return v, err
+	}
+	if v.Recent, err = recent(ctx, tx, s); err != nil {
+		return v, err
+	}
+	err = oldestDue(ctx, tx, queues)
+	if v.NoOldest = isStatementTimeout(err); v.NoOldest {
+		err = nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(queues)) {
+		v.Queues = append(v.Queues, *queues[name])
+	}
+	return v, err
+}
+
+func named(queues map[string]*QueueOverview, name string) *QueueOverview {
+	if queues[name] == nil {
+		queues[name] = &QueueOverview{Queue: Queue{Name: name, Jobs: map[outbox.Status]int64{}}}
+	}
+	return queues[name]
+}
+
+const (
+	countAllSQL = `SELECT queue, status::text, count(*) FROM outbox.jobs GROUP BY queue, status LIMIT 100000`
+	// The rows of every nth block, for a table that is too large.
+	countSampleSQL = `SELECT queue, status::text, round(count(*) * 100 / $1::float8)::bigint FROM outbox.jobs TABLESAMPLE SYSTEM ($1) GROUP BY queue, status LIMIT 100000`
+	// Each part walks a small index of its own.
+	countRareSQL = `
+SELECT queue, status::text, count(*)
+FROM (
+    (SELECT queue, status FROM outbox.jobs WHERE status = 'running' ORDER BY lease_expires_at LIMIT $1)
+    UNION ALL
+    (SELECT queue, status FROM outbox.jobs WHERE status IN ('failed', 'dead') ORDER BY id LIMIT $1)
+) AS rare
+GROUP BY queue, status
+LIMIT 100000`
+	pausedSQL = `SELECT queue, paused_at FROM outbox.queues WHERE paused_at IS NOT NULL ORDER BY queue LIMIT 1000`
+)
+
+// countOpen fills in the jobs of each queue, and which are paused.
+func countOpen(ctx context.Context, tx pgx.Tx, blocks int64, queues map[string]*QueueOverview) error {
+	var queue, status string
+	var n int64
+	add := func() error {
+		named(queues, queue).Jobs[outbox.Status(status)] = n
+		return nil
+	}
+	count := func(do func() error, sql string, args ...any) error {
+		rows, _ := tx.Query(ctx, sql, args...)
+		_, err := pgx.ForEachRow(rows, []any{&queue, &status, &n}, do)
+		return err
+	}
+	var err error
+	if blocks <= countedBlocks {
+		err = count(add, countAllSQL)
+	} else if err = count(add, countSampleSQL, 100*float64(countedBlocks)/float64(blocks)); err == nil {
+		err = countRare(queues, func(do func(queue string, status outbox.Status, n int64)) error {
+			return count(func() error { do(queue, outbox.Status(status), n); return nil }, countRareSQL, fewEnough)
+		})
+	}
+	if err != nil {
+		return err
+	}
+	var since time.Time
+	rows, _ := tx.Query(ctx, pausedSQL)
+	_, err = pgx.ForEachRow(rows, []any{&queue, &since}, func() error {
+		named(queues, queue).PausedSince = since
+		return nil
+	})
+	return err
+}
+
+// countRare replaces what the sample says of running jobs and dead letters, unless
+// there are too many of them.
+func countRare(queues map[string]*QueueOverview, count func(do func(string, outbox.Status, int64)) error) error {
+	type place struct {
+		queue  string
+		status outbox.Status
+	}
+	exact, total := map[place]int64{}, map[bool]int64{}
+	err := count(func(queue string, status outbox.Status, n int64) {
+		exact[place{queue, status}] = n
+		total[status == outbox.Running] += n
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range []outbox.Status{outbox.Running, outbox.Failed, outbox.Dead} {
+		if total[s == outbox.Running] >= fewEnough {
+			continue
+		}
+		for _, q := range queues {
+			delete(q.Jobs, s)
+		}
+		for at, n := range exact {
+			if at.status == s {
+				named(queues, at.queue).Jobs[s] = n
+			}
+		}
+	}
+	return nil
+}
+
+// The history is only ever appended to during its day: what closed last is at its
+// end, and a range of places finds it without an index.
+const recentSQL = `
+SELECT coalesce(kind, ''), count(*), count(*) FILTER (WHERE status <> 'succeeded'), min(finished_at),
+       coalesce(percentile_cont(0.5)  WITHIN GROUP (ORDER BY greatest(extract(epoch FROM started_at - run_at), 0)::float8), 0),
+       coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY greatest(extract(epoch FROM started_at - run_at), 0)::float8), 0),
+       coalesce(percentile_cont(0.5)  WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - started_at)::float8), 0),
+       coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - started_at)::float8), 0)
+FROM outbox.history
+WHERE finished_at >= date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+  AND finished_at >= statement_timestamp() - interval '5 minutes'
+  AND ctid >= $1::text::tid
+GROUP BY GROUPING SETS ((), (kind))
+ORDER BY grouping(kind) DESC, 2 DESC, 1
+LIMIT 1000`
+
+func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) {
+	first := max(0, s.TodayBlocks-recentBlocks)
+	rows, _ := tx.Query(ctx, recentSQL, fmt.Sprintf("(%d,0)", first))
+	var r Recent
+	var since *time.Time
+	var wait50, wait99, run50, run99 float64
+	_, err = pgx.ForEachRow(rows, []any{&r.Kind, &r.Jobs, &r.Unsuccessful, &since, &wait50, &wait99, &run50, &run99}, func() error {
+		if since == nil { // the sum of nothing
+			return nil
+		}
+		r.Since, r.WaitP50, r.WaitP99, r.RunP50, r.RunP99 = *since, seconds(wait50), seconds(wait99), seconds(run50), seconds(run99)
+		found = append(found, r)
+		return nil
+	})
+	return found, err
+}
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+
+// oldestSQL goes from one queue and priority to the next by the index, and looks at
+// the first entry of each: twice, because jobs with a key have an index of their own.
+var oldestSQL = `
+WITH RECURSIVE` + levels("plain", "key IS NULL") + `,` + levels("keyed", "key IS NOT NULL") + `
+SELECT first.queue, min(first.run_at)
+FROM (` + firsts("plain", "key IS NULL") + `
+    UNION ALL` + firsts("keyed", "key IS NOT NULL") + `
+) AS first
+WHERE first.run_at <= statement_timestamp()
+GROUP BY first.queue
+LIMIT 100000`
+
+func levels(name, which string) string {
+	return strings.NewReplacer("NAME", name, "WHICH", "status IN ('pending', 'retrying') AND "+which).Replace(`
+NAME AS (
+    (SELECT queue, priority FROM outbox.jobs WHERE WHICH ORDER BY queue, priority DESC LIMIT 1)
+    UNION ALL
+    SELECT next.queue, next.priority
+    FROM NAME
+    CROSS JOIN LATERAL (
+        (SELECT jobs.queue, jobs.priority FROM outbox.jobs
+         WHERE WHICH AND jobs.queue = NAME.queue AND jobs.priority < NAME.priority
+         ORDER BY jobs.queue, jobs.priority DESC LIMIT 1)
+        UNION ALL
+        (SELECT jobs.queue, jobs.priority FROM outbox.jobs
+         WHERE WHICH AND jobs.queue > NAME.queue
+         ORDER BY jobs.queue, jobs.priority DESC LIMIT 1)
+        LIMIT 1
+    ) AS next
+)`)
+}
+
+func firsts(name, which string) string {
+	return strings.NewReplacer("NAME", name, "WHICH", "status IN ('pending', 'retrying') AND "+which).Replace(`
+    SELECT level.queue, oldest.run_at
+    FROM (SELECT queue, priority FROM NAME LIMIT 1000) AS level
+    CROSS JOIN LATERAL (
+        SELECT jobs.run_at FROM outbox.jobs
+        WHERE WHICH AND jobs.queue = level.queue AND jobs.priority = level.priority
+        ORDER BY jobs.run_at LIMIT 1
+    ) AS oldest`)
+}
+
+func oldestDue(ctx context.Context, tx pgx.Tx, queues map[string]*QueueOverview) error {
+	if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', $1, true)`, oldestPatience); err != nil {
+		return err
+	}
+	var queue string
+	var since time.Time
+	rows, _ := tx.Query(ctx, oldestSQL)
+	_, err := pgx.ForEachRow(rows, []any{&queue, &since}, func() error {
+		named(queues, queue).OldestDue = since
+		return nil
+	})
+	return err
+}
+
+func isStatementTimeout(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "57014"
+}
