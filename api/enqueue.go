@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -128,28 +129,54 @@ func wasRefused(err error) bool {
 	return ok && !databaseIsAway(err) && !isSQL(err, queryCanceled)
 }
 
-// store stores all of the jobs or none. It waits for transactions that use the same
-// idempotency keys, but not for ever: those of others wait with it.
+// store stores all of the jobs or none, those of each tenant tied to it. It waits for
+// transactions that use the same idempotency keys, but not for ever: those of others
+// wait with it.
 func (s *server) store(ctx context.Context, requests []outbox.Request) (ids []outbox.ID, err error) {
+	patience := "" // for ever, or as the pool's sessions have it
+	for _, r := range requests {
+		if r.Options.IdempotencyKey != "" {
+			patience = keyPatience.String()
+			break
+		}
+	}
+	ids = make([]outbox.ID, len(requests))
 	err = s.config.Producer.InTx(ctx, func(tx pgx.Tx) error {
-		for _, r := range requests {
-			if r.Options.IdempotencyKey != "" {
-				if _, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true)`, keyPatience.String()); err != nil {
-					return err
-				}
-				break
+		for tenant, places := range byTenant(requests, tenantOfJob) {
+			if _, err := tx.Exec(ctx, tieInsert, tenant.String(), patience); err != nil {
+				return err
+			}
+			if err := storeFor(ctx, tx, requests, places, ids); err != nil {
+				return err
 			}
 		}
-		if len(requests) == 1 {
-			id, err := outbox.Enqueue(ctx, tx, requests[0].Args, requests[0].Options)
-			ids = []outbox.ID{id}
-			return err
-		}
-		ids, err = outbox.EnqueueMany(ctx, tx, requests)
-		return err
+		return nil
 	})
 	if isSQL(err, lockNotAvailable) && len(requests) == 1 {
 		return nil, keyBusy.because("Whether it commits is not known yet; try again.").after(1)
 	}
 	return ids, err
+}
+
+const tieInsert = `SELECT set_config('app.tenant_id', $1, true), CASE WHEN $2::text <> '' THEN set_config('lock_timeout', $2, true) END`
+
+// tenantOfJob is whose a job will be.
+func tenantOfJob(r outbox.Request) outbox.ID { return cmp.Or(r.Options.Tenant, outbox.RootTenant) }
+
+// storeFor stores the jobs of one tenant.
+func storeFor(ctx context.Context, tx pgx.Tx, requests []outbox.Request, places []int, ids []outbox.ID) error {
+	if len(places) == 1 {
+		id, err := outbox.Enqueue(ctx, tx, requests[places[0]].Args, requests[places[0]].Options)
+		ids[places[0]] = id
+		return err
+	}
+	some := make([]outbox.Request, len(places))
+	for i, place := range places {
+		some[i] = requests[place]
+	}
+	stored, err := outbox.EnqueueMany(ctx, tx, some)
+	for i, id := range stored {
+		ids[places[i]] = id
+	}
+	return err
 }

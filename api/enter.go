@@ -24,6 +24,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
 )
 
 var problemType = reflect.TypeFor[Problem]()
@@ -199,7 +200,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	defer leave()
-	inner := context.WithValue(r.Context(), principalKey, who)
+	inner := operator.TiedTo(context.WithValue(r.Context(), principalKey, who), tenantOf(who))
 	next(huma.WithContext(ctx, context.WithValue(inner, traceKey, traceOf(r.Header))))
 }
 
