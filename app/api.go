@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -28,21 +29,33 @@ type apiServer struct {
 	handler  http.Handler
 	producer *outbox.Producer
 	pool     *pgxpool.Pool
+	provider *lateOIDC     // nil without
 	bound    time.Duration // of a stop
 	log      *slog.Logger
 }
 
 func (p *process) addAPI() error {
 	log := p.log.With(slog.String("component", "api"))
-	pool, err := openPoolOf(p.config, apiConnections)
+	own := p.config
+	own.DatabaseURL = cmp.Or(own.APIDatabaseURL, own.DatabaseURL)
+	pool, err := openPoolOf(own, apiConnections)
 	if err != nil {
 		return err
 	}
 	config := p.config.API
 	config.Pool = cmp.Or(config.Pool, pool)
-	config.Producer = cmp.Or(config.Producer, p.config.Producer, outbox.NewProducer(config.Pool, outbox.NotifyCoalesced))
+	if config.Producer == nil && own.APIDatabaseURL == "" {
+		config.Producer = p.config.Producer
+	}
+	config.Producer = cmp.Or(config.Producer, outbox.NewProducer(config.Pool, outbox.NotifyCoalesced))
+	var provider *lateOIDC
 	if config.Authenticator == nil {
-		config.Authenticator = access.NewTokens(config.Pool, access.TokensConfig{})
+		config.Authenticator = access.NewTokens(config.Pool, access.TokensConfig{Logger: log})
+		if p.config.OIDC != nil {
+			provider = &lateOIDC{config: *p.config.OIDC}
+			provider.config.Logger = log
+			config.Authenticator = access.Combine(config.Authenticator, provider)
+		}
 	}
 	config.Registerer = p.config.Registry
 	config.Logger = log
@@ -57,10 +70,10 @@ func (p *process) addAPI() error {
 		return fmt.Errorf("API address: %w", err)
 	}
 	p.api = &apiServer{
-		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log,
+		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log, provider: provider,
 		bound: max(p.config.GracePeriod, 0) + stopMargin/2,
 	}
-	p.components = append(p.components, &component{name: "api", run: p.api.run, look: func() State { return State{State: stateWorking} }})
+	p.components = append(p.components, &component{name: "api", run: p.api.run, look: provider.look})
 	return nil
 }
 
@@ -73,6 +86,13 @@ func (a *apiServer) run(ctx context.Context) error {
 		if ln, err = net.Listen("tcp", a.addr); err != nil {
 			return err
 		}
+	}
+	if a.provider != nil {
+		ctx, cancel := context.WithCancel(ctx)
+		var discovery sync.WaitGroup
+		defer discovery.Wait()
+		defer cancel()
+		discovery.Go(func() { a.provider.discover(ctx) })
 	}
 	server := &http.Server{
 		Handler:           a.handler,
