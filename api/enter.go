@@ -29,7 +29,7 @@ import (
 
 var problemType = reflect.TypeFor[Problem]()
 
-// bodyTimeout is how long a body may take to arrive.
+// bodyTimeout is how long a body may take to arrive, if the request may take that long.
 const bodyTimeout = 10 * time.Second
 
 type contextKey int
@@ -272,7 +272,7 @@ func (s *server) readRequest(op *huma.Operation, body *shape, w http.ResponseWri
 	if lines {
 		limit *= batchFactor
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // not supported in some tests
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout))) // not supported in some tests
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if err != nil {
 		return bodyProblem(err, limit)

@@ -2,9 +2,12 @@ package api_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -498,4 +501,97 @@ func TestH2WhatIsTakenComesBackAsItWas(t *testing.T) {
 			t.Errorf("the key %.80q came back as %.80q", odd, job.Key)
 		}
 	}
+}
+
+// H4: many times as many clients as there is room for, all at once: each gets its
+// answer, a 202 or a 429 that says when to ask again; what got a 202 is stored, and
+// nothing else is.
+func TestH4AnOverloadGets429sAndNoTimeouts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.MaxInFlight, c.MaxQueued = 2, 2 })
+	var mu sync.Mutex
+	answers := map[string]int{}
+	var clients sync.WaitGroup
+	for range 200 {
+		clients.Go(func() {
+			for range 2 {
+				answer := r.post("/jobs", `{"kind":"mail"}`)
+				what := fmt.Sprint(answer.Code, " ", answer.Header().Get("Retry-After"))
+				mu.Lock()
+				answers[what]++
+				mu.Unlock()
+			}
+		})
+	}
+	clients.Wait()
+	var stored int
+	if err := r.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs`).Scan(&stored); err != nil {
+		t.Fatal(err)
+	}
+	if taken, refused := answers["202 "], answers["429 1"]; taken+refused != 400 || taken == 0 || refused == 0 || stored != taken {
+		t.Errorf("answers = %v and %d jobs stored, want 400 of 202 and 429 with Retry-After, and as many jobs as 202s", answers, stored)
+	}
+}
+
+// G4: a token of our own, changed in every way that is short of guessing it, and
+// what only looks like a bearer; none gets in, none takes much memory, and the
+// token itself is good all the while. (JWTs: access, and cmd/posthaste through the
+// real process.)
+func TestG4NoChangedTokenGetsIn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	owner := access.NewTokens(r.db, access.TokensConfig{})
+	create := func() (string, access.TokenInfo) {
+		token, info, err := owner.Create(t.Context(), access.Grant{Name: "shop", Tenant: tenantA, Capabilities: []access.Capability{access.JobsRead}, CreatedBy: "ada"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token.Reveal(), info
+	}
+	good, _ := create()
+	other, _ := create()
+	revoked, info := create()
+	if _, err := owner.Revoke(t.Context(), info.ID, "ada"); err != nil {
+		t.Fatal(err)
+	}
+	pool := pgtest.Login(t, r.db, "outbox_api")
+	judge := access.Combine(access.NewTokens(pool, access.TokensConfig{}), nil)
+	handler, err := api.New(api.Config{Pool: pool, Producer: outbox.NewProducer(pool, outbox.NotifyOff), Authenticator: judge})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.handler = handler
+
+	bad := map[string]string{
+		"revoked": revoked, "another's secret": good[:19] + other[19:], "another's id": other[:19] + good[19:], "in capitals": strings.ToUpper(good), "twice": good + good,
+		"a space before": " " + good, "a space after": good + " ", "a tab": "\t" + good, "quoted": `"` + good + `"`, "a comma more": good + "," + good, "a NUL": good + "\x00",
+		"without its prefix": good[3:], "another prefix": "gh" + good[2:], "percent": strings.Replace(good, "_", "%5f", 1), "SQL": "ph_' OR ''='_" + good[20:], "a dot": "a.b", "dots": "..",
+		"JWT of nothing": "eyJhbGciOiJub25lIn0.e30.", "8 KiB and one": "ph_" + strings.Repeat("a", 8<<10), "a million dots": strings.Repeat(".", 1<<20), "a megabyte": strings.Repeat("x", 1<<20),
+		"Unicode": strings.Replace(good, "p", "\uff50", 1), "a long s": good + "\u017f", "empty": "", "the scheme alone": "Bearer",
+	}
+	for i := range good {
+		bad[fmt.Sprintf("cut to %d bytes", i)] = good[:i]
+		changed := []byte(good)
+		changed[i] ^= 1
+		bad[fmt.Sprintf("byte %d changed", i)] = string(changed)
+	}
+	if len(bad) < 60 {
+		t.Fatalf("%d bearers, want 60 and more", len(bad))
+	}
+	for name, bearer := range bad {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := judge.Authenticate(t.Context(), bearer)
+		runtime.ReadMemStats(&after)
+		if !errors.Is(err, access.ErrUnauthenticated) {
+			t.Errorf("%s: %v, want it refused", name, err)
+		}
+		if grown := after.TotalAlloc - before.TotalAlloc; len(bearer) > 1<<13 && grown > 32<<20 { // of the whole process, with other tests in it
+			t.Errorf("%s: it took %d bytes to refuse", name, grown)
+		}
+		req := httptest.NewRequestWithContext(t.Context(), "GET", "/jobs", nil)
+		req.Header.Set("Authorization", "Bearer "+bearer)
+		r.send(req).problem(http.StatusUnauthorized, "unauthenticated")
+	}
+	r.as(good).get("/jobs").want(http.StatusOK, nil)
 }

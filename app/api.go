@@ -22,6 +22,17 @@ import (
 // requests come, dispatchers keep their share of it.
 const apiConnections = 8
 
+// patience is how long a client may take, whatever it does slowly.
+type patience struct {
+	header  time.Duration // to send a request's header
+	request time.Duration // to send all of it; package api has a bound of its own for bodies that it reads
+	answer  time.Duration // to take its answer, from the header on
+	idle    time.Duration // between two requests
+}
+
+// usual is the API's.
+var usual = patience{header: 5 * time.Second, request: 15 * time.Second, answer: 30 * time.Second, idle: time.Minute}
+
 // apiServer serves the API on an address of its own.
 type apiServer struct {
 	addr     string
@@ -29,7 +40,8 @@ type apiServer struct {
 	handler  http.Handler
 	producer *outbox.Producer
 	pool     *pgxpool.Pool
-	provider *lateOIDC     // nil without
+	provider *lateOIDC // nil without
+	patience patience
 	bound    time.Duration // of a stop
 	log      *slog.Logger
 }
@@ -70,7 +82,7 @@ func (p *process) addAPI() error {
 		return fmt.Errorf("API address: %w", err)
 	}
 	p.api = &apiServer{
-		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log, provider: provider,
+		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
 		bound: max(p.config.GracePeriod, 0) + stopMargin/2,
 	}
 	p.components = append(p.components, &component{name: "api", run: p.api.run, look: provider.look})
@@ -96,10 +108,10 @@ func (a *apiServer) run(ctx context.Context) error {
 	}
 	server := &http.Server{
 		Handler:           a.handler,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       15 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       time.Minute,
+		ReadHeaderTimeout: a.patience.header,
+		ReadTimeout:       a.patience.request,
+		WriteTimeout:      a.patience.answer,
+		IdleTimeout:       a.patience.idle,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
