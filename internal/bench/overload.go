@@ -3,9 +3,11 @@ package bench
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -71,60 +73,44 @@ type flow struct {
 }
 
 // offered enqueues jobs at the offered rate for the duration, while also goes on,
-// and has them dispatched. What is handled later does not count.
+// and has them dispatched. The first second does not count: by then what is handled
+// is as much as comes, unless dispatch cannot keep up.
 func (r *rig) offered(ctx context.Context, duration time.Duration, also func(context.Context) error) (flow, error) {
 	batches := int(duration.Seconds() * offeredRate / offeredBatch)
-	sent := make([]time.Time, batches)
+	sent := make([]atomic.Int64, batches) // since started
 	var mu sync.Mutex
 	var f flow
-	var enqueued int64
-	counting := true
+	started := time.Now()
 	w, err := r.work(ctx, r.system, func(job int) {
-		mu.Lock()
-		defer mu.Unlock()
-		if !counting {
+		now := time.Since(started)
+		if now < time.Second || now > duration {
 			return
 		}
-		f.pickup = append(f.pickup, time.Since(sent[job/offeredBatch]))
+		mu.Lock()
+		defer mu.Unlock()
+		f.pickup = append(f.pickup, now-time.Duration(sent[job/offeredBatch].Load()))
 	})
 	if err != nil {
 		return f, err
 	}
-	started := time.Now()
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return also(ctx2) })
-	group.Go(func() error {
-		for batch := range batches {
-			due := started.Add(time.Duration(batch) * offeredBatch * time.Second / offeredRate)
-			if err := sleep(ctx2, time.Until(due)); err != nil {
+	for batch := range batches { // each on its own: a commit that takes long delays no other
+		group.Go(func() error {
+			if err := sleep(ctx2, time.Until(started.Add(time.Duration(batch)*offeredBatch*time.Second/offeredRate))); err != nil {
 				return err
 			}
-			if time.Since(started) > duration {
-				return nil // it could not keep up
-			}
-			mu.Lock()
-			sent[batch] = time.Now()
-			mu.Unlock()
-			if err := r.system.EnqueueMany(ctx2, batch*offeredBatch, offeredBatch); err != nil {
-				return err
-			}
-			enqueued += offeredBatch
-		}
-		return nil
-	})
-	err = group.Wait()
+			sent[batch].Store(int64(time.Since(started)))
+			return r.system.EnqueueMany(ctx2, batch*offeredBatch, offeredBatch)
+		})
+	}
+	if err = group.Wait(); err == nil {
+		err = r.settled(ctx, w, int64(batches*offeredBatch)) // the next one begins without a backlog
+	}
 	mu.Lock()
-	counting = false
-	f.rate = perSecond(int64(len(f.pickup)), started)
-	mu.Unlock()
-	if err != nil {
-		_ = w.stop()
-		return f, err
-	}
-	if err := r.settled(ctx, w, enqueued); err != nil { // the next one begins without a backlog
-		return f, err
-	}
-	return f, w.stop()
+	defer mu.Unlock()
+	f.rate = float64(len(f.pickup)) / (duration - time.Second).Seconds()
+	return f, errors.Join(err, w.stop())
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -29,7 +29,7 @@ func TestedRows() []Tested {
 			[]string{"TestG3NoVerbReachesAnotherTenantsRows", "TestG3APoolKeepsTenantsApartThroughReuse"},
 		},
 		{"G4", "a token changed in 150 ways", "api", []string{"TestG4NoChangedTokenGetsIn"}},
-		{"G4", "JWTs that are forged, misdirected, expired or of a withdrawn key, through the real process", "cmd/posthaste", []string{"TestG4ServeTakesTheProvidersJWTsAndNoOthers"}},
+		{"G4", "JWTs that are forged, misdirected, expired, or of a key that the provider has not, through the real process", "cmd/posthaste", []string{"TestG4ServeTakesTheProvidersJWTsAndNoOthers"}},
 		{"G5", "what the catalog does not grant to a role is refused when it is tried: every table × role × verb", "access", []string{"TestG5WhatIsNotGrantedIsRefused"}},
 		{
 			"G10", "members that no route has, and values of other types, in every body of the API: refused by their place, nothing changed",
