@@ -33,8 +33,8 @@ type Config struct {
 	// everything: for development.
 	AnonymousLoopback bool
 
-	MaxInFlight   int           // requests that are worked on at once; 0 is 32
-	MaxQueued     int           // requests that wait for that; 0 is 64. Others get a 429
+	MaxInFlight   int           // requests that are worked on at once; 0 is 64
+	MaxQueued     int           // requests that wait for that; 0 is 128. Others get a 429
 	MaxBodyBytes  int           // of a request; 0 is 1 MiB. A batch may have 16 times that
 	RequestsLimit float64       // of one principal, a second; 0 is without limit
 	Timeout       time.Duration // of a request; 0 is 15 s
@@ -44,8 +44,8 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.MaxInFlight = cmp.Or(c.MaxInFlight, 32)
-	c.MaxQueued = cmp.Or(c.MaxQueued, 64)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 64)
+	c.MaxQueued = cmp.Or(c.MaxQueued, 128)
 	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, 1<<20)
 	c.Timeout = cmp.Or(c.Timeout, 15*time.Second)
 	if c.Logger == nil {

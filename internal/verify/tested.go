@@ -43,7 +43,7 @@ func TestedRows() []Tested {
 			[]string{"TestH2OddInputIsRefusedOrTakenAsItIs", "TestH2WhatIsTakenComesBackAsItWas"},
 		},
 		{"H3", "slow headers, bodies and readers, and headers without end: cut off, while others are served", "app", []string{"TestH3SlowClientsAreCutOff", "TestH3NoSlowClientIsKeptForHalfAMinute", "TestH3HeadersHaveABound"}},
-		{"H4", "100 times as many clients as there is room for: each gets a 202 or a 429, and what got a 202 is stored", "api", []string{"TestH4AnOverloadGets429sAndNoTimeouts"}},
+		{"H4", "80 times as many clients as there is room for: each gets a 202 or a 429, and what got a 202 is stored", "api", []string{"TestH4AnOverloadGets429sAndNoTimeouts"}},
 	}
 }
 
