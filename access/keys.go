@@ -123,7 +123,7 @@ func (p *providerKeys) explain(id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.failure != nil {
-		return fmt.Errorf("authenticate a JWT: its key %.64q is not known, and %w", id, p.failure)
+		return fmt.Errorf("authenticate a JWT: %w, and its key %.64q is not known: %w", ErrProviderAway, id, p.failure)
 	}
 	return refused("the provider has no key %.64q", id)
 }

@@ -87,6 +87,10 @@ func (c OIDCConfig) withDefaults() OIDCConfig {
 	return c
 }
 
+// Validate returns every mistake in the configuration that shows without asking the
+// provider.
+func (c OIDCConfig) Validate() error { return c.withDefaults().validate() }
+
 func (c OIDCConfig) validate() error {
 	var errs []error
 	note := func(bad bool, format string, args ...any) {

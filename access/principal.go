@@ -72,6 +72,10 @@ const allTenants = "*"
 // the bearer could not be judged, because the database or the provider is away.
 var ErrUnauthenticated = errors.New("unauthenticated")
 
+// ErrProviderAway says that a JWT could not be judged: the provider would have to
+// be asked, and does not answer.
+var ErrProviderAway = errors.New("the OpenID Connect provider does not answer")
+
 // Authenticator tells who a bearer is. It is safe for concurrent use.
 type Authenticator interface {
 	// Authenticate returns the principal of a bearer, an error that is

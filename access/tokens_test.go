@@ -252,6 +252,25 @@ func TestAnActCountsExactlyWhenItIsRecorded(t *testing.T) {
 	}
 }
 
+// Without a Record of one's own the audit has the acts, and never a secret.
+func TestActsOnTokensAreInTheAudit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	tokens := NewTokens(db, TokensConfig{})
+	token := create(t, tokens, Grant{Name: "shop"})
+	if _, err := tokens.Revoke(t.Context(), token.id, "grace"); err != nil {
+		t.Fatal(err)
+	}
+	got := ask[string](t, db, `SELECT string_agg(concat_ws(' ', actor, act, tenant_id, target = $1, after ->> 'name', after ->> 'capabilities', (after ->> 'revoked_at') IS NOT NULL), ';' ORDER BY id) FROM outbox.audit`, token.id)
+	tenant := outbox.RootTenant.String()
+	if want := "ada token.create " + tenant + ` t shop ["jobs.enqueue"] f;grace token.revoke ` + tenant + " t shop t"; got != want {
+		t.Errorf("the audit has\n%s\nwant\n%s", got, want)
+	}
+	if all := ask[string](t, db, `SELECT string_agg(audit::text, '') FROM outbox.audit`); strings.Contains(all, token.Reveal()[20:]) {
+		t.Error("the audit has the secret")
+	}
+}
+
 func TestEveryMistakeInAGrantIsSaid(t *testing.T) {
 	t.Parallel()
 	tokens := NewTokens(pgtest.New(t), TokensConfig{})

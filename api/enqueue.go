@@ -1,15 +1,18 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -111,7 +114,7 @@ func (s *server) enqueue(ctx context.Context, in *enqueueInput) (*enqueueOutput,
 func (s *server) submit(ctx context.Context, r outbox.Request) (*enqueueOutput, error) {
 	var done outbox.Submitted
 	err := s.config.Producer.InTx(ctx, func(tx pgx.Tx) (err error) {
-		if err := bePatient(ctx, tx); err != nil {
+		if _, err := tx.Exec(ctx, tieInsert, tenantOfJob(r).String(), keyPatience.String()); err != nil {
 			return err
 		}
 		done, err = outbox.Submit(ctx, tx, r.Args, r.Options)
@@ -193,26 +196,28 @@ func wasRefused(err error) bool {
 	return ok && !databaseIsAway(err) && !isSQL(err, queryCanceled)
 }
 
-// store stores all of the jobs or none. It waits for transactions that use the same
-// idempotency keys, but not for ever: those of others wait with it.
+// store stores all of the jobs or none, those of each tenant tied to it. It waits for
+// transactions that use the same idempotency keys, but not for ever: those of others
+// wait with it.
 func (s *server) store(ctx context.Context, requests []outbox.Request) ([]stored, error) {
-	var ids []outbox.ID
-	err := s.config.Producer.InTx(ctx, func(tx pgx.Tx) (err error) {
-		for _, r := range requests {
-			if r.Options.IdempotencyKey != "" {
-				if err := bePatient(ctx, tx); err != nil {
-					return err
-				}
-				break
+	patience := "" // for ever, or as the pool's sessions have it
+	for _, r := range requests {
+		if r.Options.IdempotencyKey != "" {
+			patience = keyPatience.String()
+			break
+		}
+	}
+	ids := make([]outbox.ID, len(requests))
+	err := s.config.Producer.InTx(ctx, func(tx pgx.Tx) error {
+		for tenant, places := range byTenant(requests, tenantOfJob) {
+			if _, err := tx.Exec(ctx, tieInsert, tenant.String(), patience); err != nil {
+				return err
+			}
+			if err := storeFor(ctx, tx, requests, places, ids); err != nil {
+				return err
 			}
 		}
-		if len(requests) == 1 {
-			id, err := outbox.Enqueue(ctx, tx, requests[0].Args, requests[0].Options)
-			ids = []outbox.ID{id}
-			return err
-		}
-		ids, err = outbox.EnqueueMany(ctx, tx, requests)
-		return err
+		return nil
 	})
 	if isSQL(err, lockNotAvailable) && len(requests) == 1 {
 		return nil, keyBusy.because("Whether it commits is not known yet; try again.").after(1)
@@ -223,35 +228,53 @@ func (s *server) store(ctx context.Context, requests []outbox.Request) ([]stored
 	return s.asStored(ctx, requests, ids)
 }
 
-// bePatient bounds how long the transaction waits for others.
-func bePatient(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true)`, keyPatience.String())
-	return err
-}
-
 // asStored says how each job was stored. That of a repeat is the first request's: it
 // is looked up for all that have an idempotency key. If that fails, the jobs are
 // stored, and asking again is safe.
 func (s *server) asStored(ctx context.Context, requests []outbox.Request, ids []outbox.ID) ([]stored, error) {
 	jobs := make([]stored, len(ids))
-	var once []outbox.ID
 	for i, r := range requests {
 		jobs[i] = stored{ids[i], r.Options.Hold}
-		if r.Options.IdempotencyKey != "" {
-			once = append(once, ids[i])
+	}
+	for tenant, places := range byTenant(requests, tenantOfJob) {
+		places = slices.DeleteFunc(places, func(i int) bool { return requests[i].Options.IdempotencyKey == "" })
+		if len(places) == 0 {
+			continue
 		}
-	}
-	if len(once) == 0 {
-		return jobs, nil
-	}
-	held, err := s.operator.StoredHeld(ctx, once)
-	if err != nil {
-		return nil, err
-	}
-	for i, r := range requests {
-		if r.Options.IdempotencyKey != "" {
-			jobs[i].held = held[ids[i]]
+		once := make([]outbox.ID, len(places))
+		for i, place := range places {
+			once[i] = ids[place]
+		}
+		held, err := s.operator.StoredHeld(operator.TiedTo(ctx, tenant), once)
+		if err != nil {
+			return nil, err
+		}
+		for _, place := range places {
+			jobs[place].held = held[ids[place]]
 		}
 	}
 	return jobs, nil
+}
+
+const tieInsert = `SELECT set_config('app.tenant_id', $1, true), CASE WHEN $2::text <> '' THEN set_config('lock_timeout', $2, true) END`
+
+// tenantOfJob is whose a job will be.
+func tenantOfJob(r outbox.Request) outbox.ID { return cmp.Or(r.Options.Tenant, outbox.RootTenant) }
+
+// storeFor stores the jobs of one tenant.
+func storeFor(ctx context.Context, tx pgx.Tx, requests []outbox.Request, places []int, ids []outbox.ID) error {
+	if len(places) == 1 {
+		id, err := outbox.Enqueue(ctx, tx, requests[places[0]].Args, requests[places[0]].Options)
+		ids[places[0]] = id
+		return err
+	}
+	some := make([]outbox.Request, len(places))
+	for i, place := range places {
+		some[i] = requests[place]
+	}
+	stored, err := outbox.EnqueueMany(ctx, tx, some)
+	for i, id := range stored {
+		ids[places[i]] = id
+	}
+	return err
 }

@@ -24,11 +24,12 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
 )
 
 var problemType = reflect.TypeFor[Problem]()
 
-// bodyTimeout is how long a body may take to arrive.
+// bodyTimeout is how long a body may take to arrive, if the request may take that long.
 const bodyTimeout = 10 * time.Second
 
 type contextKey int
@@ -203,7 +204,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	defer leave()
-	inner := context.WithValue(r.Context(), principalKey, who)
+	inner := operator.TiedTo(context.WithValue(r.Context(), principalKey, who), tenantOf(who))
 	next(huma.WithContext(ctx, context.WithValue(inner, traceKey, traceOf(r.Header))))
 }
 
@@ -275,7 +276,7 @@ func (s *server) readRequest(op *huma.Operation, body *shape, w http.ResponseWri
 	if lines {
 		limit *= batchFactor
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // not supported in some tests
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout))) // not supported in some tests
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if err != nil {
 		return bodyProblem(err, limit)

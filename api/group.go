@@ -1,9 +1,14 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
+
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // group runs the questions of concurrent requests together: a runner takes all that
@@ -115,4 +120,21 @@ func all[A any](n int, err error) []answerTo[A] {
 		answers[i].err = err
 	}
 	return answers
+}
+
+// byTenant yields each tenant with the places of its questions, in the order of
+// the tenants: groups that ask for the same ones do so in the same order.
+func byTenant[Q any](asked []Q, tenantOf func(Q) outbox.ID) func(yield func(outbox.ID, []int) bool) {
+	return func(yield func(outbox.ID, []int) bool) {
+		places := map[outbox.ID][]int{}
+		for i, q := range asked {
+			tenant := tenantOf(q)
+			places[tenant] = append(places[tenant], i)
+		}
+		for _, tenant := range slices.SortedFunc(maps.Keys(places), func(a, b outbox.ID) int { return bytes.Compare(a[:], b[:]) }) {
+			if !yield(tenant, places[tenant]) {
+				return
+			}
+		}
+	}
 }

@@ -136,21 +136,30 @@ func (s *server) find(ctx context.Context, text string) (operator.Job, error) {
 }
 
 // within is the tenant that the principal is restricted to; zero is none.
-func within(ctx context.Context) outbox.ID {
-	if who := principal(ctx); !who.AllTenants {
-		return who.Tenant
+func within(ctx context.Context) outbox.ID { return tenantOf(principal(ctx)) }
+
+func tenantOf(who access.Principal) outbox.ID {
+	if who.AllTenants {
+		return outbox.ID{}
 	}
-	return outbox.ID{}
+	return who.Tenant
 }
 
+// findGroup looks jobs up for one tenant after the other, each tied to it.
 func (s *server) findGroup(ctx context.Context, wanted []operator.Wanted) []answerTo[operator.Job] {
-	jobs, err := s.operator.Find(ctx, wanted)
-	if err != nil {
-		return all[operator.Job](len(wanted), err)
-	}
-	answers := make([]answerTo[operator.Job], len(jobs))
-	for i, job := range jobs {
-		answers[i].value = job
+	answers := make([]answerTo[operator.Job], len(wanted))
+	for tenant, places := range byTenant(wanted, func(w operator.Wanted) outbox.ID { return w.Tenant }) {
+		some := make([]operator.Wanted, len(places))
+		for i, place := range places {
+			some[i] = wanted[place]
+		}
+		jobs, err := s.operator.Find(operator.TiedTo(ctx, tenant), some)
+		for i, place := range places {
+			answers[place].err = err
+			if err == nil {
+				answers[place].value = jobs[i]
+			}
+		}
 	}
 	return answers
 }

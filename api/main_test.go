@@ -79,7 +79,8 @@ func tokens() Fixed {
 	return f
 }
 
-// rig is the API on a database of its own.
+// rig is the API on a database of its own, to which it connects as docs/tenants.md says:
+// a login that is a member of outbox_api and of nothing else.
 type rig struct {
 	t       *testing.T
 	db      *pgxpool.Pool
@@ -90,13 +91,15 @@ type rig struct {
 func newRig(t *testing.T, change ...func(*api.Config)) *rig {
 	t.Helper()
 	db := pgtest.New(t)
-	config := api.Config{Pool: db, Authenticator: tokens()}
+	config := api.Config{Authenticator: tokens()}
 	for _, c := range change {
 		c(&config)
 	}
-	producer := outbox.NewProducer(db, outbox.NotifyOff)
+	if config.Pool == nil {
+		config.Pool = pgtest.Login(t, db, "outbox_api")
+	}
 	if config.Producer == nil {
-		config.Producer = producer
+		config.Producer = outbox.NewProducer(config.Pool, outbox.NotifyOff)
 	}
 	handler, err := api.New(config)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -143,6 +144,8 @@ func problemOf(err error) *Problem {
 		return clientGone.because("")
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled):
 		return timedOut.because("The server gave up. Whether anything was changed is not known; a repeat with the same idempotency key is safe.")
+	case errors.Is(err, access.ErrProviderAway):
+		return unavailable.because("The provider of the token does not answer; try again.").after(1)
 	case databaseIsAway(err):
 		return unavailable.because("Nothing is wrong with the request; try again.").after(1)
 	}

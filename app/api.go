@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,6 +22,17 @@ import (
 // requests come, dispatchers keep their share of it.
 const apiConnections = 8
 
+// patience is how long a client may take, whatever it does slowly.
+type patience struct {
+	header  time.Duration // to send a request's header
+	request time.Duration // to send all of it; package api has a bound of its own for bodies that it reads
+	answer  time.Duration // to take its answer, from the header on
+	idle    time.Duration // between two requests
+}
+
+// usual is the API's.
+var usual = patience{header: 5 * time.Second, request: 15 * time.Second, answer: 30 * time.Second, idle: time.Minute}
+
 // apiServer serves the API on an address of its own.
 type apiServer struct {
 	addr     string
@@ -28,21 +40,34 @@ type apiServer struct {
 	handler  http.Handler
 	producer *outbox.Producer
 	pool     *pgxpool.Pool
+	provider *lateOIDC // nil without
+	patience patience
 	bound    time.Duration // of a stop
 	log      *slog.Logger
 }
 
 func (p *process) addAPI() error {
 	log := p.log.With(slog.String("component", "api"))
-	pool, err := openPoolOf(p.config, apiConnections)
+	own := p.config
+	own.DatabaseURL = cmp.Or(own.APIDatabaseURL, own.DatabaseURL)
+	pool, err := openPoolOf(own, apiConnections)
 	if err != nil {
 		return err
 	}
 	config := p.config.API
 	config.Pool = cmp.Or(config.Pool, pool)
-	config.Producer = cmp.Or(config.Producer, p.config.Producer, outbox.NewProducer(config.Pool, outbox.NotifyCoalesced))
+	if config.Producer == nil && own.APIDatabaseURL == "" {
+		config.Producer = p.config.Producer
+	}
+	config.Producer = cmp.Or(config.Producer, outbox.NewProducer(config.Pool, outbox.NotifyCoalesced))
+	var provider *lateOIDC
 	if config.Authenticator == nil {
-		config.Authenticator = access.NewTokens(config.Pool, access.TokensConfig{})
+		config.Authenticator = access.NewTokens(config.Pool, access.TokensConfig{Logger: log})
+		if p.config.OIDC != nil {
+			provider = &lateOIDC{config: *p.config.OIDC}
+			provider.config.Logger = log
+			config.Authenticator = access.Combine(config.Authenticator, provider)
+		}
 	}
 	config.Registerer = p.config.Registry
 	config.Logger = log
@@ -57,10 +82,10 @@ func (p *process) addAPI() error {
 		return fmt.Errorf("API address: %w", err)
 	}
 	p.api = &apiServer{
-		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log,
+		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
 		bound: max(p.config.GracePeriod, 0) + stopMargin/2,
 	}
-	p.components = append(p.components, &component{name: "api", run: p.api.run, look: func() State { return State{State: stateWorking} }})
+	p.components = append(p.components, &component{name: "api", run: p.api.run, look: provider.look})
 	return nil
 }
 
@@ -74,12 +99,19 @@ func (a *apiServer) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if a.provider != nil {
+		ctx, cancel := context.WithCancel(ctx)
+		var discovery sync.WaitGroup
+		defer discovery.Wait()
+		defer cancel()
+		discovery.Go(func() { a.provider.discover(ctx) })
+	}
 	server := &http.Server{
 		Handler:           a.handler,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       15 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       time.Minute,
+		ReadHeaderTimeout: a.patience.header,
+		ReadTimeout:       a.patience.request,
+		WriteTimeout:      a.patience.answer,
+		IdleTimeout:       a.patience.idle,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}

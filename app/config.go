@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -63,6 +64,13 @@ type Config struct {
 	APIAddr string
 	// APIOptional goes on without it if APIAddr is taken.
 	APIOptional bool
+	// APIDatabaseURL is where the API connects to; "" is DatabaseURL. With a login of
+	// its own, a member of outbox_api alone, row security keeps its tenants apart in a
+	// process that also dispatches.
+	APIDatabaseURL string
+	// OIDC is a provider whose JWTs the API takes besides its own tokens; nil is none.
+	// Its Logger is the process's. It has no effect with an Authenticator in API.
+	OIDC *access.OIDCConfig
 	// API is how. Logger and Registerer are the process's, and so are Pool and
 	// Producer if they are nil.
 	API api.Config
@@ -95,6 +103,11 @@ func (c Config) validate() error {
 	}{{"PollInterval", c.PollInterval}, {"LeaseTTL", c.LeaseTTL}, {"Timeout", c.Timeout}, {"Keep", c.Keep}} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for the default", d.name, d.value))
+		}
+	}
+	if c.OIDC != nil {
+		if err := c.OIDC.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("OIDC: %w", err))
 		}
 	}
 	if c.NoSchedule && len(c.Schedules) > 0 {

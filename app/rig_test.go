@@ -41,11 +41,18 @@ type running struct {
 // stopped.
 func start(t *testing.T, mux *dispatcher.Mux, config Config) *running {
 	t.Helper()
+	return startWith(t, mux, config, func(*process) {})
+}
+
+// startWith is start with a process that was changed before it runs.
+func startWith(t *testing.T, mux *dispatcher.Mux, config Config, change func(*process)) *running {
+	t.Helper()
 	config.AdminAddr = "127.0.0.1:0"
 	p, err := newProcess(mux, config)
 	if err != nil {
 		t.Fatal(err)
 	}
+	change(p)
 	ctx, stop := context.WithCancelCause(context.Background())
 	r := &running{process: p, t: t, stop: stop, ended: make(chan error, 1)}
 	go func() { r.ended <- p.run(ctx) }()

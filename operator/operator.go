@@ -39,15 +39,17 @@ func (e *StatusError) Error() string {
 
 // Operator looks at jobs and queues and acts on them. It is safe for concurrent use.
 type Operator struct {
-	db   *sqlgen.Queries
-	pool *pgxpool.Pool
+	db   *sqlgen.Queries // of pool
+	pool tied
 	by   by
 }
 
 // New makes an operator of the database that pool connects to. Its acts are
-// recorded as an unknown actor's; see [Operator.As].
+// recorded as an unknown actor's; see [Operator.As]. Whose rows it sees is the
+// pool's login's affair, unless the context says; see [TiedTo].
 func New(pool *pgxpool.Pool) *Operator {
-	return &Operator{db: sqlgen.New(pool), pool: pool, by: by{actor: unknownActor}}
+	db := tied{pool}
+	return &Operator{db: sqlgen.New(db), pool: db, by: by{actor: unknownActor}}
 }
 
 // bounded is the context of one statement.

@@ -265,8 +265,6 @@ func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) 
 	return found, err
 }
 
-func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
-
 // oldestSQL goes from one queue and priority to the next by the index, and looks at
 // the first entry of each: twice, because jobs with a key have an index of their own.
 var oldestSQL = `

@@ -47,6 +47,7 @@ func benchCommand() *cli.Command {
 			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
 			&cli.DurationFlag{Name: "every", Usage: "latency: time between two jobs (default 10ms)"},
 			&cli.IntFlag{Name: "clients", Usage: "enqueue: concurrent producers (default 64); api: connections (default 32)"},
+			&cli.BoolFlag{Name: "overload", Usage: "api: measure dispatch alone, beside the API at work, and beside ten times its clients"},
 			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
 		},
 		Commands: []*cli.Command{benchWorkerCommand()},
@@ -67,7 +68,7 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	}
 	options := bench.Options{
 		DatabaseURL: c.String("database-url"),
-		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")),
+		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")), Overload: c.Bool("overload"),
 		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
 			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)

@@ -20,7 +20,15 @@ type queueActs interface {
 	Resume(ctx context.Context, queue string) error
 }
 
-var _ queueActs = (*operator.Operator)(nil)
+// queueLimits has no face in the API.
+type queueLimits interface {
+	Limit(ctx context.Context, queue string, limits operator.Limits) (int, operator.Rate, error)
+}
+
+var (
+	_ queueActs   = (*operator.Operator)(nil)
+	_ queueLimits = (*operator.Operator)(nil)
+)
 
 func (p *program) queuesCommand() *cli.Command {
 	return &cli.Command{
@@ -100,7 +108,7 @@ func (p *program) limitCommand() *cli.Command {
 		Name: "limit", Usage: "limit, in all processes together, how many jobs of a queue run at once and how many start in an interval", ArgsUsage: "QUEUE",
 		Description: `What is not named stays as it is. A rate of 100/1m lets no more than 100 jobs start
 in any minute; all of them may start at once.`,
-		Flags: append(flags("database-url"),
+		Flags: append(operatorFlags(),
 			&cli.IntFlag{Name: "max-running", Usage: "`N` jobs may run at once"},
 			&cli.StringFlag{Name: "rate", Usage: "`N/INTERVAL`, like 10/s or 100/5m, may start"},
 			&cli.BoolFlag{Name: "no-max-running", Usage: "any number may run at once"},
@@ -122,7 +130,7 @@ func (p *program) limitQueue(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	return p.operate(ctx, c, func(ctx context.Context, o *operator.Operator) error {
+	return operate(ctx, p, c, func(ctx context.Context, o queueLimits) error {
 		maxRunning, rate, err := o.Limit(ctx, queue, limits)
 		if err != nil {
 			return err

@@ -31,7 +31,12 @@ The role api serves docs/api.md on --api-addr.`,
 			if err := requireDatabase(s); err != nil {
 				return err
 			}
-			return p.serve(ctx, s.withRoles())
+			if s = s.withRoles(); s.app.OIDC != nil {
+				if err := s.app.OIDC.Validate(); err != nil {
+					return usagef("--oidc-…: %w", err)
+				}
+			}
+			return p.serve(ctx, s)
 		},
 	}
 }

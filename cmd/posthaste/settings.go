@@ -4,8 +4,10 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -19,6 +21,7 @@ type settings struct {
 	apiAddr  string
 	apiURL   string
 	apiToken string
+	oidc     access.OIDCConfig
 
 	apiByDefault bool // nobody asked for apiAddr
 	logLevel     slog.Level
@@ -161,6 +164,72 @@ var allSettings = []setting{
 		func(s *settings, v string) (err error) { s.apiAddr, err = parseAddr(v); return err },
 	},
 	{
+		"api-database-url",
+		[]string{"OUTBOX_API_DATABASE_URL"},
+		"", "`URL` for the API, with a login of its own: a member of outbox_api alone is kept to its callers' tenants by the database", showDSN,
+		func(s *settings, v string) (err error) { s.app.APIDatabaseURL, err = parseDSN(v); return err },
+	},
+	{
+		"oidc-issuer",
+		[]string{"OUTBOX_OIDC_ISSUER"},
+		"", "`URL` of an OpenID Connect provider whose JWTs the API takes, exactly as in their claim iss", nil,
+		func(s *settings, v string) error { s.oidc.Issuer = v; return nil },
+	},
+	{
+		"oidc-audience",
+		[]string{"OUTBOX_OIDC_AUDIENCE"},
+		"", "`NAME` of this API with the provider; it must be in the claim aud", nil,
+		func(s *settings, v string) error { s.oidc.Audience = v; return nil },
+	},
+	{
+		"oidc-algorithms",
+		[]string{"OUTBOX_OIDC_ALGORITHMS"},
+		"", "signatures that are taken, separated by commas: `RS256,ES256` (default: every asymmetric one)", nil,
+		func(s *settings, v string) error { s.oidc.Algorithms = strings.Split(v, ","); return nil },
+	},
+	{
+		"oidc-name-claim",
+		[]string{"OUTBOX_OIDC_NAME_CLAIM"},
+		"sub", "`CLAIM` that says who it is, for the audit", nil,
+		func(s *settings, v string) error { s.oidc.NameClaim = v; return nil },
+	},
+	{
+		"oidc-tenant-claim",
+		[]string{"OUTBOX_OIDC_TENANT_CLAIM"},
+		"", "`CLAIM` that names the tenant; a JWT without it is refused (default: all are of --oidc-tenant)", nil,
+		func(s *settings, v string) error { s.oidc.TenantClaim = v; return nil },
+	},
+	{
+		"oidc-tenants",
+		[]string{"OUTBOX_OIDC_TENANTS"},
+		"", "tenants by what that claim calls them: `NAME=ID,…` (default: it holds the id)", nil,
+		func(s *settings, v string) (err error) { s.oidc.Tenants, err = parseTenants(v); return err },
+	},
+	{
+		"oidc-tenant",
+		[]string{"OUTBOX_OIDC_TENANT"},
+		"", "`ID` of every JWT's tenant, without --oidc-tenant-claim (default: the root tenant)", nil,
+		func(s *settings, v string) (err error) { s.oidc.Tenant, err = outbox.ParseID(v); return err },
+	},
+	{
+		"oidc-capability-claim",
+		[]string{"OUTBOX_OIDC_CAPABILITY_CLAIM"},
+		"scope", "`CLAIM` that lists what the caller may do", nil,
+		func(s *settings, v string) error { s.oidc.CapabilityClaim = v; return nil },
+	},
+	{
+		"oidc-capabilities",
+		[]string{"OUTBOX_OIDC_CAPABILITIES"},
+		"", "what each value of that claim grants: `VALUE=CAPABILITY+…,…` (default: a value is a capability)", nil,
+		func(s *settings, v string) (err error) { s.oidc.Capabilities, err = parseCapabilities(v); return err },
+	},
+	{
+		"oidc-all-tenants",
+		[]string{"OUTBOX_OIDC_ALL_TENANTS"},
+		"", "`VALUE` of that claim whose bearers see and act on the jobs of every tenant (default: none)", nil,
+		func(s *settings, v string) error { s.oidc.AllTenants = v; return nil },
+	},
+	{
 		"admin-addr",
 		[]string{"OUTBOX_ADMIN_ADDR"},
 		"127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it has no login", nil,
@@ -206,8 +275,12 @@ func (s settings) withRoles() settings {
 	s.app.NoDispatch = s.app.NoDispatch || !has("dispatch")
 	s.app.NoReap = s.app.NoReap || !has("reap")
 	s.app.NoListen = s.app.NoListen || !has("dispatch") // nobody to wake
+	s.app.NoSchedule = s.app.NoSchedule || !has("dispatch") && !has("reap")
 	if has("api") {
 		s.app.APIAddr = s.apiAddr
+		if s.oidc.Issuer != "" {
+			s.app.OIDC = &s.oidc
+		}
 	}
 	return s
 }

@@ -31,6 +31,7 @@ type Options struct {
 	Duration    time.Duration // steady, enqueue, idle, api
 	Every       time.Duration // latency: between two jobs
 	Clients     int           // enqueue, api
+	Overload    bool          // api: what dispatch keeps beside ten times the clients
 	Notify      outbox.NotifyMode
 	Logger      *slog.Logger
 
@@ -100,7 +101,7 @@ func Workloads() []Workload {
 		{"keys", "burn down jobs that share keys, one at a time each (--jobs, --keys)", true, keyed},
 		{"hot-key", "burn down beside many jobs that wait for one key (--jobs)", true, hotKey},
 		{"recovery", "kill -9 a worker with running jobs: time until each runs again", false, recovery},
-		{"api", "requests to the API and its Postgres on this machine: POST /jobs, GET /jobs/{id} (--clients, --duration)", true, overHTTP},
+		{"api", "requests to the API and its Postgres on this machine: POST /jobs, GET /jobs/{id}; or what dispatch keeps beside them (--clients, --duration, --overload)", true, overHTTP},
 		{"idle", "queries a minute of a process with nothing to do (--duration)", false, idle},
 	}
 }

@@ -22,6 +22,9 @@ import (
 // answered, on connections that stay open. The clients are part of this process: what
 // they compute is missing to the API.
 func overHTTP(ctx context.Context, r *rig) ([]Figure, error) {
+	if r.Overload {
+		return beside(ctx, r)
+	}
 	clients, duration := cmp.Or(r.Clients, 32), cmp.Or(r.Duration, 10*time.Second)
 	addr, stop, err := r.serveAPI()
 	if err != nil {

@@ -50,4 +50,25 @@ var service = []Mutant{
 		Edits:     []Edit{{"api/strict.go", `		if s.space(); s.at < len(s.data) {`, `		if s.space(); s.at < 0 {`}},
 		Checks:    []Check{test("api", "TestCheckJSON", "after the value")},
 	},
+	{
+		Name:      "an operator's tenant stays on the connection",
+		Breaks:    "whoever gets the connection next sees the tenant that was served last",
+		Invariant: "Tenants see their own",
+		Edits:     []Edit{{"operator/tied.go", `set_config('app.tenant_id', $1, true)`, `set_config('app.tenant_id', $1, false)`}},
+		Checks:    []Check{test("operator", "TestAContextTiesAnOperatorToATenant", "without a tenant it sees")},
+	},
+	{
+		Name:      "acts on tokens are not recorded",
+		Breaks:    "nobody can tell who let whom in",
+		Invariant: "No act without its row in the audit",
+		Edits:     []Edit{{"access/tokens.go", `t.record = audit`, `t.record = func(context.Context, pgx.Tx, TokenAct) error { return nil }`}},
+		Checks:    []Check{test("access", "TestActsOnTokensAreInTheAudit", "cannot scan NULL")},
+	},
+	{
+		Name:      "a crowd waits as long as a burst",
+		Breaks:    "an overloaded API answers late whatever it takes",
+		Invariant: "An overload is refused, not queued",
+		Edits:     []Edit{{"api/gate.go", `return crowdWait`, `return queueWait`}},
+		Checks:    []Check{test("api", "TestABurstWaitsAndACrowdIsRefused", "want 25ms at most")},
+	},
 }

@@ -42,7 +42,7 @@ func limitedQueue(ctx context.Context, r *Run) error {
 	}
 	f.faults = func(ctx context.Context, c *crew) error {
 		return r.beat(acts{
-			"kill": func(_ context.Context, p fault.Planned) error { return c.replace(p.Target) },
+			"kill": func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
 		}, fault.Beat{Kind: "kill", Every: 700 * time.Millisecond, Targets: workers})(ctx)
 	}
 	if _, err := f.run(ctx, r); err != nil {

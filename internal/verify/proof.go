@@ -32,6 +32,7 @@ func WriteProof(w io.Writer, records []*Record) error {
 				result(r), cell(r.Fault), r.Server.Version, r.Machine.Cores, r.Started.Format("2006-01-02"))
 		}
 	}
+	listTested(&b)
 	for _, r := range shown {
 		r.prove(&b)
 	}

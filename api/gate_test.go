@@ -1,0 +1,104 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// hold takes a place for a while, and tells what became of it.
+func hold(g *gate, ctx context.Context, d time.Duration, taken, refused *atomic.Int64) {
+	leave, err := g.enter(ctx)
+	if err != nil {
+		refused.Add(1)
+		return
+	}
+	taken.Add(1)
+	time.Sleep(d)
+	leave()
+}
+
+// A burst waits its turn; a crowd that does not end is refused soon, and what is
+// taken has not waited long.
+func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(2, 10)
+		var taken, refused atomic.Int64
+		for range 12 {
+			go hold(g, t.Context(), 50*time.Millisecond, &taken, &refused)
+		}
+		time.Sleep(2 * time.Second)
+		if taken.Load() != 12 || refused.Load() != 0 {
+			t.Fatalf("of a burst %d were taken and %d refused, want all 12 taken", taken.Load(), refused.Load())
+		}
+
+		// Ten times as many as there is room for, each asking again at once.
+		taken.Store(0)
+		var longest atomic.Int64
+		ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+		defer stop()
+		begun := time.Now()
+		for range 120 {
+			go func() {
+				for ctx.Err() == nil {
+					asked := time.Now()
+					leave, err := g.enter(ctx)
+					if err != nil {
+						refused.Add(1)
+						continue
+					}
+					if waited := time.Since(asked); time.Since(begun) > time.Second {
+						longest.Store(max(longest.Load(), int64(waited)))
+					}
+					taken.Add(1)
+					time.Sleep(10 * time.Millisecond)
+					leave()
+				}
+			}()
+		}
+		<-ctx.Done()
+		synctest.Wait()
+		if rate := taken.Load() / 20; rate < 150 { // of the 200 that there is room for
+			t.Errorf("%d a second were taken, want nearly 200", rate)
+		}
+		if got := time.Duration(longest.Load()); got > crowdWait {
+			t.Errorf("one that was taken had waited %s, want %s at most", got, crowdWait)
+		}
+		if rate := refused.Load() / 20; rate > 120*int64(time.Second/refusalWait)*3/2 {
+			t.Errorf("%d a second were refused: a client that asks again at once is not held back", rate)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(g.working)+len(g.waiting)+len(g.refusals) != 0 {
+			t.Errorf("%d, %d and %d places are still taken", len(g.working), len(g.waiting), len(g.refusals))
+		}
+	})
+}
+
+func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(1, 1)
+		leave, err := g.enter(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // one in the queue, one who is being refused
+			ctx, cancel := context.WithCancel(t.Context())
+			left := make(chan error, 2)
+			for range 2 {
+				go func() { _, err := g.enter(ctx); left <- err }()
+			}
+			synctest.Wait()
+			cancel()
+			for range 2 {
+				if err := <-left; !errors.Is(err, context.Canceled) {
+					t.Errorf("enter = %v, want %v", err, context.Canceled)
+				}
+			}
+		}
+		leave()
+	})
+}

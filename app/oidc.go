@@ -1,0 +1,59 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+)
+
+// lateOIDC judges JWTs once their provider has been discovered. A provider that is
+// away, or is not what the configuration says, keeps nothing else from working:
+// its JWTs cannot be judged until then, and /readyz tells.
+type lateOIDC struct {
+	config  access.OIDCConfig
+	judge   atomic.Pointer[access.OIDC]
+	failure atomic.Pointer[error] // of the latest discovery
+}
+
+var _ access.Authenticator = (*lateOIDC)(nil)
+
+func (l *lateOIDC) Authenticate(ctx context.Context, bearer string) (access.Principal, error) {
+	if judge := l.judge.Load(); judge != nil {
+		return judge.Authenticate(ctx, bearer)
+	}
+	return access.Principal{}, fmt.Errorf("authenticate a JWT: %w: it was not discovered yet", access.ErrProviderAway)
+}
+
+// discover asks the provider until it answers or ctx ends.
+func (l *lateOIDC) discover(ctx context.Context) {
+	retry := backoff.Backoff{Min: 500 * time.Millisecond, Max: time.Minute}
+	for ctx.Err() == nil && l.judge.Load() == nil {
+		judge, err := access.NewOIDC(ctx, l.config)
+		if err == nil {
+			l.judge.Store(judge)
+			return
+		}
+		l.failure.Store(&err)
+		l.config.Logger.LogAttrs(ctx, slog.LevelWarn, "OIDC provider not discovered", slog.String("issuer", l.config.Issuer), slog.String("err", err.Error()))
+		if retry.Wait(ctx) != nil {
+			return
+		}
+	}
+}
+
+// look is what /readyz says of the API; nil is of one without a provider.
+func (l *lateOIDC) look() State {
+	if l == nil || l.judge.Load() != nil {
+		return State{State: stateWorking}
+	}
+	detail := "the OIDC provider is being discovered"
+	if failure := l.failure.Load(); failure != nil {
+		detail = (*failure).Error()
+	}
+	return State{State: stateFailing, Detail: detail}
+}

@@ -1,0 +1,123 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// Of the jobs that are dispatched while the API is asked: about a tenth of what
+	// one process dispatches flat out, so that there is a rate to keep.
+	offeredRate  = 5000 // a second
+	offeredBatch = 50   // of one transaction
+
+	// overloadFactor is how many times the clients there are that the API serves well.
+	overloadFactor = 10
+)
+
+// beside measures dispatch at a steady rate of jobs: by itself, beside the API at
+// work, and beside ten times its clients, who ask again at once when they are
+// refused. All of it is one process, its clients included, on one machine.
+func beside(ctx context.Context, r *rig) ([]Figure, error) {
+	clients, duration := cmp.Or(r.Clients, 32), cmp.Or(r.Duration, 10*time.Second)
+	addr, stop, err := r.serveAPI()
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	if err := r.calm(ctx); err != nil {
+		return nil, err
+	}
+	alone, err := r.offered(ctx, duration, func(ctx context.Context) error { return sleep(ctx, duration) })
+	if err != nil {
+		return nil, err
+	}
+	const job = `{"kind":"bench.other","payload":{"n":7}}` // that nobody here handles
+	post := func(int) string {
+		return fmt.Sprintf("POST /jobs HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(job), job)
+	}
+	var asked [2]loaded
+	var dispatched [2]flow
+	for i, n := range []int{clients, clients * overloadFactor} {
+		dispatched[i], err = r.offered(ctx, duration, func(ctx context.Context) (err error) {
+			asked[i], err = load(ctx, addr, n, duration, post, http.StatusAccepted, func([]byte) error { return nil })
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	figures := []Figure{{"alone_jobs_per_s", alone.rate}}
+	figures = append(figures, named("alone_pickup_", alone.pickup)...)
+	for i, name := range []string{"served_", "overloaded_"} {
+		figures = append(figures, Figure{name + "jobs_per_s", dispatched[i].rate}, Figure{name + "jobs_kept_percent", 100 * dispatched[i].rate / alone.rate})
+		figures = append(figures, named(name+"pickup_", dispatched[i].pickup)...)
+		figures = append(figures, Figure{name + "post_per_s", asked[i].rate}, Figure{name + "refused_per_s", asked[i].refused})
+		figures = append(figures, named(name+"post_", asked[i].took)...)
+	}
+	return figures, nil
+}
+
+// flow is what became of jobs that came at a steady rate.
+type flow struct {
+	rate   float64 // at which they were handled
+	pickup []time.Duration
+}
+
+// offered enqueues jobs at the offered rate for the duration, while also goes on,
+// and has them dispatched. The first second does not count: by then what is handled
+// is as much as comes, unless dispatch cannot keep up.
+func (r *rig) offered(ctx context.Context, duration time.Duration, also func(context.Context) error) (flow, error) {
+	batches := int(duration.Seconds() * offeredRate / offeredBatch)
+	sent := make([]atomic.Int64, batches) // since started
+	var mu sync.Mutex
+	var f flow
+	started := time.Now()
+	w, err := r.work(ctx, r.system, func(job int) {
+		now := time.Since(started)
+		if now < time.Second || now > duration {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		f.pickup = append(f.pickup, now-time.Duration(sent[job/offeredBatch].Load()))
+	})
+	if err != nil {
+		return f, err
+	}
+	group, ctx2 := errgroup.WithContext(ctx)
+	group.Go(func() error { return also(ctx2) })
+	for batch := range batches { // each on its own: a commit that takes long delays no other
+		group.Go(func() error {
+			if err := sleep(ctx2, time.Until(started.Add(time.Duration(batch)*offeredBatch*time.Second/offeredRate))); err != nil {
+				return err
+			}
+			sent[batch].Store(int64(time.Since(started)))
+			return r.system.EnqueueMany(ctx2, batch*offeredBatch, offeredBatch)
+		})
+	}
+	if err = group.Wait(); err == nil {
+		err = r.settled(ctx, w, int64(batches*offeredBatch)) // the next one begins without a backlog
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	f.rate = float64(len(f.pickup)) / (duration - time.Second).Seconds()
+	return f, errors.Join(err, w.stop())
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

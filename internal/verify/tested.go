@@ -1,0 +1,56 @@
+package verify
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Tested is a row of the scorecard that needs no processes of its own: Go tests
+// check it whenever the tests are run.
+type Tested struct {
+	Name   string // "G1"
+	Check  string
+	Folder string
+	Tests  []string
+}
+
+// TestedRows are those rows, in their order.
+func TestedRows() []Tested {
+	return []Tested{
+		{
+			"G1", "every route of the API × who asks × every thing of another tenant: nothing is shown, nothing changes, and what is another's answers and costs what nobody's does",
+			"api",
+			[]string{"TestG1NoRouteReachesAnotherTenant", "TestG1AnothersAnswersAndCostsAsNobodys"},
+		},
+		{"G2", "every route declares a capability that exists, and is in the matrix of G1", "api", []string{"TestG2EveryRouteDeclaresWhatItTakes"}},
+		{
+			"G3", "row security: every table × role × verb × tenant of the transaction, and a pool that serves two tenants in turns, aborted transactions among them",
+			"access",
+			[]string{"TestG3NoVerbReachesAnotherTenantsRows", "TestG3APoolKeepsTenantsApartThroughReuse"},
+		},
+		{"G4", "a token changed in 150 ways", "api", []string{"TestG4NoChangedTokenGetsIn"}},
+		{"G4", "JWTs that are forged, misdirected, expired, or of a key that the provider has not, through the real process", "cmd/posthaste", []string{"TestG4ServeTakesTheProvidersJWTsAndNoOthers"}},
+		{"G5", "what the catalog does not grant to a role is refused when it is tried: every table × role × verb", "access", []string{"TestG5WhatIsNotGrantedIsRefused"}},
+		{
+			"G10", "members that no route has, and values of other types, in every body of the API: refused by their place, nothing changed",
+			"api",
+			[]string{"TestG10NoRouteTakesAMemberTooMany", "TestG10NoRouteTakesAValueOfAnotherType"},
+		},
+		{"G12", "every route that acts leaves who did what to what, and the request's id, in the audit", "api", []string{"TestG12EveryActLeavesItsRowInTheAudit"}},
+		{
+			"H2", "odd text in every path, query and body of the API: a 4xx, or taken as it is; never a 5xx",
+			"api",
+			[]string{"TestH2OddInputIsRefusedOrTakenAsItIs", "TestH2WhatIsTakenComesBackAsItWas"},
+		},
+		{"H3", "slow headers, bodies and readers, and headers without end: cut off, while others are served", "app", []string{"TestH3SlowClientsAreCutOff", "TestH3NoSlowClientIsKeptForHalfAMinute", "TestH3HeadersHaveABound"}},
+		{"H4", "80 times as many clients as there is room for: each gets a 202 or a 429, and what got a 202 is stored", "api", []string{"TestH4AnOverloadGets429sAndNoTimeouts"}},
+	}
+}
+
+// listTested writes them as a table.
+func listTested(b *strings.Builder) {
+	b.WriteString("\nRows that need no processes of their own are Go tests, run with every change:\n\n| row | what is checked | tests |\n| --- | --- | --- |\n")
+	for _, row := range TestedRows() {
+		fmt.Fprintf(b, "| %s | %s | `%s`: %s |\n", row.Name, cell(row.Check), row.Folder, strings.Join(row.Tests, ", "))
+	}
+}

@@ -1,0 +1,153 @@
+package operator
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+type tenantKey struct{}
+
+// TiedTo returns a context in which an operator is tied to a tenant, or to all of
+// them if it is zero: each of its transactions, that of a single statement
+// included, begins with SET LOCAL app.tenant_id. On a pool that connects as a member of
+// outbox_api the database then shows and changes nothing else, whatever a
+// statement forgot to ask, and nothing at all to a context that TiedTo did not
+// make; see docs/tenants.md.
+func TiedTo(ctx context.Context, tenant outbox.ID) context.Context {
+	value := allTenants
+	if !tenant.IsZero() {
+		value = tenant.String()
+	}
+	return context.WithValue(ctx, tenantKey{}, value)
+}
+
+// allTenants is what app.tenant_id says for all of them.
+const allTenants = "*"
+
+// tied is a pool whose transactions are tied to the tenant of their context.
+type tied struct{ *pgxpool.Pool }
+
+// Begin begins a transaction, in one round trip with the setting.
+func (p tied) Begin(ctx context.Context) (pgx.Tx, error) {
+	tenant, ok := ctx.Value(tenantKey{}).(string)
+	if !ok {
+		return p.Pool.Begin(ctx)
+	}
+	// An id in hex, or *: nothing that could end the literal.
+	return p.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN; SET LOCAL app.tenant_id = '" + tenant + "'"})
+}
+
+// ask sends a statement behind the setting, in one round trip: what is sent
+// together is one transaction.
+func (p tied) ask(ctx context.Context, tenant, sql string, args []any) *tiedRows {
+	batch := &pgx.Batch{}
+	batch.Queue(`SELECT set_config('app.tenant_id', $1, true)`, tenant)
+	batch.Queue(sql, args...)
+	results := p.SendBatch(ctx, batch)
+	if _, err := results.Exec(); err != nil {
+		_ = results.Close() // with the same error
+		return &tiedRows{err: err}
+	}
+	rows, err := results.Query()
+	if err != nil {
+		_ = results.Close()
+		return &tiedRows{err: err}
+	}
+	return &tiedRows{Rows: rows, results: results}
+}
+
+// Exec is the pool's, tied.
+func (p tied) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	tenant, ok := ctx.Value(tenantKey{}).(string)
+	if !ok {
+		return p.Pool.Exec(ctx, sql, args...)
+	}
+	rows := p.ask(ctx, tenant, sql, args)
+	rows.Close()
+	return rows.CommandTag(), rows.Err()
+}
+
+// Query is the pool's, tied.
+func (p tied) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	tenant, ok := ctx.Value(tenantKey{}).(string)
+	if !ok {
+		return p.Pool.Query(ctx, sql, args...)
+	}
+	rows := p.ask(ctx, tenant, sql, args)
+	return rows, rows.err
+}
+
+// QueryRow is the pool's, tied.
+func (p tied) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	tenant, ok := ctx.Value(tenantKey{}).(string)
+	if !ok {
+		return p.Pool.QueryRow(ctx, sql, args...)
+	}
+	return tiedRow{p.ask(ctx, tenant, sql, args)}
+}
+
+// tiedRows are rows whose transaction ends, and whose connection goes back, once
+// they have been read or are closed.
+type tiedRows struct {
+	pgx.Rows // nil if the batch could not be sent
+	results  pgx.BatchResults
+	err      error
+}
+
+func (r *tiedRows) Next() bool {
+	if r.Rows != nil && r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+func (r *tiedRows) Close() {
+	if r.Rows != nil {
+		r.Rows.Close()
+		r.keep(r.Rows.Err())
+	}
+	if r.results != nil {
+		r.keep(r.results.Close()) // which is where a commit fails
+		r.results = nil
+	}
+}
+
+// keep remembers the first error.
+func (r *tiedRows) keep(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+func (r *tiedRows) Err() error { return r.err }
+
+func (r *tiedRows) CommandTag() pgconn.CommandTag {
+	if r.Rows == nil {
+		return pgconn.CommandTag{}
+	}
+	return r.Rows.CommandTag()
+}
+
+// tiedRow is the first of them.
+type tiedRow struct{ rows *tiedRows }
+
+func (r tiedRow) Scan(dest ...any) error {
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if r.rows.err != nil {
+			return r.rows.err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.err
+}
