@@ -29,24 +29,27 @@ type NewJob struct {
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"Of one attempt; the worker's if left out"`
 	Key            string            `json:"key,omitempty" maxLength:"512" doc:"What ordering or concurrency is bound to"`
 	IdempotencyKey string            `json:"idempotencyKey,omitempty" minLength:"1" maxLength:"512" doc:"A repeat with the same key and kind stores nothing and answers like the first"`
-	Headers        map[string]string `json:"headers,omitempty" doc:"Handed to the handler. traceparent and tracestate are those of the request if left out"`
+	Headers        map[string]string `json:"headers,omitempty" doc:"Handed to the handler. traceparent, tracestate, caller-user and correlation-id are those of the request if left out; caller-service is always the token"`
 }
 
 // request is what is stored of it, for the principal's tenant: a body cannot name
 // another.
 func (j NewJob) request(ctx context.Context) outbox.Request {
-	payload := []byte(j.Payload)
-	if payload == nil {
-		payload = []byte("{}")
-	}
 	return outbox.Request{
-		Args: outbox.Raw{KindName: j.Kind, Payload: payload},
+		Args: outbox.Raw{KindName: j.Kind, Payload: j.payload()},
 		Options: outbox.Options{
 			Queue: j.Queue, Priority: j.Priority, Delay: seconds(j.DelaySeconds), RunAt: j.RunAt, MaxAttempts: j.MaxAttempts,
 			Timeout: seconds(j.TimeoutSeconds), Key: j.Key, IdempotencyKey: j.IdempotencyKey,
-			Headers: withTrace(ctx, j.Headers), Tenant: principal(ctx).Tenant,
+			Headers: withTrace(ctx, callerIn(ctx).AddTo(j.Headers)), Tenant: principal(ctx).Tenant,
 		},
 	}
+}
+
+func (j NewJob) payload() []byte {
+	if j.Payload == nil {
+		return []byte("{}")
+	}
+	return j.Payload
 }
 
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
@@ -71,6 +74,9 @@ type enqueueOutput struct {
 // repeat could not say: not when, not whether it was the first.
 func (s *server) enqueue(ctx context.Context, in *enqueueInput) (*enqueueOutput, error) {
 	if p := in.takeHeader(); p != nil {
+		return nil, p
+	}
+	if p := s.checkJob(ctx, in.Body); p != nil {
 		return nil, p
 	}
 	id, err := s.inserts.ask(ctx, in.Body.request(ctx))

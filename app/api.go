@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,6 +30,7 @@ type apiServer struct {
 	producer *outbox.Producer
 	pool     *pgxpool.Pool
 	bound    time.Duration // of a stop
+	stopping func()        // ends the streams of events
 	log      *slog.Logger
 }
 
@@ -45,6 +47,8 @@ func (p *process) addAPI() error {
 		config.Authenticator = access.NewTokens(config.Pool, access.TokensConfig{})
 	}
 	config.Registerer = p.config.Registry
+	stopping := make(chan struct{})
+	config.Stopping = stopping
 	config.Logger = log
 	handler, err := api.New(config)
 	if err != nil {
@@ -58,7 +62,7 @@ func (p *process) addAPI() error {
 	}
 	p.api = &apiServer{
 		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log,
-		bound: max(p.config.GracePeriod, 0) + stopMargin/2,
+		bound: max(p.config.GracePeriod, 0) + stopMargin/2, stopping: sync.OnceFunc(func() { close(stopping) }),
 	}
 	p.components = append(p.components, &component{name: "api", run: p.api.run, look: func() State { return State{State: stateWorking} }})
 	return nil
@@ -88,6 +92,7 @@ func (a *apiServer) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		bound, cancel := context.WithTimeout(background, a.bound)
 		defer cancel()
+		a.stopping() // Shutdown would wait for them
 		err := server.Shutdown(bound)
 		if err != nil {
 			_ = server.Close() // whoever asks now is cut off

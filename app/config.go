@@ -63,7 +63,7 @@ type Config struct {
 	APIAddr string
 	// APIOptional goes on without it if APIAddr is taken.
 	APIOptional bool
-	// API is how. Logger and Registerer are the process's, and so are Pool and
+	// API is how. Logger, Registerer and Stopping are the process's, and so are Pool and
 	// Producer if they are nil.
 	API api.Config
 
