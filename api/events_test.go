@@ -195,8 +195,18 @@ func TestWhatCommitsLateIsTold(t *testing.T) {
 			if err := late.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			l.until(a, "succeeded")
-			again.until(a, "succeeded")
+			for who, l := range map[string]*listening{"who listened": l, "who came back": again} {
+				known := false
+				for range 2 { // of two looks the second began after the commit
+					id := r.reach(outbox.Pending)
+					for e := l.job(); e.data.ID != id; e = l.job() {
+						known = known || e.data.ID == a && e.data.Status == "succeeded"
+					}
+				}
+				if !known {
+					t.Errorf("%s was never told of a", who)
+				}
+			}
 		})
 	}
 }
