@@ -294,6 +294,32 @@ func TestAClientThatComesBackHasMissedNothing(t *testing.T) {
 	}
 }
 
+// What one look found is told again to who lost the connection within: only its end is a
+// place to go on from.
+func TestABatchThatWasCutOffIsToldAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, quick).as("operator-a")
+	server := r.serve()
+	l := r.listen(server, "/events", "")
+	l.next()
+	const jobs = 5
+	r.postBatch(strings.Repeat(`{"kind":"mail"}`+"\n", jobs)).want(202, nil) // one transaction is found by one look
+	if e := l.job(); e.id != "" {
+		t.Errorf("the first of %d events has the id %s: who goes on from there misses the others", jobs, e.id)
+	}
+	l.close()
+	again := r.listen(server, "/events", l.lastID)
+	told := map[string]bool{}
+	var last event
+	for len(told) < jobs {
+		last = again.job()
+		told[last.data.ID] = true
+	}
+	if last.id == "" {
+		t.Error("the last event has no id")
+	}
+}
+
 // settleSlowly claims and settles a job in transactions that end when they like.
 func settleSlowly(ctx context.Context, r *rig, id string) error {
 	err := pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) error {

@@ -107,3 +107,24 @@ func TestAnAddressThatIsTaken(t *testing.T) {
 	}
 	p.closePools()
 }
+
+// A stream never ends by itself: a stop that waited for it would take its whole time.
+func TestAStopEndsTheStreams(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	r := start(t, nil, Config{
+		DatabaseURL: pool.Config().ConnString(), NoListen: true, NoReap: true, NoDispatch: true,
+		APIAddr: "127.0.0.1:0", API: api.Config{AnonymousLoopback: true},
+	})
+	r.awaitReadyz(200, "ready", map[string]string{"api": "working"})
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + r.api.addr + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != http.StatusOK {
+		t.Fatalf("GET /events: %d", res.StatusCode)
+	}
+	r.stop(errors.New("the test says so"))
+	_ = readAll(t, res) // in good order, not cut off
+	r.wait(nil)
+}
