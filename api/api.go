@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/kinds"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -33,14 +35,25 @@ type Config struct {
 	// everything: for development.
 	AnonymousLoopback bool
 
+	// Kinds has the schemas that payloads are checked by; nil checks none.
+	Kinds *kinds.Schemas
+	// Stopping, when closed, ends the streams of events, which would hold up
+	// http.Server.Shutdown: give a channel that is closed before. Their clients come back.
+	Stopping <-chan struct{}
+
 	MaxInFlight   int           // requests that are worked on at once; 0 is 64
 	MaxQueued     int           // requests that wait for that; 0 is 128. Others get a 429
 	MaxBodyBytes  int           // of a request; 0 is 1 MiB. A batch may have 16 times that
 	RequestsLimit float64       // of one principal, a second; 0 is without limit
 	Timeout       time.Duration // of a request; 0 is 15 s
+	MaxStreams    int           // streams of events at once; 0 is 256. Others get a 429
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers no metrics
+
+	// Of streams, for tests.
+	lookEvery, keepAlive, writeTimeout time.Duration
+	maxChanges, maxWaiting             int
 }
 
 func (c Config) withDefaults() Config {
@@ -48,6 +61,9 @@ func (c Config) withDefaults() Config {
 	c.MaxQueued = cmp.Or(c.MaxQueued, 128)
 	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, 1<<20)
 	c.Timeout = cmp.Or(c.Timeout, 15*time.Second)
+	c.MaxStreams = cmp.Or(c.MaxStreams, 256)
+	c.lookEvery, c.keepAlive, c.writeTimeout = cmp.Or(c.lookEvery, lookEvery), cmp.Or(c.keepAlive, keepAlive), cmp.Or(c.writeTimeout, writeTimeout)
+	c.maxChanges, c.maxWaiting = cmp.Or(c.maxChanges, maxChanges), cmp.Or(c.maxWaiting, maxWaiting)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -74,6 +90,7 @@ func (c Config) validate() error {
 		{"MaxBodyBytes", float64(c.MaxBodyBytes)},
 		{"RequestsLimit", c.RequestsLimit},
 		{"Timeout", float64(c.Timeout)},
+		{"MaxStreams", float64(c.MaxStreams)},
 	} {
 		if n.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is negative, want more than 0, or 0 for the default", n.name))
@@ -93,6 +110,9 @@ type server struct {
 	inserts  *group[outbox.Request, stored]
 	lookups  *group[operator.Wanted, operator.Job]
 	stats    statsCache
+	hub      *hub
+	streams  chan struct{} // a place for each
+	checks   chan struct{} // of payloads by their schemas, at once
 	newJob   jobSchema
 
 	complaints outage.Complaints
@@ -121,6 +141,7 @@ func New(config Config) (http.Handler, error) {
 	}
 	s.inserts = newGroup(2, 256, s.storeGroup)
 	s.lookups = newGroup(2, 256, s.findGroup)
+	s.hub, s.streams, s.checks = newHub(s), make(chan struct{}, config.MaxStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
 	mux := http.NewServeMux()
 	if _, err := s.register(mux, routes); err != nil {
 		return nil, err

@@ -38,6 +38,9 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 			return nil, invalidInput.because(fmt.Sprintf("It has more than %d jobs.", maxBatch))
 		}
 		job, p := s.readLine(text)
+		if p == nil {
+			p = s.checkJob(ctx, job)
+		}
 		if p != nil {
 			for i := range p.Errors {
 				p.Errors[i].Line = line

@@ -35,7 +35,7 @@ type NewJob struct {
 	Hold           bool              `json:"hold,omitempty" doc:"Stored as created: it is not run before somebody releases it"`
 	Key            string            `json:"key,omitempty" maxLength:"512" doc:"Jobs of a queue with the same key run one at a time, or as the rules below say"`
 	IdempotencyKey string            `json:"idempotencyKey,omitempty" minLength:"1" maxLength:"512" doc:"A repeat with the same key and kind stores nothing and answers like the first"`
-	Headers        map[string]string `json:"headers,omitempty" doc:"Handed to the handler. traceparent and tracestate are those of the request if left out"`
+	Headers        map[string]string `json:"headers,omitempty" doc:"Handed to the handler. traceparent, tracestate, caller-user and correlation-id are those of the request if left out; caller-service is always the token"`
 
 	KeyRules
 }
@@ -55,21 +55,24 @@ type KeyRules struct {
 // request is what is stored of it, for the principal's tenant: a body cannot name
 // another.
 func (j NewJob) request(ctx context.Context) outbox.Request {
-	payload := []byte(j.Payload)
-	if payload == nil {
-		payload = []byte("{}")
-	}
 	return outbox.Request{
-		Args: outbox.Raw{KindName: j.Kind, Payload: payload},
+		Args: outbox.Raw{KindName: j.Kind, Payload: j.payload()},
 		Options: outbox.Options{
 			Queue: j.Queue, Priority: j.Priority, Delay: seconds(j.DelaySeconds), RunAt: j.RunAt, MaxAttempts: j.MaxAttempts,
 			Timeout: seconds(j.TimeoutSeconds), Key: j.Key, IdempotencyKey: j.IdempotencyKey,
 			Deadline: j.Deadline, Hold: j.Hold,
 			MaxActive: j.MaxActive, Ordered: j.Ordered, Sequence: j.Sequence, OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: seconds(j.ParkAfterSeconds),
 			OnLapse: outbox.LapsePolicy(j.OnLapse), MaxQueued: j.MaxQueued, WhenFull: outbox.DepthPolicy(j.WhenFull),
-			Headers: withTrace(ctx, j.Headers), Tenant: principal(ctx).Tenant,
+			Headers: withTrace(ctx, callerIn(ctx).AddTo(j.Headers)), Tenant: principal(ctx).Tenant,
 		},
 	}
+}
+
+func (j NewJob) payload() []byte {
+	if j.Payload == nil {
+		return []byte("{}")
+	}
+	return j.Payload
 }
 
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
@@ -97,6 +100,9 @@ type enqueueOutput struct {
 // repeat could not say: not when, not whether it was the first.
 func (s *server) enqueue(ctx context.Context, in *enqueueInput) (*enqueueOutput, error) {
 	if p := in.takeHeader(); p != nil {
+		return nil, p
+	}
+	if p := s.checkJob(ctx, in.Body); p != nil {
 		return nil, p
 	}
 	request := in.Body.request(ctx)

@@ -37,7 +37,7 @@ func TestAJobIsStoredAsItWasAskedFor(t *testing.T) {
 	if err := json.Unmarshal(job.Headers, &headers); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"user": "7", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "x=1"}
+	want := map[string]string{"user": "7", "caller-service": "client-a", "correlation-id": "test", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "x=1"}
 	if diff := cmp.Diff(want, headers); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)
 	}

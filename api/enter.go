@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"mime"
@@ -17,6 +18,7 @@ import (
 	"reflect"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -38,6 +40,9 @@ const (
 	requestIDKey contextKey = iota
 	principalKey
 	traceKey
+	callerKey
+	connectionKey
+	gateKey
 )
 
 func requestID(ctx context.Context) string {
@@ -65,7 +70,7 @@ func (s *server) outermost(mux *http.ServeMux) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		h.Set("Referrer-Policy", "no-referrer")
-		ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), requestIDKey, id), s.config.Timeout)
+		ctx, cancel := context.WithTimeout(context.WithValue(context.WithValue(r.Context(), requestIDKey, id), connectionKey, r.Context()), s.config.Timeout)
 		defer cancel()
 		r = r.WithContext(ctx)
 		answer := &answer{ResponseWriter: w}
@@ -203,9 +208,13 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		refuse(problemOf(err))
 		return
 	}
+	leave = sync.OnceFunc(leave)
 	defer leave()
-	inner := operator.TiedTo(context.WithValue(r.Context(), principalKey, who), tenantOf(who))
-	next(huma.WithContext(ctx, context.WithValue(inner, traceKey, traceOf(r.Header))))
+	inner := operator.TiedTo(r.Context(), tenantOf(who))
+	for key, value := range map[contextKey]any{principalKey: who, traceKey: traceOf(r.Header), callerKey: callerOf(who, r), gateKey: leave} {
+		inner = context.WithValue(inner, key, value)
+	}
+	next(huma.WithContext(ctx, inner))
 }
 
 // authenticate finds out who makes the request.
@@ -325,11 +334,19 @@ func checkParameters(r *http.Request) *Problem {
 			return malformed.because("", Fault{Parameter: printable(name), Detail: fault})
 		}
 	}
-	for _, name := range []string{"Idempotency-Key", "Content-Type"} {
+	for _, name := range []string{"Idempotency-Key", "Content-Type", "Last-Event-ID", headerUser, headerCorrelationID} {
 		if values := r.Header.Values(name); len(values) > 1 {
 			return malformed.because("", Fault{Header: name, Detail: "is there twice"})
-		} else if len(values) == 1 && values[0] == "" && name != "Content-Type" { // a client's mistake that would store repeats
+		} else if len(values) == 1 && values[0] == "" && name == "Idempotency-Key" { // a client's mistake that would store repeats
 			return malformed.because("", Fault{Header: name, Detail: "is empty"})
+		}
+	}
+	for _, name := range []string{headerUser, headerCorrelationID} {
+		value := r.Header.Get(name)
+		if fault := textFault(value); fault != "" {
+			return malformed.because("", Fault{Header: name, Detail: fault})
+		} else if len(value) > maxCallerBytes {
+			return malformed.because("", Fault{Header: name, Detail: fmt.Sprintf("is %d bytes, want at most %d", len(value), maxCallerBytes)})
 		}
 	}
 	if fault := textFault(r.URL.Path); fault != "" {

@@ -222,7 +222,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	got := map[string]float64{}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			if c := m.GetCounter(); c != nil {
+			if c := m.GetCounter(); c != nil && len(m.GetLabel()) == 2 {
 				got[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = c.GetValue()
 			}
 		}

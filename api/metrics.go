@@ -11,6 +11,8 @@ import (
 type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
+	streams  prometheus.Gauge
+	slow     prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -25,6 +27,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help:    "Time from the request's header to the end of its answer, by route.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"route"}),
+		streams: f.NewGauge(prometheus.GaugeOpts{
+			Name: "outbox_api_streams",
+			Help: "Streams of events that are open.",
+		}),
+		slow: f.NewCounter(prometheus.CounterOpts{
+			Name: "outbox_api_streams_dropped_total",
+			Help: "Streams that were ended because their reader did not keep up.",
+		}),
 	}
 }
 

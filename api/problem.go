@@ -199,6 +199,8 @@ func faultsOf(err error) []Fault {
 		switch {
 		case name != "":
 			faults = append(faults, Fault{Pointer: "#/" + name, Detail: e.Reason})
+		case strings.HasPrefix(e.Field, "Args/"):
+			faults = append(faults, Fault{Pointer: "#/payload" + strings.TrimPrefix(e.Field, "Args"), Detail: e.Reason})
 		case strings.HasPrefix(e.Field, "Options.Headers["):
 			faults = append(faults, Fault{Pointer: "#/headers", Detail: e.Error()})
 		default:

@@ -79,6 +79,9 @@ var routes = []route{
 	{"POST", "/queues/{queue}/pause", access.AdminMutate, true, "Stop claims of a queue", ok((*server).pauseQueue)},
 	{"POST", "/queues/{queue}/resume", access.AdminMutate, true, "Let claims of a queue go on", ok((*server).resumeQueue)},
 	{"GET", "/stats", access.AdminRead, false, "Count open jobs by status", ok((*server).getStats)},
+	{"GET", "/kinds", access.JobsEnqueue, false, "List the kinds whose payloads are checked, with their schemas", ok((*server).listKinds)},
+	{"GET", "/events", access.AdminStream, false, "Be told what becomes of jobs", streaming((*server).listenToJobs)},
+	{"GET", "/jobs/{id}/events", access.JobsRead, false, "Be told what becomes of a job, until it has closed", streaming((*server).listenToJob)},
 }
 
 // ok registers a handler whose answers are 200, accepted one whose answers are 202.
@@ -237,7 +240,7 @@ func document(spec *huma.OpenAPI) {
 				continue
 			}
 			for status := range op.Responses {
-				if status != "200" && status != "202" {
+				if status != "200" && status != "202" && status != "204" {
 					delete(op.Responses, status)
 				}
 			}

@@ -43,6 +43,7 @@ type apiServer struct {
 	provider *lateOIDC // nil without
 	patience patience
 	bound    time.Duration // of a stop
+	stopping func()        // ends the streams of events
 	log      *slog.Logger
 }
 
@@ -70,6 +71,8 @@ func (p *process) addAPI() error {
 		}
 	}
 	config.Registerer = p.config.Registry
+	stopping := make(chan struct{})
+	config.Stopping = stopping
 	config.Logger = log
 	handler, err := api.New(config)
 	if err != nil {
@@ -83,7 +86,7 @@ func (p *process) addAPI() error {
 	}
 	p.api = &apiServer{
 		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
-		bound: max(p.config.GracePeriod, 0) + stopMargin/2,
+		bound: max(p.config.GracePeriod, 0) + stopMargin/2, stopping: sync.OnceFunc(func() { close(stopping) }),
 	}
 	p.components = append(p.components, &component{name: "api", run: p.api.run, look: provider.look})
 	return nil
@@ -120,6 +123,7 @@ func (a *apiServer) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		bound, cancel := context.WithTimeout(background, a.bound)
 		defer cancel()
+		a.stopping() // Shutdown would wait for them
 		err := server.Shutdown(bound)
 		if err != nil {
 			_ = server.Close() // whoever asks now is cut off

@@ -107,3 +107,23 @@ func TestAnAddressThatIsTaken(t *testing.T) {
 	}
 	p.closePools()
 }
+
+// A stream never ends by itself: a stop that waited for it would take its whole time.
+func TestAStopEndsTheStreams(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	r := start(t, nil, Config{
+		DatabaseURL: pool.Config().ConnString(), NoListen: true, NoReap: true, NoDispatch: true,
+		APIAddr: "127.0.0.1:0", API: api.Config{AnonymousLoopback: true},
+	})
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + r.api.addr + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != http.StatusOK {
+		t.Fatalf("GET /events: %d", res.StatusCode)
+	}
+	r.stop(errors.New("the test says so"))
+	_ = readAll(t, res) // in good order, not cut off
+	r.wait(nil)
+}

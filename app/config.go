@@ -71,7 +71,7 @@ type Config struct {
 	// OIDC is a provider whose JWTs the API takes besides its own tokens; nil is none.
 	// Its Logger is the process's. It has no effect with an Authenticator in API.
 	OIDC *access.OIDCConfig
-	// API is how. Logger and Registerer are the process's, and so are Pool and
+	// API is how. Logger, Registerer and Stopping are the process's, and so are Pool and
 	// Producer if they are nil.
 	API api.Config
 

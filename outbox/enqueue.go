@@ -111,6 +111,9 @@ func newRow(ctx context.Context, random io.Reader, args Args, opts Options) (sql
 		errs = append(errs, err)
 	}
 	payload, contentType, err := encode(args)
+	if err == nil && opts.Check != nil {
+		err = opts.Check.Check(kind, Content{contentType, payload})
+	}
 	if err != nil {
 		errs = append(errs, err)
 	}

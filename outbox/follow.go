@@ -42,7 +42,7 @@ type successHook struct {
 // adds what it wants anew.
 //
 // The follow-up belongs to this job's tenant and remembers it as its parent. Without
-// Options.Headers it has this job's, so that a trace goes on. An idempotency key is
+// Options.Headers and Options.Caller it has this job's headers, so that a trace goes on. An idempotency key is
 // refused: a follow-up exists once as it is.
 //
 // What is not acceptable gets [*InvalidError]s, joined, and adds nothing; so do more
@@ -62,7 +62,7 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	}
 	opts.Tenant = c.Tenant
 	job, err := newRow(context.Background(), rand.Reader, args, opts)
-	if opts.Headers == nil {
+	if opts.Headers == nil && opts.Caller == (Caller{}) {
 		job.Headers = c.headersText()
 	}
 	if err = errors.Join(append(errs, err)...); err == nil {

@@ -36,6 +36,8 @@ type Options struct {
 	IdempotencyKey string            // unique per tenant and kind: a repeat returns the first job's id and changes nothing
 	Headers        map[string]string // trace context, correlation id, user id …; handed to the handler
 	Tenant         ID                // zero is RootTenant
+	Caller         Caller            // who asks for it; added to Headers, where they do not say otherwise
+	Check          Checker           // refuses a payload that is not its kind's, before anything is sent; nil takes every one
 	Protect        Protector         // seals the payload, and the result of its handler; nil stores them as they are
 
 	// Deadline is the instant from which on the job may not start, run or succeed
@@ -100,15 +102,19 @@ func (o Options) validate() []error {
 		add(validText("Options.Headers name", name))
 		add(validText("Options.Headers["+strings.ToValidUTF8(name, "?")+"]", value))
 	}
+	if o.Caller != (Caller{}) {
+		add(validText("Options.Caller", o.Caller.Service+o.Caller.User+o.Caller.CorrelationID))
+	}
 	return errs
 }
 
 // headersJSON is nil for no headers.
 func (o Options) headersJSON() (*string, error) {
-	if len(o.Headers) == 0 {
+	headers := o.Caller.AddTo(o.Headers)
+	if len(headers) == 0 {
 		return nil, nil
 	}
-	b, err := json.Marshal(o.Headers)
+	b, err := json.Marshal(headers)
 	if err != nil {
 		return nil, invalid("Options.Headers", "cannot be encoded: %v", err)
 	}

@@ -230,6 +230,12 @@ var allSettings = []setting{
 		func(s *settings, v string) error { s.oidc.AllTenants = v; return nil },
 	},
 	{
+		"api-schemas",
+		[]string{"OUTBOX_API_SCHEMAS"},
+		"", "`FOLDER` of files KIND.schema.json by which the API checks payloads", nil,
+		func(s *settings, v string) (err error) { s.app.API.Kinds, err = readSchemas(v); return err },
+	},
+	{
 		"admin-addr",
 		[]string{"OUTBOX_ADMIN_ADDR"},
 		"127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it has no login", nil,

@@ -43,13 +43,14 @@ var allowed = map[string]string{
 
 	"handlers/download": "outbox dispatcher",
 
-	"api":     "access outbox operator internal/outage",
+	"kinds":   "outbox",
+	"api":     "access outbox operator kinds internal/outage",
 	"client":  "",
 	"console": "outbox operator",
 
 	// The only package that knows all others, and who starts it.
 	"app":           "access outbox inbox listener dispatcher reaper schedule operator api console relay/webhook migrations internal/backoff internal/sqlgen",
-	"cmd/posthaste": "access api app client outbox dispatcher operator doctor relay/webhook migrations internal/bench internal/pgdev internal/verify internal/verify/probe",
+	"cmd/posthaste": "access api app client kinds outbox dispatcher operator doctor relay/webhook migrations internal/bench internal/pgdev internal/verify internal/verify/probe",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",

@@ -71,4 +71,31 @@ var service = []Mutant{
 		Edits:     []Edit{{"api/gate.go", `return crowdWait`, `return queueWait`}},
 		Checks:    []Check{test("api", "TestABurstWaitsAndACrowdIsRefused", "want 25ms at most")},
 	},
+	{
+		Name:      "a position behind late commits",
+		Breaks:    "what was being settled while somebody looked is never told",
+		Invariant: "Who comes back has missed nothing",
+		Edits: []Edit{
+			{"internal/sqlgen/changes.sql.go", `SELECT pg_snapshot_xmin(seen.snapshot)::text AS horizon`, `SELECT pg_snapshot_xmax(seen.snapshot)::text AS horizon`},
+			{"internal/sqlgen/changes.sql.go", `SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS horizon`, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS horizon`},
+		},
+		Checks: []Check{
+			test("api", "TestWhatCommitsLateIsTold/a_transaction", "was never told"),
+			test("api", "TestWhatCommitsLateIsTold/a_savepoint", "was never told"),
+		},
+	},
+	{
+		Name:      "an id for every event",
+		Breaks:    "who loses the connection within a batch is not told its rest",
+		Invariant: "Who comes back has missed nothing",
+		Edits:     []Edit{{"api/hub.go", `		if i == len(changes)-1 {`, `		if i >= 0 {`}},
+		Checks:    []Check{test("api", "TestABatchThatWasCutOffIsToldAgain", "misses the others")},
+	},
+	{
+		Name:      "events of all tenants",
+		Breaks:    "a tenant's operator is told of the jobs of others",
+		Invariant: "Tenants see their own",
+		Edits:     []Edit{{"operator/changes.go", `Tenant: tenantOrAny(tenant), MaxRows`, `Tenant: tenantOrAny(outbox.ID{}), MaxRows`}},
+		Checks:    []Check{test("api", "TestAStreamIsItsTenants", "is told of")},
+	},
 }

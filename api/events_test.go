@@ -1,0 +1,561 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const patience = 30 * time.Second
+
+// event is one as a client reads it.
+type event struct {
+	name, id string
+	data     api.JobEvent
+}
+
+// listening is a client with a stream open.
+type listening struct {
+	t      *testing.T
+	status int
+	lastID string // as a browser keeps it: the latest id that a whole block had
+	lines  *bufio.Scanner
+	close  func()
+}
+
+// listen opens a stream on a real server.
+func (r *rig) listen(server *httptest.Server, path, lastID string) *listening {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	req, err := http.NewRequestWithContext(ctx, "GET", server.URL+path, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+r.token)
+	if lastID != "" {
+		req.Header.Set("Last-Event-ID", lastID)
+	}
+	res, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	l := &listening{t: r.t, status: res.StatusCode, lastID: lastID, lines: bufio.NewScanner(res.Body), close: func() { cancel(); _ = res.Body.Close() }}
+	r.t.Cleanup(l.close)
+	return l
+}
+
+// next reads up to the next event, or comment; ok is false at the end of the stream.
+func (l *listening) next() (e event, ok bool) {
+	id := ""
+	for l.lines.Scan() {
+		field, value, _ := strings.Cut(l.lines.Text(), ": ")
+		switch {
+		case l.lines.Text() == "":
+			if id != "" {
+				l.lastID, e.id = id, id
+			}
+			return e, true
+		case field == "event":
+			e.name = value
+		case field == "id":
+			id = value
+		case field == "data":
+			if err := json.Unmarshal([]byte(value), &e.data); err != nil {
+				l.t.Errorf("%v in %s", err, value)
+			}
+		case field == "":
+			e.name = "comment"
+		}
+	}
+	return event{}, false
+}
+
+// job reads up to the next event of a job.
+func (l *listening) job() event {
+	l.t.Helper()
+	for {
+		e, ok := l.next()
+		if !ok {
+			l.t.Fatalf("the stream ended: %v", l.lines.Err())
+		}
+		if e.name == "job" || e.name == "resync" {
+			return e
+		}
+	}
+}
+
+// until reads up to the event that a job is in a status.
+func (l *listening) until(id, status string) {
+	l.t.Helper()
+	for e := l.job(); e.data.ID != id || e.data.Status != status; e = l.job() {
+	}
+}
+
+func (r *rig) serve() *httptest.Server {
+	server := httptest.NewServer(r.handler)
+	r.t.Cleanup(server.Close)
+	return server
+}
+
+func quick(c *api.Config) { c.Streams(20*time.Millisecond, 0, 0, 0, 0) }
+
+func TestAStreamTellsWhatBecomesOfJobs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, quick).as("operator-a")
+	l := r.listen(r.serve(), "/events", "")
+	if l.status != 200 {
+		t.Fatalf("status = %d", l.status)
+	}
+	if first, _ := l.next(); first.id == "" || first.name != "" {
+		t.Fatalf("the stream begins with %+v, want its position", first)
+	}
+	id := r.reach(outbox.Succeeded)
+	for {
+		e := l.job()
+		if e.name == "resync" {
+			t.Fatal("told to look for itself")
+		}
+		if e.data.ID == id && e.data.Status == "succeeded" {
+			if e.data.Epoch != 1 || e.data.FinishedAt.IsZero() || e.data.Kind != "mail" || e.data.Tenant != "" {
+				t.Errorf("told %+v", e.data)
+			}
+			break
+		}
+	}
+	dead := r.reach(outbox.Dead)
+	for e := l.job(); e.data.ID != dead || e.data.Status != "dead"; e = l.job() {
+	}
+	r.post("/jobs/"+dead+"/dismiss", "{}").want(200, nil)
+	if e := l.job(); e.data.ID != dead || e.data.Status != "dismissed" || e.data.Error == nil || e.data.Error.Code != "smtp" {
+		t.Errorf("told %+v, want the dismissal", e)
+	}
+}
+
+// The interleaving in which a cursor by time, or by the newest transaction that was
+// seen, loses a job for ever:
+//
+//	settle A   begins, writes A's row into the history (finished_at 10:00:00.1)
+//	settle B   begins later, writes B (10:00:00.2), commits
+//	look       sees B, and not A; its cursor moves behind B
+//	settle A   commits: A's row is older than the cursor
+//
+// The position is the oldest transaction that was running, A's. A savepoint gives rows an
+// id above that of their transaction: it must not count for less.
+func TestWhatCommitsLateIsTold(t *testing.T) {
+	t.Parallel()
+	for name, begin := range map[string]func(context.Context, pgx.Tx) (pgx.Tx, error){
+		"a transaction": func(_ context.Context, tx pgx.Tx) (pgx.Tx, error) { return tx, nil },
+		"a savepoint":   func(ctx context.Context, tx pgx.Tx) (pgx.Tx, error) { return tx.Begin(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, quick).as("operator-a")
+			a, b := r.reach(outbox.Running), r.reach(outbox.Running)
+			server := r.serve()
+			l := r.listen(server, "/events", "")
+			l.next()
+
+			late, err := r.db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
+			inner, err := begin(t.Context(), late)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.succeed(inner, a)
+			if inner != late {
+				if err := inner.Commit(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.succeed(r.db, b)
+			l.until(b, "succeeded") // not the first event: what was a moment ago may be told
+			// Looks go on, and move as far as they can.
+			l.until(r.reach(outbox.Pending), "pending")
+			again := r.listen(server, "/events", l.lastID)
+			if err := late.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for who, l := range map[string]*listening{"who listened": l, "who came back": again} {
+				known := false
+				for range 2 { // of two looks the second began after the commit
+					id := r.reach(outbox.Pending)
+					for e := l.job(); e.data.ID != id; e = l.job() {
+						known = known || e.data.ID == a && e.data.Status == "succeeded"
+					}
+				}
+				if !known {
+					t.Errorf("%s was never told of a", who)
+				}
+			}
+		})
+	}
+}
+
+// succeed settles a running job.
+func (r *rig) succeed(db outbox.DB, id string) {
+	r.t.Helper()
+	tag, err := db.Exec(r.t.Context(), `WITH done AS (DELETE FROM outbox.jobs WHERE id = $1 AND status = 'running' RETURNING *)
+		INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type)
+		SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type FROM done`, id)
+	if err != nil || tag.RowsAffected() != 1 {
+		r.t.Fatalf("settled %d, %v", tag.RowsAffected(), err)
+	}
+}
+
+// Jobs are settled concurrently, some in transactions that commit late or have
+// savepoints, while a client loses its connection again and again. In the end it knows the
+// last state of every job, and was never told an older one after a newer one.
+func TestAClientThatComesBackHasMissedNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.Streams(5*time.Millisecond, 20*time.Millisecond, 0, 0, 0) }).as("operator-a")
+	server := r.serve()
+	l := r.listen(server, "/events", "")
+	l.next()
+
+	const settlers, each = 4, 12
+	var settled sync.Map // id → true
+	var left atomic.Int64
+	left.Store(settlers)
+	var wg sync.WaitGroup
+	for range settlers {
+		wg.Go(func() {
+			defer left.Add(-1)
+			for range each {
+				id := r.enqueue(`{"kind":"mail"}`)
+				if err := settleSlowly(t.Context(), r, id); err != nil {
+					t.Error(err)
+					return
+				}
+				settled.Store(id, true)
+			}
+		})
+	}
+	told := map[string]api.JobEvent{}
+	reconnects, missing := 0, func() (n int) {
+		settled.Range(func(id, _ any) bool {
+			if told[id.(string)].Status != "succeeded" {
+				n++
+			}
+			return true
+		})
+		return n
+	}
+	for begun := time.Now(); left.Load() > 0 || missing() > 0; {
+		if time.Since(begun) > 2*patience {
+			t.Fatalf("%d jobs were never told", missing())
+		}
+		most := rand.N(12) // mostly within a batch, which then comes again
+		if reconnects%3 == 2 {
+			most = 300
+		}
+		for range most {
+			e, ok := l.next()
+			if !ok {
+				break
+			}
+			if e.name == "resync" {
+				t.Fatal("told to look for itself")
+			}
+			if e.name != "job" {
+				continue
+			}
+			if before := told[e.data.ID]; before.Epoch > e.data.Epoch || before.Status == "succeeded" && e.data.Status != "succeeded" {
+				t.Errorf("told %+v after %+v", e.data, before)
+			}
+			told[e.data.ID] = e.data
+		}
+		l.close()
+		l = r.listen(server, "/events", l.lastID)
+		reconnects++
+	}
+	wg.Wait()
+	if reconnects < 3 || len(told) < settlers*each {
+		t.Errorf("%d jobs told over %d connections: this test shows nothing", len(told), reconnects)
+	}
+}
+
+// What one look found is told again to who lost the connection within: only its end is a
+// place to go on from.
+func TestABatchThatWasCutOffIsToldAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, quick).as("operator-a")
+	server := r.serve()
+	l := r.listen(server, "/events", "")
+	l.next()
+	const jobs = 5
+	r.postBatch(strings.Repeat(`{"kind":"mail"}`+"\n", jobs)).want(202, nil) // one transaction is found by one look
+	if e := l.job(); e.id != "" {
+		t.Errorf("the first of %d events has the id %s: who goes on from there misses the others", jobs, e.id)
+	}
+	l.close()
+	again := r.listen(server, "/events", l.lastID)
+	told := map[string]bool{}
+	var last event
+	for len(told) < jobs {
+		last = again.job()
+		told[last.data.ID] = true
+	}
+	if last.id == "" {
+		t.Error("the last event has no id")
+	}
+}
+
+// settleSlowly claims and settles a job in transactions that end when they like.
+func settleSlowly(ctx context.Context, r *rig, id string) error {
+	err := pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = 1, lease_owner = 'w', lease_expires_at = now() + '1 hour', started_at = statement_timestamp() WHERE id = $1`, id)
+		time.Sleep(rand.N(5 * time.Millisecond))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) error {
+		return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+			r.succeed(tx, id)
+			time.Sleep(rand.N(30 * time.Millisecond))
+			return nil
+		})
+	})
+}
+
+// pipes is a listener whose connections hold nothing back: what is not read is not sent.
+type pipes struct {
+	calls chan net.Conn
+	done  chan struct{}
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.calls:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
+
+func TestASlowReaderIsDroppedWithAMark(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.Streams(5*time.Millisecond, 0, patience, 0, 1000) }).as("operator-a")
+	p := pipes{make(chan net.Conn), make(chan struct{})}
+	server := &http.Server{Handler: r.handler, ReadHeaderTimeout: time.Minute}
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = server.Serve(p) })
+	defer wg.Wait()
+	defer func() { close(p.done); _ = server.Close() }()
+
+	client, conn := net.Pipe()
+	p.calls <- conn
+	go func() {
+		_, _ = io.WriteString(client, "GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer operator-a\r\n\r\n")
+	}()
+	res, err := http.ReadResponse(bufio.NewReaderSize(client, 16), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close(); _ = res.Body.Close() }()
+	// A reader who keeps up is not dropped meanwhile.
+	other := r.listen(r.serve(), "/events", "")
+	for range 40 { // nobody reads: a kilobyte of events waits, and then there is one more
+		id := r.reach(outbox.Pending)
+		for e := other.job(); e.data.ID != id; e = other.job() {
+		}
+	}
+	l := &listening{t: t, lines: bufio.NewScanner(res.Body)}
+	var last event
+	events := 0
+	for e, ok := l.next(); ok; e, ok = l.next() {
+		last = e
+		events++
+	}
+	if last.name != "resync" || last.id != "" || events < 3 || events > 30 {
+		t.Fatalf("the stream ended after %d events with %+v, want the mark", events, last)
+	}
+	// With where it was it learns what it missed.
+	again := r.listen(r.serve(), "/events", l.lastID)
+	if e := again.job(); e.name != "job" {
+		t.Errorf("told %+v", e)
+	}
+}
+
+// More than can be told one by one, or from too long ago, is a mark with a new place.
+func TestWhatCannotBeToldIsAMark(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.Streams(50*time.Millisecond, 0, 0, 10, 0) }).as("operator-a")
+	server := r.serve()
+	l := r.listen(server, "/events", "")
+	l.next()
+	start := l.lastID
+	r.postBatch(strings.Repeat(`{"kind":"mail"}`+"\n", 50)).want(202, nil)
+	mark := l.job()
+	if mark.name != "resync" || mark.id == "" || mark.id == start {
+		t.Fatalf("told %+v, want a mark", mark)
+	}
+	id := r.reach(outbox.Pending)
+	if e := l.job(); e.data.ID != id {
+		t.Errorf("after the mark: told %+v, want %s", e, id)
+	}
+	if e := r.listen(server, "/events", start).job(); e.name != "resync" || e.id == "" {
+		t.Errorf("who came back too late was told %+v", e)
+	}
+	for name, id := range map[string]string{
+		"another server's": "AAAA_________AAGQwAAAAAAA", "too old": "AAAAAAAAAAEAAAAAAAAAAA",
+	} {
+		again := r.listen(server, "/events", id)
+		if again.status != 200 && name == "too old" {
+			t.Fatalf("%s: status = %d", name, again.status)
+		}
+		if again.status == 200 {
+			if e := again.job(); e.name != "resync" {
+				t.Errorf("%s: told %+v", name, e)
+			}
+		}
+	}
+	r.do("GET", "/events", "", "Last-Event-ID", "nonsense").problem(422, "invalid_input")
+}
+
+func TestAStreamIsItsTenants(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, quick)
+	server := r.serve()
+	streams := map[string]*listening{}
+	for _, token := range []string{"operator-a", "operator-b", "root"} {
+		streams[token] = r.as(token).listen(server, "/events", "")
+		streams[token].next()
+	}
+	a, b := r.as("operator-a").reach(outbox.Succeeded), r.as("operator-b").reach(outbox.Succeeded)
+	tenants := map[string]string{a: tenantA.String(), b: tenantB.String()}
+	for token, sees := range map[string][]string{"operator-a": {a}, "operator-b": {b}, "root": {a, b}} {
+		told := map[string]bool{}
+		for !hasAll(told, sees) {
+			e := streams[token].job()
+			if e.data.Status == "succeeded" {
+				told[e.data.ID] = true
+			}
+			if token == "root" && e.data.Tenant != tenants[e.data.ID] {
+				t.Errorf("root is told %+v, want tenant %s", e.data, tenants[e.data.ID])
+			}
+			if token != "root" && e.data.ID != sees[0] {
+				t.Errorf("%s is told of %s", token, e.data.ID)
+			}
+		}
+	}
+	// A position of another is but a time.
+	again := r.as("operator-b").listen(server, "/events", streams["operator-a"].lastID)
+	r.as("operator-a").reach(outbox.Pending)
+	last := r.as("operator-b").reach(outbox.Pending)
+	for e := again.job(); e.data.ID != last; e = again.job() {
+		if e.data.ID != b {
+			t.Errorf("operator-b is told of %s", e.data.ID)
+		}
+	}
+	if l := r.as("operator-b").listen(server, "/jobs/"+a+"/events", ""); l.status != 404 {
+		t.Errorf("a foreign job's stream: %d", l.status)
+	}
+}
+
+func hasAll(told map[string]bool, ids []string) bool {
+	for _, id := range ids {
+		if !told[id] {
+			return false
+		}
+	}
+	return true
+}
+
+func TestAJobsStreamEndsWithTheJob(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	server := r.serve()
+	id := r.reach(outbox.Running)
+	l := r.listen(server, "/jobs/"+id+"/events", "")
+	if e := l.job(); e.data.Status != "running" || e.id == "" {
+		t.Fatalf("told %+v", e)
+	}
+	running := l.lastID
+	r.succeed(r.db, id)
+	if e := l.job(); e.data.Status != "succeeded" {
+		t.Fatalf("told %+v", e)
+	}
+	if e, ok := l.next(); ok {
+		t.Errorf("after the end: %+v", e)
+	}
+	if again := r.listen(server, "/jobs/"+id+"/events", l.lastID); again.status != http.StatusNoContent {
+		t.Errorf("who had the end comes back: %d, want 204", again.status)
+	}
+	if e := r.listen(server, "/jobs/"+id+"/events", running).job(); e.data.Status != "succeeded" {
+		t.Errorf("who missed the end is told %+v", e)
+	}
+	if l := r.as("no-jobs.read").listen(server, "/jobs/"+id+"/events", ""); l.status != 403 {
+		t.Errorf("without the capability: %d", l.status)
+	}
+}
+
+func TestStreamsEnd(t *testing.T) {
+	t.Parallel()
+	stopping := make(chan struct{})
+	var revoked atomic.Bool
+	r := newRig(t, func(c *api.Config) {
+		c.Stopping, c.MaxStreams = stopping, 2
+		c.Streams(0, 20*time.Millisecond, 0, 0, 0)
+		known := c.Authenticator
+		c.Authenticator = asked(func(ctx context.Context, bearer string) (access.Principal, error) {
+			if bearer == "operator-b" && revoked.Load() {
+				return access.Principal{}, access.ErrUnauthenticated
+			}
+			if bearer == "operator-a" && revoked.Load() {
+				return access.Principal{}, errors.New("the database is away")
+			}
+			return known.Authenticate(ctx, bearer)
+		})
+	})
+	server := r.serve()
+	a, b := r.as("operator-a").listen(server, "/events", ""), r.as("operator-b").listen(server, "/events", "")
+	for _, l := range []*listening{a, b} {
+		for e, ok := l.next(); ok && e.name != "comment"; e, ok = l.next() {
+		}
+	}
+	r.as("root").get("/events").problem(429, "overloaded")
+	revoked.Store(true)
+	for _, ok := b.next(); ok; _, ok = b.next() {
+	}
+	if e, ok := a.next(); !ok || e.name != "comment" || e.id == "" {
+		t.Errorf("a database that is away ended a stream, or a comment does not say where it is: %+v", e)
+	}
+	close(stopping)
+	for _, ok := a.next(); ok; _, ok = a.next() {
+	}
+	if err := a.lines.Err(); err != nil {
+		t.Errorf("the stream ended with %v, want in good order", err)
+	}
+}
+
+// A writer without deadlines could not get rid of who does not read.
+func TestAStreamNeedsDeadlines(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("root")
+	r.get("/events").problem(500, "internal_error")
+	r.get("/jobs/"+r.reach(outbox.Pending)+"/events").problem(500, "internal_error")
+}

@@ -1,0 +1,8 @@
+package api
+
+import "time"
+
+// Streams sets what a stream's patience is in tests; 0 leaves a bound as it is.
+func (c *Config) Streams(lookEvery, keepAlive, writeTimeout time.Duration, maxChanges, maxWaiting int) {
+	c.lookEvery, c.keepAlive, c.writeTimeout, c.maxChanges, c.maxWaiting = lookEvery, keepAlive, writeTimeout, maxChanges, maxWaiting
+}

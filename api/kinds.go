@@ -1,0 +1,52 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Kind is a kind of jobs whose payloads are checked.
+type Kind struct {
+	Kind   string          `json:"kind"`
+	Schema json.RawMessage `json:"schema" doc:"JSON Schema of the payload"`
+}
+
+type kindsOutput struct {
+	Body struct {
+		Kinds []Kind `json:"kinds" nullable:"false"`
+	}
+}
+
+// listKinds tells what POST /jobs checks. Jobs of other kinds are taken with any payload.
+func (s *server) listKinds(context.Context, *struct{}) (*kindsOutput, error) {
+	out := &kindsOutput{}
+	out.Body.Kinds = []Kind{}
+	for kind, schema := range s.config.Kinds.All() {
+		out.Body.Kinds = append(out.Body.Kinds, Kind{Kind: kind, Schema: schema})
+	}
+	return out, nil
+}
+
+// checkJob is what a schema of the API cannot say of a job: that nobody gives himself
+// out for another service, and that the payload is its kind's. The check of a payload takes many times its
+// size in memory: no more are made at once than there are processors.
+func (s *server) checkJob(ctx context.Context, job NewJob) *Problem {
+	if said, ok := job.Headers[outbox.HeaderService]; ok && said != callerIn(ctx).Service {
+		return invalidInput.because("", Fault{Pointer: "#/headers/" + outbox.HeaderService, Detail: "is not the name of the token, which it always is"})
+	}
+	if !s.config.Kinds.Has(job.Kind) {
+		return nil
+	}
+	select {
+	case s.checks <- struct{}{}:
+		defer func() { <-s.checks }()
+	case <-ctx.Done():
+		return problemOf(ctx.Err())
+	}
+	if err := s.config.Kinds.Check(job.Kind, outbox.Content{Type: "application/json", Bytes: job.payload()}); err != nil {
+		return problemOf(err)
+	}
+	return nil
+}

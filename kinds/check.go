@@ -1,0 +1,88 @@
+package kinds
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"mime"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// maxFaults bounds what is said of one payload.
+const maxFaults = 20
+
+// Check is for outbox.Options and for the API: it returns what is wrong with a
+// payload as *outbox.InvalidErrors, joined, whose Field is Args and a JSON pointer,
+// or nil.
+func (s *Schemas) Check(kindName string, payload outbox.Content) error {
+	found, ok := s.find(kindName)
+	if !ok {
+		return nil
+	}
+	if contentType, _, err := mime.ParseMediaType(payload.Type); err != nil || contentType != "application/json" {
+		return nil
+	}
+	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(payload.Bytes))
+	if err != nil {
+		return &outbox.InvalidError{Field: "Args", Reason: "cannot be read as JSON: " + err.Error()}
+	}
+	err = found.compiled.Validate(parsed)
+	wrong, ok := errors.AsType[*jsonschema.ValidationError](err)
+	if !ok {
+		return err
+	}
+	var faults []error
+	note(wrong, func(path []string, reason string) {
+		if len(faults) < maxFaults {
+			faults = append(faults, &outbox.InvalidError{Field: "Args" + pointer(path), Reason: reason})
+		}
+	})
+	return errors.Join(faults...)
+}
+
+// note tells the places at the ends of the tree of errors. What a choice (anyOf, not, …)
+// refuses is one fault, and not one for each thing that it could have been.
+func note(e *jsonschema.ValidationError, tell func(path []string, reason string)) {
+	under := func(name string) []string {
+		return append(e.InstanceLocation[:len(e.InstanceLocation):len(e.InstanceLocation)], name)
+	}
+	switch k := e.ErrorKind.(type) {
+	case *kind.Required:
+		for _, name := range k.Missing {
+			tell(under(name), "is missing")
+		}
+		return
+	case *kind.AdditionalProperties:
+		for _, name := range k.Properties {
+			tell(under(name), "is not a field")
+		}
+		return
+	case *kind.AnyOf, *kind.OneOf, *kind.Not:
+		tell(e.InstanceLocation, e.ErrorKind.LocalizedString(english))
+		return
+	}
+	if len(e.Causes) == 0 {
+		tell(e.InstanceLocation, strings.TrimPrefix(e.ErrorKind.LocalizedString(english), "at "))
+	}
+	for _, cause := range e.Causes {
+		note(cause, tell)
+	}
+}
+
+var english = message.NewPrinter(language.English)
+
+// pointer writes a JSON pointer (RFC 6901).
+func pointer(path []string) string {
+	var text strings.Builder
+	for _, name := range path {
+		fmt.Fprint(&text, "/", strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
+	}
+	return text.String()
+}

@@ -1,0 +1,49 @@
+package kinds
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// AddType adds the schema of a Go type under the kind that its zero value has.
+//
+// It says what encoding/json makes of the type: every field is there unless it is
+// omitempty or omitzero, and no other. Tags add to it: doc, minimum, maximum,
+// minLength, maxLength, pattern, enum, format and the others of
+// github.com/danielgtaylor/huma; a field `_ struct{} additionalProperties:"true"`
+// allows others, for a kind whose producers are newer than its API.
+func AddType[T outbox.Args](s *Schemas) error {
+	var zero T
+	text, err := derive(reflect.TypeFor[T]())
+	if err != nil {
+		return fmt.Errorf("schema of %T: %w", zero, err)
+	}
+	return s.Add(zero.Kind(), text)
+}
+
+func derive(t reflect.Type) (text []byte, err error) {
+	defer func() {
+		if v := recover(); v != nil { // that is how it says that a tag is wrong
+			err = fmt.Errorf("derive: %v", v)
+		}
+	}()
+	registry := huma.NewMapRegistry("#/$defs/", huma.DefaultSchemaNamer)
+	top, err := json.Marshal(registry.Schema(t, false, t.Name()))
+	if err != nil {
+		return nil, err
+	}
+	var members map[string]any
+	if err := json.Unmarshal(top, &members); err != nil {
+		return nil, err
+	}
+	members["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	if parts := registry.Map(); len(parts) > 0 {
+		members["$defs"] = parts
+	}
+	return json.Marshal(members)
+}

@@ -1,0 +1,167 @@
+package kinds_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/kinds"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+type line struct {
+	Article string `json:"article" minLength:"1"`
+	Count   int    `json:"count" minimum:"1"`
+	Parts   []line `json:"parts,omitempty"` // refers to itself
+}
+
+type sendReceipt struct {
+	OrderID int64     `json:"orderId"`
+	To      string    `json:"to" format:"email" doc:"Who gets it"`
+	Due     time.Time `json:"due,omitzero"`
+	Note    *string   `json:"note,omitempty"`
+	Lines   []line    `json:"lines"`
+}
+
+func (sendReceipt) Kind() string { return "receipt.send" }
+
+func receipts(t *testing.T) *kinds.Schemas {
+	t.Helper()
+	var s kinds.Schemas
+	if err := kinds.AddType[sendReceipt](&s); err != nil {
+		t.Fatal(err)
+	}
+	return &s
+}
+
+func check(t *testing.T, s *kinds.Schemas, kind, payload string) map[string]string {
+	t.Helper()
+	err := s.Check(kind, outbox.Content{Type: "application/json; charset=utf-8", Bytes: []byte(payload)})
+	found := map[string]string{}
+	for _, line := range strings.Split(errText(err), "\n") {
+		if field, reason, ok := strings.Cut(line, " "); ok {
+			found[field] = reason
+		}
+	}
+	if err != nil {
+		if _, ok := errors.AsType[*outbox.InvalidError](err); !ok {
+			t.Errorf("%s: %v is no InvalidError", payload, err)
+		}
+	}
+	return found
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// What encoding/json writes of the type is what its schema takes.
+func TestAGoTypeTakesWhatItWrites(t *testing.T) {
+	t.Parallel()
+	s := receipts(t)
+	note := "n"
+	for _, args := range []sendReceipt{
+		{OrderID: 1 << 62, To: "ada@example.org", Lines: []line{{Article: "a", Count: 1, Parts: []line{{Article: "b", Count: 2}}}}},
+		{To: "ada@example.org", Due: time.Now(), Note: &note, Lines: []line{}},
+		{To: "ada@example.org"}, // a nil slice is null
+	} {
+		if _, err := outbox.NewProducer(nil, outbox.NotifyOff).Enqueue(t.Context(), nobody{}, args, outbox.Options{Check: s}); !errors.Is(err, errNobody) {
+			t.Errorf("%+v: %v, want it to be sent", args, err)
+		}
+	}
+}
+
+func TestFaultsAreNamedByTheirPlace(t *testing.T) {
+	t.Parallel()
+	s := receipts(t)
+	if err := s.Add("choice", []byte(`{"anyOf": [{"type": "string"}, {"type": "object", "required": ["a"]}], "not": {"const": "no"}}`)); err != nil {
+		t.Fatal(err)
+	}
+	for payload, want := range map[string][]string{
+		`{"orderId":1,"to":"ada@example.org","lines":[]}`:                            nil,
+		`{"orderId":"1","to":"ada@example.org","lines":[]}`:                          {"Args/orderId"},
+		`{"orderId":1.5,"to":"nobody","lines":[],"due":"tomorrow"}`:                  {"Args/due", "Args/orderId", "Args/to"},
+		`{"orderId":1,"lines":[{"article":"","count":1,"parts":[{"article":"a"}]}]}`: {"Args/lines/0/article", "Args/lines/0/parts/0/count", "Args/to"},
+		`{"orderId":1,"to":"ada@example.org","lines":[],"a/b~c":1}`:                  {"Args/a~1b~0c"},
+		`[]`:   {"Args"},
+		`{} x`: {"Args"},
+	} {
+		var got []string
+		for field := range check(t, s, "receipt.send", payload) {
+			got = append(got, field)
+		}
+		if diff := cmp.Diff(want, sorted(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", payload, diff)
+		}
+	}
+	if got := check(t, s, "choice", `{"b":1}`); len(got) != 1 || got["Args"] == "" {
+		t.Errorf("a choice: %v, want one fault", got)
+	}
+}
+
+func TestWhatHasNoSchemaIsTaken(t *testing.T) {
+	t.Parallel()
+	var none *kinds.Schemas
+	for _, s := range []*kinds.Schemas{none, new(kinds.Schemas), receipts(t)} {
+		if got := check(t, s, "other", `{"orderId":"x"}`); len(got) != 0 || s.Has("other") {
+			t.Errorf("check = %v", got)
+		}
+	}
+	if err := receipts(t).Check("receipt.send", outbox.Content{Type: "application/x-protobuf", Bytes: []byte{1}}); err != nil {
+		t.Errorf("bytes that are no JSON: %v", err)
+	}
+}
+
+func TestSchemasThatAreNotAccepted(t *testing.T) {
+	t.Parallel()
+	for text, says := range map[string]string{
+		`{`: "EOF", `{"type": "nothing"}`: "type", `{"$ref": "file:///etc/hostname"}`: "itself only",
+		`{"$ref": "https://example.org/x.json"}`: "itself only", `{"pattern": "("}`: "pattern",
+	} {
+		if err := new(kinds.Schemas).Add("mail", []byte(text)); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), `"mail"`) {
+			t.Errorf("Add %s = %v, want it to say %s", text, err, says)
+		}
+	}
+	s := receipts(t)
+	if err := s.Add("receipt.send", []byte(`{}`)); err == nil {
+		t.Error("a second schema of a kind was taken")
+	}
+}
+
+// What a program writes, an API in another process reads.
+func TestAFolderOfSchemas(t *testing.T) {
+	t.Parallel()
+	s, folder := receipts(t), t.TempDir()
+	if err := s.Add("mail/send", []byte(`{"type":"object"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.WriteFolder(folder); err != nil {
+		t.Fatal(err)
+	}
+	var read kinds.Schemas
+	if err := read.AddFolder(os.DirFS(folder)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(texts(s), texts(&read)); diff != "" {
+		t.Errorf("schemas (-written +read):\n%s", diff)
+	}
+	err := new(kinds.Schemas).AddFolder(fstest.MapFS{"a.schema.json": {Data: []byte(`{}`)}, "README.md": {Data: []byte(`-`)}, "b.schema.json": {Data: []byte(`-`)}})
+	if err == nil || !strings.Contains(err.Error(), `"b"`) {
+		t.Errorf("AddFolder = %v, want it to name b", err)
+	}
+	var odd kinds.Schemas
+	if err := errors.Join(odd.Add("../up", []byte(`{}`))); err != nil {
+		t.Fatal(err)
+	}
+	if err := odd.WriteFolder(folder); err == nil {
+		t.Error("a file was written outside of the folder")
+	}
+}

@@ -1,0 +1,46 @@
+package outbox
+
+import "maps"
+
+// Caller is who asked for a job, as far as is known. It is stored in the job's
+// headers, goes on to its follow-ups and is handed to its handler.
+type Caller struct {
+	// Service enqueued the job. Over the API it is the name of the token or the JWT,
+	// which no request can change; a producer in Go says what it likes.
+	Service string
+	// User is for whom, by the word of the service.
+	User string
+	// CorrelationID ties together what was set off by the same cause. Over the API it
+	// is X-Correlation-Id, else the request's id.
+	CorrelationID string
+}
+
+// Headers of a job that hold its [Caller]; those of its trace are traceparent and
+// tracestate, as W3C has them.
+const (
+	HeaderService       = "caller-service"
+	HeaderUser          = "caller-user"
+	HeaderCorrelationID = "correlation-id"
+)
+
+// AddTo returns headers with what is known of the caller. It changes nothing that is
+// there, and not the map either.
+func (c Caller) AddTo(headers map[string]string) map[string]string {
+	if c == (Caller{}) {
+		return headers
+	}
+	added := make(map[string]string, len(headers)+3)
+	for name, value := range map[string]string{HeaderService: c.Service, HeaderUser: c.User, HeaderCorrelationID: c.CorrelationID} {
+		if value != "" {
+			added[name] = value
+		}
+	}
+	maps.Copy(added, headers)
+	return added
+}
+
+// Caller returns who asked for the job, as far as its headers say.
+func (c *Claimed) Caller() Caller {
+	headers := c.Headers()
+	return Caller{Service: headers[HeaderService], User: headers[HeaderUser], CorrelationID: headers[HeaderCorrelationID]}
+}
