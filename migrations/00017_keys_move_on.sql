@@ -77,7 +77,7 @@ BEGIN
             FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
             JOIN outbox.keys ON keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
             ORDER BY keys.tenant_id, keys.queue, keys.key
-            FOR UPDATE OF keys
+            FOR UPDATE OF keys -- a claim that is blocking is waited for
         ) AS held;
     END IF;
     IF held_tenants IS NULL THEN
