@@ -14,7 +14,7 @@ import (
 // counted right, and whatever happened, everything can be brought to an end.
 func TestKeysKeepTheirPromises(t *testing.T) {
 	t.Parallel()
-	want := wantOps(t, 3_000)
+	want := wantOps(t, 2_000)
 	m := model.NewKeyed(onlyOurs(t))
 	for m.Ops() < want {
 		rapid.Check(t, func(t *rapid.T) {
