@@ -126,6 +126,20 @@ BEGIN
           AND ((line.head_dead AND (line.park_after IS NULL OR line.park_at IS DISTINCT FROM line.parks_at OR line.parks_at <= statement_timestamp()))
                OR (NOT line.head_dead AND line.park_at IS NOT NULL))
         RETURNING 1
+    ), room AS MATERIALIZED (
+        -- No more than can be promoted are locked: to lock a thousand rows is to write
+        -- a thousand. Each has a limit of its own; that of the first ones will do.
+        SELECT line.tenant_id, line.queue, line.key, line.running, line.parked,
+               CASE WHEN line.n <= 1 THEN line.n ELSE least(line.n, (
+                   SELECT max(coalesce(first.max_active, 1))
+                   FROM (SELECT jobs.max_active
+                         FROM outbox.jobs
+                         WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
+                           AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+                           AND jobs.status = 'blocked'
+                         ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+                         LIMIT 50) AS first) - line.running) END AS n
+        FROM line
     ), next AS MATERIALIZED (
         SELECT waiting.place, waiting.max_active, line.running,
                row_number() OVER (PARTITION BY line.tenant_id, line.queue, line.key ORDER BY waiting.priority DESC, waiting.run_at, waiting.id) AS turn,
@@ -138,7 +152,7 @@ BEGIN
                            AND due.status IN ('pending', 'retrying') AND due.run_at <= now() AND due.kind = waiting.kind
                          LIMIT waiting.max_active) AS due
                ) ELSE 0 END AS due
-        FROM line
+        FROM room AS line
         CROSS JOIN LATERAL (
             SELECT (jobs).ctid AS place, jobs.id, jobs.kind, jobs.priority, jobs.run_at, coalesce(jobs.max_active, 1) AS max_active
             FROM outbox.jobs
@@ -146,7 +160,7 @@ BEGIN
               AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
               AND jobs.status = 'blocked'
             ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
-            LIMIT line.n
+            LIMIT greatest(line.n, 0)
             FOR UPDATE SKIP LOCKED
         ) AS waiting
         WHERE NOT line.parked

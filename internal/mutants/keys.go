@@ -65,6 +65,13 @@ var keys = []Mutant{
 		Checks:    []Check{test("reaper", "TestAHeadThatDiesAgainHasAllOfItsTime", "for the head's first death")},
 	},
 	{
+		Name:      "a promotion that locks all that it may promote",
+		Breaks:    "to promote one of the many jobs of a hot key writes to a thousand of them",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{moveOnMigration, `            LIMIT greatest(line.n, 0)`, `            LIMIT 1000`}},
+		Checks:    []Check{test("reaper", "TestAPromotionLocksNoMoreThanItPromotes", "locked for nothing")},
+	},
+	{
 		Name:      "one more than the limit",
 		Breaks:    "a key runs a job too many",
 		Invariant: "A key's limit holds",
@@ -82,6 +89,9 @@ var keys = []Mutant{
 			keysMigration, `NOT parked AND (ordered IS NULL OR id IS NOT DISTINCT FROM first_value(head) OVER of_key) AS eligible`,
 			`NOT parked AS eligible`,
 		}},
-		Checks: []Check{test("dispatcher", "TestOrderSurvivesRetriesAndLostLeases", "inversions =")},
+		Checks: []Check{
+			test("dispatcher", "TestOrderSurvivesRetriesAndLostLeases", "inversions ="),
+			test("internal/verify/model", "TestKeysKeepTheirPromises", "was claimed at position"),
+		},
 	},
 }

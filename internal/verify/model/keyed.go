@@ -31,12 +31,15 @@ var keyShapes = []keyShape{
 	{key: "numbered", limit: 1, drawn: func(d Draws) outbox.Options {
 		return outbox.Options{Ordered: true, Sequence: int64(1 + d.Below(20, "sequence"))}
 	}},
-	{key: "mixed", limit: 2, drawn: func(d Draws) outbox.Options {
+	{key: mixedKey, limit: 2, drawn: func(d Draws) outbox.Options {
 		return pick(d, []outbox.Options{{Ordered: true}, {MaxActive: 2}, {}}, "rules")
 	}},
 }
 
-const maxKeyed = 24 // open jobs at once
+const (
+	maxKeyed = 24 // open jobs at once
+	mixedKey = "mixed"
+)
 
 // keyedJob is what is stored of an open job.
 type keyedJob struct {

@@ -61,8 +61,13 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 	if err := m.checkClaim(ctx, claimed, len(claimed) < room && reach > maxKeyed); err != nil {
 		return err
 	}
-	// What a claim blocks it must not have to promote: nobody else was there.
+	// What a claim blocks it must not have to promote: nobody else was there. But where
+	// the jobs of a key have different rules, one that cannot run may take the turn of
+	// one behind it that could: the look that follows mends it.
 	for _, key := range halted {
+		if key == mixedKey {
+			continue
+		}
 		if err := m.checkMoves(key, m.of(key)); err != nil {
 			return fmt.Errorf("after it was blocked: %w", err)
 		}
