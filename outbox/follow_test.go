@@ -32,8 +32,10 @@ func TestEveryExecModeStoresTheSameFollowUps(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			line, err := job.Then(greet{"eve"}, Options{Headers: map[string]string{}, Hold: true, Deadline: time.Date(2999, 1, 2, 3, 4, 5, 0, time.UTC),
-				Key: "k", Ordered: true, Sequence: 7, OnDeath: ParkKey, ParkAfter: time.Hour, OnLapse: BlockLapsed})
+			line, err := job.Then(greet{"eve"}, Options{
+				Headers: map[string]string{}, Hold: true, Deadline: time.Date(2999, 1, 2, 3, 4, 5, 0, time.UTC),
+				Key: "k", Ordered: true, Sequence: 7, OnDeath: ParkKey, ParkAfter: time.Hour, OnLapse: BlockLapsed,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
