@@ -17,6 +17,7 @@ const (
 	maxClaimBytes      = 32 << 20               // of a claim's payloads, as far as the last ones tell
 	firstBatch         = 16                     // jobs of the first claim: their size is not known
 	prefetchTime       = 40 * time.Millisecond  // how long a job should wait in the buffer at most
+	outlier            = 32                     // times the usual run of a job that is believed of one
 	staleAfter         = 2 * time.Second        // a job that waited longer in the buffer goes back
 	surveyInterval     = 100 * time.Millisecond // between looks for other priorities while busy
 )
@@ -264,6 +265,9 @@ func (q *queue) finished(took time.Duration) {
 	if mean == 0 {
 		mean = int64(took)
 	}
+	// One job that takes a thousand times as long as the others says little of them:
+	// it counts as a few. Some in a row are believed all the same.
+	took = min(took, time.Duration(outlier*mean))
 	q.meanWork.Store(max(mean+(int64(took)-mean)/16, 1)) // a lost update does not matter
 	q.inHand.Add(-1)
 	if q.hungry.Load() && q.room() > 0 && q.hungry.CompareAndSwap(true, false) {

@@ -32,6 +32,9 @@ const (
 	minRate = 0.001 // a job in a quarter of an hour
 	maxRate = 1e5
 	actPage = 500 // jobs in a statement of an act on many
+	// And bytes of their payloads, which move with what is dismissed: so that the
+	// statement fits into its time.
+	actBytes = 16 << 20
 	// What an audit entry keeps of a payload that was replaced, so that a mistake
 	// can be mended.
 	keptPayload = 64 << 10
@@ -110,7 +113,7 @@ func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, 
 			params.After, progress.Last = found.last, found.last.Bytes
 			progress.Done += int64(done)
 			progress.Passed += int64(found.n - done)
-			if !yield(progress, nil) || found.n < page {
+			if !yield(progress, nil) || !found.more {
 				return
 			}
 			// From the answer on: however fast the next statement is, it begins so long
@@ -150,6 +153,7 @@ func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress
 type pageOf struct {
 	n    int
 	last pgtype.UUID
+	more bool // there may be others behind it
 }
 
 func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersParams, act actOnSome) (found pageOf, done int, err error) {
@@ -162,12 +166,16 @@ func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersP
 	if len(rows) == 0 {
 		return found, 0, nil
 	}
-	ids, epochs := make([]pgtype.UUID, len(rows)), make([]int64, len(rows))
-	for i, row := range rows {
-		ids[i], epochs[i] = row.ID, row.Epoch
+	ids, epochs := make([]pgtype.UUID, 0, len(rows)), make([]int64, 0, len(rows))
+	bytes := 0
+	for _, row := range rows {
+		if bytes += int(row.PayloadBytes); bytes > actBytes && len(ids) > 0 {
+			break
+		}
+		ids, epochs = append(ids, row.ID), append(epochs, row.Epoch)
 	}
 	acted, err := act(ctx, ids, epochs)
-	return pageOf{len(rows), ids[len(ids)-1]}, len(acted), err
+	return pageOf{len(ids), ids[len(ids)-1], len(ids) < len(rows) || len(rows) == int(params.MaxRows)}, len(acted), err
 }
 
 func wait(ctx context.Context, d time.Duration) error {

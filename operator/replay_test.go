@@ -338,3 +338,24 @@ func TestALargePayloadIsNotKeptByTheAudit(t *testing.T) {
 		t.Errorf("recorded %s of the payloads, want their lengths alone", got)
 	}
 }
+
+// Payloads move with what is dismissed: of large ones fewer at a time.
+func TestLargeDeadLettersAreDismissedAFewAtATime(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 12)
+	// Compressed they take no room: it is their size that counts.
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.jobs SET payload = convert_to(to_jsonb(repeat('x', 4000000))::text, 'UTF8')`); err != nil {
+		t.Fatal(err)
+	}
+	var done []int64
+	for p, err := range o.DismissAll(t.Context(), operator.DeadLetterFilter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		done = append(done, p.Done)
+	}
+	if want := []int64{0, 4, 8, 12}; !slices.Equal(done, want) {
+		t.Errorf("dismissed %v, want %v", done, want)
+	}
+}

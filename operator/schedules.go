@@ -164,12 +164,21 @@ func jobOf(row sqlgen.FindScheduleRow, tenant outbox.ID, name string) (outbox.Ra
 	headers["schedule"], headers["scheduled_for"] = name, row.Now.Time.UTC().Format(time.RFC3339Nano)
 	opts := outbox.Options{
 		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts), Timeout: duration(row.Timeout),
-		Headers: headers, Tenant: tenant,
+		Headers: headers, Tenant: tenant, Hold: orZero(row.Hold),
+		Key: orZero(row.Key), MaxActive: int(orZero(row.MaxActive)), Ordered: orZero(row.Ordered),
+		OnDeath: outbox.DeathPolicy(orZero(row.OnDeath)), ParkAfter: duration(row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(row.OnLapse)),
 	}
-	if row.Key != nil {
-		opts.Key = *row.Key
+	if row.Deadline.Valid {
+		opts.Deadline = row.Now.Time.Add(duration(row.Deadline))
 	}
 	return outbox.Raw{KindName: row.Kind, Payload: row.Payload, ContentType: row.ContentType}, opts
+}
+
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
 }
 
 func orRoot(tenant outbox.ID) outbox.ID {

@@ -18,8 +18,8 @@ func storeSchedules(t *testing.T, db *pgxpool.Pool) (other outbox.ID) {
 	t.Helper()
 	other = outbox.NewID()
 	_, err := db.Exec(t.Context(), `
-		INSERT INTO outbox.schedules (name, expression, time_zone, kind, queue, priority, max_attempts, timeout, key, payload, headers, next_at)
-		VALUES ('report', '0 7 * * *', 'Europe/Berlin', 'mail', 'post', 2, 3, '1 minute', 'k', '{"n":1}', '{"user": "ada"}', now() + interval '1 hour')`)
+		INSERT INTO outbox.schedules (name, expression, time_zone, kind, queue, priority, max_attempts, timeout, key, max_active, on_lapse, deadline, hold, payload, headers, next_at)
+		VALUES ('report', '0 7 * * *', 'Europe/Berlin', 'mail', 'post', 2, 3, '1 minute', 'k', 3, 'block', '2 hours', true, '{"n":1}', '{"user": "ada"}', now() + interval '1 hour')`)
 	if err == nil {
 		_, err = db.Exec(t.Context(), `
 			INSERT INTO outbox.schedules (tenant_id, name, every, missed, missed_limit, kind, payload, next_at, last_at)
@@ -137,6 +137,12 @@ func TestRunScheduleEnqueuesItsJob(t *testing.T) {
 	if got.Kind != "mail" || got.Queue != "post" || got.Priority != 2 || got.MaxAttempts != 3 || got.Timeout != time.Minute || got.Key != "k" ||
 		string(got.Payload) != `{"n":1}` || got.Tenant != outbox.RootTenant {
 		t.Errorf("job = %+v, want it as the schedule says", got)
+	}
+	var rules string
+	if err := db.QueryRow(t.Context(), `
+		SELECT concat_ws(' ', status, max_active, on_lapse, deadline - (headers ->> 'scheduled_for')::timestamptz) FROM outbox.jobs`).Scan(&rules); err != nil ||
+		rules != "created 3 block 02:00:00" {
+		t.Errorf("rules = %s, %v; want those of the schedule", rules, err)
 	}
 	var headers string
 	if err := db.QueryRow(t.Context(), `SELECT headers - 'scheduled_for' FROM outbox.jobs WHERE (headers ->> 'scheduled_for')::timestamptz BETWEEN now() - interval '1 minute' AND now()`).Scan(&headers); err != nil ||

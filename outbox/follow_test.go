@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -31,6 +32,17 @@ func TestEveryExecModeStoresTheSameFollowUps(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			line, err := job.Then(greet{"eve"}, Options{
+				Headers: map[string]string{}, Hold: true, Deadline: time.Date(2999, 1, 2, 3, 4, 5, 0, time.UTC),
+				Key: "k", Ordered: true, Sequence: 7, OnDeath: ParkKey, ParkAfter: time.Hour, OnLapse: BlockLapsed,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			limited, err := job.Then(greet{"joe"}, Options{Headers: map[string]string{}, Key: "k", MaxActive: 3, OnLapse: FailStale})
+			if err != nil {
+				t.Fatal(err)
+			}
 			plain, err := job.Then(greet{"bob"}, Options{Headers: map[string]string{}})
 			if err != nil {
 				t.Fatal(err)
@@ -45,6 +57,19 @@ func TestEveryExecModeStoresTheSameFollowUps(t *testing.T) {
 			})
 			if diff := cmp.Diff(want, stored(t, db, odd)); diff != "" {
 				t.Errorf("with every option (-want +got):\n%s", diff)
+			}
+			want = wantRow(map[string]any{
+				"tenant_id": tenant.String(), "parent_id": id.String(), "payload": `{"name":"eve"}`, "status": "created", "deadline": "2999-01-02T03:04:05+00:00",
+				"key": "k", "ordered": true, "line_position": 7., "on_death": "park", "park_after": "01:00:00", "on_lapse": "block",
+			})
+			if diff := cmp.Diff(want, stored(t, db, line)); diff != "" {
+				t.Errorf("of a line (-want +got):\n%s", diff)
+			}
+			want = wantRow(map[string]any{
+				"tenant_id": tenant.String(), "parent_id": id.String(), "payload": `{"name":"joe"}`, "key": "k", "max_active": 3., "on_lapse": "fail-stale",
+			})
+			if diff := cmp.Diff(want, stored(t, db, limited)); diff != "" {
+				t.Errorf("of a limited key (-want +got):\n%s", diff)
 			}
 			want = wantRow(map[string]any{"tenant_id": tenant.String(), "parent_id": id.String(), "payload": `{"name":"bob"}`})
 			if diff := cmp.Diff(want, stored(t, db, plain)); diff != "" {

@@ -1,10 +1,12 @@
 package outbox
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
@@ -44,6 +46,49 @@ func TestRulesOfKeysThatAreNotAcceptableAreNamed(t *testing.T) {
 				t.Errorf("fields (-want +got):\n%s\n%v", diff, err)
 			}
 		})
+	}
+}
+
+// How many may wait, in SQL: a full key stores nothing and says so by NULL, or by the
+// id of the job that stands for the request.
+func TestTheSQLFunctionKnowsTheDepthOfKeys(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueue := func(options string) *ID {
+		t.Helper()
+		return ask[*ID](t, db, `SELECT outbox.enqueue('greet', key => 'k', max_queued => 2`+options+`)`)
+	}
+	first, second := enqueue(``), enqueue(``)
+	if got := enqueue(``); got != nil {
+		t.Errorf("a full key took %s, want NULL", got)
+	}
+	if got := enqueue(`, when_full => 'coalesce'`); got == nil || *got != *second {
+		t.Errorf("coalesced into %s, want the newest, %s", got, second)
+	}
+	if n := countJobs(t, db); n != 2 {
+		t.Errorf("jobs = %d, want 2", n)
+	}
+	third := enqueue(`, when_full => 'replace-oldest', watched => true`)
+	if got := ask[string](t, db, `SELECT status::text FROM outbox.history WHERE id = $1`, *first); got != "skipped" {
+		t.Errorf("the oldest is %s, want skipped", got)
+	}
+	if !ask[bool](t, db, `SELECT watched FROM outbox.jobs WHERE id = $1`, *third) {
+		t.Error("nobody waits for the new one")
+	}
+	for _, call := range []string{
+		`max_queued => 1`, `key => 'k', max_queued => 0`, `key => 'k', max_queued => 100001`, `key => 'k', when_full => 'coalesce'`,
+		`key => 'k', max_queued => 1, when_full => 'wait'`, `key => 'k', max_queued => 1, idempotency_key => 'i'`,
+	} {
+		if _, err := db.Exec(t.Context(), `SELECT outbox.enqueue('greet', `+call+`)`); err == nil {
+			t.Errorf("%s is accepted", call)
+		}
+	}
+	err := pgx.BeginTxFunc(t.Context(), db, pgx.TxOptions{IsoLevel: pgx.Serializable}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `SELECT outbox.enqueue('greet', key => 'k', max_queued => 2)`)
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "READ COMMITTED") {
+		t.Errorf("in a serializable transaction: %v, want that it needs READ COMMITTED", err)
 	}
 }
 

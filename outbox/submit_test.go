@@ -1,9 +1,11 @@
 package outbox
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -140,5 +142,76 @@ func TestManyJobsAreNotSubmittedAtOnce(t *testing.T) {
 	_, err := EnqueueMany(t.Context(), nil, []Request{{Args: greet{"ada"}, Options: Options{Key: "k", MaxQueued: 1}}})
 	if invalid, ok := errors.AsType[*InvalidError](err); !ok || invalid.Field != "Options.MaxQueued" {
 		t.Errorf("got %v, want an InvalidError of Options.MaxQueued", err)
+	}
+}
+
+// The job that would have run next is replaced by one that is not due: the one
+// behind it does not wait for a reaper.
+//
+//	before   A retrying, the head of its line      B blocked behind it
+//	commit   A skipped                             B pending, C at the end, due tomorrow
+func TestTheJobBehindOneThatWasReplacedIsMovedOn(t *testing.T) {
+	t.Parallel()
+	for name, ordered := range map[string]bool{"in line": true, "limited": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			opts := Options{Key: "k", Ordered: ordered, MaxQueued: 2, WhenFull: ReplaceOldest}
+			var ids []ID
+			for range 2 {
+				done, err := Submit(t.Context(), db, greet{"ada"}, opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids = append(ids, done.ID)
+			}
+			exec(t, db, `UPDATE outbox.jobs SET status = 'blocked' WHERE id = $1`, ids[1])
+			exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'k')`, RootTenant)
+
+			opts.Delay = 24 * time.Hour
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(context.Background())
+			if done, err := Submit(t.Context(), tx, greet{"ada"}, opts); err != nil || done.Replaced != ids[0] {
+				t.Fatalf("submitted %+v, %v; want %s replaced", done, err, ids[0])
+			}
+			// Claims and settlements do not wait for a producer's transaction.
+			exec(t, db, `SELECT FROM outbox.keys WHERE key = 'k' FOR UPDATE NOWAIT`)
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := ask[string](t, db, `SELECT status::text FROM outbox.jobs WHERE id = $1`, ids[1]); got != "pending" {
+				t.Errorf("the job behind is %s, want pending", got)
+			}
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.freed_keys`); n != 0 {
+				t.Errorf("rows that nobody needs any more = %d, want 0", n)
+			}
+		})
+	}
+}
+
+// A producer's commit waits for nobody who decides about the key.
+func TestAProducerDoesNotWaitForAKey(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	opts := Options{Key: "k", MaxQueued: 1, WhenFull: ReplaceOldest}
+	if _, err := Submit(t.Context(), db, greet{"ada"}, opts); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'k')`, RootTenant)
+	claim, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer claim.Rollback(context.Background())
+	if _, err := claim.Exec(t.Context(), `SELECT FROM outbox.keys FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if done, err := Submit(ctx, db, greet{"ada"}, opts); err != nil || done.Verdict != Replaced {
+		t.Errorf("submitted %+v, %v; want replaced without waiting", done, err)
 	}
 }

@@ -59,9 +59,10 @@ LIMIT 100000;
 -- one comes. Of a running job this raises the epoch: its worker can write nothing
 -- any more. It is left to its worker for @patience: no success is taken from it
 -- then, but the words of the handler that it stops. A row that somebody has locked
--- is skipped.
+-- is skipped. The arrays name the keys of what it closed: the jobs behind may be
+-- the next ones.
 WITH late AS MATERIALIZED (
-    SELECT jobs.id, jobs.epoch, jobs.deadline
+    SELECT jobs.id, jobs.epoch, jobs.deadline, jobs.tenant_id, jobs.queue, jobs.key
     FROM outbox.jobs
     WHERE jobs.deadline IS NOT NULL
       AND jobs.status NOT IN ('failed', 'dead')
@@ -77,8 +78,16 @@ WITH late AS MATERIALIZED (
     SELECT outbox.close_jobs(array_agg(late.id), array_agg(late.epoch), array_agg('expired'::outbox.job_status)) AS id
     FROM late
     HAVING count(*) > 0
+), freed AS MATERIALIZED (
+    SELECT DISTINCT late.tenant_id, late.queue, late.key
+    FROM late
+    WHERE late.key IS NOT NULL
+    ORDER BY late.tenant_id, late.queue, late.key
 )
 SELECT statement_timestamp()::timestamptz AS now,
+       ARRAY(SELECT freed.tenant_id FROM freed)::uuid[] AS tenant_ids,
+       ARRAY(SELECT freed.queue FROM freed)::text[] AS queues,
+       ARRAY(SELECT freed.key FROM freed)::text[] AS keys,
        (SELECT count(*) FROM closed) AS closed,
        (SELECT max(late.deadline) FROM late)::timestamptz AS reached,
        coalesce((

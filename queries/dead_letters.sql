@@ -62,8 +62,8 @@ LIMIT @max_rows;
 -- name: FindDeadLetters :many
 -- FindDeadLetters returns up to @max_rows dead letters with an id above @after,
 -- oldest first: what an act on many goes through. The epoch tells the act that
--- nothing has happened to the job since.
-SELECT jobs.id, jobs.epoch
+-- nothing has happened to the job since, and the size how many fit into a statement.
+SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
   AND jobs.id > @after

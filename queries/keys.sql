@@ -164,9 +164,19 @@ LIMIT @max_keys;
 SELECT outbox.forget_keys(@tenant_ids::uuid[], @queues::text[], @keys::text[])::integer;
 
 -- name: MakeRoom :one
--- MakeRoom decides on one more queued job of a key that may have @max_queued.
-SELECT coalesce(m.verdict, '')::text AS verdict, m.job::uuid AS job, coalesce(m.queued, 0)::integer AS queued
-FROM outbox.make_room(@tenant_id::uuid, @queue::text, @key::text, @max_queued::integer, @when_full::text) AS m(verdict, job, queued);
+-- MakeRoom decides on one more queued job of a key that may have @max_queued. Where
+-- that replaced one, the key is moved on when the transaction commits.
+WITH room AS MATERIALIZED (
+    SELECT m.verdict, m.job, m.queued
+    FROM outbox.make_room(@tenant_id::uuid, @queue::text, @key::text, @max_queued::integer, @when_full::text) AS m(verdict, job, queued)
+), freed AS (
+    INSERT INTO outbox.freed_keys (tenant_id, queue, key)
+    SELECT @tenant_id::uuid, @queue::text, @key::text
+    FROM room
+    WHERE room.verdict = 'replaced'
+)
+SELECT coalesce(room.verdict, '')::text AS verdict, room.job::uuid AS job, coalesce(room.queued, 0)::integer AS queued
+FROM room;
 
 -- name: PromoteKeysOfJobs :exec
 -- PromoteKeysOfJobs moves on the keys of jobs, open or closed, and wakes the

@@ -157,6 +157,7 @@ func (r *Reaper) deadlineSpan(ctx context.Context, s span) (cost time.Duration, 
 			return cost + took, last, err
 		}
 		cost += max(took-time.Duration(last.Closed)*rowCost, 0)
+		r.moveOn(ctx, keys{tenants: last.TenantIds, queues: last.Queues, names: last.Keys})
 		if last.Closed > 0 {
 			d.seen = time.Now()
 			r.metrics.late.Add(float64(last.Closed))

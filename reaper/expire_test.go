@@ -111,6 +111,19 @@ func TestWhatBecomesOfAJobWhoseLeaseLapsed(t *testing.T) {
 	}
 }
 
+// An attempt whose worker died has not found out whether what it depends on is
+// there again: an outage that was being waited out goes on, and with it its limit.
+func TestALostLeaseSaysNothingOfAnOutage(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeRunning(t, db, 1, -time.Second)
+	exec(t, db, `UPDATE outbox.jobs SET unavailable_since = now() - interval '1 hour'`)
+	expirePass(t, r)
+	if got := query[string](t, db, `SELECT concat_ws(' ', status, attempt, now() - unavailable_since > interval '59 minutes') FROM outbox.jobs`); got != "retrying 1 t" {
+		t.Errorf("the job is %q, want it retrying, the attempt spent, and the outage an hour old", got)
+	}
+}
+
 func TestDispatchersAreWoken(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})

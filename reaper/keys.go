@@ -125,6 +125,33 @@ func (r *Reaper) promote(ctx context.Context, k keys, patient bool) (promoted in
 	return promoted, nil
 }
 
+// moveOn promotes what waited behind jobs that have expired. One that waited had no
+// slot, but may have been the head of its line, or promoted and not yet claimed. Most
+// were neither, so it looks before it locks, like the promoter of a dispatcher. If
+// that fails, the sweep does it.
+func (r *Reaper) moveOn(ctx context.Context, freed keys) {
+	if len(freed.names) == 0 {
+		return
+	}
+	look := sqlgen.FindMovableKeysParams{TenantIds: freed.tenants, Queues: freed.queues, Keys: freed.names}
+	for i := range freed.names {
+		look.Ats = append(look.Ats, int32(i))
+	}
+	bound, cancel := context.WithTimeout(ctx, statementTimeout)
+	found, err := sqlgen.New(r.leases).FindMovableKeys(bound, look)
+	cancel()
+	var movable keys
+	for _, i := range found {
+		movable.add(freed.tenants[i], freed.queues[i], freed.names[i], everySlot)
+	}
+	if err == nil {
+		_, err = r.promote(ctx, movable, false)
+	}
+	if err != nil && ctx.Err() == nil {
+		r.log.LogAttrs(ctx, slog.LevelWarn, "keys of expired jobs not moved on", slog.Any("err", err))
+	}
+}
+
 // promoteExpired gives the slots of lapsed leases to the next jobs of their keys.
 // If that fails, the sweep does it.
 func (r *Reaper) promoteExpired(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {

@@ -170,6 +170,33 @@ func TestAHeadThatWasRetriedInTimeDoesNotParkItsKey(t *testing.T) {
 	}
 }
 
+// A head that was retried and dies again holds up its line for all of park_after
+// again, though nobody looked at the key in between.
+func TestAHeadThatDiesAgainHasAllOfItsTime(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeKeyed(t, db, "a", outbox.Dead, `ordered = true, line_position = 1, on_death = 'park', park_after = '1 hour', failed_at = now() - interval '59 minutes'`)
+	sweep(t, r)
+	if left := query[time.Duration](t, db, `SELECT park_at - now() FROM outbox.keys`); left > time.Minute {
+		t.Errorf("the key is to be parked in %s, want within a minute", left)
+	}
+	exec(t, db, `UPDATE outbox.jobs SET failed_at = now()`) // retried, and dead again
+	exec(t, db, `UPDATE outbox.keys SET park_at = now() - interval '1 s'`)
+	sweep(t, r)
+	if parked(t, db) {
+		t.Error("the key is parked for the head's first death")
+	}
+	if left := query[time.Duration](t, db, `SELECT park_at - now() FROM outbox.keys`); left < 59*time.Minute {
+		t.Errorf("the key is to be parked in %s, want in an hour", left)
+	}
+	exec(t, db, `UPDATE outbox.jobs SET failed_at = now() - interval '61 minutes'`)
+	exec(t, db, `UPDATE outbox.keys SET park_at = now() - interval '1 s'`)
+	sweep(t, r)
+	if !parked(t, db) {
+		t.Error("the key is not parked when its time has come")
+	}
+}
+
 // Rows of keys go when no open job bears the key, but not those that tell that it is parked.
 func TestTheSweepForgetsKeysWithoutJobs(t *testing.T) {
 	t.Parallel()
@@ -217,5 +244,63 @@ func TestWhatALapsedLeaseDoesToItsKey(t *testing.T) {
 				t.Errorf("recorded attempts = %d, want 1", n)
 			}
 		})
+	}
+}
+
+// The job behind one that expires does not wait for the sweep: behind one that ran,
+// behind the head of a line, behind one that was promoted and is not claimed yet.
+func TestAnExpiredJobMovesItsKeyOn(t *testing.T) {
+	t.Parallel()
+	const late, line = `deadline = now() - interval '1 s'`, `, ordered = true, line_position = `
+	for name, c := range map[string]struct {
+		first, next string
+		status      outbox.Status
+		want        outbox.Status
+	}{
+		"one that ran":               {late, `priority = 0`, outbox.Running, outbox.Pending},
+		"one that was to run next":   {late, `priority = 0`, outbox.Pending, outbox.Pending},
+		"a head that waits for long": {late + line + `1, run_at = now() + interval '1 day'`, `priority = 0` + line + `2`, outbox.Retrying, outbox.Pending},
+		"the head of a line":         {late + line + `1`, `priority = 0` + line + `2`, outbox.Pending, outbox.Pending},
+		"one further back in line":   {late + line + `3`, `priority = 0` + line + `2`, outbox.Blocked, outbox.Pending},
+		"one that is late as well":   {late, late, outbox.Running, outbox.Expired},
+		"one behind a dead letter":   {late + line + `2`, `status = 'blocked'` + line + `3`, outbox.Blocked, outbox.Blocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{})
+			if c.want == outbox.Blocked {
+				storeKeyed(t, db, "a", outbox.Dead, `ordered = true, line_position = 1`)
+			}
+			first := storeKeyed(t, db, "a", c.status, c.first)
+			next := storeKeyed(t, db, "a", outbox.Blocked, c.next)
+			deadlinePass(t, r)
+			if got := statusOf(t, db, first); got != outbox.Expired {
+				t.Errorf("the job is %s, want expired", got)
+			}
+			if got := statusOf(t, db, next); got != c.want {
+				t.Errorf("the one behind is %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// Of a hundred thousand jobs that wait for a key, a promotion touches those that it
+// promotes: a row that is locked is a row that is written.
+func TestAPromotionLocksNoMoreThanItPromotes(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	exec(t, db, `ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`)
+	storeKeyed(t, db, "a", outbox.Running, "max_active = 3")
+	for range 20 {
+		storeKeyed(t, db, "a", outbox.Blocked, "max_active = 3")
+	}
+	exec(t, db, `VACUUM FULL outbox.jobs`) // nothing has been locked
+	var hot keys
+	hot.add(mustUUID(outbox.RootTenant), "default", "k", everySlot)
+	if n, err := r.promote(t.Context(), hot, false); err != nil || n != 2 {
+		t.Errorf("promoted %d, %v; want the two for which there are slots", n, err)
+	}
+	if n := query[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'blocked' AND xmax <> 0`); n != 0 {
+		t.Errorf("jobs that were locked for nothing = %d, want 0", n)
 	}
 }

@@ -23,6 +23,9 @@ func TestDeclaringWhatIsStoredChangesNothing(t *testing.T) {
 	db := pgtest.New(t)
 	schedules := []Schedule{
 		Cron("cron", "0 7 * * 1-5", "Europe/Berlin", reportArgs{Of: "a"}, Options{Headers: map[string]string{"b": "1", "a": "2"}, Key: "k", Timeout: time.Hour, Missed: All}),
+		Every("keyed", time.Hour, reportArgs{}, Options{
+			Key: "k", Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: time.Hour, OnLapse: outbox.BlockLapsed, Hold: true, Deadline: 36 * time.Hour,
+		}),
 		Every("interval", 36*time.Hour, outbox.Raw{KindName: "raw", Payload: []byte("\x00"), ContentType: "application/x"}, Options{Tenant: outbox.NewID()}),
 	}
 	declare(t, newScheduler(t, db, schedules...))
@@ -30,7 +33,7 @@ func TestDeclaringWhatIsStoredChangesNothing(t *testing.T) {
 	exec(t, db, `UPDATE outbox.schedules SET paused_at = now() WHERE name = 'cron'`)
 	paused := stored(t, db)
 	declare(t, newScheduler(t, db, schedules...))
-	if diff := cmp.Diff(paused, stored(t, db)); diff != "" || len(first) != 2 {
+	if diff := cmp.Diff(paused, stored(t, db)); diff != "" || len(first) != 3 {
 		t.Errorf("declared again (-before +after):\n%s", diff)
 	}
 }
@@ -50,6 +53,12 @@ func TestADeclarationThatChanged(t *testing.T) {
 		"more attempts":      {Every("s", time.Hour, reportArgs{}, Options{MaxAttempts: 26}), false},
 		"a timeout":          {Every("s", time.Hour, reportArgs{}, Options{Timeout: time.Second}), false},
 		"a key":              {Every("s", time.Hour, reportArgs{}, Options{Key: "k"}), false},
+		"a limit of the key": {Every("s", time.Hour, reportArgs{}, Options{Key: "k", MaxActive: 2}), false},
+		"a line":             {Every("s", time.Hour, reportArgs{}, Options{Key: "k", Ordered: true}), false},
+		"who is passed over": {Every("s", time.Hour, reportArgs{}, Options{Key: "k", Ordered: true, OnDeath: outbox.SkipDead}), false},
+		"who is not retried": {Every("s", time.Hour, reportArgs{}, Options{Key: "k", OnLapse: outbox.FailStale}), false},
+		"a deadline":         {Every("s", time.Hour, reportArgs{}, Options{Deadline: time.Hour}), false},
+		"held":               {Every("s", time.Hour, reportArgs{}, Options{Hold: true}), false},
 		"headers":            {Every("s", time.Hour, reportArgs{}, Options{Headers: map[string]string{"a": "b"}}), false},
 		"another policy":     {Every("s", time.Hour, reportArgs{}, Options{Missed: Skip}), false},
 		"another limit":      {Every("s", time.Hour, reportArgs{}, Options{MissedLimit: 11}), false},
@@ -195,6 +204,10 @@ func TestMistakesInADeclarationAreNamed(t *testing.T) {
 		"a queue":             {Cron("s", valid, "UTC", reportArgs{}, Options{Queue: "a b"}), []string{"Options.Queue"}},
 		"a policy":            {Cron("s", valid, "UTC", reportArgs{}, Options{Missed: "twice"}), []string{"Options.Missed"}},
 		"a limit":             {Cron("s", valid, "UTC", reportArgs{}, Options{MissedLimit: 1001}), []string{"Options.MissedLimit"}},
+		"a line without end":  {Cron("s", valid, "UTC", reportArgs{}, Options{Key: "k", MaxActive: 1001}), []string{"Options.MaxActive"}},
+		"a line of no key":    {Cron("s", valid, "UTC", reportArgs{}, Options{Ordered: true}), []string{"Options.Key"}},
+		"late from the start": {Cron("s", valid, "UTC", reportArgs{}, Options{Deadline: -time.Second}), []string{"Options.Deadline"}},
+		"an odd deadline":     {Cron("s", valid, "UTC", reportArgs{}, Options{Deadline: time.Nanosecond}), []string{"Options.Deadline"}},
 		"a header of ours":    {Cron("s", valid, "UTC", reportArgs{}, Options{Headers: map[string]string{"schedule": "x"}}), []string{"Options.Headers"}},
 		"all of it":           {Cron("", "x", "x", reportArgs{}, Options{Queue: "a b", Missed: "x"}), []string{"zone", "expression", "name", "Options.Missed", "Options.Queue"}},
 	}

@@ -16,6 +16,10 @@ type SalesReport struct{ Region string }
 
 func (SalesReport) Kind() string { return "report.sales" }
 
+type SyncTickets struct{ Origin string }
+
+func (SyncTickets) Kind() string { return "tickets.sync" }
+
 // How do I have a job carried out at seven on weekdays?
 func Example() {
 	var mux dispatcher.Mux
@@ -34,6 +38,10 @@ func Example() {
 		Cut:         cut,
 		Schedules: []schedule.Schedule{
 			schedule.Cron("weekday-report", "0 7 * * 1-5", "Europe/Berlin", SalesReport{Region: "north"}, schedule.Options{Queue: "reports"}),
+			schedule.Every("sync-acme", 10*time.Minute, SyncTickets{Origin: "acme"}, schedule.Options{
+				Key: "acme", OnLapse: outbox.FailStale, // the next tick makes up for one that was lost
+				Deadline: 10 * time.Minute, // so no two of them wait, however long nobody works
+			}),
 		},
 	})
 	if err != nil {

@@ -81,14 +81,16 @@ func (f firing) requests() (requests []outbox.Request) {
 	_ = json.Unmarshal(f.row.Headers, &headers) // stored by hand with other types: not for us
 	opts := outbox.Options{
 		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: duration(f.row.Timeout),
-		Tenant: f.row.TenantID.Bytes,
-	}
-	if f.row.Key != nil {
-		opts.Key = *f.row.Key
+		Tenant: f.row.TenantID.Bytes, Hold: orZero(f.row.Hold),
+		Key: orZero(f.row.Key), MaxActive: int(orZero(f.row.MaxActive)), Ordered: orZero(f.row.Ordered),
+		OnDeath: outbox.DeathPolicy(orZero(f.row.OnDeath)), ParkAfter: duration(f.row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(f.row.OnLapse)),
 	}
 	args := outbox.Raw{KindName: f.row.Kind, Payload: f.row.Payload, ContentType: f.row.ContentType}
 	for _, at := range f.ticks {
 		opts.Headers = tickHeaders(headers, Tick{Schedule: f.row.Name, At: at})
+		if f.row.Deadline.Valid {
+			opts.Deadline = at.Add(duration(f.row.Deadline))
+		}
 		opts.IdempotencyKey = "schedule " + f.row.Name + " " + opts.Headers[headerScheduledFor]
 		requests = append(requests, outbox.Request{Args: args, Options: opts})
 	}
@@ -236,6 +238,13 @@ func isOutage(err error) bool {
 		return true
 	}
 	return false
+}
+
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
 }
 
 func timestamp(at time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: at, Valid: true} }

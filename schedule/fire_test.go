@@ -44,6 +44,48 @@ func TestAJobOfAScheduleIsAsItWasDeclared(t *testing.T) {
 	}
 }
 
+// The rules of a key, a deadline that counts from the tick, and held.
+func TestAJobOfAScheduleHasTheRulesOfItsKey(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := newScheduler(t, db,
+		Every("limited", time.Hour, reportArgs{}, Options{Key: "k", MaxActive: 3, OnLapse: outbox.FailStale, Hold: true}),
+		Every("ordered", time.Hour, reportArgs{}, Options{
+			Key: "k", Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: 90 * time.Minute, Missed: All, Deadline: 400 * 24 * time.Hour,
+		}),
+		Every("plain", time.Hour, reportArgs{}, Options{}))
+	declare(t, s)
+	for _, name := range []string{"limited", "ordered", "plain"} {
+		age(t, db, name, 2*time.Hour)
+	}
+	fire(t, s)
+	got := askAll[string](t, db, `
+		SELECT concat_ws(' ', headers ->> 'schedule', status, key, max_active, ordered, on_death, park_after, on_lapse, deadline - (headers ->> 'scheduled_for')::timestamptz)
+		FROM outbox.jobs ORDER BY headers ->> 'schedule', line_position`)
+	want := []string{"limited created k 3 fail-stale", "ordered pending k t park 01:30:00 400 days", "ordered pending k t park 01:30:00 400 days", "plain pending"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("jobs (-want +got):\n%s", diff)
+	}
+	ticks := askAll[string](t, db, `SELECT headers ->> 'scheduled_for' FROM outbox.jobs WHERE ordered ORDER BY line_position`)
+	if !slices.IsSorted(ticks) {
+		t.Errorf("the line is %v, want the ticks in their order", ticks)
+	}
+}
+
+// One that was missed for longer than its jobs are good for enqueues one that
+// expires at once: the history shows it.
+func TestADeadlineCountsFromTheTick(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := newScheduler(t, db, Every("hourly", time.Hour, reportArgs{}, Options{Deadline: time.Millisecond}))
+	declare(t, s)
+	age(t, db, "hourly", time.Hour)
+	fire(t, s)
+	if late := ask[bool](t, db, `SELECT deadline = (headers ->> 'scheduled_for')::timestamptz + interval '1 ms' AND deadline < now() FROM outbox.jobs`); !late {
+		t.Error("the deadline is not a millisecond after the tick")
+	}
+}
+
 func TestWhatBecomesOfMissedTicks(t *testing.T) {
 	t.Parallel()
 	noon := "2026-06-01T12:00:00Z"

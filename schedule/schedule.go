@@ -66,6 +66,20 @@ type Options struct {
 	Key         string
 	Headers     map[string]string // "schedule" and "scheduled_for" are taken
 	Tenant      outbox.ID
+	Hold        bool
+
+	// Rules of jobs with a Key. A schedule has no MaxQueued: Deadline keeps jobs that
+	// nobody gets round to from piling up.
+	MaxActive int
+	Ordered   bool // ticks run in their order
+	OnDeath   outbox.DeathPolicy
+	ParkAfter time.Duration
+	OnLapse   outbox.LapsePolicy
+
+	// Deadline is how long after its tick a job expires, whenever it was enqueued: one
+	// for a tick that was missed for longer expires at once. 0 is never. With the
+	// interval of the schedule no two of its jobs wait.
+	Deadline time.Duration
 
 	Missed      Missed // "" is Once
 	MissedLimit int    // of All: 1 to 1000; 0 is 10
@@ -74,6 +88,7 @@ type Options struct {
 const (
 	defaultMissedLimit = 10
 	maxMissedLimit     = 1000
+	maxDeadline        = 100 * 365 * 24 * time.Hour
 )
 
 // Name is the schedule's, unique within its tenant.
@@ -116,6 +131,15 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	if o.Key != "" {
 		p.Key = &o.Key
 	}
+	p.Deadline = interval(s.opts.Deadline)
+	p.Hold = orNull(o.Hold)
+	p.Ordered = orNull(o.Ordered)
+	p.OnDeath = orNull(string(o.OnDeath))
+	p.ParkAfter = interval(o.ParkAfter)
+	p.OnLapse = orNull(string(o.OnLapse))
+	if o.MaxActive > 1 {
+		p.MaxActive = new(int16(o.MaxActive))
+	}
 	if len(o.Headers) > 0 {
 		text, err := json.Marshal(o.Headers)
 		if err != nil {
@@ -133,7 +157,8 @@ func (o Options) job() outbox.Options {
 	}
 	return outbox.Options{
 		Queue: o.Queue, Priority: o.Priority, MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Key: o.Key,
-		Headers: o.Headers, Tenant: o.Tenant,
+		Headers: o.Headers, Tenant: o.Tenant, Hold: o.Hold,
+		MaxActive: o.MaxActive, Ordered: o.Ordered, OnDeath: o.OnDeath, ParkAfter: o.ParkAfter, OnLapse: o.OnLapse,
 	}
 }
 
@@ -146,6 +171,9 @@ func (o Options) validate() error {
 	}
 	if o.MissedLimit < 0 || o.MissedLimit > maxMissedLimit {
 		errs = append(errs, invalid("Options.MissedLimit", "is %d, want 1 to %d, or 0 for %d", o.MissedLimit, maxMissedLimit, defaultMissedLimit))
+	}
+	if o.Deadline < 0 || o.Deadline > maxDeadline || o.Deadline%time.Microsecond != 0 {
+		errs = append(errs, invalid("Options.Deadline", "is %s, want 1µs to 100 years in whole microseconds, or 0 for none", o.Deadline))
 	}
 	for _, name := range []string{headerSchedule, headerScheduledFor} {
 		if _, taken := o.Headers[name]; taken {
@@ -171,6 +199,14 @@ func validName(name string) error {
 // interval is NULL for zero.
 func interval(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
+}
+
+// orNull is NULL for the zero value.
+func orNull[T comparable](v T) *T {
+	if v == *new(T) {
+		return nil
+	}
+	return &v
 }
 
 func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

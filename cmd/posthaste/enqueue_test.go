@@ -40,3 +40,33 @@ func TestEnqueueStoresWhatWasAsked(t *testing.T) {
 		t.Errorf("got %+v, want exit status 2", r)
 	}
 }
+
+func TestEnqueueKnowsTheRulesOfKeys(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	e := env{"DATABASE_URL": pool.Config().ConnString()}
+	ok(t, e, "enqueue", "a", "--key", "k", "--max-active", "3", "--on-lapse", "fail-stale")
+	ok(t, e, "enqueue", "b", "--key", "k", "--ordered", "--sequence", "7", "--on-death", "park", "--park-after", "90m")
+	var got string
+	err := pool.QueryRow(t.Context(), `
+		SELECT string_agg(concat_ws(' ', kind, max_active, ordered, line_position, on_death, park_after, on_lapse), '; ' ORDER BY kind) FROM outbox.jobs`).Scan(&got)
+	if want := "a 3 fail-stale; b t 7 park 01:30:00"; err != nil || got != want {
+		t.Errorf("stored %q (%v), want %q", got, err, want)
+	}
+
+	full := []string{"enqueue", "c", "--key", "full", "--max-queued", "1"}
+	first := ok(t, e, full...)
+	if r := posthaste(t, e, "", full...); r.code == exitOK || r.out != "" || !strings.Contains(r.errOut, "1 jobs waiting") {
+		t.Errorf("a full key: %+v, want a refusal", r)
+	}
+	if again := ok(t, e, append(full, "--when-full", "coalesce")...); again != first {
+		t.Errorf("coalesced into %q, want the job that waits, %q", again, first)
+	}
+	if other := ok(t, e, append(full, "--when-full", "replace-oldest")...); other == first {
+		t.Error("nothing was replaced")
+	}
+	if r := posthaste(t, e, "", "enqueue", "c", "--max-active", "2", "--when-full", "wait"); r.code != exitUsage ||
+		!strings.Contains(r.errOut, "--key is empty") || !strings.Contains(r.errOut, `--when-full is "wait"`) {
+		t.Errorf("got %+v, want exit status 2 and both mistakes in the words of the command line", r)
+	}
+}

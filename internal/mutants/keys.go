@@ -1,8 +1,9 @@
 package mutants
 
 const (
-	keysMigration = "migrations/00011_keys.sql"
-	promoteGo     = "dispatcher/promote.go"
+	keysMigration   = "migrations/00011_keys.sql"
+	moveOnMigration = "migrations/00020_keys_move_on.sql"
+	promoteGo       = "dispatcher/promote.go"
 )
 
 var keys = []Mutant{
@@ -20,8 +21,8 @@ var keys = []Mutant{
 		Name:      "a promotion without its key's lock",
 		Breaks:    "a job that is being blocked behind one that has just ended is never promoted",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{keysMigration, `            ORDER BY keys.tenant_id, keys.queue, keys.key
-            FOR UPDATE OF keys
+		Edits: []Edit{{moveOnMigration, `            ORDER BY keys.tenant_id, keys.queue, keys.key
+            FOR UPDATE OF keys -- a claim that is blocking is waited for
 `, `            ORDER BY keys.tenant_id, keys.queue, keys.key
 `}},
 		Checks: []Check{test("dispatcher", "TestAPromotionWaitsForTheClaimThatIsBlocking", "the promotion waits for the claim")},
@@ -43,6 +44,34 @@ var keys = []Mutant{
 		Checks: []Check{test("reaper", "TestTheSweepMovesStuckKeysOn", "want pending")},
 	},
 	{
+		Name:      "an expired job that moves no key on",
+		Breaks:    "the job behind one whose deadline came waits for the sweep",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"reaper/deadline.go", `		r.moveOn(ctx, keys{tenants: last.TenantIds, queues: last.Queues, names: last.Keys})`, ``}},
+		Checks:    []Check{test("reaper", "TestAnExpiredJobMovesItsKeyOn", "want pending")},
+	},
+	{
+		Name:      "a replaced job that moves no key on",
+		Breaks:    "the job behind one that a producer replaced waits for the sweep",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"internal/sqlgen/keys.sql.go", `    WHERE room.verdict = 'replaced'`, `    WHERE room.verdict = 'never'`}},
+		Checks:    []Check{test("outbox", "TestTheJobBehindOneThatWasReplacedIsMovedOn", "want pending")},
+	},
+	{
+		Name:      "a head that dies once",
+		Breaks:    "a key is parked at once when its head dies again, because of the time of its first death",
+		Invariant: "A key's order holds",
+		Edits:     []Edit{{moveOnMigration, `coalesce(head.failed_at + head.park_after, held.park_at,`, `coalesce(held.park_at, head.failed_at + head.park_after,`}},
+		Checks:    []Check{test("reaper", "TestAHeadThatDiesAgainHasAllOfItsTime", "for the head's first death")},
+	},
+	{
+		Name:      "a promotion that locks all that it may promote",
+		Breaks:    "to promote one of the many jobs of a hot key writes to a thousand of them",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{moveOnMigration, `            LIMIT greatest(line.n, 0)`, `            LIMIT 1000`}},
+		Checks:    []Check{test("reaper", "TestAPromotionLocksNoMoreThanItPromotes", "locked for nothing")},
+	},
+	{
 		Name:      "one more than the limit",
 		Breaks:    "a key runs a job too many",
 		Invariant: "A key's limit holds",
@@ -60,6 +89,9 @@ var keys = []Mutant{
 			keysMigration, `NOT parked AND (ordered IS NULL OR id IS NOT DISTINCT FROM first_value(head) OVER of_key) AS eligible`,
 			`NOT parked AS eligible`,
 		}},
-		Checks: []Check{test("dispatcher", "TestOrderSurvivesRetriesAndLostLeases", "inversions =")},
+		Checks: []Check{
+			test("dispatcher", "TestOrderSurvivesRetriesAndLostLeases", "inversions ="),
+			test("internal/verify/model", "TestKeysKeepTheirPromises", "was claimed at position"),
+		},
 	},
 }

@@ -103,7 +103,7 @@ func (q *Queries) CloseAttempts(ctx context.Context, arg CloseAttemptsParams) ([
 
 const ExpireDeadlines = `-- name: ExpireDeadlines :one
 WITH late AS MATERIALIZED (
-    SELECT jobs.id, jobs.epoch, jobs.deadline
+    SELECT jobs.id, jobs.epoch, jobs.deadline, jobs.tenant_id, jobs.queue, jobs.key
     FROM outbox.jobs
     WHERE jobs.deadline IS NOT NULL
       AND jobs.status NOT IN ('failed', 'dead')
@@ -119,8 +119,16 @@ WITH late AS MATERIALIZED (
     SELECT outbox.close_jobs(array_agg(late.id), array_agg(late.epoch), array_agg('expired'::outbox.job_status)) AS id
     FROM late
     HAVING count(*) > 0
+), freed AS MATERIALIZED (
+    SELECT DISTINCT late.tenant_id, late.queue, late.key
+    FROM late
+    WHERE late.key IS NOT NULL
+    ORDER BY late.tenant_id, late.queue, late.key
 )
 SELECT statement_timestamp()::timestamptz AS now,
+       ARRAY(SELECT freed.tenant_id FROM freed)::uuid[] AS tenant_ids,
+       ARRAY(SELECT freed.queue FROM freed)::text[] AS queues,
+       ARRAY(SELECT freed.key FROM freed)::text[] AS keys,
        (SELECT count(*) FROM closed) AS closed,
        (SELECT max(late.deadline) FROM late)::timestamptz AS reached,
        coalesce((
@@ -147,6 +155,9 @@ type ExpireDeadlinesParams struct {
 
 type ExpireDeadlinesRow struct {
 	Now           pgtype.Timestamptz
+	TenantIds     []pgtype.UUID
+	Queues        []string
+	Keys          []string
 	Closed        int64
 	Reached       pgtype.Timestamptz
 	NextInSeconds float64
@@ -158,7 +169,8 @@ type ExpireDeadlinesRow struct {
 // one comes. Of a running job this raises the epoch: its worker can write nothing
 // any more. It is left to its worker for @patience: no success is taken from it
 // then, but the words of the handler that it stops. A row that somebody has locked
-// is skipped.
+// is skipped. The arrays name the keys of what it closed: the jobs behind may be
+// the next ones.
 func (q *Queries) ExpireDeadlines(ctx context.Context, arg ExpireDeadlinesParams) (ExpireDeadlinesRow, error) {
 	row := q.db.QueryRow(ctx, ExpireDeadlines,
 		arg.Patience,
@@ -171,6 +183,9 @@ func (q *Queries) ExpireDeadlines(ctx context.Context, arg ExpireDeadlinesParams
 	var i ExpireDeadlinesRow
 	err := row.Scan(
 		&i.Now,
+		&i.TenantIds,
+		&i.Queues,
+		&i.Keys,
 		&i.Closed,
 		&i.Reached,
 		&i.NextInSeconds,

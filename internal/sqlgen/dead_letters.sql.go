@@ -80,7 +80,7 @@ func (q *Queries) DismissJobs(ctx context.Context, arg DismissJobsParams) ([]pgt
 }
 
 const FindDeadLetters = `-- name: FindDeadLetters :many
-SELECT jobs.id, jobs.epoch
+SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
   AND jobs.id > $1
@@ -115,13 +115,14 @@ type FindDeadLettersParams struct {
 }
 
 type FindDeadLettersRow struct {
-	ID    pgtype.UUID
-	Epoch int64
+	ID           pgtype.UUID
+	Epoch        int64
+	PayloadBytes int32
 }
 
 // FindDeadLetters returns up to @max_rows dead letters with an id above @after,
 // oldest first: what an act on many goes through. The epoch tells the act that
-// nothing has happened to the job since.
+// nothing has happened to the job since, and the size how many fit into a statement.
 func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams) ([]FindDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, FindDeadLetters,
 		arg.After,
@@ -145,7 +146,7 @@ func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams
 	var items []FindDeadLettersRow
 	for rows.Next() {
 		var i FindDeadLettersRow
-		if err := rows.Scan(&i.ID, &i.Epoch); err != nil {
+		if err := rows.Scan(&i.ID, &i.Epoch, &i.PayloadBytes); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -13,9 +13,10 @@ import (
 
 const DeclareSchedule = `-- name: DeclareSchedule :many
 INSERT INTO outbox.schedules AS stored (tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority,
-    max_attempts, timeout, key, payload, content_type, headers, since, next_at)
+    max_attempts, timeout, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, since, next_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
-    $11, $12, $13, $14, $15, $16::text::jsonb, $17, $18)
+    $11, $12, $13, $14, $15, $16, $17,
+    $18, $19, $20, $21, $22, $23::text::jsonb, $24, $25)
 ON CONFLICT (tenant_id, name) DO UPDATE
 SET expression   = excluded.expression,
     time_zone    = excluded.time_zone,
@@ -28,6 +29,13 @@ SET expression   = excluded.expression,
     max_attempts = excluded.max_attempts,
     timeout      = excluded.timeout,
     key          = excluded.key,
+    deadline     = excluded.deadline,
+    hold         = excluded.hold,
+    max_active   = excluded.max_active,
+    ordered      = excluded.ordered,
+    on_death     = excluded.on_death,
+    park_after   = excluded.park_after,
+    on_lapse     = excluded.on_lapse,
     payload      = excluded.payload,
     content_type = excluded.content_type,
     headers      = excluded.headers,
@@ -38,10 +46,12 @@ SET expression   = excluded.expression,
     generation   = stored.generation + 1,
     updated_at   = excluded.updated_at
 WHERE (stored.expression, stored.time_zone, stored.every, stored.missed, stored.missed_limit, stored.kind, stored.queue, stored.priority,
-       stored.max_attempts, stored.timeout, stored.key, stored.payload, stored.content_type, stored.headers)
+       stored.max_attempts, stored.timeout, stored.key, stored.deadline, stored.hold, stored.max_active, stored.ordered, stored.on_death,
+       stored.park_after, stored.on_lapse, stored.payload, stored.content_type, stored.headers)
       IS DISTINCT FROM
       (excluded.expression, excluded.time_zone, excluded.every, excluded.missed, excluded.missed_limit, excluded.kind, excluded.queue, excluded.priority,
-       excluded.max_attempts, excluded.timeout, excluded.key, excluded.payload, excluded.content_type, excluded.headers)
+       excluded.max_attempts, excluded.timeout, excluded.key, excluded.deadline, excluded.hold, excluded.max_active, excluded.ordered, excluded.on_death,
+       excluded.park_after, excluded.on_lapse, excluded.payload, excluded.content_type, excluded.headers)
 RETURNING generation, next_at
 `
 
@@ -59,6 +69,13 @@ type DeclareScheduleParams struct {
 	MaxAttempts int32
 	Timeout     pgtype.Interval
 	Key         *string
+	Deadline    pgtype.Interval
+	Hold        *bool
+	MaxActive   *int16
+	Ordered     *bool
+	OnDeath     *string
+	ParkAfter   pgtype.Interval
+	OnLapse     *string
 	Payload     []byte
 	ContentType string
 	Headers     *string
@@ -89,6 +106,13 @@ func (q *Queries) DeclareSchedule(ctx context.Context, arg DeclareScheduleParams
 		arg.MaxAttempts,
 		arg.Timeout,
 		arg.Key,
+		arg.Deadline,
+		arg.Hold,
+		arg.MaxActive,
+		arg.Ordered,
+		arg.OnDeath,
+		arg.ParkAfter,
+		arg.OnLapse,
 		arg.Payload,
 		arg.ContentType,
 		arg.Headers,
@@ -115,7 +139,7 @@ func (q *Queries) DeclareSchedule(ctx context.Context, arg DeclareScheduleParams
 
 const LockSchedules = `-- name: LockSchedules :many
 SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, key,
-       payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
+       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE (tenant_id, name) IN (SELECT unnest($1::uuid[]), unnest($2::text[]))
 ORDER BY tenant_id, name
@@ -137,6 +161,13 @@ type LockSchedulesRow struct {
 	MaxAttempts int32
 	Timeout     pgtype.Interval
 	Key         *string
+	Deadline    pgtype.Interval
+	Hold        *bool
+	MaxActive   *int16
+	Ordered     *bool
+	OnDeath     *string
+	ParkAfter   pgtype.Interval
+	OnLapse     *string
 	Payload     []byte
 	ContentType string
 	Headers     []byte
@@ -171,6 +202,13 @@ func (q *Queries) LockSchedules(ctx context.Context, tenantIds []pgtype.UUID, na
 			&i.MaxAttempts,
 			&i.Timeout,
 			&i.Key,
+			&i.Deadline,
+			&i.Hold,
+			&i.MaxActive,
+			&i.Ordered,
+			&i.OnDeath,
+			&i.ParkAfter,
+			&i.OnLapse,
 			&i.Payload,
 			&i.ContentType,
 			&i.Headers,

@@ -43,7 +43,7 @@ func (q *Queries) AdvanceSchedules(ctx context.Context, arg AdvanceSchedulesPara
 
 const LockDueSchedules = `-- name: LockDueSchedules :many
 SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, key,
-       payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
+       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE paused_at IS NULL
   AND next_at <= statement_timestamp()
@@ -67,6 +67,13 @@ type LockDueSchedulesRow struct {
 	MaxAttempts int32
 	Timeout     pgtype.Interval
 	Key         *string
+	Deadline    pgtype.Interval
+	Hold        *bool
+	MaxActive   *int16
+	Ordered     *bool
+	OnDeath     *string
+	ParkAfter   pgtype.Interval
+	OnLapse     *string
 	Payload     []byte
 	ContentType string
 	Headers     []byte
@@ -102,6 +109,13 @@ func (q *Queries) LockDueSchedules(ctx context.Context, setAside []string, maxSc
 			&i.MaxAttempts,
 			&i.Timeout,
 			&i.Key,
+			&i.Deadline,
+			&i.Hold,
+			&i.MaxActive,
+			&i.Ordered,
+			&i.OnDeath,
+			&i.ParkAfter,
+			&i.OnLapse,
 			&i.Payload,
 			&i.ContentType,
 			&i.Headers,

@@ -314,8 +314,17 @@ func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysR
 }
 
 const MakeRoom = `-- name: MakeRoom :one
-SELECT coalesce(m.verdict, '')::text AS verdict, m.job::uuid AS job, coalesce(m.queued, 0)::integer AS queued
-FROM outbox.make_room($1::uuid, $2::text, $3::text, $4::integer, $5::text) AS m(verdict, job, queued)
+WITH room AS MATERIALIZED (
+    SELECT m.verdict, m.job, m.queued
+    FROM outbox.make_room($1::uuid, $2::text, $3::text, $4::integer, $5::text) AS m(verdict, job, queued)
+), freed AS (
+    INSERT INTO outbox.freed_keys (tenant_id, queue, key)
+    SELECT $1::uuid, $2::text, $3::text
+    FROM room
+    WHERE room.verdict = 'replaced'
+)
+SELECT coalesce(room.verdict, '')::text AS verdict, room.job::uuid AS job, coalesce(room.queued, 0)::integer AS queued
+FROM room
 `
 
 type MakeRoomParams struct {
@@ -332,7 +341,8 @@ type MakeRoomRow struct {
 	Queued  int32
 }
 
-// MakeRoom decides on one more queued job of a key that may have @max_queued.
+// MakeRoom decides on one more queued job of a key that may have @max_queued. Where
+// that replaced one, the key is moved on when the transaction commits.
 func (q *Queries) MakeRoom(ctx context.Context, arg MakeRoomParams) (MakeRoomRow, error) {
 	row := q.db.QueryRow(ctx, MakeRoom,
 		arg.TenantID,

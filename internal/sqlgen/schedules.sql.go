@@ -40,7 +40,8 @@ func (q *Queries) DeleteSchedule(ctx context.Context, tenantID pgtype.UUID, name
 }
 
 const FindSchedule = `-- name: FindSchedule :many
-SELECT kind, queue, priority, max_attempts, timeout, key, payload, content_type, headers, statement_timestamp()::timestamptz AS now
+SELECT kind, queue, priority, max_attempts, timeout, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse,
+       payload, content_type, headers, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE tenant_id = $1
   AND name = $2
@@ -54,6 +55,13 @@ type FindScheduleRow struct {
 	MaxAttempts int32
 	Timeout     pgtype.Interval
 	Key         *string
+	Deadline    pgtype.Interval
+	Hold        *bool
+	MaxActive   *int16
+	Ordered     *bool
+	OnDeath     *string
+	ParkAfter   pgtype.Interval
+	OnLapse     *string
 	Payload     []byte
 	ContentType string
 	Headers     []byte
@@ -77,6 +85,13 @@ func (q *Queries) FindSchedule(ctx context.Context, tenantID pgtype.UUID, name s
 			&i.MaxAttempts,
 			&i.Timeout,
 			&i.Key,
+			&i.Deadline,
+			&i.Hold,
+			&i.MaxActive,
+			&i.Ordered,
+			&i.OnDeath,
+			&i.ParkAfter,
+			&i.OnLapse,
 			&i.Payload,
 			&i.ContentType,
 			&i.Headers,

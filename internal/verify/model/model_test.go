@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"context"
 	"flag"
 	"os"
 	"strconv"
@@ -13,17 +14,23 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify/model"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	// A reset costs as much as some ten operations.
+	if err := flag.Set("rapid.steps", "300"); err != nil {
+		panic(err)
+	}
+	pgtest.Main(m)
+}
 
 // wantOps is how many operations are done and compared: POSTHASTE_MODEL_OPS says
-// how many, CONTRIBUTING.md when to say so.
-func wantOps(t *testing.T) int {
+// how many instead of usual, CONTRIBUTING.md when to say so.
+func wantOps(t *testing.T, usual int) int {
 	n, err := strconv.Atoi(os.Getenv("POSTHASTE_MODEL_OPS"))
 	if err != nil {
 		if os.Getenv("POSTHASTE_MODEL_OPS") != "" {
 			t.Fatal(err)
 		}
-		n = 100_000
+		n = usual
 	}
 	return n
 }
@@ -48,10 +55,7 @@ func (d drawn) Below(n int, label string) int { return rapid.IntRange(0, n-1).Dr
 // reaper, operators, and time that goes by.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	if err := flag.Set("rapid.steps", "300"); err != nil { // a reset costs as much as some ten operations
-		t.Fatal(err)
-	}
-	want := wantOps(t)
+	want := wantOps(t, 100_000)
 	for half := range 2 { // each on a database of its own
 		t.Run(strconv.Itoa(half+1), func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +68,13 @@ func TestModel(t *testing.T) {
 	}
 }
 
-func play(t *rapid.T, m *model.Machine) {
+// machine is what rapid plays with.
+type machine interface {
+	Reset(context.Context) error
+	Operations() map[string]model.Operation
+}
+
+func play(t *rapid.T, m machine) {
 	if err := m.Reset(t.Context()); err != nil {
 		t.Fatal(err)
 	}
