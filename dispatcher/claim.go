@@ -23,6 +23,14 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	if len(q.kinds) == 0 {
 		return 0, nil
 	}
+	if !q.shared.on {
+		return q.claimRoot(ctx, room)
+	}
+	return q.claimShares(ctx, room)
+}
+
+// claimRoot leases jobs of the root tenant, and those of any that have a key.
+func (q *queue) claimRoot(ctx context.Context, room int) (int, error) {
 	if q.keyed.hasOffers() {
 		q.keyed.found()
 	}
@@ -32,7 +40,7 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 	return q.claimBoth(ctx, room)
 }
 
-// claimPlain leases jobs that have no key.
+// claimPlain leases jobs of the root tenant that have no key.
 func (q *queue) claimPlain(ctx context.Context, room int) (int, error) {
 	started := time.Now()
 	depth := q.scan.depth(started)
@@ -50,6 +58,9 @@ func (q *queue) claimPlain(ctx context.Context, room int) (int, error) {
 	} else {
 		slices.SortFunc(claimed, byUrgency) // UPDATE … RETURNING promises no order
 		q.scan.note(depth, started, time.Now(), claimed)
+		if q.shared.on {
+			q.shared.noteRoot(claimed, room)
+		}
 	}
 	return len(claimed), q.take(ctx, claimed, size, room, err)
 }
@@ -84,6 +95,10 @@ func (q *queue) take(ctx context.Context, claimed []*attempt, size, room int, er
 			together++
 			q.inHand.Add(-1) // its batch will take a slot
 			q.gather(a)
+			continue
+		}
+		if a.ahead {
+			q.ahead <- a
 			continue
 		}
 		q.buffer <- a // never blocks: it is larger than room can be
@@ -164,11 +179,17 @@ func (q *queue) returnOrphans(ctx context.Context) {
 // until its cost has been waited out.
 func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err error) {
 	sleep, more, err = q.surveyScan(ctx, &q.scan, q.askLevels)
-	if err != nil || !q.keyed.on {
-		return sleep, more, err
+	if err == nil && q.keyed.on {
+		var keyedSleep time.Duration
+		var keyedMore bool
+		keyedSleep, keyedMore, err = q.surveyKeyed(ctx)
+		sleep, more = min(sleep, keyedSleep), more || keyedMore
 	}
-	keyedSleep, keyedMore, err := q.surveyKeyed(ctx)
-	return min(sleep, keyedSleep), more || keyedMore, err
+	if err == nil && q.shared.on {
+		sharedSleep, sharedMore := q.surveyShared(time.Now())
+		sleep, more = min(sleep, sharedSleep), more || sharedMore
+	}
+	return sleep, more, err
 }
 
 func (q *queue) surveyScan(ctx context.Context, s *scan, ask askLevels) (sleep time.Duration, more bool, err error) {
@@ -193,7 +214,7 @@ func (q *queue) surveyScan(ctx context.Context, s *scan, ask askLevels) (sleep t
 type askLevels func(context.Context, sqlgen.SurveyLevelsParams) ([]sqlgen.SurveyLevelsRow, error)
 
 func (q *queue) askLevels(ctx context.Context, params sqlgen.SurveyLevelsParams) ([]sqlgen.SurveyLevelsRow, error) {
-	params.Keyed = !q.keyed.on
+	params.Keyed, params.Shared = !q.keyed.on, !q.shared.on
 	return q.db.SurveyLevels(ctx, params)
 }
 
@@ -220,8 +241,12 @@ func (q *queue) surveyOnce(ctx context.Context, s *scan, ask askLevels, gaps boo
 		s.since = row.SurveyedAt
 		switch {
 		case math.IsInf(row.DueInSeconds, 1): // no job: the time of the survey
-		case math.IsInf(row.DueInSeconds, -1): // no job either: there are some with keys
-			q.keyed.found()
+		case math.IsInf(row.DueInSeconds, -1): // no job either: there are some with keys, or of other tenants
+			if row.Priority == 0 {
+				q.keyed.found()
+			} else {
+				q.shared.found()
+			}
 			more = true
 		case !slices.Contains(params.Priorities, row.Priority):
 			s.level(row.Priority)
