@@ -58,7 +58,7 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 		name:        name,
 		concurrency: config.Concurrency,
 		buffer:      make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()),
-		ahead:       make(chan *attempt, 2*config.Concurrency+maxPrefetch+d.batchRoom()),
+		ahead:       make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()+maxAhead),
 		wake:        make(chan struct{}, 1),
 		limit:       firstBatch,
 		keyed:       newKeyedLook(),

@@ -145,14 +145,17 @@ func divide(tenants []share, room int) []share {
 
 // claimAhead leases a few jobs though there is no room, of tenants that wait for
 // nothing else: they must not have to wait until the buffer has been worked off,
-// which others have filled. It returns how many it got.
+// which others have filled. Where no slot is about to become free nothing is
+// claimed: another process may have one. It returns how many it got.
 func (q *queue) claimAhead(ctx context.Context) (int, error) {
 	s := &q.shared
+	room := min(maxAhead, q.prefetch()) - len(q.ahead)
+	if room <= 0 {
+		return 0, nil
+	}
 	if err := q.lookForTenants(ctx); err != nil {
 		return 0, err
 	}
-	beyond := int(q.inHand.Load()) - q.concurrency - q.prefetch()
-	room := min(maxAhead, q.concurrency-beyond)
 	claimed := 0
 	var few []share
 	for _, t := range s.lanes.tenants() {
@@ -167,7 +170,7 @@ func (q *queue) claimAhead(ctx context.Context) (int, error) {
 		}
 		claimed = n
 	}
-	if room -= claimed; room <= 0 || s.filled.has(outbox.RootTenant) {
+	if room -= claimed; room == 0 || s.filled.has(outbox.RootTenant) {
 		return claimed, nil
 	}
 	n, err := q.claimRoot(ctx, min(room, sparse))
