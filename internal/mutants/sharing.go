@@ -18,7 +18,7 @@ var sharing = []Mutant{
 		Breaks:    "a tenant's only job waits until what others have filled the buffer with is worked off",
 		Invariant: "Tenants share a queue",
 		Edits:     []Edit{{"dispatcher/queue.go", `				n, err := q.claimAhead(ctx)`, `				n, err := 0, error(nil)`}},
-		Checks:    []Check{test("dispatcher", "TestAJobOvertakesTheBuffer", "others have started before it")},
+		Checks:    []Check{test("dispatcher", "TestAJobOvertakesTheBuffer", "it was claimed when the buffer had been given back")},
 	},
 	{
 		Name:      "stuck behind another kind",
