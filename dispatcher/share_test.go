@@ -237,14 +237,14 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 func overtakes(t *testing.T, whose outbox.Options) bool {
 	const inBuffer = 1000
 	db := pgtest.New(t)
-	enqueueProbes(t, db, 8000, of(0))
+	enqueueProbes(t, db, 20_000, of(0))
 	wake, turn, started := make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1)
-	var quick atomic.Int64
+	var slow atomic.Bool
 	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 		switch {
 		case job.Tenant != tenantN(0):
 			started <- struct{}{}
-		case quick.Add(1) > 500: // until then so quick that it fetches far ahead
+		case slow.Load(): // until then so quick that it fetches far ahead
 			select {
 			case <-turn:
 			case <-ctx.Done():
@@ -254,6 +254,7 @@ func overtakes(t *testing.T, whose outbox.Options) bool {
 	}), single(quiet(wake)))
 	const running = `SELECT count(*) >= $1 FROM outbox.jobs WHERE status = 'running' AND tenant_id = $2`
 	await(t, db, "the buffer is full", running, inBuffer, pgID(tenantN(0)))
+	slow.Store(true)
 	id := enqueue(t, db, probe{}, whose)
 	wake <- struct{}{}
 	await(t, db, "it is claimed, or the buffer given back",
