@@ -222,29 +222,38 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 	for name, whose := range map[string]outbox.Options{"another tenant's": of(1), "root's": {}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for range 3 { // a slow machine may take the two seconds after which the buffer is given back
-				if overtakes(t, whose) {
+			tries := 0
+			for range 5 { // a slow machine may take the two seconds after which the buffer is given back
+				full, overtook := overtakes(t, whose)
+				if overtook {
 					return
 				}
+				if full {
+					tries++
+				}
+			}
+			if tries == 0 {
+				t.Skip("this machine is too slow to fill the buffer before it is given back")
 			}
 			t.Error("it was claimed when the buffer had been given back, not before")
 		})
 	}
 }
 
-// overtakes reports whether a job was claimed while a thousand of another tenant
-// were in the buffer, and fails if it does not start before most of them.
-func overtakes(t *testing.T, whose outbox.Options) bool {
+// overtakes reports whether a thousand of another tenant's jobs were in the buffer,
+// and whether a job was claimed while they still were; it fails if that one does
+// not start before most of them.
+func overtakes(t *testing.T, whose outbox.Options) (full, overtook bool) {
 	const inBuffer = 1000
 	db := pgtest.New(t)
-	enqueueProbes(t, db, 20_000, of(0))
+	enqueueProbes(t, db, 8000, of(0))
 	wake, turn, started := make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1)
-	var slow atomic.Bool
+	var quick atomic.Int64
 	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 		switch {
 		case job.Tenant != tenantN(0):
 			started <- struct{}{}
-		case slow.Load(): // until then so quick that it fetches far ahead
+		case quick.Add(1) > 500: // until then so quick that it fetches far ahead
 			select {
 			case <-turn:
 			case <-ctx.Done():
@@ -253,15 +262,19 @@ func overtakes(t *testing.T, whose outbox.Options) bool {
 		return nil
 	}), single(quiet(wake)))
 	const running = `SELECT count(*) >= $1 FROM outbox.jobs WHERE status = 'running' AND tenant_id = $2`
-	await(t, db, "the buffer is full", running, inBuffer, pgID(tenantN(0)))
-	slow.Store(true)
+	for range 200 {
+		if full = quick.Load() > 500 && ask[bool](t, db, running, inBuffer, pgID(tenantN(0))); full {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 	id := enqueue(t, db, probe{}, whose)
 	wake <- struct{}{}
 	await(t, db, "it is claimed, or the buffer given back",
 		`SELECT (SELECT status = 'running' FROM outbox.jobs WHERE id = $3) OR NOT (`+running+`)`, inBuffer, pgID(tenantN(0)), id)
-	full := ask[bool](t, db, running, inBuffer, pgID(tenantN(0)))
+	overtook = full && ask[bool](t, db, running, inBuffer, pgID(tenantN(0)))
 	others := 0
-	for waiting := full; waiting; {
+	for waiting := overtook; waiting; {
 		select {
 		case <-started:
 			waiting = false
@@ -274,7 +287,7 @@ func overtakes(t *testing.T, whose outbox.Options) bool {
 	}
 	close(turn)
 	d.stop(t)
-	return full
+	return full, overtook
 }
 
 func TestATenantsMostUrgentFirst(t *testing.T) {
