@@ -14,13 +14,6 @@ var sharing = []Mutant{
 		Checks:    []Check{test("dispatcher", "TestTenantsTakeTurns", "one tenant was served")},
 	},
 	{
-		Name:      "behind the buffer",
-		Breaks:    "a tenant's only job waits until what others have filled the buffer with is worked off",
-		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher/queue.go", `				n, err := q.claimAhead(ctx)`, `				n, err := 0, error(nil)`}},
-		Checks:    []Check{test("dispatcher", "TestAJobOvertakesTheBuffer", "it was claimed when the buffer had been given back")},
-	},
-	{
 		Name:      "stuck behind another kind",
 		Breaks:    "jobs without a handler hide those behind them",
 		Invariant: "Tenants share a queue",
