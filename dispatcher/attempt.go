@@ -25,6 +25,7 @@ type attempt struct {
 	outcome outcome
 	err     error         // what the handler returned, for the log
 	unused  bool          // given back without having been started
+	ahead   bool          // of a tenant that waits for nothing else: not behind the buffer
 	follows bool          // there are follow-ups to store with a success
 	extra   int           // bytes of them
 	took    time.Duration // by the handler
@@ -97,7 +98,7 @@ const contentJSON = "application/json"
 
 // work runs attempts until the buffer is closed.
 func (q *queue) work() {
-	for a := range q.buffer {
+	for a := q.nextAttempt(); a != nil; a = q.nextAttempt() {
 		if a.batch != nil {
 			q.attemptBatch(a.batch)
 			continue

@@ -34,6 +34,14 @@ func (q *queue) claim(ctx context.Context, room int) (int, error) {
 
 // claimFrom leases up to room jobs and hands them on, as one haul or two.
 func (q *queue) claimFrom(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
+	if !q.shared.on {
+		return q.claimRoot(ctx, db, room, hand)
+	}
+	return q.claimShares(ctx, db, room, hand)
+}
+
+// claimRoot leases jobs of the root tenant, and those of any that have a key.
+func (q *queue) claimRoot(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
 	if q.keyed.hasOffers() {
 		q.keyed.found()
 	}
@@ -63,7 +71,7 @@ type haul struct {
 	err     error     // how the statement ended
 }
 
-// claimPlain leases jobs that have no key.
+// claimPlain leases jobs of the root tenant that have no key.
 func (q *queue) claimPlain(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
 	started := time.Now()
 	depth := q.scan.depth(started)
@@ -81,7 +89,12 @@ func (q *queue) claimPlain(ctx context.Context, db within, room int, hand func(*
 	} else {
 		ended := time.Now()
 		slices.SortFunc(h.claimed, byUrgency) // UPDATE … RETURNING promises no order
-		h.learn = func() { q.scan.note(depth, started, ended, h.claimed) }
+		h.learn = func() {
+			q.scan.note(depth, started, ended, h.claimed)
+			if q.shared.on {
+				q.shared.noteRoot(h.claimed, room)
+			}
+		}
 	}
 	return len(h.claimed), hand(h)
 }
@@ -119,6 +132,10 @@ func (q *queue) take(ctx context.Context, h *haul) error {
 			together++
 			q.inHand.Add(-1) // its batch will take a slot
 			q.gather(a)
+			continue
+		}
+		if a.ahead {
+			q.ahead <- a
 			continue
 		}
 		q.buffer <- a // never blocks: it is larger than room can be
@@ -200,11 +217,17 @@ func (q *queue) returnOrphans(ctx context.Context) {
 // until its cost has been waited out.
 func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err error) {
 	sleep, more, err = q.surveyScan(ctx, &q.scan, q.askLevels)
-	if err != nil || !q.keyed.on {
-		return sleep, more, err
+	if err == nil && q.keyed.on {
+		var keyedSleep time.Duration
+		var keyedMore bool
+		keyedSleep, keyedMore, err = q.surveyKeyed(ctx)
+		sleep, more = min(sleep, keyedSleep), more || keyedMore
 	}
-	keyedSleep, keyedMore, err := q.surveyKeyed(ctx)
-	return min(sleep, keyedSleep), more || keyedMore, err
+	if err == nil && q.shared.on {
+		sharedSleep, sharedMore := q.surveyShared(time.Now())
+		sleep, more = min(sleep, sharedSleep), more || sharedMore
+	}
+	return sleep, more, err
 }
 
 func (q *queue) surveyScan(ctx context.Context, s *scan, ask askLevels) (sleep time.Duration, more bool, err error) {
@@ -229,7 +252,7 @@ func (q *queue) surveyScan(ctx context.Context, s *scan, ask askLevels) (sleep t
 type askLevels func(context.Context, sqlgen.SurveyLevelsParams) ([]sqlgen.SurveyLevelsRow, error)
 
 func (q *queue) askLevels(ctx context.Context, params sqlgen.SurveyLevelsParams) ([]sqlgen.SurveyLevelsRow, error) {
-	params.Keyed = !q.keyed.on
+	params.Keyed, params.Shared = !q.keyed.on, !q.shared.on
 	return q.db.SurveyLevels(ctx, params)
 }
 
@@ -258,8 +281,12 @@ func (q *queue) surveyOnce(ctx context.Context, s *scan, ask askLevels, gaps boo
 		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
 			more = !q.limits.on.Swap(true) || more
 		case math.IsInf(row.DueInSeconds, 1): // no job: the time of the survey
-		case math.IsInf(row.DueInSeconds, -1): // no job either: there are some with keys
-			q.keyed.found()
+		case math.IsInf(row.DueInSeconds, -1): // no job either: there are some with keys, or of other tenants
+			if row.Priority == 0 {
+				q.keyed.found()
+			} else {
+				q.shared.found()
+			}
 			more = true
 		case !slices.Contains(params.Priorities, row.Priority):
 			s.level(row.Priority)

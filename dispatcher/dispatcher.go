@@ -262,6 +262,7 @@ func (d *Dispatcher) work(ctx context.Context) error {
 		for _, q := range d.queues {
 			q.giveBackBuffered()
 			close(q.buffer)
+			close(q.ahead)
 		}
 		d.working.Wait()
 		close(d.recorder.ended)

@@ -53,6 +53,12 @@ func (q *queue) claimLimited(ctx context.Context, room int) (int, error) {
 	//	claim    look: full                     sleep
 	//	settle               a job ends, full?
 	q.limits.full.Store(true)
+	started := time.Now()
+	if q.shared.on {
+		if err := q.lookForTenants(ctx); err != nil {
+			return 0, err
+		}
+	}
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
 	defer cancel()
 	conn, err := q.pool.Acquire(bound)
@@ -80,6 +86,9 @@ func (q *queue) claimLimited(ctx context.Context, room int) (int, error) {
 	if err == nil && n == allowed && allowed < room {
 		q.limits.stop(min(used.rest(), q.nextLook()))
 		q.metrics.atLimit.WithLabelValues(used.reason()).Inc()
+	}
+	if err == nil {
+		err = q.passLanes(ctx, started)
 	}
 	return n, err
 }

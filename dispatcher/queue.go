@@ -30,10 +30,12 @@ type queue struct {
 	concurrency int
 
 	buffer chan *attempt // claimed, not started
+	ahead  chan *attempt // those of them that do not queue up behind other tenants' jobs
 	wake   chan struct{} // one slot: look again
 	scan   scan
-	keyed  keyedLook // for jobs with a key
-	limits limits    // what operators have set
+	keyed  keyedLook  // for jobs with a key
+	limits limits     // what operators have set
+	shared sharedLook // for jobs of tenants other than root
 
 	gathered gathered // claimed, and waiting for others of their kind
 
@@ -58,9 +60,11 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 		name:        name,
 		concurrency: config.Concurrency,
 		buffer:      make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()),
+		ahead:       make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()+maxAhead),
 		wake:        make(chan struct{}, 1),
 		limit:       firstBatch,
 		keyed:       newKeyedLook(),
+		shared:      newSharedLook(),
 	}
 }
 
@@ -194,6 +198,7 @@ const (
 // drain claims until nothing due is left or there is no room, and returns how
 // long to sleep unless something wakes the queue.
 func (q *queue) drain(ctx context.Context) (time.Duration, error) {
+	q.shared.woken()
 	if q.scan.surveyed.IsZero() { // the first claim, too, begins with the most urgent
 		if _, _, err := q.survey(ctx); err != nil {
 			return 0, err
@@ -205,7 +210,12 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		if room == 0 {
 			q.hungry.Store(true)
 			if room = q.room(); room == 0 { // workers that made room before the flag was up poke nobody
-				return q.pollInterval(), nil
+				if !q.shared.on || len(q.kinds) == 0 || q.limits.on.Load() {
+					return q.pollInterval(), nil
+				}
+				n, err := q.claimAhead(ctx)
+				q.claimed += n
+				return q.pollInterval(), err
 			}
 			q.hungry.Store(false)
 		}
@@ -275,15 +285,40 @@ func (q *queue) finished(took time.Duration) {
 	}
 }
 
+// nextAttempt waits for the next job that a worker is to run, nil when the buffer
+// is closed. When jobs wait both ahead and in the buffer, one is as likely as the
+// other: neither holds the other up.
+func (q *queue) nextAttempt() *attempt {
+	if len(q.ahead) == 0 { // the usual case, at the price of one channel
+		select {
+		case a := <-q.buffer:
+			return a
+		default:
+		}
+	}
+	select {
+	case a := <-q.ahead:
+		return a
+	case a := <-q.buffer:
+		return a
+	}
+}
+
 // giveBackStale returns jobs that have waited in the buffer for long: the
 // handlers became slower than they were when the jobs were fetched ahead. Only
 // the claim loop calls it, because nobody else may send to the buffer.
 func (q *queue) giveBackStale(now time.Time) {
-	for range len(q.buffer) {
+	for _, lane := range []chan *attempt{q.buffer, q.ahead} {
+		q.giveBackStaleOf(lane, now)
+	}
+}
+
+func (q *queue) giveBackStaleOf(lane chan *attempt, now time.Time) {
+	for range len(lane) {
 		select {
-		case a := <-q.buffer:
+		case a := <-lane:
 			if now.Sub(a.bufferedAt()) < staleAfter {
-				q.buffer <- a // to the back: the order is approximate anyway
+				lane <- a // to the back: the order is approximate anyway
 				continue
 			}
 			q.giveBack(a)
@@ -300,6 +335,8 @@ func (q *queue) giveBackBuffered() {
 	for {
 		select {
 		case a := <-q.buffer:
+			q.giveBack(a)
+		case a := <-q.ahead:
 			q.giveBack(a)
 		default:
 			return

@@ -165,6 +165,25 @@ func TestPlansMadeOnTheEmptyTable(t *testing.T) {
 			_, err := q.SurveyKeyedLevels(t.Context(), sqlgen.SurveyKeyedLevelsParams{Queue: p.Queue, Priorities: p.Priorities, Above: p.Above, Below: p.Below})
 			return err
 		}, "jobs_keyed_due_idx"},
+		"ClaimShared": {func() error {
+			_, err := q.ClaimShared(t.Context(), sqlgen.ClaimSharedParams{
+				Worker: "w", LeaseTtl: interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10, Reach: 10,
+				TenantIds: []pgtype.UUID{id}, Quotas: []int32{1}, Firsts: []int32{1}, Lasts: []int32{1},
+				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
+			})
+			return err
+		}, "jobs_tenant_due_idx"},
+		"WalkLanes": {func() error {
+			_, err := q.WalkLanes(t.Context(), sqlgen.WalkLanesParams{AtTenantID: id, UntilTenantID: id, Queue: "default", MaxLanes: 10, MaxDue: 10})
+			return err
+		}, "jobs_tenant_due_idx"},
+		"PassLanes": {func() error {
+			_, err := q.PassLanes(t.Context(), sqlgen.PassLanesParams{
+				Ats: []int32{0}, TenantIds: []pgtype.UUID{id}, Queue: "default", Reach: 10,
+				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
+			})
+			return err
+		}, "jobs_tenant_due_idx"},
 		"FindMovableKeys": {func() error {
 			_, err := q.FindMovableKeys(t.Context(), sqlgen.FindMovableKeysParams{Ats: []int32{0}, TenantIds: []pgtype.UUID{id}, Queues: []string{"q"}, Keys: []string{"k"}})
 			return err
@@ -229,6 +248,9 @@ func TestPlansMadeOnTheEmptyTable(t *testing.T) {
 		// Asked once, before anything is looked for: an unlimited queue pays for no more.
 		if name == "ClaimJobs" && (strings.Count(plan, "queues_pkey") != 1 || !strings.Contains(plan, "One-Time Filter")) {
 			t.Errorf("the claim asks for what an operator has set more than once:\n%s", plan)
+		}
+		if name == "WalkLanes" && strings.Contains(plan, "Sort Key: jobs") {
+			t.Errorf("the walk reads lanes to their end:\n%s", plan)
 		}
 		if name == "SettleSucceededThen" && !strings.Contains(plan, "hashed SubPlan") {
 			t.Errorf("each follow-up is compared with each job:\n%s", plan)

@@ -1,5 +1,5 @@
 -- name: ClaimJobs :many
--- ClaimJobs leases up to @max_jobs due jobs of a queue to @worker, highest
+-- ClaimJobs leases up to @max_jobs due jobs of the root tenant to @worker, highest
 -- priority first, each priority from the position where it is told to start.
 -- Concurrent claimers skip each other's rows instead of waiting. The rows come
 -- back in no particular order.
@@ -22,6 +22,7 @@ WITH due AS MATERIALIZED (
           AND jobs.priority = level.priority
           AND jobs.status IN ('pending', 'retrying')
           AND jobs.key IS NULL -- those with one: queries/keys.sql
+          AND jobs.tenant_id = '00000000-0000-0000-0000-000000000001' -- other tenants': queries/share.sql
           AND (jobs.run_at, jobs.id) >= (level.run_at, level.id)
           AND jobs.run_at <= now()
           AND jobs.kind = ANY (@kinds::text[])
@@ -59,8 +60,9 @@ RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.
 -- The future begins at @since, when the survey before this one was made: a job
 -- that became due after the last claim had looked is told with a wait below zero,
 -- and once only. The row without a wait carries the time of this survey. A row
--- with a wait of minus infinity says that there are jobs with a key; it is asked
--- for (@keyed) while none are known of, and reads an index that is empty then. A
+-- with a wait of minus infinity says that there are jobs with a key, if its
+-- priority is 0, or of other tenants than root, if it is 1; each is asked for
+-- (@keyed, @shared) while none are known of, and reads an index that is empty then. A
 -- row with a wait that is not a number says that the queue is paused or limited.
 (
     SELECT known.priority::smallint AS priority,
@@ -74,6 +76,7 @@ RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.
           AND jobs.priority = known.priority
           AND jobs.status IN ('pending', 'retrying')
           AND jobs.key IS NULL
+          AND jobs.tenant_id = '00000000-0000-0000-0000-000000000001'
           AND jobs.run_at > least(@since::timestamptz, statement_timestamp())
         ORDER BY jobs.run_at
         LIMIT 1
@@ -93,6 +96,7 @@ UNION ALL
           AND jobs.priority < gap.below
           AND jobs.status IN ('pending', 'retrying')
           AND jobs.key IS NULL
+          AND jobs.tenant_id = '00000000-0000-0000-0000-000000000001'
         ORDER BY jobs.priority DESC
         LIMIT 1
     ) AS unknown
@@ -113,6 +117,17 @@ UNION ALL
     FROM outbox.queues
     WHERE queues.queue = @queue
       AND (queues.paused_at IS NOT NULL OR queues.limited)
+    LIMIT 1
+)
+UNION ALL
+(
+    SELECT 1::smallint, '-infinity'::double precision, statement_timestamp()
+    FROM outbox.jobs
+    WHERE @shared::boolean
+      AND jobs.queue = @queue
+      AND jobs.tenant_id <> '00000000-0000-0000-0000-000000000001'
+      AND jobs.key IS NULL
+      AND jobs.status IN ('pending', 'retrying')
     LIMIT 1
 )
 UNION ALL

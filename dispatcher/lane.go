@@ -1,0 +1,384 @@
+package dispatcher
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// laneBook remembers in which lanes there are due jobs of tenants other than root.
+// A lane is one priority of one tenant, a range of their index.
+//
+// A walk hops from lane to lane, and so costs as much as there are lanes in use,
+// however many jobs each holds. One statement of it is bounded; a lap around all
+// lanes takes as many as it takes. It begins after the tenant that was served last,
+// so that whoever comes behind the bound is next.
+//
+// As a full scan does in scan, a walk pays for dead entries at the front of each
+// lane while some snapshot is held, and for lanes that wait for tomorrow. What it
+// costs beyond what is free is followed by nineteen times as long without one, and
+// meanwhile claims go on from where they were in the lanes that were in use last.
+type laneBook struct {
+	known  map[laneName]*lane // the ones used last, bounded
+	due    []*lane            // tenants in falling order, and the priorities of each
+	served outbox.ID          // whose turn was last
+
+	stale   bool      // something may have come: a lap has to begin after it
+	crowded bool      // more lanes are due than one statement tells of: each has one turn a lap
+	paid    time.Time // until then a walk is too dear
+	walked  time.Time // when the last one was made
+	lap     lap
+	since   pgtype.Timestamptz // the database's time when the last complete lap began; NULL before
+	next    time.Time          // when the next job becomes due, by the last complete lap; zero: none known
+	empty   bool               // the last complete lap found no lane at all
+	settled time.Time          // since when it has been so
+}
+
+// lap is a walk around all lanes that has not come to its end.
+type lap struct {
+	under   bool
+	at, end laneName // the lane reached; where the lap ends
+	wrapped bool
+	began   pgtype.Timestamptz
+	next    time.Time
+	lanes   int
+}
+
+type laneName struct {
+	tenant   outbox.ID
+	priority int16
+}
+
+type lane struct {
+	laneName
+	from  position // where the next claim begins
+	past  position // jobs before it were looked at and were not for us; zero: none
+	due   bool
+	guess bool // no walk has said that it is due
+	used  time.Time
+	blank int       // times in a row that it was due and gave nothing
+	until time.Time // it is left alone so long for that
+}
+
+// position is a place in a lane.
+type position struct {
+	runAt time.Time
+	id    outbox.ID
+}
+
+func (p position) before(other position) bool { return before(p.runAt, p.id, other.runAt, other.id) }
+
+const (
+	maxKnownLanes = 512
+	maxWalk       = 1000 // lanes a statement
+	maxDueLanes   = 256  // due ones
+	sharedLinger  = 10 * time.Second
+	recallFor     = 10 * time.Second // a lane that was not used for longer is found by a walk only
+	firstBlank    = 10 * time.Millisecond
+	longestBlank  = 5 * time.Second
+)
+
+func newLaneBook() laneBook { return laneBook{known: map[laneName]*lane{}} }
+
+// lookForTenants walks if something may have come or nothing is left that is known.
+func (q *queue) lookForTenants(ctx context.Context) error {
+	b := &q.shared.lanes
+	switch {
+	case len(b.due) == 0 && b.open(),
+		b.stale && !b.lap.under,
+		!(b.crowded && b.lap.under) && time.Since(b.walked) >= surveyInterval:
+		return q.walk(ctx)
+	}
+	return nil
+}
+
+// open reports whether a walk has to be made before it is known what is due.
+func (b *laneBook) open() bool { return b.stale || b.lap.under }
+
+// walk makes one statement of a lap.
+func (q *queue) walk(ctx context.Context) error {
+	b := &q.shared.lanes
+	started := time.Now()
+	b.walked = started
+	if started.Before(b.paid) {
+		b.recall(started)
+		b.stale = b.stale && b.lap.under
+		return nil
+	}
+	fresh := b.begin()
+	bound, cancel := bounded(ctx)
+	rows, err := q.db.WalkLanes(bound, sqlgen.WalkLanesParams{
+		Queue: q.name, Wrapped: b.lap.wrapped, Since: b.since, MaxLanes: maxWalk, MaxDue: maxDueLanes,
+		AtTenantID: pgID(b.lap.at.tenant), AtPriority: b.lap.at.priority,
+		UntilTenantID: pgID(b.lap.end.tenant), UntilPriority: b.lap.end.priority,
+	})
+	cancel()
+	if excess := time.Since(started) - freeExcess; excess > 0 {
+		b.paid = time.Now().Add(budget * excess)
+	}
+	if err != nil {
+		b.lap, b.stale = lap{}, true
+		return fmt.Errorf("walk the tenants of queue %s: %w", q.name, err)
+	}
+	b.note(rows, started, fresh)
+	return nil
+}
+
+// begin begins a lap after the tenant that was served last, unless one is under way.
+func (b *laneBook) begin() (fresh bool) {
+	if b.lap.under {
+		return false
+	}
+	after := laneName{b.served, math.MinInt16} // below all of its lanes
+	b.lap = lap{under: true, at: after, end: after}
+	b.stale = false
+	return true
+}
+
+// note takes in what a statement of the lap has found.
+func (b *laneBook) note(rows []sqlgen.WalkLanesRow, started time.Time, fresh bool) {
+	end := rows[len(rows)-1] // of no tenant
+	rows = rows[:len(rows)-1]
+	if fresh {
+		b.due = b.due[:0]
+		for _, l := range b.known {
+			l.due = false
+		}
+		b.lap.began = end.WalkedAt
+	}
+	due := 0
+	for _, row := range rows {
+		name := laneName{row.TenantID.Bytes, row.Priority}
+		b.lap.at, b.lap.wrapped = name, row.Wrapped
+		b.lap.lanes++
+		b.lap.soonest(started, row.DueInSeconds)
+		b.lap.soonest(started, row.NextInSeconds)
+		if row.DueInSeconds <= 0 {
+			due++
+			b.noteDue(name, row, started)
+		}
+	}
+	if len(rows) >= maxWalk || due >= maxDueLanes {
+		b.crowded = b.crowded || due >= maxDueLanes
+		if fresh && !b.crowded {
+			b.recall(started) // they may lie behind a thousand that wait for tomorrow
+		}
+		b.order()
+		return
+	}
+	b.crowded = b.crowded && !fresh
+	b.order()
+	if b.served.IsZero() && len(b.due) > 0 { // processes that start together do not march in step
+		b.served = b.due[rand.IntN(len(b.due))].tenant
+	}
+	b.since, b.next, b.empty = b.lap.began, b.lap.next, b.lap.lanes == 0
+	if !b.empty {
+		b.settled = time.Now()
+	}
+	b.lap = lap{}
+}
+
+func (l *lap) soonest(now time.Time, seconds float64) {
+	if seconds <= 0 || seconds > pollForever.Seconds() {
+		return
+	}
+	if at := now.Add(time.Duration(seconds * float64(time.Second))); l.next.IsZero() || at.Before(l.next) {
+		l.next = at
+	}
+}
+
+// pollForever is more than any poll: what is due later need not be remembered.
+const pollForever = 24 * time.Hour
+
+// noteDue takes in a lane whose first job is due.
+func (b *laneBook) noteDue(name laneName, row sqlgen.WalkLanesRow, now time.Time) {
+	l := b.lane(name, now)
+	first := position{runAt: row.RunAt.Time}
+	switch {
+	case now.Before(l.until) && row.NextInSeconds > 0: // nothing but what was not for us
+		b.lap.soonest(now, l.until.Sub(now).Seconds())
+		return
+	case now.Before(l.until): // something has become due since: begin with it
+		l.from, l.past = position{runAt: b.since.Time}, position{}
+	case first.before(l.past):
+		l.from = l.past
+	default:
+		l.from, l.past = first, position{}
+	}
+	l.guess = false
+	b.addDue(l)
+}
+
+func (b *laneBook) addDue(l *lane) {
+	if !l.due {
+		l.due = true
+		b.due = append(b.due, l)
+	}
+}
+
+// recall has claims go on in the lanes that were in use last.
+func (b *laneBook) recall(now time.Time) {
+	for _, l := range b.known {
+		if !l.due && len(b.due) < maxDueLanes && now.Sub(l.used) < recallFor && !now.Before(l.until) && !l.from.runAt.IsZero() {
+			l.guess = true
+			b.addDue(l)
+		}
+	}
+	b.order()
+}
+
+// order keeps the lanes of a tenant together, the highest priority first.
+func (b *laneBook) order() {
+	slices.SortFunc(b.due, func(x, y *lane) int {
+		return cmp.Or(bytes.Compare(y.tenant[:], x.tenant[:]), cmp.Compare(y.priority, x.priority))
+	})
+}
+
+// lane returns the lane of a name, made if it is new. When there are too many, the
+// one that was idle longest is forgotten: a walk finds it again.
+func (b *laneBook) lane(name laneName, now time.Time) *lane {
+	if l := b.known[name]; l != nil {
+		return l
+	}
+	if len(b.known) >= maxKnownLanes {
+		var idle *lane
+		for _, l := range b.known {
+			if !l.due && (idle == nil || l.used.Before(idle.used)) {
+				idle = l
+			}
+		}
+		if idle != nil {
+			delete(b.known, idle.laneName)
+		}
+	}
+	l := &lane{laneName: name, used: now}
+	b.known[name] = l
+	return l
+}
+
+// tenants are those that have due jobs, from the one whose turn it is on.
+func (b *laneBook) tenants() []share {
+	var all []share
+	turn := 0
+	for i, l := range b.due {
+		if i > 0 && b.due[i-1].tenant == l.tenant {
+			last := &all[len(all)-1]
+			last.lanes = append(last.lanes, l)
+			continue
+		}
+		if bytes.Compare(l.tenant[:], b.served[:]) >= 0 {
+			turn = len(all) + 1
+		}
+		all = append(all, share{tenant: l.tenant, lanes: []*lane{l}})
+	}
+	return slices.Concat(all[turn:], all[:turn])
+}
+
+// advance moves the lane's position to the last of its jobs among those claimed,
+// which are in its order, and returns how many they are.
+func (l *lane) advance(claimed []*attempt) (n int) {
+	for _, a := range claimed {
+		if int16(a.job.Priority) != l.priority {
+			continue
+		}
+		n++
+		if a.unused { // goes back: it must be found again
+			continue
+		}
+		if at := (position{a.job.RunAt, a.job.ID}); l.from.before(at) {
+			l.from = at
+		}
+	}
+	if n > 0 {
+		l.used, l.blank, l.until = time.Now(), 0, time.Time{}
+	}
+	return n
+}
+
+// dropExhausted takes the lanes out that a claim has found the end of. If some are
+// left out that may hold more, because it is others' turn, a lap has to follow.
+func (b *laneBook) dropExhausted() {
+	b.due = slices.DeleteFunc(b.due, func(l *lane) bool { return !l.due })
+	b.stale = b.stale || b.crowded
+}
+
+// passLanes looks behind what a claim has looked at in lanes that gave nothing:
+// their first jobs may be of kinds that have no handler here, or past their
+// deadlines, or in somebody else's hands. What is left behind them is for the next
+// claim; a lane at whose end it has come is left alone for a while, unless
+// something more becomes due in it.
+func (q *queue) passLanes(ctx context.Context, since time.Time) error {
+	doubtful := q.shared.doubtful
+	q.shared.doubtful = nil
+	if len(doubtful) == 0 {
+		return nil
+	}
+	p := sqlgen.PassLanesParams{Queue: q.name, Reach: laneReach}
+	for i, l := range doubtful {
+		p.Ats = append(p.Ats, int32(i))
+		p.TenantIds = append(p.TenantIds, pgID(l.tenant))
+		p.Priorities = append(p.Priorities, l.priority)
+		p.FromRunAt = append(p.FromRunAt, pgtype.Timestamptz{Time: l.from.runAt, Valid: true})
+		p.FromID = append(p.FromID, pgtype.UUID{Bytes: l.from.id, Valid: true})
+	}
+	bound, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := q.db.PassLanes(bound, p)
+	if err != nil {
+		q.shared.lanes.stale = true
+		return fmt.Errorf("look further in queue %s: %w", q.name, err)
+	}
+	now := time.Now()
+	further := map[int32]position{}
+	for _, row := range rows {
+		further[row.At] = position{row.RunAt.Time, row.ID.Bytes}
+	}
+	for i, l := range doubtful {
+		at, more := further[int32(i)]
+		if more {
+			l.from, l.past, l.used = at, at, now
+			q.shared.lanes.addDue(l)
+			continue
+		}
+		l.past = position{}
+		l.until = now.Add(max(firstBlank<<min(l.blank, 6), min(budget*now.Sub(since), longestBlank)))
+		l.blank++
+		q.shared.lanes.wakeAt(l.until)
+	}
+	q.shared.lanes.order()
+	return nil
+}
+
+func (b *laneBook) wakeAt(at time.Time) {
+	if b.next.IsZero() || at.Before(b.next) {
+		b.next = at
+	}
+}
+
+// surveyShared is the survey's part for the tenants other than root. What a lap
+// has found is told by it: nothing is asked here.
+func (q *queue) surveyShared(now time.Time) (sleep time.Duration, more bool) {
+	b := &q.shared.lanes
+	if b.empty && !b.open() && now.Sub(b.settled) > sharedLinger {
+		q.shared.on = false
+	}
+	sleep = q.pollInterval()
+	wide := b.paid.Sub(now)
+	if next := b.next.Sub(now); !b.next.IsZero() && (next > 0 || wide <= 0) {
+		sleep = min(sleep, max(next, 0))
+	}
+	if wide > 0 { // until then no walk can tell more
+		return min(sleep, wide), len(b.due) > 0
+	}
+	return sleep, len(b.due) > 0 || b.open()
+}
