@@ -42,7 +42,7 @@ func fill(t *testing.T, db *pgxpool.Pool, n tenant) (empty []string) {
 	t.Helper()
 	exec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'report', '1 hour', 'mail', '{}', now())`, n.id)
 	for _, rel := range relations(t, db) {
-		if rel.Kind == "v" || !rel.HasTenant || rel.Name == "tokens" {
+		if rel.Kind == "v" || !rel.HasTenant || rel.Name == "tokens" || rel.Name == "freed_keys" { // whose rows are gone before anybody sees them
 			continue
 		}
 		count := `SELECT count(*) FROM outbox.` + rel.Name + ` WHERE tenant_id = $1`

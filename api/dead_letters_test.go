@@ -180,7 +180,7 @@ func TestActsOnDeadLettersNeedACondition(t *testing.T) {
 
 func TestADeadLetterIsReplayedWithAnotherPayload(t *testing.T) {
 	t.Parallel()
-	r := newRig(t).as("operator-a")
+	r := newOwnersRig(t).as("operator-a")
 	id := r.reach(outbox.Dead)
 	for body, pointer := range map[string]string{
 		`{}`:                               "#",

@@ -17,7 +17,8 @@ func (r *rig) parked(key string) (dead string) {
 	dead = r.enqueue(`{"kind":"mail","key":"` + key + `","ordered":true,"onDeath":"park"}`)
 	r.kill(dead)
 	_, err := r.db.Exec(r.t.Context(), `
-		INSERT INTO outbox.keys (tenant_id, queue, key, parked_at, parked_for) SELECT tenant_id, queue, key, now(), id FROM outbox.jobs WHERE id = $1`, dead)
+		INSERT INTO outbox.keys (tenant_id, queue, key, parked_at, parked_for) SELECT tenant_id, queue, key, now(), id FROM outbox.jobs WHERE id = $1
+		ON CONFLICT (tenant_id, queue, key) DO UPDATE SET parked_at = now(), parked_for = excluded.parked_for`, dead)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -84,13 +84,25 @@ func tokens() Fixed {
 type rig struct {
 	t       *testing.T
 	db      *pgxpool.Pool
+	pool    *pgxpool.Pool // the API's
 	handler http.Handler
 	token   string
 }
 
 func newRig(t *testing.T, change ...func(*api.Config)) *rig {
 	t.Helper()
+	return rigOn(t, pgtest.New(t), change...)
+}
+
+// newOwnersRig is one whose login may do everything: change payloads, too.
+func newOwnersRig(t *testing.T) *rig {
+	t.Helper()
 	db := pgtest.New(t)
+	return rigOn(t, db, func(c *api.Config) { c.Pool = db })
+}
+
+func rigOn(t *testing.T, db *pgxpool.Pool, change ...func(*api.Config)) *rig {
+	t.Helper()
 	config := api.Config{Authenticator: tokens()}
 	for _, c := range change {
 		c(&config)
@@ -105,7 +117,7 @@ func newRig(t *testing.T, change ...func(*api.Config)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &rig{t: t, db: db, handler: handler, token: "client-a"}
+	return &rig{t: t, db: db, pool: config.Pool, handler: handler, token: "client-a"}
 }
 
 // as is the rig with another's token; "" is without.
@@ -248,16 +260,19 @@ func (r *rig) reach(status outbox.Status) string {
 		return id
 	}
 	q := sqlgen.New(r.db)
-	claimed, err := q.ClaimJobs(r.t.Context(), sqlgen.ClaimJobsParams{
-		Priorities: []int16{0}, FromID: []pgtype.UUID{{Valid: true}},
-		FromRunAt: []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}},
-		Queue:     queue, Kinds: []string{"mail"}, MaxJobs: 100, Worker: "worker-1",
-		LeaseTtl: pgtype.Interval{Microseconds: time.Hour.Microseconds(), Valid: true},
-	})
-	if err != nil || len(claimed) != 1 {
-		r.t.Fatalf("claimed %d, %v", len(claimed), err)
+	job, err := outbox.ParseID(id)
+	if err != nil {
+		r.t.Fatal(err)
 	}
-	ids, epochs := []pgtype.UUID{claimed[0].ID}, []int64{claimed[0].Epoch}
+	var epoch int64
+	err = r.db.QueryRow(r.t.Context(), `
+		UPDATE outbox.jobs
+		SET status = 'running', attempt = attempt + 1, epoch = epoch + 1, lease_owner = 'worker-1', lease_expires_at = now() + interval '1 hour', started_at = now()
+		WHERE id = $1 RETURNING epoch`, id).Scan(&epoch)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ids, epochs := []pgtype.UUID{{Bytes: job, Valid: true}}, []int64{epoch}
 	switch status {
 	case outbox.Running:
 		return id

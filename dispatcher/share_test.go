@@ -144,7 +144,7 @@ func TestSharedStatementsReadWhatTheyTell(t *testing.T) {
 		return hit + read
 	}
 	one := claimParams("w", 10)
-	if n := buffers(sqlgen.ClaimJobs, "w", one.LeaseTtl, one.Priorities, one.FromRunAt, one.FromID, one.Queue, one.Kinds, int32(100)); n > 1000 {
+	if n := buffers(sqlgen.ClaimJobs, "w", one.LeaseTtl, one.Priorities, one.FromRunAt, one.FromID, one.Queue, one.Kinds, int32(100), false); n > 1000 {
 		t.Errorf("a claim of 10 jobs of root reads %d buffers", n)
 	}
 	all := []any{pgID(outbox.ID{}), int16(0), false, "default", pgID(outbox.ID{}), int16(0), int32(1000), int32(256), pgtype.Timestamptz{}}
@@ -160,7 +160,7 @@ func TestSharedStatementsReadWhatTheyTell(t *testing.T) {
 		tenants[n].Bytes[14], tenants[n].Bytes[15] = 0x71, byte(n)
 	}
 	quotas := slices.Repeat([]int32{2}, 200)
-	if n := buffers(sqlgen.ClaimShared, "w", one.LeaseTtl, tenants, quotas, ones, ones, zeros, fronts, slices.Repeat(one.FromID, 200), "default", int32(2000), one.Kinds, int32(400)); n > 400*60 {
+	if n := buffers(sqlgen.ClaimShared, "w", one.LeaseTtl, tenants, quotas, ones, ones, zeros, fronts, slices.Repeat(one.FromID, 200), "default", int32(2000), one.Kinds, false, int32(400)); n > 400*60 {
 		t.Errorf("a claim of 400 jobs of 200 tenants reads %d buffers", n)
 	}
 }

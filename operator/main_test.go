@@ -61,6 +61,16 @@ func claim(t *testing.T, db *pgxpool.Pool, queue string) map[outbox.ID]int64 {
 		t.Fatal(err)
 	}
 	maps.Copy(claimed, claimKeyed(t, db, queue))
+	others, _ := db.Query(t.Context(), `UPDATE outbox.jobs SET status = 'running', attempt = attempt + 1, epoch = epoch + 1,
+		    lease_owner = 'worker-1', lease_expires_at = now() + interval '1 hour', started_at = now()
+		WHERE queue = $1 AND key IS NULL AND tenant_id <> $2 AND status IN ('pending', 'retrying') AND run_at <= now()
+		RETURNING id, epoch`, queue, outbox.RootTenant)
+	if _, err := pgx.ForEachRow(others, []any{&id, &epoch}, func() error {
+		claimed[id] = epoch
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	return claimed
 }
 

@@ -265,47 +265,78 @@ func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) 
 	return found, err
 }
 
-// oldestSQL goes from one queue and priority to the next by the index, and looks at
-// the first entry of each: twice, because jobs with a key have an index of their own.
-var oldestSQL = `
-WITH RECURSIVE` + levels("plain", "key IS NULL") + `,` + levels("keyed", "key IS NOT NULL") + `
+// walks are the indexes of what is due, each with the columns between its queue and
+// its times: oldestSQL goes from one combination of them to the next, and looks at
+// the first entry of each.
+var walks = []walk{
+	{"plain", "key IS NULL AND tenant_id = '00000000-0000-0000-0000-000000000001'", []string{"priority"}},
+	{"keyed", "key IS NOT NULL", []string{"priority"}},
+	{"shared", "key IS NULL AND tenant_id <> '00000000-0000-0000-0000-000000000001'", []string{"tenant_id", "priority"}},
+}
+
+type walk struct {
+	name, which string
+	columns     []string
+}
+
+var oldestSQL = func() string {
+	var levels, firsts []string
+	for _, w := range walks {
+		levels, firsts = append(levels, w.levels()), append(firsts, w.firsts())
+	}
+	return `
+WITH RECURSIVE` + strings.Join(levels, ",") + `
 SELECT first.queue, min(first.run_at)
-FROM (` + firsts("plain", "key IS NULL") + `
-    UNION ALL` + firsts("keyed", "key IS NOT NULL") + `
+FROM (` + strings.Join(firsts, `
+    UNION ALL`) + `
 ) AS first
 WHERE first.run_at <= statement_timestamp()
 GROUP BY first.queue
 LIMIT 100000`
+}()
 
-func levels(name, which string) string {
-	return strings.NewReplacer("NAME", name, "WHICH", "status IN ('pending', 'retrying') AND "+which).Replace(`
+func (w walk) levels() string {
+	return w.in(`
 NAME AS (
-    (SELECT queue, priority FROM outbox.jobs WHERE WHICH ORDER BY queue, priority DESC LIMIT 1)
+    (SELECT queue, COLUMNS FROM outbox.jobs WHERE WHICH ORDER BY queue, FALLING LIMIT 1)
     UNION ALL
-    SELECT next.queue, next.priority
+    SELECT next.*
     FROM NAME
     CROSS JOIN LATERAL (
-        (SELECT jobs.queue, jobs.priority FROM outbox.jobs
-         WHERE WHICH AND jobs.queue = NAME.queue AND jobs.priority < NAME.priority
-         ORDER BY jobs.queue, jobs.priority DESC LIMIT 1)
+        (SELECT jobs.queue, COLUMNS FROM outbox.jobs
+         WHERE WHICH AND jobs.queue = NAME.queue AND (COLUMNS) < (PLACE)
+         ORDER BY jobs.queue, FALLING LIMIT 1)
         UNION ALL
-        (SELECT jobs.queue, jobs.priority FROM outbox.jobs
+        (SELECT jobs.queue, COLUMNS FROM outbox.jobs
          WHERE WHICH AND jobs.queue > NAME.queue
-         ORDER BY jobs.queue, jobs.priority DESC LIMIT 1)
+         ORDER BY jobs.queue, FALLING LIMIT 1)
         LIMIT 1
     ) AS next
-)`)
+)`, w.name)
 }
 
-func firsts(name, which string) string {
-	return strings.NewReplacer("NAME", name, "WHICH", "status IN ('pending', 'retrying') AND "+which).Replace(`
+func (w walk) firsts() string {
+	return w.in(`
     SELECT level.queue, oldest.run_at
-    FROM (SELECT queue, priority FROM NAME LIMIT 1000) AS level
+    FROM (SELECT * FROM NAME LIMIT 1000) AS level
     CROSS JOIN LATERAL (
         SELECT jobs.run_at FROM outbox.jobs
-        WHERE WHICH AND jobs.queue = level.queue AND jobs.priority = level.priority
+        WHERE WHICH AND jobs.queue = level.queue AND (COLUMNS) = (PLACE)
         ORDER BY jobs.run_at LIMIT 1
-    ) AS oldest`)
+    ) AS oldest`, "level")
+}
+
+// in fills in what a walk is about; here is where it has come to.
+func (w walk) in(sql, here string) string {
+	columns := func(format string) string {
+		var all []string
+		for _, c := range w.columns {
+			all = append(all, fmt.Sprintf(format, c))
+		}
+		return strings.Join(all, ", ")
+	}
+	return strings.NewReplacer("NAME", w.name, "WHICH", "status IN ('pending', 'retrying') AND "+w.which,
+		"COLUMNS", columns("jobs.%s"), "FALLING", columns("jobs.%s DESC"), "PLACE", columns(here+".%s")).Replace(sql)
 }
 
 func oldestDue(ctx context.Context, tx pgx.Tx, queues map[string]*QueueOverview) error {
