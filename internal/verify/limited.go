@@ -40,6 +40,7 @@ func limitedQueue(ctx context.Context, r *Run) error {
 			"VERIFY_MIX=effect,once,effect,sleep,sleep,sleep",
 		},
 	}
+	f.least = map[string]int{"kill -9 worker": 3}
 	f.faults = func(ctx context.Context, c *crew) error {
 		return r.beat(acts{
 			"kill": func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
@@ -48,8 +49,7 @@ func limitedQueue(ctx context.Context, r *Run) error {
 	if _, err := f.run(ctx, r); err != nil {
 		return err
 	}
-	r.atLeast(3, "kill -9 worker")
-	r.allAcked(jobs)
+	r.allAcked(f.jobs)
 	if err := r.checkRunning(ctx, maxRunning); err != nil {
 		return err
 	}
