@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -41,6 +42,16 @@ func onSchedules[A any](answer any, call func(*Client, context.Context, Schedule
 // of is a route without parameters.
 func of[A any](answer any, call func(*Client, context.Context) (A, error)) route {
 	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx) })
+}
+
+// stream is a route whose answer, of which there is nothing here, is no JSON.
+func stream(listen func(context.Context, *Client) error) route {
+	return route{call: func(ctx context.Context, c *Client) error {
+		if err := listen(ctx, c); err == nil || !strings.Contains(err.Error(), "no stream of events") {
+			return fmt.Errorf("an answer that is no stream: %w", err)
+		}
+		return nil
+	}}
 }
 
 // methods are those of the client by their routes. What the API has and this table
@@ -92,13 +103,29 @@ var methods = map[string]route{
 	"POST /schedules/{name}/pause":     onSchedules(ScheduleState{}, (*Client).PauseSchedule),
 	"POST /schedules/{name}/resume":    onSchedules(ScheduleState{}, (*Client).ResumeSchedule),
 	"POST /schedules/{name}/run":       onSchedules(Accepted{}, (*Client).RunSchedule),
+	"GET /kinds":                       of(kindsAnswer{}, (*Client).Kinds),
+	"GET /events": stream(func(ctx context.Context, c *Client) (err error) {
+		for _, err = range c.Events(ctx, "x") {
+			break
+		}
+		return err
+	}),
+	"GET /jobs/{id}/events": stream(func(ctx context.Context, c *Client) (err error) {
+		for _, err = range c.JobEvents(ctx, someID) {
+			break
+		}
+		return err
+	}),
 	"GET /audit": calling(nil, AuditPage{}, func(ctx context.Context, c *Client) (AuditPage, error) {
 		return c.AuditPage(ctx, filled[AuditFilter](), 1, "x")
 	}),
 }
 
 // elsewhere are parameters that the client sends in another way.
-var elsewhere = map[string]string{"Idempotency-Key": "NewJob.IdempotencyKey, in the body"}
+var elsewhere = map[string]string{
+	"Idempotency-Key":                     "NewJob.IdempotencyKey, in the body",
+	"GET /jobs/{id}/events Last-Event-ID": "when a connection was lost",
+}
 
 // document is what we look at of api/openapi.json.
 type document struct {
@@ -158,7 +185,8 @@ func TestEveryRouteHasAMethodThatAsksForIt(t *testing.T) {
 				t.Errorf("%s: the client asks for %s %s", name, sent.Method, sent.URL.EscapedPath())
 			}
 			for _, p := range op.Parameters {
-				if p.In != "path" && elsewhere[p.Name] == "" && !(p.In == "query" && sent.URL.Query().Has(p.Name)) {
+				known := p.In == "path" || elsewhere[p.Name] != "" || elsewhere[name+" "+p.Name] != ""
+				if !known && !(p.In == "query" && sent.URL.Query().Has(p.Name)) && !(p.In == "header" && sent.Header.Get(p.Name) != "") {
 					t.Errorf("%s: nothing sends the %s parameter %s", name, p.In, p.Name)
 				}
 				delete(sent.query, p.Name)

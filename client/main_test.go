@@ -40,6 +40,11 @@ func (everybody) Authenticate(_ context.Context, bearer string) (access.Principa
 // served is the API on a database of its own, behind what a test puts before it.
 func served(t *testing.T, before func(http.Handler) http.Handler) *client.Client {
 	t.Helper()
+	return servedBy(t, client.Config{Token: secret}, before)
+}
+
+func servedBy(t *testing.T, config client.Config, before func(http.Handler) http.Handler) *client.Client {
+	t.Helper()
 	db := pgtest.New(t)
 	handler, err := api.New(api.Config{Pool: db, Authenticator: everybody{}, Producer: outbox.NewProducer(db, outbox.NotifyOff)})
 	if err != nil {
@@ -48,7 +53,7 @@ func served(t *testing.T, before func(http.Handler) http.Handler) *client.Client
 	if before != nil {
 		handler = before(handler)
 	}
-	return to(t, handler, client.Config{Token: secret})
+	return to(t, handler, config)
 }
 
 func to(t *testing.T, handler http.Handler, config client.Config) *client.Client {
