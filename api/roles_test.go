@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -14,16 +11,7 @@ import (
 // a route for, but for changing a payload.
 func TestTheAPIsRoleSufficesForItsRoutes(t *testing.T) {
 	t.Parallel()
-	owner := newRig(t, func(c *api.Config) {
-		config := c.Pool.Config()
-		config.ConnConfig.RuntimeParams["role"], config.ConnConfig.RuntimeParams["app.tenant_id"] = "outbox_api", "*"
-		pool, err := pgxpool.NewWithConfig(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Close)
-		c.Pool, c.Producer = pool, outbox.NewProducer(pool, outbox.NotifyOff)
-	})
+	owner := newRig(t)
 	_, err := owner.db.Exec(t.Context(), `
 		INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'report', '1 hour', 'mail', '{}', now())`, tenantA)
 	if err != nil {
@@ -67,6 +55,8 @@ func TestTheAPIsRoleSufficesForItsRoutes(t *testing.T) {
 		}
 	}
 	r.as("root").get("/workers").want(200, nil)
+	r.as("root").post("/queues/default/limits", `{"maxRunning":7}`).want(200, nil)
+	r.as("root").post("/queues/default/limits", `{"maxRunning":0}`).want(200, nil)
 	for id, want := range map[string]string{waiting: "cancelled", held: "pending", dead: "pending", failed: "pending", parked: "pending"} {
 		if status := r.getJob(id).Status; status != want {
 			t.Errorf("a job is %s, want %s", status, want)

@@ -74,15 +74,18 @@ var methods = map[string]route{
 	"GET /queues":                 of(Queues{}, (*Client).Queues),
 	"POST /queues/{queue}/pause":  onID(QueueState{}, (*Client).PauseQueue),
 	"POST /queues/{queue}/resume": onID(QueueState{}, (*Client).ResumeQueue),
-	"GET /stats":                  of(Stats{}, (*Client).Stats),
-	"GET /workers":                of(workersAnswer{}, (*Client).Workers),
-	"POST /jobs/{id}/cancel":      onID(Job{}, (*Client).CancelJob),
-	"POST /jobs/{id}/release":     onID(Job{}, (*Client).ReleaseJob),
-	"POST /jobs/cancel":           calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.CancelJobs(ctx, Bulk{}) }),
-	"POST /jobs/release":          calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.ReleaseJobs(ctx, Bulk{}) }),
-	"GET /jobs/{id}/progress":     onID(Progress{}, (*Client).Progress),
-	"GET /jobs/{id}/steps":        onID(stepsAnswer{}, (*Client).Steps),
-	"GET /jobs/{id}/logs":         calling(nil, Log{}, func(ctx context.Context, c *Client) (Log, error) { return c.Log(ctx, someID, "x") }),
+	"POST /queues/{queue}/limits": calling(QueueLimits{}, LimitedQueue{}, func(ctx context.Context, c *Client) (LimitedQueue, error) {
+		return c.LimitQueue(ctx, someID, QueueLimits{})
+	}),
+	"GET /stats":              of(Stats{}, (*Client).Stats),
+	"GET /workers":            of(workersAnswer{}, (*Client).Workers),
+	"POST /jobs/{id}/cancel":  onID(Job{}, (*Client).CancelJob),
+	"POST /jobs/{id}/release": onID(Job{}, (*Client).ReleaseJob),
+	"POST /jobs/cancel":       calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.CancelJobs(ctx, Bulk{}) }),
+	"POST /jobs/release":      calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.ReleaseJobs(ctx, Bulk{}) }),
+	"GET /jobs/{id}/progress": onID(Progress{}, (*Client).Progress),
+	"GET /jobs/{id}/steps":    onID(stepsAnswer{}, (*Client).Steps),
+	"GET /jobs/{id}/logs":     calling(nil, Log{}, func(ctx context.Context, c *Client) (Log, error) { return c.Log(ctx, someID, "x") }),
 	"GET /dead-letters": calling(nil, DeadLetterPage{}, func(ctx context.Context, c *Client) (DeadLetterPage, error) {
 		return c.DeadLetterPage(ctx, filled[DeadLetterFilter](), 1, "x")
 	}),

@@ -121,6 +121,12 @@ func TestALifeOfJobs(t *testing.T) {
 	if queues, err := c.Queues(ctx); err != nil || len(queues.Queues) != 2 || queues.Queues[0].Queue != "a/b" || queues.Queues[0].PausedSince.IsZero() || queues.Queues[1].Jobs["pending"] != 2 {
 		t.Errorf("got %+v, %v", queues, err)
 	}
+	if limits, err := c.LimitQueue(ctx, "a/b", client.QueueLimits{MaxRunning: new(3), Rate: &client.Rate{Starts: 10, IntervalSeconds: 0.5}}); err != nil || limits.MaxRunning != 3 || *limits.Rate != (client.Rate{Starts: 10, IntervalSeconds: 0.5}) {
+		t.Errorf("got %+v, %v", limits, err)
+	}
+	if limits, err := c.LimitQueue(ctx, "a/b", client.QueueLimits{MaxRunning: new(0)}); err != nil || limits.Queue != "a/b" || limits.MaxRunning != 0 || limits.Rate == nil {
+		t.Errorf("got %+v, %v", limits, err)
+	}
 	if state, err := c.ResumeQueue(ctx, "a/b"); err != nil || state.Paused {
 		t.Errorf("got %+v, %v", state, err)
 	}
