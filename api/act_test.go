@@ -131,7 +131,7 @@ func TestQueuesAreLimited(t *testing.T) {
 		}
 	}
 	for body, pointer := range map[string]string{
-		`{}`: "#", `{"maxRunning":-1}`: "#/maxRunning", `{"maxRunning":10001}`: "#/maxRunning", `{"maxRunning":null}`: "#/maxRunning", `{"rate":null}`: "#/rate",
+		`{}`: "#", `{"maxRunning":-1}`: "#/maxRunning", `{"maxRunning":10001}`: "#/maxRunning", `{"maxRunning":null}`: "#", `{"rate":null}`: "#",
 		`{"rate":{"starts":1}}`: "#/rate/intervalSeconds", `{"rate":{"starts":1,"intervalSeconds":0.001}}`: "#/rate/intervalSeconds",
 		`{"rate":{"starts":0,"intervalSeconds":1}}`: "#/rate/starts", `{"rate":{"intervalSeconds":1}}`: "#/rate",
 	} {

@@ -54,8 +54,9 @@ func (r *rig) give(token string, tenant outbox.ID) has {
 	for range 2 {
 		store(outbox.Options{Key: word, Ordered: true})
 	}
+	r.buryFirst(word)
 	if _, err := r.db.Exec(r.t.Context(), `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at)
-		VALUES ($1, $2, '1 hour', 'mail', '{}', now() + interval '1 hour')`, tenant, word); err != nil {
+		VALUES ($1, $2, '1 hour', 'mail', '{}', now() + interval '1 hour') ON CONFLICT (tenant_id, name) DO NOTHING`, tenant, word); err != nil {
 		r.t.Fatal(err)
 	}
 	h.names = names{id: h.jobs[outbox.Dead], kind: "mail", queue: outbox.DefaultQueue, key: word, schedule: word, extra: map[string]any{
@@ -355,6 +356,11 @@ func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 			r.t = t
 			tenant := outbox.NewID()
 			r.handler = r.withToken("actor", access.Principal{Name: "actor", Tenant: tenant, AllTenants: true, Capabilities: can(allCapabilities...)})
+			of := ""
+			if slices.Contains(route.query, "tenant") { // which a token of all tenants has to name
+				of = "?tenant=" + tenant.String()
+			}
+			r.pauseAll(false)
 			seen := false
 			for round := range 2 { // what is resumed must have been paused before
 				ours := r.as("actor").give("actor", tenant)
@@ -366,7 +372,7 @@ func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 						n++
 						request := fmt.Sprintf("request-%d", n)
 						before := r.state(outbox.ID{})
-						answer := r.as("actor").ask(route, ours.of(status).target(route), body, "X-Request-Id", request)
+						answer := r.as("actor").ask(route, ours.of(status).target(route)+of, body, "X-Request-Id", request)
 						changed := cmp.Diff(before, r.state(outbox.ID{}))
 						rows := r.audited(request)
 						seen = seen || len(rows) > 0
@@ -384,7 +390,9 @@ func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 					break
 				}
 				if round == 0 {
-					r.pauseAll()
+					r.pauseAll(true)
+					// The API's own role cannot change a payload.
+					r.handler = r.withTokenOn(r.db, "actor", access.Principal{Name: "actor", Tenant: tenant, AllTenants: true, Capabilities: can(allCapabilities...)})
 				}
 			}
 			if !seen {
@@ -400,9 +408,13 @@ func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 // withToken is the API with one token more.
 func (r *rig) withToken(token string, who access.Principal) http.Handler {
 	r.t.Helper()
+	return r.withTokenOn(pgtest.Login(r.t, r.db, "outbox_api"), token, who)
+}
+
+func (r *rig) withTokenOn(pool *pgxpool.Pool, token string, who access.Principal) http.Handler {
+	r.t.Helper()
 	known := tokens()
 	known[token] = who
-	pool := pgtest.Login(r.t, r.db, "outbox_api")
 	handler, err := api.New(api.Config{Pool: pool, Producer: outbox.NewProducer(pool, outbox.NotifyOff), Authenticator: known})
 	if err != nil {
 		r.t.Fatal(err)
@@ -410,14 +422,33 @@ func (r *rig) withToken(token string, who access.Principal) http.Handler {
 	return handler
 }
 
-// pauseAll pauses whatever can be paused.
-func (r *rig) pauseAll() {
+// pauseAll pauses whatever can be paused, or lets it go on.
+func (r *rig) pauseAll(paused bool) {
 	r.t.Helper()
 	for _, sql := range []string{
-		`INSERT INTO outbox.queues (queue, paused_at) VALUES ('default', now()) ON CONFLICT (queue) DO UPDATE SET paused_at = now()`,
-		`UPDATE outbox.schedules SET paused_at = now()`,
+		`INSERT INTO outbox.queues (queue) VALUES ('default') ON CONFLICT DO NOTHING`,
+		`UPDATE outbox.queues SET paused_at = CASE WHEN $1 THEN now() END`,
+		`UPDATE outbox.schedules SET paused_at = CASE WHEN $1 THEN now() END`,
 	} {
-		if _, err := r.db.Exec(r.t.Context(), sql); err != nil {
+		var args []any
+		if strings.Contains(sql, "$1") {
+			args = append(args, paused)
+		}
+		if _, err := r.db.Exec(r.t.Context(), strings.ReplaceAll(sql, "$1", "$1::boolean"), args...); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// buryFirst has the first job of a key hold up those behind it.
+func (r *rig) buryFirst(key string) {
+	r.t.Helper()
+	for _, sql := range []string{
+		`UPDATE outbox.jobs SET status = 'running', attempt = attempt + 1, epoch = epoch + 1, lease_owner = 'w', lease_expires_at = now() + interval '1 hour', started_at = now()
+		 WHERE id = (SELECT min(id::text)::uuid FROM outbox.jobs WHERE key = $1 AND status = 'pending')`,
+		`UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL WHERE key = $1 AND status = 'running'`,
+	} {
+		if _, err := r.db.Exec(r.t.Context(), sql, key); err != nil {
 			r.t.Fatal(err)
 		}
 	}
