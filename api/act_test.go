@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,4 +97,48 @@ func TestQueuesArePausedAndCounted(t *testing.T) {
 		t.Errorf("resumed queues = %+v", list.Queues)
 	}
 	root.post("/queues/no%20spaces/pause", "").problem(422, "invalid_input")
+}
+
+func TestQueuesAreLimited(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	root := r.as("root")
+	for _, step := range []struct {
+		body string
+		max  int
+		rate *api.Rate
+	}{
+		{`{"maxRunning":3}`, 3, nil},
+		{`{"rate":{"starts":100,"intervalSeconds":0.5}}`, 3, &api.Rate{Starts: 100, IntervalSeconds: 0.5}},
+		{`{"maxRunning":0}`, 0, &api.Rate{Starts: 100, IntervalSeconds: 0.5}},
+		{`{"rate":{"starts":0},"maxRunning":7}`, 7, nil},
+	} {
+		var now struct {
+			Queue      string
+			MaxRunning int
+			Rate       *api.Rate
+		}
+		root.post("/queues/post%2Feu/limits", step.body).want(200, &now)
+		var list struct{ Queues []api.Queue }
+		r.as("operator-a").get("/queues").want(200, &list)
+		if len(list.Queues) != 1 || list.Queues[0].Queue != "post/eu" || now.Queue != "post/eu" {
+			t.Fatalf("%s: limits = %+v, queues = %+v", step.body, now, list.Queues)
+		}
+		for where, q := range map[string]api.Queue{"answer": {MaxRunning: now.MaxRunning, Rate: now.Rate}, "list": list.Queues[0]} {
+			if q.MaxRunning != step.max || !reflect.DeepEqual(q.Rate, step.rate) {
+				t.Errorf("%s: the %s has %d and %v, want %d and %v", step.body, where, q.MaxRunning, q.Rate, step.max, step.rate)
+			}
+		}
+	}
+	for body, pointer := range map[string]string{
+		`{}`: "#", `{"maxRunning":-1}`: "#/maxRunning", `{"maxRunning":10001}`: "#/maxRunning", `{"maxRunning":null}`: "#", `{"rate":null}`: "#",
+		`{"rate":{"starts":1}}`: "#/rate/intervalSeconds", `{"rate":{"starts":1,"intervalSeconds":0.001}}`: "#/rate/intervalSeconds",
+		`{"rate":{"starts":0,"intervalSeconds":1}}`: "#/rate/starts", `{"rate":{"intervalSeconds":1}}`: "#/rate",
+	} {
+		if p := root.post("/queues/q/limits", body).problem(422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+			t.Errorf("%s: %+v, want a fault at %s", body, p.Errors, pointer)
+		}
+	}
+	r.as("operator-a").post("/queues/q/limits", `{"maxRunning":1}`).problem(403, "forbidden")
+	root.post("/queues/no%20spaces/limits", `{"maxRunning":1}`).problem(422, "invalid_input")
 }

@@ -41,7 +41,7 @@ func TestTheExamplesOfTheDocumentationDoWhatTheySay(t *testing.T) {
 	server := httptest.NewServer(newRig(t).handler)
 	defer server.Close()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script.String())
-	cmd.Env = append(os.Environ(), "API="+server.URL, "TOKEN=client-a", "OPERATOR=operator-a", "NO_PROXY=*")
+	cmd.Env = append(os.Environ(), "API="+server.URL, "TOKEN=client-a", "OPERATOR=operator-a", "ROOT=root", "NO_PROXY=*")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v, %s", err, out)

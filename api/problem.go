@@ -188,6 +188,7 @@ var wireNames = map[string]string{
 	"Options.Deadline": "deadline", "Options.MaxActive": "maxActive", "Options.Ordered": "ordered", "Options.Sequence": "sequence",
 	"Options.OnDeath": "onDeath", "Options.ParkAfter": "parkAfterSeconds", "Options.OnLapse": "onLapse", "Options.MaxQueued": "maxQueued",
 	"Options.WhenFull": "whenFull", "payload": "payload",
+	"Limits.MaxRunning": "maxRunning", "Limits.Rate.Starts": "rate/starts", "Limits.Rate.Interval": "rate/intervalSeconds",
 }
 
 // faultsOf are all the outbox.InvalidErrors that err joins.

@@ -11,6 +11,8 @@ import (
 type Queue struct {
 	Queue       string           `json:"queue"`
 	PausedSince time.Time        `json:"pausedSince,omitzero"`
+	MaxRunning  int              `json:"maxRunning,omitempty" doc:"Jobs that may run at once, in all processes together; any number if left out"`
+	Rate        *Rate            `json:"rate,omitempty" doc:"So many may start; any number if left out"`
 	Jobs        map[string]int64 `json:"jobs" nullable:"false" doc:"Open jobs by status; a status without any is left out"`
 }
 
@@ -35,7 +37,7 @@ func (s *server) listQueues(ctx context.Context, _ *struct{}) (*queuesOutput, er
 		for status, n := range q.Jobs {
 			jobs[status.String()] = n
 		}
-		out.Body.Queues[i] = Queue{Queue: q.Name, PausedSince: utc(q.PausedSince), Jobs: jobs}
+		out.Body.Queues[i] = Queue{Queue: q.Name, PausedSince: utc(q.PausedSince), MaxRunning: q.MaxRunning, Rate: rateOf(q.Rate), Jobs: jobs}
 	}
 	return out, nil
 }

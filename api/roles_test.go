@@ -55,6 +55,8 @@ func TestTheAPIsRoleSufficesForItsRoutes(t *testing.T) {
 		}
 	}
 	r.as("root").get("/workers").want(200, nil)
+	r.as("root").post("/queues/default/limits", `{"maxRunning":7}`).want(200, nil)
+	r.as("root").post("/queues/default/limits", `{"maxRunning":0}`).want(200, nil)
 	for id, want := range map[string]string{waiting: "cancelled", held: "pending", dead: "pending", failed: "pending", parked: "pending"} {
 		if status := r.getJob(id).Status; status != want {
 			t.Errorf("a job is %s, want %s", status, want)

@@ -78,6 +78,7 @@ var routes = []route{
 	{"GET", "/queues", access.AdminRead, false, "List queues with their open jobs", ok((*server).listQueues)},
 	{"POST", "/queues/{queue}/pause", access.AdminMutate, true, "Stop claims of a queue", ok((*server).pauseQueue)},
 	{"POST", "/queues/{queue}/resume", access.AdminMutate, true, "Let claims of a queue go on", ok((*server).resumeQueue)},
+	{"POST", "/queues/{queue}/limits", access.AdminMutate, true, "Limit how many jobs of a queue run at once, and how many start in an interval", ok((*server).limitQueue)},
 	{"GET", "/stats", access.AdminRead, false, "Count open jobs by status", ok((*server).getStats)},
 	{"GET", "/kinds", access.JobsEnqueue, false, "List the kinds whose payloads are checked, with their schemas", ok((*server).listKinds)},
 	{"GET", "/events", access.AdminStream, false, "Be told what becomes of jobs", streaming((*server).listenToJobs)},

@@ -59,7 +59,9 @@ func (r *rig) give(token string, tenant outbox.ID) has {
 		VALUES ($1, $2, '1 hour', 'mail', '{}', now() + interval '1 hour') ON CONFLICT DO NOTHING`, tenant, word); err != nil {
 		r.t.Fatal(err)
 	}
-	h.names = names{id: h.jobs[outbox.Dead], kind: "mail", queue: outbox.DefaultQueue, key: word, schedule: word}
+	h.names = names{id: h.jobs[outbox.Dead], kind: "mail", queue: outbox.DefaultQueue, key: word, schedule: word, extra: map[string]any{
+		"maxRunning": 1000, "rate": map[string]any{"starts": 1000, "intervalSeconds": 1},
+	}}
 	h.own = append(h.own, slices.Collect(maps.Values(h.jobs))...)
 	return h
 }

@@ -174,6 +174,8 @@ func (n names) of(name string) any {
 // value is what goes into a member of a body; nil leaves it out.
 func (n names) value(name string, m *member) any {
 	switch {
+	case m.is("object") && n.extra[name] != nil:
+		return maps.Clone(n.extra[name].(map[string]any)) // the tests change it
 	case n.extra[name] != nil:
 		return n.extra[name]
 	case name == "ids":

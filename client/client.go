@@ -34,6 +34,7 @@ type Client struct {
 	http     *http.Client
 	attempts int
 	maxWait  time.Duration
+	silence  time.Duration
 }
 
 // New makes a client of the API at a URL like https://jobs.example.com/posthaste.
@@ -49,7 +50,7 @@ func New(baseURL string, config Config) (*Client, error) {
 	}
 	c := &Client{
 		base: strings.TrimRight(u.String(), "/"), token: config.Token, http: config.HTTP,
-		attempts: cmp.Or(config.Attempts, 4), maxWait: cmp.Or(config.MaxWait, 30*time.Second),
+		attempts: cmp.Or(config.Attempts, 4), maxWait: cmp.Or(config.MaxWait, 30*time.Second), silence: silence,
 	}
 	if c.http == nil {
 		c.http = &http.Client{}
@@ -123,15 +124,15 @@ func (c *Client) do(ctx context.Context, r request, answer any) error {
 	}
 }
 
-// send is one attempt.
-func (c *Client) send(ctx context.Context, r request, answer any) error {
+// newRequest is the request as it is sent.
+func (c *Client) newRequest(ctx context.Context, r request) (*http.Request, error) {
 	target := c.base + r.path
 	if len(r.query) > 0 {
 		target += "?" + r.query.Encode()
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, target, bytes.NewReader(r.body))
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", r.method, r.path, err)
+		return nil, fmt.Errorf("%s %s: %w", r.method, r.path, err)
 	}
 	req.Header.Set("Accept", "application/json, application/problem+json")
 	if r.contentType != "" {
@@ -142,6 +143,15 @@ func (c *Client) send(ctx context.Context, r request, answer any) error {
 	}
 	if id, ok := ctx.Value(requestIDKey{}).(string); ok {
 		req.Header.Set("X-Request-Id", id)
+	}
+	return req, nil
+}
+
+// send is one attempt.
+func (c *Client) send(ctx context.Context, r request, answer any) error {
+	req, err := c.newRequest(ctx, r)
+	if err != nil {
+		return err
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

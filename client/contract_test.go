@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -43,6 +44,16 @@ func of[A any](answer any, call func(*Client, context.Context) (A, error)) route
 	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx) })
 }
 
+// stream is a route whose answer, of which there is nothing here, is no JSON.
+func stream(listen func(context.Context, *Client) error) route {
+	return route{call: func(ctx context.Context, c *Client) error {
+		if err := listen(ctx, c); err == nil || !strings.Contains(err.Error(), "no stream of events") {
+			return fmt.Errorf("an answer that is no stream: %w", err)
+		}
+		return nil
+	}}
+}
+
 // methods are those of the client by their routes. What the API has and this table
 // does not, and the other way round, fails.
 var methods = map[string]route{
@@ -63,15 +74,18 @@ var methods = map[string]route{
 	"GET /queues":                 of(Queues{}, (*Client).Queues),
 	"POST /queues/{queue}/pause":  onID(QueueState{}, (*Client).PauseQueue),
 	"POST /queues/{queue}/resume": onID(QueueState{}, (*Client).ResumeQueue),
-	"GET /stats":                  of(Stats{}, (*Client).Stats),
-	"GET /workers":                of(workersAnswer{}, (*Client).Workers),
-	"POST /jobs/{id}/cancel":      onID(Job{}, (*Client).CancelJob),
-	"POST /jobs/{id}/release":     onID(Job{}, (*Client).ReleaseJob),
-	"POST /jobs/cancel":           calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.CancelJobs(ctx, Bulk{}) }),
-	"POST /jobs/release":          calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.ReleaseJobs(ctx, Bulk{}) }),
-	"GET /jobs/{id}/progress":     onID(Progress{}, (*Client).Progress),
-	"GET /jobs/{id}/steps":        onID(stepsAnswer{}, (*Client).Steps),
-	"GET /jobs/{id}/logs":         calling(nil, Log{}, func(ctx context.Context, c *Client) (Log, error) { return c.Log(ctx, someID, "x") }),
+	"POST /queues/{queue}/limits": calling(QueueLimits{}, LimitedQueue{}, func(ctx context.Context, c *Client) (LimitedQueue, error) {
+		return c.LimitQueue(ctx, someID, QueueLimits{})
+	}),
+	"GET /stats":              of(Stats{}, (*Client).Stats),
+	"GET /workers":            of(workersAnswer{}, (*Client).Workers),
+	"POST /jobs/{id}/cancel":  onID(Job{}, (*Client).CancelJob),
+	"POST /jobs/{id}/release": onID(Job{}, (*Client).ReleaseJob),
+	"POST /jobs/cancel":       calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.CancelJobs(ctx, Bulk{}) }),
+	"POST /jobs/release":      calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.ReleaseJobs(ctx, Bulk{}) }),
+	"GET /jobs/{id}/progress": onID(Progress{}, (*Client).Progress),
+	"GET /jobs/{id}/steps":    onID(stepsAnswer{}, (*Client).Steps),
+	"GET /jobs/{id}/logs":     calling(nil, Log{}, func(ctx context.Context, c *Client) (Log, error) { return c.Log(ctx, someID, "x") }),
 	"GET /dead-letters": calling(nil, DeadLetterPage{}, func(ctx context.Context, c *Client) (DeadLetterPage, error) {
 		return c.DeadLetterPage(ctx, filled[DeadLetterFilter](), 1, "x")
 	}),
@@ -92,13 +106,29 @@ var methods = map[string]route{
 	"POST /schedules/{name}/pause":     onSchedules(ScheduleState{}, (*Client).PauseSchedule),
 	"POST /schedules/{name}/resume":    onSchedules(ScheduleState{}, (*Client).ResumeSchedule),
 	"POST /schedules/{name}/run":       onSchedules(Accepted{}, (*Client).RunSchedule),
+	"GET /kinds":                       of(kindsAnswer{}, (*Client).Kinds),
+	"GET /events": stream(func(ctx context.Context, c *Client) (err error) {
+		for _, err = range c.Events(ctx, "x") {
+			break
+		}
+		return err
+	}),
+	"GET /jobs/{id}/events": stream(func(ctx context.Context, c *Client) (err error) {
+		for _, err = range c.JobEvents(ctx, someID) {
+			break
+		}
+		return err
+	}),
 	"GET /audit": calling(nil, AuditPage{}, func(ctx context.Context, c *Client) (AuditPage, error) {
 		return c.AuditPage(ctx, filled[AuditFilter](), 1, "x")
 	}),
 }
 
 // elsewhere are parameters that the client sends in another way.
-var elsewhere = map[string]string{"Idempotency-Key": "NewJob.IdempotencyKey, in the body"}
+var elsewhere = map[string]string{
+	"Idempotency-Key":                     "NewJob.IdempotencyKey, in the body",
+	"GET /jobs/{id}/events Last-Event-ID": "when a connection was lost",
+}
 
 // document is what we look at of api/openapi.json.
 type document struct {
@@ -158,7 +188,8 @@ func TestEveryRouteHasAMethodThatAsksForIt(t *testing.T) {
 				t.Errorf("%s: the client asks for %s %s", name, sent.Method, sent.URL.EscapedPath())
 			}
 			for _, p := range op.Parameters {
-				if p.In != "path" && elsewhere[p.Name] == "" && !(p.In == "query" && sent.URL.Query().Has(p.Name)) {
+				known := p.In == "path" || elsewhere[p.Name] != "" || elsewhere[name+" "+p.Name] != ""
+				if !known && !(p.In == "query" && sent.URL.Query().Has(p.Name)) && !(p.In == "header" && sent.Header.Get(p.Name) != "") {
 					t.Errorf("%s: nothing sends the %s parameter %s", name, p.In, p.Name)
 				}
 				delete(sent.query, p.Name)

@@ -40,6 +40,11 @@ func (everybody) Authenticate(_ context.Context, bearer string) (access.Principa
 // served is the API on a database of its own, behind what a test puts before it.
 func served(t *testing.T, before func(http.Handler) http.Handler) *client.Client {
 	t.Helper()
+	return servedBy(t, client.Config{Token: secret}, before)
+}
+
+func servedBy(t *testing.T, config client.Config, before func(http.Handler) http.Handler) *client.Client {
+	t.Helper()
 	db := pgtest.New(t)
 	handler, err := api.New(api.Config{Pool: db, Authenticator: everybody{}, Producer: outbox.NewProducer(db, outbox.NotifyOff)})
 	if err != nil {
@@ -48,7 +53,7 @@ func served(t *testing.T, before func(http.Handler) http.Handler) *client.Client
 	if before != nil {
 		handler = before(handler)
 	}
-	return to(t, handler, client.Config{Token: secret})
+	return to(t, handler, config)
 }
 
 func to(t *testing.T, handler http.Handler, config client.Config) *client.Client {
@@ -115,6 +120,12 @@ func TestALifeOfJobs(t *testing.T) {
 	}
 	if queues, err := c.Queues(ctx); err != nil || len(queues.Queues) != 2 || queues.Queues[0].Queue != "a/b" || queues.Queues[0].PausedSince.IsZero() || queues.Queues[1].Jobs["pending"] != 2 {
 		t.Errorf("got %+v, %v", queues, err)
+	}
+	if limits, err := c.LimitQueue(ctx, "a/b", client.QueueLimits{MaxRunning: new(3), Rate: &client.Rate{Starts: 10, IntervalSeconds: 0.5}}); err != nil || limits.MaxRunning != 3 || *limits.Rate != (client.Rate{Starts: 10, IntervalSeconds: 0.5}) {
+		t.Errorf("got %+v, %v", limits, err)
+	}
+	if limits, err := c.LimitQueue(ctx, "a/b", client.QueueLimits{MaxRunning: new(0)}); err != nil || limits.Queue != "a/b" || limits.MaxRunning != 0 || limits.Rate == nil {
+		t.Errorf("got %+v, %v", limits, err)
 	}
 	if state, err := c.ResumeQueue(ctx, "a/b"); err != nil || state.Paused {
 		t.Errorf("got %+v, %v", state, err)

@@ -9,10 +9,12 @@ import (
 type Queue struct {
 	Queue       string           `json:"queue"`
 	PausedSince time.Time        `json:"pausedSince,omitzero"`
-	Jobs        map[string]int64 `json:"jobs"` // open jobs by status
+	MaxRunning  int              `json:"maxRunning,omitempty"` // at once, in all processes together; 0 is any number
+	Rate        *Rate            `json:"rate,omitempty"`       // nil is any
+	Jobs        map[string]int64 `json:"jobs"`                 // open jobs by status
 }
 
-// Queues is all queues with open jobs and those that are paused.
+// Queues is all queues with open jobs and those that are paused or limited.
 type Queues struct {
 	Queues []Queue   `json:"queues"`
 	AsOf   time.Time `json:"asOf"` // when they were counted
@@ -22,6 +24,26 @@ type Queues struct {
 type QueueState struct {
 	Queue  string `json:"queue"`
 	Paused bool   `json:"paused"`
+}
+
+// Rate bounds starts: in any span of the interval no more jobs start than that.
+type Rate struct {
+	Starts          int     `json:"starts"`
+	IntervalSeconds float64 `json:"intervalSeconds,omitempty"` // 0.01 to 31 days
+}
+
+// QueueLimits is what to limit. What is nil stays as it is; 0, and a Rate of 0 starts,
+// lifts the limit.
+type QueueLimits struct {
+	MaxRunning *int  `json:"maxRunning,omitempty"`
+	Rate       *Rate `json:"rate,omitempty"`
+}
+
+// LimitedQueue says which limits a queue has.
+type LimitedQueue struct {
+	Queue      string `json:"queue"`
+	MaxRunning int    `json:"maxRunning,omitempty"` // 0 is any number
+	Rate       *Rate  `json:"rate,omitempty"`       // nil is any
 }
 
 // Stats is how much there is to do.
@@ -46,6 +68,12 @@ func (c *Client) PauseQueue(ctx context.Context, queue string) (QueueState, erro
 // ResumeQueue lets claims of a queue go on.
 func (c *Client) ResumeQueue(ctx context.Context, queue string) (QueueState, error) {
 	return ask[QueueState](ctx, c, post("/queues", nil).segment("queue", queue, "/resume"))
+}
+
+// LimitQueue sets or lifts limits of a queue, in all processes together, from the next
+// claim on, and returns those that hold then. It takes a token of all tenants.
+func (c *Client) LimitQueue(ctx context.Context, queue string, limits QueueLimits) (LimitedQueue, error) {
+	return ask[LimitedQueue](ctx, c, post("/queues", limits).segment("queue", queue, "/limits"))
 }
 
 // Stats sums up the open jobs.

@@ -18,16 +18,12 @@ type queueActs interface {
 	Queues(context.Context) ([]operator.Queue, error)
 	Pause(ctx context.Context, queue string) error
 	Resume(ctx context.Context, queue string) error
-}
-
-// queueLimits has no face in the API.
-type queueLimits interface {
 	Limit(ctx context.Context, queue string, limits operator.Limits) (int, operator.Rate, error)
 }
 
 var (
-	_ queueActs   = (*operator.Operator)(nil)
-	_ queueLimits = (*operator.Operator)(nil)
+	_ queueActs = (*operator.Operator)(nil)
+	_ queueActs = (*remote)(nil)
 )
 
 func (p *program) queuesCommand() *cli.Command {
@@ -130,7 +126,7 @@ func (p *program) limitQueue(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	return operate(ctx, p, c, func(ctx context.Context, o queueLimits) error {
+	return operate(ctx, p, c, func(ctx context.Context, o queueActs) error {
 		maxRunning, rate, err := o.Limit(ctx, queue, limits)
 		if err != nil {
 			return err

@@ -17,7 +17,7 @@ func (r *remote) Queues(ctx context.Context) ([]operator.Queue, error) {
 	found, err := r.api.Queues(ctx)
 	queues := make([]operator.Queue, len(found.Queues))
 	for i, q := range found.Queues {
-		queues[i] = operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, Jobs: map[outbox.Status]int64{}}
+		queues[i] = operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, MaxRunning: q.MaxRunning, Rate: operatorsRate(q.Rate), Jobs: map[outbox.Status]int64{}}
 		for status, n := range q.Jobs {
 			queues[i].Jobs[outbox.Status(status)] = n
 		}
@@ -47,6 +47,25 @@ func (r *remote) Resume(ctx context.Context, queue string) error {
 	defer cancel()
 	_, err := r.api.ResumeQueue(ctx, queue)
 	return err
+}
+
+func (r *remote) Limit(ctx context.Context, queue string, l operator.Limits) (int, operator.Rate, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	limits := client.QueueLimits{MaxRunning: l.MaxRunning}
+	if l.Rate != nil {
+		limits.Rate = &client.Rate{Starts: l.Rate.Starts, IntervalSeconds: l.Rate.Interval.Seconds()}
+	}
+	now, err := r.api.LimitQueue(ctx, queue, limits)
+	return now.MaxRunning, operatorsRate(now.Rate), err
+}
+
+// operatorsRate is zero for any rate.
+func operatorsRate(r *client.Rate) operator.Rate {
+	if r == nil {
+		return operator.Rate{}
+	}
+	return operator.Rate{Starts: r.Starts, Interval: seconds(r.IntervalSeconds).Round(time.Microsecond)}
 }
 
 func (r *remote) Workers(ctx context.Context) ([]operator.Worker, error) {

@@ -88,6 +88,7 @@ func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
 	sqlExec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, missed, missed_limit, kind, queue, payload, content_type, next_at)
 		VALUES ('00000000-0000-0000-0000-000000000001', 'nightly', '0 3 * * *', 'UTC', 'once', 1, 'greet', 'mail', '{}', 'application/json', now() + interval '1 hour')`)
 	ok(t, direct, "queues", "pause", "mail")
+	ok(t, direct, "queues", "limit", "mail", "--max-running", "7", "--rate", "10/90s")
 	for _, line := range []string{
 		"jobs list", "jobs list --kind greet --status pending,dead", "jobs list --limit 2", "jobs list --before " + id, "jobs show " + id,
 		"dlq list", "dlq list --error-code http_500 --status dead", "dlq groups", "queues list", "workers list", "keys show k --queue mail", "keys list",
@@ -128,6 +129,15 @@ func TestActsThroughTheAPI(t *testing.T) {
 	ok(t, through, "jobs", "retry", held)
 	ok(t, through, "queues", "pause", "mail")
 	ok(t, through, "queues", "resume", "mail")
+	for _, step := range []struct{ flags, want string }{
+		{"--max-running 5 --rate 100/1m", "mail: 5 running at once, 100 starts in 1m\n"},
+		{"--no-rate", "mail: 5 running at once\n"},
+		{"--no-max-running --rate 3/100ms", "mail: 3 starts in 100ms\n"},
+	} {
+		if got := ok(t, through, append([]string{"queues", "limit", "mail"}, strings.Fields(step.flags)...)...); got != step.want {
+			t.Errorf("limit %s printed %q, want %q", step.flags, got, step.want)
+		}
+	}
 	if r := posthaste(t, through, "", "jobs", "show", outbox.NewID().String()); r.code != exitFailed || !strings.Contains(r.errOut, "job_not_found") {
 		t.Errorf("show of a job that does not exist: %+v", r)
 	}
@@ -137,7 +147,7 @@ func TestActsThroughTheAPI(t *testing.T) {
 			names = append(names, row["act"].(string))
 		}
 	}
-	if got := strings.Join(names, " "); got != "queue.resume queue.pause job.retry job.release job.cancel job.cancel" {
+	if got := strings.Join(names, " "); got != "queue.limit queue.limit queue.limit queue.resume queue.pause job.retry job.release job.cancel job.cancel" {
 		t.Errorf("the audit has %s", got)
 	}
 }

@@ -26,7 +26,7 @@ var service = []Mutant{
 		Name:      "a repeat tells of itself",
 		Breaks:    "a repeat of a held job's request answers with a status that the job was not stored with",
 		Invariant: "A 202 is a commit",
-		Edits:     []Edit{{"api/enqueue.go", `			jobs[i].held = held[ids[i]]`, `			jobs[i].held = r.Options.Hold || held == nil`}},
+		Edits:     []Edit{{"api/enqueue.go", `			jobs[place].held = held[ids[place]]`, `			jobs[place].held = requests[place].Options.Hold || held == nil`}},
 		Checks:    []Check{test("api", "TestARepeatOfAHeldJobAnswersLikeTheFirst", "a repeat")},
 	},
 	{

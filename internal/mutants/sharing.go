@@ -17,8 +17,7 @@ var sharing = []Mutant{
 		Name:      "stuck behind another kind",
 		Breaks:    "jobs without a handler hide those behind them",
 		Invariant: "Tenants share a queue",
-		Edits: []Edit{{shareGo, `	return len(claimed), q.passLanes(ctx, doubtful, started)`, `	_ = doubtful
-	return len(claimed), nil`}},
-		Checks: []Check{test("dispatcher", "TestTenantsJobsBehindOnesOfOtherKinds", "waited 30s in vain")},
+		Edits:     []Edit{{shareGo, `	return len(h.claimed), q.passLanes(ctx, started)`, `	return len(h.claimed), nil`}},
+		Checks:    []Check{test("dispatcher", "TestTenantsJobsBehindOnesOfOtherKinds", "waited 30s in vain")},
 	},
 }

@@ -1,0 +1,59 @@
+package api
+
+import (
+	"context"
+
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+// Rate bounds starts: in any span of the interval no more jobs start than that.
+type Rate struct {
+	Starts          int     `json:"starts" minimum:"0" maximum:"1000000" doc:"Each attempt of a job is one. All of them may be at once. 0 lifts the limit"`
+	IntervalSeconds float64 `json:"intervalSeconds,omitempty" minimum:"0" maximum:"2678400" doc:"At least 0.01, up to 31 days"`
+}
+
+// QueueLimits is what to limit.
+type QueueLimits struct {
+	MaxRunning *int  `json:"maxRunning,omitempty" minimum:"0" maximum:"10000" nullable:"false" doc:"Jobs that may run at once, in all processes together. 0 lifts the limit, left out it stays as it is"`
+	Rate       *Rate `json:"rate,omitempty" nullable:"false" doc:"Left out it stays as it is"`
+}
+
+type queueLimitsInput struct {
+	Queue string `path:"queue" maxLength:"128" pattern:"^[A-Za-z0-9][A-Za-z0-9_.:/-]*$"`
+	Body  QueueLimits
+}
+
+type queueLimitsOutput struct {
+	Body struct {
+		Queue      string `json:"queue"`
+		MaxRunning int    `json:"maxRunning,omitempty" doc:"Any number if left out"`
+		Rate       *Rate  `json:"rate,omitempty" doc:"Any number if left out"`
+	}
+}
+
+// limitQueue sets or lifts limits and answers with those that hold then.
+func (s *server) limitQueue(ctx context.Context, in *queueLimitsInput) (*queueLimitsOutput, error) {
+	limits := operator.Limits{MaxRunning: in.Body.MaxRunning}
+	if r := in.Body.Rate; r != nil {
+		limits.Rate = &operator.Rate{Starts: r.Starts, Interval: seconds(r.IntervalSeconds)}
+	}
+	if limits == (operator.Limits{}) {
+		return nil, invalidInput.because("", Fault{Pointer: "#", Detail: "wants maxRunning or rate, or both"})
+	}
+	maxRunning, rate, err := s.by(ctx).Limit(ctx, in.Queue, limits)
+	if err != nil {
+		return nil, err
+	}
+	s.stats.forget() // the next look is to show it
+	out := &queueLimitsOutput{}
+	out.Body.Queue, out.Body.MaxRunning, out.Body.Rate = in.Queue, maxRunning, rateOf(rate)
+	return out, nil
+}
+
+// rateOf is nil for any rate.
+func rateOf(r operator.Rate) *Rate {
+	if r.Starts == 0 {
+		return nil
+	}
+	return &Rate{Starts: r.Starts, IntervalSeconds: r.Interval.Seconds()}
+}

@@ -1,0 +1,22 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+)
+
+// Kind is a kind of jobs whose payloads are checked.
+type Kind struct {
+	Kind   string          `json:"kind"`
+	Schema json.RawMessage `json:"schema"` // JSON Schema of the payload
+}
+
+type kindsAnswer struct {
+	Kinds []Kind `json:"kinds"`
+}
+
+// Kinds lists the kinds whose payloads are checked. Jobs of others are taken with any.
+func (c *Client) Kinds(ctx context.Context) ([]Kind, error) {
+	answer, err := ask[kindsAnswer](ctx, c, get("/kinds", nil))
+	return answer.Kinds, err
+}

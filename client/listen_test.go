@@ -1,0 +1,174 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// What HTML says of streams of events.
+func TestEventsAreReadAsHTMLDefinesThem(t *testing.T) {
+	for name, test := range map[string]struct{ stream, want string }{
+		"lines of data":              {"data: a\ndata:b\ndata:  c\n\n", "message()=a|b| c;"},
+		"all three ends of lines":    {"event: job\r\ndata: a\rdata: b\n\r\ndata: c\r\r", "job()=a|b;message()=c;"},
+		"comments":                   {": hi\ndata: a\n:\n\n:still here\n\n", "message()=a;"},
+		"an id stays":                {"id: 7\ndata: a\n\ndata: b\n\nid\ndata: c\n\n", "message(7)=a;message(7)=b;message()=c;"},
+		"an id alone is a position":  {"id: 7\n\nevent: job\nid: 8\n\n", "(7)=;(8)=;"},
+		"a name without data":        {"event: job\n\ndata: a\n\n", "message()=a;"},
+		"data that is empty":         {"event: resync\ndata\n\n", "resync()=;"},
+		"a byte order mark":          {"\ufeffdata: a\n\n", "message()=a;"},
+		"what is cut short":          {"data: a\n\nid: 9\ndata: b\n", "message()=a;"},
+		"what nobody knows":          {"colour: red\nid: a\x00b\ndata: a\n\n", "message()=a;"},
+		"when to come again":         {"retry: 2500\nretry: 1e3\nretry:\nretry: -1\ndata: a\n\n", "message()=a;2.5s"},
+		"a colon within":             {"data: a: b\n\n", "message()=a: b;"},
+		"a line that is too long":    {"data: a\n\n:" + strings.Repeat("x", maxEvent) + "\n\n", "message()=a;too long"},
+		"lines that are too long":    {strings.Repeat("data: "+strings.Repeat("x", maxEvent/4)+"\n", 4) + "\n", "too long"},
+		"an event that is just fits": {"data:" + strings.Repeat("x", maxEvent-5) + "\n\n", "message()=" + strings.Repeat("x", maxEvent-5) + ";"},
+	} {
+		r := eventReader{lines: lineReader{from: bufio.NewReader(strings.NewReader(test.stream))}}
+		got := ""
+		for {
+			m, err := r.next(func() {})
+			if errors.Is(err, errTooLong) {
+				got += "too long"
+			} else if err != nil && !errors.Is(err, io.EOF) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if err != nil {
+				break
+			}
+			got += fmt.Sprintf("%s(%s)=%s;", m.name, m.id, strings.ReplaceAll(string(m.data), "\n", "|"))
+		}
+		if d := r.retry(0); d != 0 {
+			got += d.String()
+		}
+		if got != test.want {
+			t.Errorf("%s: got %.200q, want %.200q", name, got, test.want)
+		}
+	}
+}
+
+// listenTo is the events of a server whose answers take turns, the last for good, and
+// the Last-Event-IDs with which it was asked.
+func listenTo(t *testing.T, c Config, answers ...http.HandlerFunc) (told string, asked []string, err error) {
+	t.Helper()
+	var n atomic.Int32
+	ids := make(chan string, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ids <- r.Header.Get("Last-Event-ID")
+		answers[min(int(n.Add(1)), len(answers))-1](w, r)
+	}))
+	defer server.Close()
+	c.HTTP = server.Client()
+	client, err := New(server.URL, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.silence = 300 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for e, failed := range client.Events(ctx, "") {
+		if failed != nil {
+			err = failed
+			continue
+		}
+		told += e.Name + e.Job.ID + "(" + e.ID + ") "
+	}
+	for range n.Load() {
+		asked = append(asked, <-ids)
+	}
+	return told, asked, err
+}
+
+func tell(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, text)
+		_ = http.NewResponseController(w).Flush()
+	}
+}
+
+func breakOff(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		tell(text)(w, r)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func refuse(status int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+}
+
+func TestAStreamIsTakenUpWhereItBrokeOff(t *testing.T) {
+	t.Parallel()
+	const soon = "retry: 1\n\n"
+	hang := func(w http.ResponseWriter, r *http.Request) {
+		tell("")(w, r)
+		<-r.Context().Done()
+	}
+	job := func(id, position string) string {
+		return "event: job\n" + position + "data: {\"id\":\"" + id + "\"}\n\n"
+	}
+	for name, test := range map[string]struct {
+		answers     []http.HandlerFunc
+		told, asked string
+	}{
+		"within an event": {
+			[]http.HandlerFunc{breakOff(soon + job("a", "id: 1\n") + "event: job\nid: 2\ndata: {"), tell(job("b", "id: 2\n")), refuse(204)},
+			"joba(1) jobb(2) ", ",1,2",
+		},
+		"by refusals, some of nobody's": {
+			[]http.HandlerFunc{tell(soon + "id: 1\n\n"), refuse(502), refuse(429), refuse(500), breakOff(""), tell(job("b", "")), refuse(204)},
+			"(1) jobb(1) ", ",1,1,1,1,1,1",
+		},
+		"before it said where it is": {
+			[]http.HandlerFunc{refuse(503), breakOff(soon + job("a", "")), tell(job("b", "id: 2\n")), refuse(204)},
+			"joba() resync() jobb(2) ", ",,,2",
+		},
+		"by falling silent": {
+			[]http.HandlerFunc{tell(soon + "id: 1\n\n"), hang, refuse(204)},
+			"(1) ", ",1,1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			told, asked, err := listenTo(t, Config{}, test.answers...)
+			if told != test.told || strings.Join(asked, ",") != test.asked || err != nil {
+				t.Errorf("told %q, asked with %q, %v; want %q and %q", told, asked, err, test.told, test.asked)
+			}
+		})
+	}
+}
+
+func TestAStreamEndsWhereWaitingDoesNotHelp(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]http.HandlerFunc{
+		"401": refuse(401), "422": refuse(422), "and no stream of events": refuse(200), "longer than": tell(":" + strings.Repeat("x", maxEvent)),
+		"is not what the API says": tell("event: job\ndata: {\n\n"),
+	} {
+		if told, asked, err := listenTo(t, Config{}, answer); told != "" || len(asked) != 1 || err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: told %q after %d requests, %v", name, told, len(asked), err)
+		}
+	}
+}
+
+// The server says when to come again, in either way, and is obeyed up to MaxWait.
+func TestAStreamStaysAwayAsLongAsItIsTold(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	if _, _, err := listenTo(t, Config{}, tell("retry: 1000\n\n"), refuse(204)); err != nil || time.Since(began) < time.Second {
+		t.Errorf("came again after %s, %v; want a second", time.Since(began), err)
+	}
+	// More than the 20 s after which listenTo gives up.
+	if _, asked, err := listenTo(t, Config{MaxWait: time.Millisecond}, tell("retry: 60000\n\n"), refuse(503), refuse(204)); err != nil || len(asked) != 3 {
+		t.Errorf("asked %d times, %v; want 3", len(asked), err)
+	}
+}
