@@ -6,6 +6,8 @@ LINT    := $(GO) tool -modfile=tools/lint.mod
 # PG=18 runs on that major version of PostgreSQL, fetched if it is not installed.
 PG      ?=
 export PG
+# Packages whose tests take longest begin first, so that none is left alone at the end.
+LONG     = ./internal/verify/model ./integration ./dispatcher ./internal/verify/lease
 # cgo is needed by the race detector only; without a C compiler tests run without it.
 RACE    := $(shell command -v cc >/dev/null 2>&1 && echo -race)
 # One Postgres for all packages.
@@ -23,7 +25,7 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof (STAY=1
 .PHONY: test
 test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
 	$(TESTS) -timeout 20m -run TestScorecard ./integration
-	$(TESTS) -timeout 20m -p 2 -skip TestScorecard ./...
+	$(TESTS) -timeout 20m -p 2 -skip TestScorecard $(LONG) ./...
 
 .PHONY: test-docker
 test-docker: ## some of them on a Postgres in a container, with testcontainers (needs a container engine)

@@ -35,8 +35,8 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 	for range priorities {
 		fromRunAt, fromID = append(fromRunAt, allTime[0]), append(fromID, pgtype.UUID{Valid: true})
 	}
-	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", interval(leaseTTL), priorities, fromRunAt, fromID, keyedQueue, kinds[:1], // its error is also that of Err
-		offered, int32(room), int32(reach))
+	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", interval(leaseTTL), priorities, fromRunAt, fromID, kinds[:1], // its error is also that of Err
+		offered, int32(room), int32(reach), keyedQueue, false)
 	var claimed []outbox.ID
 	var halted []string
 	var id pgtype.UUID
