@@ -151,7 +151,7 @@ func TestAStreamIsTakenUpWhereItBrokeOff(t *testing.T) {
 func TestAStreamEndsWhereWaitingDoesNotHelp(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]http.HandlerFunc{
-		"401": refuse(401), "422": refuse(422), "and no stream of events": refuse(200), "longer than": tell(":" + strings.Repeat("x", maxEvent)),
+		"401": refuse(401), "422": refuse(422), "and no stream of events": refuse(200), "longer than": tell(":" + strings.Repeat("x", 3*maxEvent)),
 		"is not what the API says": tell("event: job\ndata: {\n\n"),
 	} {
 		if told, asked, err := listenTo(t, Config{}, answer); told != "" || len(asked) != 1 || err == nil || !strings.Contains(err.Error(), name) {

@@ -272,10 +272,10 @@ func (a *attempt) giveUp(revision int64, err error) {
 // lost stops the handler: another has the job, or nobody any more. When the
 // handler itself has completed it, it may go on.
 func (a *attempt) lost() {
-	a.giveUp(math.MaxInt64, outbox.ErrLeaseLost)
 	if !a.job.Completed() {
-		a.end(outbox.ErrLeaseLost)
+		a.end(outbox.ErrLeaseLost) // first: whoever is told of it now must not report in vain afterwards
 	}
+	a.giveUp(math.MaxInt64, outbox.ErrLeaseLost)
 }
 
 // foundLocked has whoever waits for something to be stored wait for a while, and
