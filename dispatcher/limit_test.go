@@ -381,7 +381,19 @@ func TestAClaimThatHasNotLookedIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	probesAndKeys(t, db, 30)
+	tenant := outbox.NewID()
+	for range 10 {
+		enqueue(t, db, probe{}, outbox.Options{Tenant: tenant})
+	}
 	claims := map[string]func(within bool) (int, error){
+		"ClaimShared": func(within bool) (int, error) {
+			p := claimParams("w", 2, 0)
+			rows, err := sqlgen.New(db).ClaimShared(t.Context(), sqlgen.ClaimSharedParams{
+				Worker: p.Worker, LeaseTtl: p.LeaseTtl, TenantIds: []pgtype.UUID{{Bytes: tenant, Valid: true}}, Quotas: []int32{2}, Firsts: []int32{1}, Lasts: []int32{1},
+				Priorities: p.Priorities, FromRunAt: p.FromRunAt, FromID: p.FromID, Queue: p.Queue, Reach: 100, Kinds: p.Kinds, WithinLimits: within, MaxJobs: 2,
+			})
+			return len(rows), err
+		},
 		"ClaimJobs": func(within bool) (int, error) {
 			p := claimParams("w", 2, 1, 0)
 			p.WithinLimits = within
