@@ -33,7 +33,7 @@ test-docker: ## some of them on a Postgres in a container, with testcontainers (
 
 .PHONY: model
 model: ## the lease protocol, every state of it, with spin (docs/model)
-	$(GO) test -count=1 -v ./docs/model
+	$(GO) test -count=1 -v ./docs/model -leases 4
 
 .PHONY: build
 build: ## bin/posthaste

@@ -23,7 +23,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // event is one as a client reads it.
 type event struct {

@@ -79,7 +79,7 @@ func (r *running) wait(want error) {
 		if !errors.Is(err, want) {
 			r.t.Errorf("Run returned %v, want %v", err, want)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		r.t.Fatal("Run did not return")
 	}
 }
@@ -109,7 +109,7 @@ func (r *running) awaitReadyz(code int, status string, states map[string]string)
 		want[name] = state
 	}
 	var diff string
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		gotCode, report := r.readyz()
 		got := map[string]string{}
 		for name, s := range report.Components {
@@ -128,7 +128,7 @@ func await(t *testing.T, what string, done <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("waited in vain for %s", what)
 	}
 }

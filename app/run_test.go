@@ -70,7 +70,7 @@ func TestAProducerOfTheSameProgramWakesItsDispatcher(t *testing.T) {
 		}
 		select {
 		case <-handled:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("a job was not handled")
 		}
 	}
@@ -322,7 +322,7 @@ func TestANotificationStopsACancelledHandler(t *testing.T) {
 		if !errors.Is(cause, dispatcher.ErrCancelled) {
 			t.Errorf("cause = %v, want ErrCancelled", cause)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the handler was not stopped")
 	}
 	awaitStatus(t, pool, "cancelled")
@@ -331,7 +331,7 @@ func TestANotificationStopsACancelledHandler(t *testing.T) {
 // awaitStatus waits until the one job is closed so.
 func awaitStatus(t *testing.T, pool *pgxpool.Pool, status string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		var closed bool
 		if err := pool.QueryRow(t.Context(), `SELECT count(*) = 1 FROM outbox.history WHERE status::text = $1`, status).Scan(&closed); err != nil {
 			t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // double is the job of most tests.
 type double struct {

@@ -139,10 +139,11 @@ func (l *listener) connect(ctx context.Context, yield func(message, error) bool)
 		return nil
 	}
 	l.begun = true
-	reader := eventReader{lines: lineReader{from: bufio.NewReader(resp.Body)}, id: l.lastID}
+	alive := func() { quiet.Reset(l.client.silence) }
+	reader := eventReader{lines: lineReader{from: bufio.NewReader(heard{resp.Body, alive})}, id: l.lastID}
 	for {
-		quiet.Reset(l.client.silence)
-		m, err := reader.next(func() { quiet.Reset(l.client.silence) })
+		alive()
+		m, err := reader.next()
 		quiet.Stop() // whoever listens may take his time
 		l.retry = reader.retry(l.retry)
 		switch {
@@ -176,6 +177,21 @@ func accept(resp *http.Response) (over bool, err error) {
 	return false, problemOf(resp, text)
 }
 
+// heard is a connection on which whatever arrives is a sign of life, also within a line
+// that takes long.
+type heard struct {
+	io.Reader
+	alive func()
+}
+
+func (h heard) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	if n > 0 {
+		h.alive()
+	}
+	return n, err
+}
+
 // eventReader reads server-sent events as HTML defines them.
 type eventReader struct {
 	lines lineReader
@@ -185,15 +201,14 @@ type eventReader struct {
 }
 
 // next reads up to the end of the next block that has an event, or an id alone. What
-// the end of the stream cuts short counts for nothing. Each line is a sign of life.
-func (r *eventReader) next(alive func()) (message, error) {
+// the end of the stream cuts short counts for nothing.
+func (r *eventReader) next() (message, error) {
 	m, id, hasID, hasData := message{}, "", false, false
 	for {
 		line, err := r.lines.next()
 		if err != nil {
 			return message{}, err
 		}
-		alive()
 		if len(line) == 0 {
 			if hasID {
 				r.id = id

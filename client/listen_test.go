@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 )
 
@@ -36,7 +37,7 @@ func TestEventsAreReadAsHTMLDefinesThem(t *testing.T) {
 		r := eventReader{lines: lineReader{from: bufio.NewReader(strings.NewReader(test.stream))}}
 		got := ""
 		for {
-			m, err := r.next(func() {})
+			m, err := r.next()
 			if errors.Is(err, errTooLong) {
 				got += "too long"
 			} else if err != nil && !errors.Is(err, io.EOF) {
@@ -53,6 +54,15 @@ func TestEventsAreReadAsHTMLDefinesThem(t *testing.T) {
 		if got != test.want {
 			t.Errorf("%s: got %.200q, want %.200q", name, got, test.want)
 		}
+	}
+}
+
+func TestALineThatTakesLongIsNoSilence(t *testing.T) {
+	const stream = "data: as long as it takes\n\n"
+	signs := 0
+	r := eventReader{lines: lineReader{from: bufio.NewReader(heard{iotest.OneByteReader(strings.NewReader(stream)), func() { signs++ }})}}
+	if _, err := r.next(); err != nil || signs != len(stream) {
+		t.Errorf("signs of life = %d, %v; want one for each of %d bytes", signs, err, len(stream))
 	}
 }
 

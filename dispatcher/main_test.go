@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
 
 // patience is how long a test waits for what must happen. Tests state what
 // happens and in which order; none states how fast.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // probe is the job of most tests.
 type probe struct {

@@ -130,7 +130,7 @@ func TestOverviewsCountersMakeRates(t *testing.T) {
 	for range 5 {
 		reach(t, db, outbox.Succeeded)
 	}
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		after := overviewOf(t, o)
 		got := fmt.Sprint(after.Enqueued-before.Enqueued, after.Closed-before.Closed)

@@ -93,7 +93,7 @@ func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for !holds() {
 		select {
 		case <-deadline:

@@ -55,7 +55,7 @@ func TestJobsLogsFollowsUntilTheJobHasEnded(t *testing.T) {
 	})
 	followed := make(chan ran, 1)
 	go func() { followed <- posthasteUntil(t.Context(), e, "", "jobs", "logs", id, "--follow") }()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !strings.Contains(ok(t, e, "jobs", "logs", id), "begun [2J") { // made harmless for a terminal
 		if time.Now().After(deadline) {
 			t.Fatal("the first line does not come")

@@ -63,7 +63,7 @@ func serving(t *testing.T, args ...string) (*exec.Cmd, *lockedBuffer) {
 
 func awaitText(t *testing.T, what string, text func() string) string {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if s := text(); strings.Contains(s, what) {
 			return s
 		}

@@ -37,19 +37,21 @@ var (
 	shortened = regexp.MustCompile(`max search depth too small|out of memory|Search not completed`)
 )
 
-// Explore visits every state of the model, or those up to the first violation. It
-// needs spin and a C compiler in PATH, and works in dir. planted is "" for the
-// model as it is.
-func Explore(ctx context.Context, dir, planted string) (Result, error) {
+// Explore visits every state of the model in which a job has up to that many leases,
+// or those up to the first violation. It needs spin and a C compiler in PATH, and
+// works in dir. planted is "" for the model as it is.
+func Explore(ctx context.Context, dir, planted string, leases int) (Result, error) {
 	if err := os.WriteFile(filepath.Join(dir, "lease.pml"), source, 0o644); err != nil {
 		return Result{}, err
 	}
-	generate := []string{"-a", "lease.pml"}
+	generate := []string{fmt.Sprintf("-DMAX_LEASES=%d", leases), "-a", "lease.pml"}
+	optimize := "-O2"
 	if planted != "" {
 		generate = append([]string{"-D" + planted}, generate...)
+		optimize = "-O0" // found so soon that compiling takes longer
 	}
 	// SAFETY: assertions and end states, no cycles. MEMLIM in MB: more is an error.
-	compile := []string{"-O2", "-w", "-DSAFETY", "-DMEMLIM=1000", "-o", "pan", "pan.c"}
+	compile := []string{optimize, "-w", "-DSAFETY", "-DMEMLIM=1000", "-o", "pan", "pan.c"}
 	for _, step := range [][]string{append([]string{"spin"}, generate...), append([]string{"cc"}, compile...)} {
 		if out, err := run(ctx, dir, step...); err != nil {
 			return Result{}, fmt.Errorf("%v: %w\n%s", step, err, out)

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(pgtest.Wrap(m))
 }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // rig is a folder, a database, and a client that leaves no connections behind.
 type rig struct {

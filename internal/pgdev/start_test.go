@@ -61,9 +61,9 @@ func connects(url string) bool {
 // await waits for something that another process does.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited ten seconds in vain until %s", what)
+			t.Fatalf("waited a minute in vain until %s", what)
 		}
 	}
 }

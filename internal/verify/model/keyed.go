@@ -84,8 +84,9 @@ type KeyedMachine struct {
 	parked map[string]bool
 	// dirty are the keys that a process had freed when it died: until the reaper's
 	// sweep, jobs of them may wait though they could run.
-	dirty map[string]bool
-	ops   int
+	dirty  map[string]bool
+	ops    int
+	resets int
 }
 
 // NewKeyed makes a machine. It is used after Reset.
@@ -97,8 +98,8 @@ func NewKeyed(db *pgxpool.Pool) *KeyedMachine {
 func (m *KeyedMachine) Reset(ctx context.Context) error {
 	m.known, m.dirty = nil, map[string]bool{}
 	m.open, m.closed, m.parked = nil, nil, nil
-	_, err := m.db.Exec(ctx, `TRUNCATE outbox.jobs, outbox.history, outbox.attempts, outbox.keys`)
-	return err
+	m.resets++
+	return empty(ctx, m.db, m.resets, "outbox.jobs", "outbox.history", "outbox.attempts", "outbox.keys")
 }
 
 // Ops is how many operations have been done and checked since NewKeyed.

@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A reset costs as much as some ten operations.
+	// Now and then a reset costs as much as a hundred operations.
 	if err := flag.Set("rapid.steps", "300"); err != nil {
 		panic(err)
 	}
