@@ -88,6 +88,9 @@ func (r *Run) callOff(ctx context.Context, jobs int) (map[outbox.ID]*calledOff, 
 		if n%3 == 1 {
 			is.deadline = time.Now().Add(200*time.Millisecond + time.Duration(random.IntN(3000))*time.Millisecond)
 			options.Deadline = is.deadline
+			if n%12 == 1 { // and some take longer than that, however idle the machine is
+				task.Ms = 4000
+			}
 		}
 		wait := time.Duration(random.IntN(1500)) * time.Millisecond
 		book.Write(ledger.Entry{Event: ledger.Attempted, Key: task.Key})
