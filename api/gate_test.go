@@ -38,7 +38,7 @@ func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 		// Ten times as many as there is room for, each asking again at once.
 		taken.Store(0)
 		var longest atomic.Int64
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 		defer stop()
 		begun := time.Now()
 		for range 120 {

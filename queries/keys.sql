@@ -183,9 +183,13 @@ FROM room;
 -- dispatchers if that promoted something. It is for whoever takes jobs away from
 -- their keys: a statement of its own, after that has been committed.
 WITH freed AS MATERIALIZED (
-    SELECT jobs.tenant_id, jobs.queue, jobs.key FROM outbox.jobs WHERE jobs.id = ANY (@ids::uuid[]) AND jobs.key IS NOT NULL
+    -- A sub-select hides how many ids there are, or every call would be planned anew
+    -- for just as many, with all partitions: that takes five times as long as the rest.
+    SELECT jobs.tenant_id, jobs.queue, jobs.key FROM outbox.jobs
+    WHERE jobs.id = ANY (ARRAY(SELECT unnest(@ids::uuid[]))) AND jobs.key IS NOT NULL
     UNION
-    SELECT history.tenant_id, history.queue, history.key FROM outbox.history WHERE history.id = ANY (@ids::uuid[]) AND history.key IS NOT NULL
+    SELECT history.tenant_id, history.queue, history.key FROM outbox.history
+    WHERE history.id = ANY (ARRAY(SELECT unnest(@ids::uuid[]))) AND history.key IS NOT NULL
 ), promoted AS MATERIALIZED (
     SELECT p.id::uuid AS id
     FROM outbox.promote_keys(
