@@ -6,12 +6,15 @@ LINT    := $(GO) tool -modfile=tools/lint.mod
 # PG=18 runs on that major version of PostgreSQL, fetched if it is not installed.
 PG      ?=
 export PG
-# Packages whose tests take longest begin first, so that none is left alone at the end.
-LONG     = ./internal/verify/model ./integration ./dispatcher ./internal/verify/lease
 # cgo is needed by the race detector only; without a C compiler tests run without it.
 RACE    := $(shell command -v cc >/dev/null 2>&1 && echo -race)
+# Where goroutines of ours meet: these run with the race detector, which takes twice as
+# long. Packages whose tests take longest begin first, so that none is left alone at the end.
+RACED    = ./dispatcher ./integration ./api ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./examples
+LONG     = ./internal/verify/model ./internal/verify/lease
+OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
 # One Postgres for all packages.
-TESTS    = $(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format pkgname-and-test-fails -- $(RACE)
+TESTS    = $(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format pkgname-and-test-fails -- -timeout 20m -p 2
 OURS    := $(shell git ls-files -co --exclude-standard '*.go' 2>/dev/null | grep -v '^internal/sqlgen/')
 
 .PHONY: help
@@ -24,8 +27,9 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof (STAY=1
 
 .PHONY: test
 test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
-	$(TESTS) -timeout 20m -run TestScorecard ./integration
-	$(TESTS) -timeout 20m -p 2 -skip TestScorecard $(LONG) ./...
+	$(TESTS) $(RACE) -run TestScorecard ./integration
+	$(TESTS) $(RACE) -skip TestScorecard $(RACED)
+	$(TESTS) $(OTHERS)
 
 .PHONY: test-docker
 test-docker: ## some of them on a Postgres in a container, with testcontainers (needs a container engine)

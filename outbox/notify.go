@@ -2,9 +2,12 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/jackc/puddle/v2"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -104,7 +107,8 @@ func (c *coalescer) answer() {
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 		err := c.send(ctx)
 		cancel()
-		if err == nil || time.Since(start) >= notifyGiveUp {
+		closed := errors.Is(err, puddle.ErrClosedPool) // for good
+		if err == nil || closed || time.Since(start) >= notifyGiveUp {
 			c.mu.Lock()
 			c.answered = before
 			close(c.progress)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // recorder is a coalescer whose sends are written down instead.
@@ -32,6 +33,22 @@ func newRecorder() *recorder {
 		return nil
 	}
 	return r
+}
+
+// A program that has closed its pool is not kept from ending.
+func TestAWakeUpIsGivenUpWhenThePoolIsClosed(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/nothing") // connects when it is used
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool.Close()
+	c := newCoalescer(pool)
+	began := time.Now()
+	c.wake()
+	if err := c.flush(t.Context()); err != nil || time.Since(began) >= notifyGiveUp {
+		t.Errorf("flush = %v after %s, want nil at once", err, time.Since(began))
+	}
 }
 
 func TestWakesAreCoalescedWithALeadingAndATrailingEdge(t *testing.T) {

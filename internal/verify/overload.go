@@ -5,12 +5,12 @@ func overload() []Row {
 	const accounts = "lost 0, unexpected 0, orphans 0/0, illegal moves 0, L1 0, L2 unexplained 0, effects missing 0 and twice 0"
 	return []Row{
 		{
-			Name: "D1", Timed: true, Fault: "an idle transaction holds xmin for P 6 s over 300,000 dead rows, S 10 min", Tiers: both, run: heldSnapshot,
+			Name: "D1", Timed: true, Alone: true, Fault: "an idle transaction holds xmin for P 6 s over 300,000 dead rows, S 10 min", Tiers: both, run: heldSnapshot,
 			Workload: "about 500 jobs a second from one producer to 2 workers, before and under the fault",
 			Pass:     accounts + ", claim p99 ≤ 5 × that before, throughput ≥ 80 %, claims as fast as before ≤ 60 s after the release",
 		},
 		{
-			Name: "D3", Timed: true, Fault: "handlers keep every connection of their pool for P 9 s, S 60 s, three times the lease and more, and others wait for one", Tiers: both, run: poolExhausted,
+			Name: "D3", Timed: true, Alone: true, Fault: "handlers keep every connection of their pool for P 9 s, S 60 s, three times the lease and more, and others wait for one", Tiers: both, run: poolExhausted,
 			Workload: "4 jobs that keep a connection, 60 that need one; a second worker that would take over",
 			Pass:     accounts + ", leases lost 0, extensions late p99 ≤ 200 ms, executions = jobs",
 		},
@@ -20,7 +20,7 @@ func overload() []Row {
 			Pass:     accounts + ", calls longer than their deadline and a second 0, without one 0, goroutines left 0, full speed ≤ 5 s after",
 		},
 		{
-			Name: "D5", Timed: true, Fault: "a backlog of P 200,000, S 10,000,000 due jobs", Tiers: both, run: backlog,
+			Name: "D5", Timed: true, Alone: true, Fault: "a backlog of P 200,000, S 10,000,000 due jobs", Tiers: both, run: backlog,
 			Workload: "4 workers that claim a few jobs at a time, with 10,000 due jobs and with the backlog",
 			Pass:     "claim p99 ≤ 2 × that with 10,000, no job lost, no second epoch",
 		},

@@ -20,7 +20,7 @@ func semantics() []Row {
 			Pass:     "ticks fired twice 0, missing 0, jobs of no tick 0, every job succeeded, illegal moves 0, L1 0, L2 unexplained 0",
 		},
 		{
-			Name: "K4", Timed: true, Fault: "kill -9 of a random worker every second and an immediate restart of Postgres every 3 s (S: 30 s)", Tiers: both, run: callsOff,
+			Name: "K4", Timed: true, Alone: true, Fault: "kill -9 of a random worker every second and an immediate restart of Postgres every 3 s (S: 30 s)", Tiers: both, run: callsOff,
 			Workload: "P 450, S 40,000 jobs of up to 0.8 s, of which a third have deadlines 0.2 to 3.2 s ahead and a third are cancelled within 1.5 s, waiting or running; 3 workers",
 			Pass: accounts + " of those that were left alone; started at or after the deadline 0, " +
 				"run or claimed after they were cancelled or closed 0, expired or cancelled within 1 s (if its own worker was killed, and a lease's time; after a restart, and 3 s)",

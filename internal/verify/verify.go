@@ -33,9 +33,9 @@ type Row struct {
 	Pass     string // the criterion
 	Tiers    []Tier
 
-	// Timed says that the criterion is about times: the row needs the machine for
-	// itself.
-	Timed bool
+	// Timed says that the criterion is about times: the row runs the binary as it is
+	// shipped. Alone says that they are so short that it needs the machine for itself.
+	Timed, Alone bool
 
 	// Test is a Go test that does the same whenever the tests are run; the test of
 	// the scorecard leaves the row to it.

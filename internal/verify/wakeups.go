@@ -10,17 +10,17 @@ func wakeUps() []Row {
 	const accounts = "lost 0, unexpected 0, effects missing 0 and twice 0"
 	return []Row{
 		{
-			Name: "C1", Timed: true, Fault: "every notification dropped", Tiers: both, run: noNotifications,
+			Name: "C1", Timed: true, Alone: true, Fault: "every notification dropped", Tiers: both, run: noNotifications,
 			Workload: "P 2,000, S 20,000 jobs at all times between the polls, 2 workers that poll every second",
 			Pass:     accounts + ", every job starts within the poll interval + 250 ms, and what the machine itself made a commit wait",
 		},
 		{
-			Name: "C2", Timed: true, Fault: "half-open connections of listeners (P: 8, S: 52): what either side sends vanishes, and nobody is told", Tiers: both, run: halfOpen,
+			Name: "C2", Timed: true, Alone: true, Fault: "half-open connections of listeners (P: 8, S: 52): what either side sends vanishes, and nobody is told", Tiers: both, run: halfOpen,
 			Workload: "a job every 100 ms, 4 workers that poll every second and lose their listeners at about the same time",
 			Pass:     accounts + ", found out ≤ 8 s, listening again ≤ 1 s later, every job starts within the poll interval + 250 ms, and what the machine itself made a commit wait",
 		},
 		{
-			Name: "C3", Timed: true, Fault: "the listener's session terminated, or Postgres restarted, in turns (P: 8, S: 100 times)", Tiers: both, run: listenerCut,
+			Name: "C3", Timed: true, Alone: true, Fault: "the listener's session terminated, or Postgres restarted, in turns (P: 8, S: 100 times)", Tiers: both, run: listenerCut,
 			Workload: "a job in each gap, told to nobody, and a worker that polls every five minutes while it listens",
 			Pass:     accounts + ", the job starts ≤ 250 ms after the listener is back, which is ≤ 1 s (p99) after the server answers",
 		},
@@ -30,7 +30,7 @@ func wakeUps() []Row {
 			Pass:     accounts + ", deafness found out ≤ 65 s, seen in /readyz and the metrics, every job starts within the deaf poll of 2 s + 250 ms, and what the machine itself made a commit wait",
 		},
 		{
-			Name: "C5", Timed: true, Fault: "10,000 notifications a second forged by a role that was granted nothing", Tiers: both, run: forgedNotifications,
+			Name: "C5", Timed: true, Alone: true, Fault: "10,000 notifications a second forged by a role that was granted nothing", Tiers: both, run: forgedNotifications,
 			Settings: map[string]string{"shared_preload_libraries": "pg_stat_statements"},
 			Workload: "about 180 jobs a second to 2 dispatchers, P 6 s, S 30 s without and as long with forged notifications",
 			Pass:     accounts + ", claiming queries beyond those without ≤ 55 a second and dispatcher, pickup p99 ≤ 2 × that without, or 50 ms",
