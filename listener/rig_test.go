@@ -109,8 +109,8 @@ func (r *rig) start(t *testing.T) (stop func()) {
 			if err != nil {
 				t.Errorf("Run = %v, want nil after an asked-for stop", err)
 			}
-		case <-time.After(time.Second):
-			t.Error("Run did not return within a second")
+		case <-time.After(10 * time.Second):
+			t.Error("Run did not return within ten seconds")
 		}
 		if r.Hearing() {
 			t.Error("Hearing after Run has returned")

@@ -28,6 +28,6 @@ fi
 
 export PGTEST_DOCKER=1 # or fail
 unset POSTHASTE_TEST_DATABASE_URL
-$go test -count=1 $race ./internal/pgdocker ./listener
+$go test -count=1 $race ./internal/pgdocker ./inbox ./await
 $go run ./internal/pgtest/withserver -- \
 	$go test -count=1 $race -run 'TestEnqueueWakesAWorker|TestTwoWorkersShareTheJobs|TestAnotherWorkerTakesOver' ./integration
