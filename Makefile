@@ -10,7 +10,7 @@ export PG
 RACE    := $(shell command -v cc >/dev/null 2>&1 && echo -race)
 # Where goroutines of ours meet: these run with the race detector, which takes twice as
 # long. Packages whose tests take longest begin first, so that none is left alone at the end.
-RACED    = ./dispatcher ./integration ./api ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory ./cmd/... ./examples/...
+RACED    = ./dispatcher ./integration ./api ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory
 LONG     = ./internal/verify/model ./internal/verify/lease
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
 # One Postgres for all packages.
@@ -34,6 +34,10 @@ test: build ## every test, scorecard and integration stories included, on a real
 .PHONY: test-docker
 test-docker: ## some of them on a Postgres in a container, with testcontainers (needs a container engine)
 	@GO="$(GO)" RACE="$(RACE)" internal/pgdocker/test.sh
+
+.PHONY: fuzz
+fuzz: ## random input for everything that reads what others wrote, FUZZTIME=60s for each target (ONLY=Cron: some of them)
+	@GO="$(GO)" FUZZTIME="$(FUZZTIME)" ONLY="$(ONLY)" .ci/fuzz
 
 .PHONY: model
 model: ## the lease protocol, every state of it, with spin (docs/model)

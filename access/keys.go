@@ -30,6 +30,7 @@ const (
 
 	maxKeys    = 100
 	minRSABits = 2048
+	maxRSABits = 8192 // as in TLS: what is larger takes long to check a signature with
 )
 
 // providerKeys are the keys with which a provider signs, by their ids.
@@ -187,7 +188,7 @@ func parseKeys(body []byte) (map[string]signingKey, error) {
 		}
 		switch key := k.Key.(type) {
 		case *rsa.PublicKey:
-			if key.N.BitLen() < minRSABits {
+			if bits := key.N.BitLen(); bits < minRSABits || bits > maxRSABits || key.E < 3 {
 				continue
 			}
 		case *ecdsa.PublicKey, ed25519.PublicKey:

@@ -224,10 +224,27 @@ func (o *OIDC) Authenticate(ctx context.Context, bearer string) (Principal, erro
 	if err := token.Claims(&claims); err != nil {
 		return Principal{}, refused("the claims are no JSON object")
 	}
+	if name, found := misspelt(claims); found {
+		return Principal{}, refused("the claim %.64q is not as it is spelt", name)
+	}
 	if early, err := o.isEarly(claims, now); err != nil || early {
 		return Principal{}, refused("the JWT is not good yet")
 	}
 	return o.principal(claims)
+}
+
+// misspelt returns a claim that only its case tells from one that was verified:
+// encoding/json, with which package oidc reads them, takes AUD for aud, and the last
+// of both. A provider may let its users name claims.
+func misspelt(claims map[string]json.RawMessage) (string, bool) {
+	for name := range claims {
+		for _, verified := range []string{"iss", "aud", "sub", "exp", "nbf", "iat"} {
+			if name != verified && strings.EqualFold(name, verified) {
+				return name, true
+			}
+		}
+	}
+	return "", false
 }
 
 // isEarly reports whether the JWT is to be used later.

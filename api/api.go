@@ -54,6 +54,7 @@ type Config struct {
 	// Of streams, for tests.
 	lookEvery, keepAlive, writeTimeout time.Duration
 	maxChanges, maxWaiting             int
+	restAfter                          func(took time.Duration) time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -63,6 +64,9 @@ func (c Config) withDefaults() Config {
 	c.Timeout = cmp.Or(c.Timeout, 15*time.Second)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 256)
 	c.lookEvery, c.keepAlive, c.writeTimeout = cmp.Or(c.lookEvery, lookEvery), cmp.Or(c.keepAlive, keepAlive), cmp.Or(c.writeTimeout, writeTimeout)
+	if c.restAfter == nil {
+		c.restAfter = restAfter
+	}
 	c.maxChanges, c.maxWaiting = cmp.Or(c.maxChanges, maxChanges), cmp.Or(c.maxWaiting, maxWaiting)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -137,11 +137,11 @@ func makeAuditCursor(id int64) string {
 }
 
 func readAuditCursor(s string) (int64, error) {
-	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) != 9 || b[0] != auditCursorVersion {
-		return 0, errors.New("not of this version")
+	b, err := decodeCursor(s, auditCursorVersion, 8)
+	if err != nil {
+		return 0, err
 	}
-	id := int64(binary.BigEndian.Uint64(b[1:]))
+	id := int64(binary.BigEndian.Uint64(b))
 	if id <= 0 {
 		return 0, errors.New("names no act")
 	}

@@ -80,7 +80,7 @@ func lines(body []byte) func(yield func(int, []byte) bool) {
 		number := 0
 		for text := range bytes.Lines(body) {
 			number++
-			if text = bytes.TrimSpace(text); len(text) > 0 && !yield(number, text) {
+			if text = bytes.Trim(text, " \t\r\n"); len(text) > 0 && !yield(number, text) {
 				return
 			}
 		}

@@ -125,11 +125,11 @@ func makeActCursor(last outbox.ID, until time.Time) string {
 }
 
 func readActCursor(s string) (outbox.ID, time.Time, error) {
-	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) != 25 || b[0] != actCursorVersion {
-		return outbox.ID{}, time.Time{}, errors.New("not of this version")
+	b, err := decodeCursor(s, actCursorVersion, 24)
+	if err != nil {
+		return outbox.ID{}, time.Time{}, err
 	}
-	last, until := outbox.ID(b[1:17]), time.UnixMicro(int64(binary.BigEndian.Uint64(b[17:])))
+	last, until := outbox.ID(b[:16]), time.UnixMicro(int64(binary.BigEndian.Uint64(b[16:])))
 	if last.IsZero() || until.Year() < 2000 || until.Year() > 9999 {
 		return last, until, errors.New("names no job")
 	}

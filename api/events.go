@@ -16,11 +16,13 @@ import (
 const watchEvery = 500 * time.Millisecond
 
 type eventsInput struct {
+	EventFilter
+	OfTenant
 	LastEventID string `header:"Last-Event-ID" maxLength:"128" doc:"The id of the last event that the client has: it is told what has changed since"`
 }
 
-// listenToJobs tells what becomes of the jobs that the principal may see, from now
-// on or from where it was.
+// listenToJobs tells what becomes of the jobs that the principal may see and wants to
+// know of, from now on or from where it was.
 func (s *server) listenToJobs(ctx context.Context, in *eventsInput) (*tale, error) {
 	var from operator.Position
 	if in.LastEventID != "" {
@@ -29,8 +31,15 @@ func (s *server) listenToJobs(ctx context.Context, in *eventsInput) (*tale, erro
 			return nil, invalidInput.because("", Fault{Header: "Last-Event-ID", Detail: "is not one that was given here"})
 		}
 	}
-	tenant := within(ctx)
-	r := s.hub.join(tenant, from)
+	wanted, err := in.read()
+	if err != nil {
+		return nil, err
+	}
+	tenant, err := in.tenant(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := s.hub.join(tenant, wanted, from)
 	select {
 	case err := <-r.begun:
 		if err != nil {

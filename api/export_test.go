@@ -6,3 +6,6 @@ import "time"
 func (c *Config) Streams(lookEvery, keepAlive, writeTimeout time.Duration, maxChanges, maxWaiting int) {
 	c.lookEvery, c.keepAlive, c.writeTimeout, c.maxChanges, c.maxWaiting = lookEvery, keepAlive, writeTimeout, maxChanges, maxWaiting
 }
+
+// Rest sets how long looks are left out while no change is known.
+func (c *Config) Rest(d time.Duration) { c.restAfter = func(time.Duration) time.Duration { return d } }

@@ -1,9 +1,7 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -20,6 +18,9 @@ import (
 const (
 	lookEvery   = 500 * time.Millisecond // for changes, while somebody listens
 	lookBudget  = 10                     // of the time between two looks, one part is looking: a large table is looked at less often
+	quietBudget = 100                    // the same while no change of a job is known, of what a look takes more than
+	cheapLook   = 10 * time.Millisecond  // which one may at any time
+	quietMost   = time.Minute            // after which it is looked in any case
 	maxChanges  = 20_000                 // of one look; more are not told one by one
 	lookTimeout = 12 * time.Second
 	maxBatches  = 64      // that wait for a reader
@@ -31,11 +32,14 @@ const (
 // transactions that are tied to the tenant, so a reader cannot be told of others.
 //
 // Between two looks a job may change several times: its last state is told. A look
-// misses nothing, whatever commits late; see operator.Changes.
+// misses nothing, whatever commits late; see operator.Changes. It reads all open jobs,
+// so before each round there is a glance, one for all feeds, which reads no table:
+// what cannot have changed is not looked at, what has hardly changed less often.
 type hub struct {
 	pool outbox.Beginner
 
 	every      time.Duration
+	rest       func(took time.Duration) time.Duration // after a look, while no change of a job is known
 	maxChanges int
 	maxWaiting int64
 
@@ -56,6 +60,12 @@ type feed struct {
 	// Of the hub's goroutine alone.
 	position operator.Position // zero: it has not begun
 	told     [2]map[outbox.ID]state
+	full     bool // the latest look found a quarter of what one may
+
+	// The latest look: the glance before it, when it began, and how long it took.
+	glance operator.Glance
+	looked time.Time
+	took   time.Duration
 }
 
 // state is what was told of a job.
@@ -64,31 +74,27 @@ type state struct {
 	epoch  int64
 }
 
-// reader is one stream. Batches are shared with the other readers of its feed.
+// reader is one stream. Its batches are shared with the other readers of its feed,
+// unless it wants only some of the events.
 type reader struct {
 	from    operator.Position // zero: from now on
-	begun   chan error        // of one: nil once it has its first batch
-	batches chan *batch       // closed when the reader was too slow
-	waiting atomic.Int64      // bytes in batches
-}
-
-// batch is what one look found.
-type batch struct {
-	text  []byte            // events as they are sent; the last has the position as its id
-	after operator.Position // of the reader when it has all of it
+	wants   wants
+	begun   chan error   // of one: nil once it has its first batch
+	batches chan *batch  // closed when the reader was too slow
+	waiting atomic.Int64 // bytes in batches
 }
 
 func newHub(s *server) *hub {
 	return &hub{
-		pool: s.config.Pool, every: s.config.lookEvery, maxChanges: s.config.maxChanges, maxWaiting: int64(s.config.maxWaiting),
+		pool: s.config.Pool, every: s.config.lookEvery, rest: s.config.restAfter, maxChanges: s.config.maxChanges, maxWaiting: int64(s.config.maxWaiting),
 		complain: func(ctx context.Context, err error) { _ = s.explain(ctx, err) },
 		feeds:    map[outbox.ID]*feed{}, nudged: make(chan struct{}, 1),
 	}
 }
 
 // join begins to read. The first batch says where the reader is.
-func (h *hub) join(tenant outbox.ID, from operator.Position) *reader {
-	r := &reader{from: from, begun: make(chan error, 1), batches: make(chan *batch, maxBatches)}
+func (h *hub) join(tenant outbox.ID, w wants, from operator.Position) *reader {
+	r := &reader{from: from, wants: w, begun: make(chan error, 1), batches: make(chan *batch, maxBatches)}
 	h.mu.Lock()
 	f := h.feeds[tenant]
 	if f == nil {
@@ -146,16 +152,14 @@ func (h *hub) run() {
 		}
 		h.mu.Unlock()
 		begun := time.Now()
-		for _, f := range feeds {
-			h.serve(f)
-		}
+		h.round(feeds)
 		pause.Reset(max(h.every, lookBudget*time.Since(begun)))
-		h.rest(pause.C)
+		h.pause(pause.C)
 	}
 }
 
-// rest waits for the next look, or for a reader who comes, or for the last who goes.
-func (h *hub) rest(over <-chan time.Time) {
+// pause waits for the next look, or for a reader who comes, or for the last who goes.
+func (h *hub) pause(over <-chan time.Time) {
 	for {
 		select {
 		case <-over:
@@ -174,19 +178,38 @@ func (h *hub) rest(over <-chan time.Time) {
 	}
 }
 
-// serve looks once for a feed. Who joins with a position of his own is told what has
-// changed since, after the look and before the next one: nothing can be told to him
-// after something newer.
-func (h *hub) serve(f *feed) {
+// round serves every feed once.
+func (h *hub) round(feeds []*feed) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	found, err := h.look(ctx, f)
+	var now operator.Glance
+	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) (err error) {
+		now, err = operator.TakeGlance(ctx, tx)
+		return err
+	})
 	if err != nil {
 		h.complain(ctx, err)
 	}
+	for _, f := range feeds {
+		h.serve(f, now, err)
+	}
+}
+
+// serve looks once for a feed, unless the glance failed. Who joins with a position of
+// his own is told what has changed since, after the look and before the next one:
+// nothing can be told to him after something newer.
+func (h *hub) serve(f *feed, now operator.Glance, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	var found *batch
+	if err == nil {
+		if found, err = h.unlessSame(ctx, f, now); err != nil {
+			h.complain(ctx, err)
+		}
+	}
 	h.mu.Lock()
 	for r := range f.readers {
-		if found != nil && !r.give(found, h.maxWaiting) {
+		if found != nil && !r.give(found.of(r.wants), h.maxWaiting) {
 			delete(f.readers, r)
 			close(r.batches)
 		}
@@ -202,6 +225,7 @@ func (h *hub) serve(f *feed) {
 		if i := slices.Index(f.joining, r); i >= 0 { // he has not gone
 			f.joining = slices.Delete(f.joining, i, i+1)
 			if err == nil {
+				first = first.of(r.wants)
 				f.readers[r] = true
 				r.batches <- first // there is room
 				r.waiting.Add(int64(len(first.text)))
@@ -210,6 +234,36 @@ func (h *hub) serve(f *feed) {
 		}
 		h.mu.Unlock()
 	}
+}
+
+// unlessSame looks, if there may be anything that the latest look did not see. nil is
+// that nobody has looked.
+//
+// A glance that reads as the one before the latest look did: whatever is visible now
+// was visible to that look, and the feed may move on as if there had been another. One
+// that only knows of no change proves nothing: what committed a moment ago may not have
+// been added up yet. So the feed stays where it is, and a look that comes late finds it.
+func (h *hub) unlessSame(ctx context.Context, f *feed, now operator.Glance) (*batch, error) {
+	if !f.position.IsZero() && now.SameAs(f.glance) {
+		if after, err := f.position.At(now); err == nil { // a position that is too old has to be told of
+			f.position = after
+			return &batch{after: after}, nil
+		}
+	}
+	begun := time.Now()
+	if !f.position.IsZero() && now.LikelySameAs(f.glance) && begun.Sub(f.looked) < h.rest(f.took) {
+		return nil, nil
+	}
+	found, err := h.look(ctx, f)
+	if err == nil {
+		f.glance, f.looked, f.took = now, begun, time.Since(begun)
+	}
+	return found, err
+}
+
+// restAfter is how long looks are left out, after one that took so long.
+func restAfter(took time.Duration) time.Duration {
+	return min(quietBudget*(took-cheapLook), quietMost)
 }
 
 // give hands a batch over, unless the reader has too much of them to read.
@@ -234,11 +288,43 @@ func (r *reader) give(b *batch, most int64) bool {
 func (r *reader) took(b *batch) { r.waiting.Add(-int64(len(b.text))) }
 
 // look is one look of a feed, from where it is.
+//
+// While some transaction of the cluster goes on that wrote before, the position stays
+// there, and each look finds all that has committed since, again:
+//
+//	W        writes something, and stays open: the horizon is W
+//	settle   20 001 jobs, and commits
+//	look     more than fit: a mark. The next position is W, as W is running
+//	look     the same 20 001: a mark, and so on until W ends
+//
+// and a stream that told each of 20 001 jobs as it came would end up there, too. So a
+// look that finds much is the occasion to find out which transactions have committed;
+// what they wrote is then left out. Who asks before he looks is told of all of it by
+// the look. After a look that could not tell everything he asks before he marks:
+// whoever has the mark asks for the jobs, and sees what had committed by then.
 func (h *hub) look(ctx context.Context, f *feed) (*batch, error) {
 	if f.position.IsZero() {
 		return nil, h.begin(ctx, f)
 	}
-	changes, after, more, err := h.changes(ctx, f.tenant, f.position)
+	var changes []operator.Change
+	var after operator.Position
+	var more bool
+	err := h.inTx(ctx, f.tenant, func(tx pgx.Tx) (err error) {
+		var settled operator.Settled
+		if f.full {
+			if settled, err = operator.FindSettled(ctx, tx, f.position); err != nil {
+				return err
+			}
+		}
+		if changes, after, more, err = operator.Changes(ctx, tx, f.tenant, f.position, h.maxChanges); err != nil {
+			return err
+		}
+		if more {
+			settled, err = operator.FindSettled(ctx, tx, after)
+		}
+		after = after.Past(settled)
+		return err
+	})
 	lost := errors.Is(err, operator.ErrPositionLost)
 	if lost {
 		err = h.begin(ctx, f)
@@ -247,40 +333,46 @@ func (h *hub) look(ctx context.Context, f *feed) (*batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.position = after
+	f.position, f.full = after, len(changes) > h.maxChanges/4 && !more
 	if lost || more {
 		f.told = [2]map[outbox.ID]state{}
 		return resync(after), nil
 	}
-	return &batch{text: eventsOf(f.tenant, f.news(changes, h.maxChanges), after), after: after}, nil
+	return newBatch(f.tenant, f.news(changes, h.maxChanges), after), nil
 }
 
+// begin is from now on: what had committed is not told, even if the position is before it.
 func (h *hub) begin(ctx context.Context, f *feed) error {
-	return h.inTx(ctx, f.tenant, func(tx pgx.Tx) (err error) {
-		f.position, err = operator.Now(ctx, tx)
-		return err
+	return h.inTx(ctx, f.tenant, func(tx pgx.Tx) error {
+		now, err := operator.Now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		settled, err := operator.FindSettled(ctx, tx, now)
+		if err != nil {
+			return err
+		}
+		f.position = now.Past(settled)
+		return nil
 	})
 }
 
 // catchUp is what has changed since a position that a client brought.
-func (h *hub) catchUp(ctx context.Context, f *feed, from operator.Position) (*batch, error) {
-	changes, _, more, err := h.changes(ctx, f.tenant, from)
-	if more || errors.Is(err, operator.ErrPositionLost) {
-		return resync(f.position), nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	// The feed is behind what was just read, not ahead: its next batch begins there.
-	return &batch{text: eventsOf(f.tenant, changes, f.position), after: f.position}, nil
-}
-
-func (h *hub) changes(ctx context.Context, tenant outbox.ID, from operator.Position) (changes []operator.Change, after operator.Position, more bool, err error) {
-	err = h.inTx(ctx, tenant, func(tx pgx.Tx) (err error) {
-		changes, after, more, err = operator.Changes(ctx, tx, tenant, from, h.maxChanges)
-		return err
+func (h *hub) catchUp(ctx context.Context, f *feed, from operator.Position) (found *batch, err error) {
+	err = h.inTx(ctx, f.tenant, func(tx pgx.Tx) error {
+		changes, _, more, err := operator.Changes(ctx, tx, f.tenant, from, h.maxChanges)
+		switch {
+		case more || errors.Is(err, operator.ErrPositionLost):
+			found = resync(f.position)
+			return nil
+		case err != nil:
+			return err
+		}
+		// The feed is behind what was just read, not ahead: its next batch begins there.
+		found = newBatch(f.tenant, changes, f.position)
+		return nil
 	})
-	return changes, after, more, err
+	return found, err
 }
 
 // inTx runs fn under the row-level security of the tenant.
@@ -307,57 +399,4 @@ func (f *feed) news(changes []operator.Change, remembered int) []operator.Change
 		}
 	}
 	return news
-}
-
-// JobEvent is what GET /events tells of a job: what it is now.
-type JobEvent struct {
-	ID         string    `json:"id" format:"uuid"`
-	Tenant     string    `json:"tenant,omitempty" format:"uuid" doc:"For tokens of all tenants"`
-	Kind       string    `json:"kind"`
-	Queue      string    `json:"queue"`
-	Status     string    `json:"status"`
-	Epoch      int64     `json:"epoch" doc:"Rises with every attempt and whatever ends one"`
-	Attempt    int       `json:"attempt"`
-	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	Error      *JobError `json:"error,omitempty" doc:"Of the latest failed attempt"`
-}
-
-// eventsOf is the changes as they are sent. Only the last has an id: whoever loses the
-// connection within begins before all of them again.
-func eventsOf(tenant outbox.ID, changes []operator.Change, after operator.Position) []byte {
-	var text bytes.Buffer
-	for i, c := range changes {
-		e := JobEvent{
-			ID: c.ID.String(), Kind: c.Kind, Queue: c.Queue, Status: c.Status.String(), Epoch: c.Epoch, Attempt: c.Attempt, FinishedAt: utc(c.FinishedAt),
-		}
-		if tenant.IsZero() {
-			e.Tenant = c.Tenant.String()
-		}
-		if c.ErrorCode != "" {
-			e.Error = &JobError{Code: c.ErrorCode}
-		}
-		id := ""
-		if i == len(changes)-1 {
-			id = after.String()
-		}
-		writeEvent(&text, "job", id, e)
-	}
-	return text.Bytes()
-}
-
-func resync(after operator.Position) *batch {
-	var text bytes.Buffer
-	writeEvent(&text, "resync", after.String(), struct{}{})
-	return &batch{text: text.Bytes(), after: after}
-}
-
-// writeEvent writes a server-sent event. JSON has no line breaks of its own.
-func writeEvent(to *bytes.Buffer, name, id string, data any) {
-	to.WriteString("event: " + name + "\n")
-	if id != "" {
-		to.WriteString("id: " + id + "\n")
-	}
-	to.WriteString("data: ")
-	_ = json.NewEncoder(to).Encode(data) // a struct of ours, into memory; ends the line
-	to.WriteByte('\n')
 }

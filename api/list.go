@@ -121,13 +121,23 @@ func makeCursor(id outbox.ID) string {
 }
 
 func readCursor(s string) (outbox.ID, error) {
-	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) != 17 || b[0] != cursorVersion {
-		return outbox.ID{}, cmp.Or(err, errors.New("not of this version"))
+	b, err := decodeCursor(s, cursorVersion, 16)
+	if err != nil {
+		return outbox.ID{}, err
 	}
-	id := outbox.ID(b[1:])
+	id := outbox.ID(b)
 	if id.IsZero() {
 		return id, errors.New("names no job")
 	}
 	return id, nil
+}
+
+// decodeCursor returns what is behind the version of a cursor of any list, which has
+// one spelling: base64 by itself passes over ends of lines.
+func decodeCursor(s string, version byte, size int) ([]byte, error) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	if err != nil || len(b) != 1+size || b[0] != version || len(s) != base64.RawURLEncoding.EncodedLen(len(b)) {
+		return nil, cmp.Or(err, errors.New("not of this version"))
+	}
+	return b[1:], nil
 }

@@ -94,11 +94,11 @@ func makeLogCursor(p operator.LogPosition) string {
 }
 
 func readLogCursor(s string) (operator.LogPosition, error) {
-	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) != 17 || b[0] != logCursorVersion {
-		return operator.LogPosition{}, errors.New("not of this version")
+	b, err := decodeCursor(s, logCursorVersion, 16)
+	if err != nil {
+		return operator.LogPosition{}, err
 	}
-	p := operator.LogPosition{Epoch: int64(binary.BigEndian.Uint64(b[1:])), Line: int64(binary.BigEndian.Uint64(b[9:]))}
+	p := operator.LogPosition{Epoch: int64(binary.BigEndian.Uint64(b)), Line: int64(binary.BigEndian.Uint64(b[8:]))}
 	if p.Epoch < 0 || p.Line < 1 {
 		return operator.LogPosition{}, errors.New("names no line")
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -193,7 +194,7 @@ func (s *statements) take() []string {
 }
 
 // traced is the API on a pool whose statements are noted.
-func (r *rig) traced(log *statements) http.Handler {
+func (r *rig) traced(log *statements, change ...func(*api.Config)) http.Handler {
 	r.t.Helper()
 	config := pgtest.Login(r.t, r.db, "outbox_api").Config()
 	config.ConnConfig.Tracer = tracer{log}
@@ -202,7 +203,11 @@ func (r *rig) traced(log *statements) http.Handler {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(pool.Close)
-	handler, err := api.New(api.Config{Pool: pool, Producer: outbox.NewProducer(pool, outbox.NotifyOff), Authenticator: tokens()})
+	of := api.Config{Pool: pool, Producer: outbox.NewProducer(pool, outbox.NotifyOff), Authenticator: tokens()}
+	for _, c := range change {
+		c(&of)
+	}
+	handler, err := api.New(of)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -342,7 +347,7 @@ func (r *rig) audited(request string) []recorded {
 
 // G12: whatever a route changes for somebody who operates is in the audit, with who
 // did it, what it was done to and the request's id; and every such route is seen to
-// change something.
+// change something. An edit of what they left there is found.
 func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 	t.Parallel()
 	r := newOwnersRig(t).as("root") // which can carry out every route
@@ -393,6 +398,27 @@ func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 	}
 	if n == 0 {
 		t.Error("no route acts: this looks at the wrong place")
+	}
+	wantEditsFound(t, r)
+}
+
+// wantEditsFound edits one act after the other as nobody but a superuser can, and
+// checks that each edit is found.
+func wantEditsFound(t *testing.T, r *rig) {
+	t.Helper()
+	o := operator.New(r.db)
+	whole, err := o.VerifyAudit(t.Context(), operator.AuditHead{})
+	if err != nil || whole.Broken != 0 || whole.Acts < 20 {
+		t.Fatalf("the audit is not whole: %+v, %v", whole, err)
+	}
+	for i, link := range []int64{1, whole.Acts / 2, whole.Acts} {
+		if _, err := r.db.Exec(t.Context(), `UPDATE outbox.audit SET actor = 'somebody else' WHERE id = (SELECT audit_id FROM outbox.audit_chain WHERE seq = $1)`, link); err != nil {
+			t.Fatal(err)
+		}
+		found, err := o.VerifyAudit(t.Context(), whole.Head)
+		if err != nil || len(found.Breaks) != i+1 || found.Breaks[i].Seq != link {
+			t.Errorf("the act of link %d was edited: %+v, %v; want it found", link, found, err)
+		}
 	}
 }
 

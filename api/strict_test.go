@@ -6,7 +6,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 func TestCheckJSON(t *testing.T) {
@@ -135,10 +139,33 @@ func countMembers(v any) (n int) {
 
 func FuzzReadCursor(f *testing.F) {
 	f.Add("AQGTWm8OeoV9Po9LASNFZ4mr")
+	f.Add("AQGTWm8OeoV9Po9LASNF\nZ4mr")
 	f.Add("")
 	f.Fuzz(func(t *testing.T, s string) {
 		if id, err := readCursor(s); err == nil && (id.IsZero() || makeCursor(id) != s) {
 			t.Fatalf("cursor %q reads as %s, which is written %q", s, id, makeCursor(id))
+		}
+	})
+}
+
+// A cursor of any list has one spelling, and names something that there can be.
+func FuzzOtherCursors(f *testing.F) {
+	for _, seed := range []string{
+		"", "AQ", "=", "not of ours", "\n", makeAuditCursor(1), makeAuditCursor(-1), makeAuditCursor(7) + "\n",
+		makeLogCursor(operator.LogPosition{Epoch: 3, Line: 5}), makeLogCursor(operator.LogPosition{Epoch: -1, Line: 1}),
+		makeActCursor(outbox.RootTenant, time.Unix(1800000000, 0)), makeActCursor(outbox.RootTenant, time.Time{}),
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if id, err := readAuditCursor(s); err == nil && (id <= 0 || makeAuditCursor(id) != s) {
+			t.Errorf("%q reads as the act %d, which is written %q", s, id, makeAuditCursor(id))
+		}
+		if p, err := readLogCursor(s); err == nil && (p.Epoch < 0 || p.Line < 1 || makeLogCursor(p) != s) {
+			t.Errorf("%q reads as the line %+v, which is written %q", s, p, makeLogCursor(p))
+		}
+		if id, until, err := readActCursor(s); err == nil && (id.IsZero() || until.Year() < 2000 || makeActCursor(id, until) != s) {
+			t.Errorf("%q reads as %s until %s, which is written %q", s, id, until, makeActCursor(id, until))
 		}
 	})
 }

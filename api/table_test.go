@@ -278,7 +278,7 @@ func (r *rig) ask(route one, target, body string, headers ...string) response {
 	if !route.streams {
 		return r.do(route.method, target, body, headers...)
 	}
-	ctx, leave := context.WithTimeout(r.t.Context(), 200*time.Millisecond)
+	ctx, leave := context.WithTimeout(r.t.Context(), time.Minute)
 	defer leave()
 	req := httptest.NewRequestWithContext(ctx, route.method, target, nil)
 	req.Header.Set("X-Request-Id", "test")
@@ -286,8 +286,24 @@ func (r *rig) ask(route one, target, body string, headers ...string) response {
 		req.Header.Set("Authorization", "Bearer "+r.token)
 	}
 	w := httptest.NewRecorder()
-	r.handler.ServeHTTP(w, req)
+	r.handler.ServeHTTP(streamRecorder{w, leave}, req)
 	return response{w, r.t}
+}
+
+// streamRecorder is a reader of a stream who leaves as soon as it has begun.
+type streamRecorder struct {
+	*httptest.ResponseRecorder
+	leave func()
+}
+
+func (streamRecorder) SetReadDeadline(time.Time) error  { return nil }
+func (streamRecorder) SetWriteDeadline(time.Time) error { return nil }
+
+func (r streamRecorder) WriteHeader(code int) {
+	r.ResponseRecorder.WriteHeader(code)
+	if code == 200 {
+		r.leave()
+	}
 }
 
 // state is a digest of each table, but for the audit and what only tells that
@@ -299,7 +315,7 @@ func (r *rig) state(tenant outbox.ID) map[string]string {
 			CASE WHEN $1 THEN format(' WHERE tenant_id = %L', $2::uuid) END), ' UNION ALL ')
 		FROM pg_class AS c
 		WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-		  AND c.relname NOT IN ('audit', 'tokens', 'workers', 'schema_version')
+		  AND c.relname NOT IN ('audit', 'audit_chain', 'tokens', 'workers', 'schema_version')
 		  AND (NOT $1 OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'tenant_id' AND NOT attisdropped))`,
 		!tenant.IsZero(), tenant.String())
 	query, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])

@@ -108,7 +108,7 @@ var methods = map[string]route{
 	"POST /schedules/{name}/run":       onSchedules(Accepted{}, (*Client).RunSchedule),
 	"GET /kinds":                       of(kindsAnswer{}, (*Client).Kinds),
 	"GET /events": stream(func(ctx context.Context, c *Client) (err error) {
-		for _, err = range c.Events(ctx, "x") {
+		for _, err = range c.Events(ctx, filled[EventFilter](), "x") {
 			break
 		}
 		return err

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"net/url"
+	"strings"
 	"time"
 )
 
@@ -15,8 +17,9 @@ const (
 	// EventResync says that something may have been left out: ask [Client.Jobs] for
 	// what you need, and go on.
 	EventResync = "resync"
-	// EventPosition tells nothing but how far the stream is: first when it has begun,
-	// unless other events come first, and again every few seconds without any.
+	// EventPosition tells nothing but how far the stream is, past what the filter left
+	// out, too: first when it has begun, unless other events come first, and again every
+	// few seconds.
 	EventPosition = ""
 )
 
@@ -30,7 +33,7 @@ type Event struct {
 // JobEvent is what a job is now.
 type JobEvent struct {
 	ID         string    `json:"id"`
-	Tenant     string    `json:"tenant,omitempty"` // for tokens of all tenants
+	Tenant     string    `json:"tenant,omitempty"` // for tokens of all tenants that do not ask for one
 	Kind       string    `json:"kind"`
 	Queue      string    `json:"queue"`
 	Status     string    `json:"status"`
@@ -40,9 +43,31 @@ type JobEvent struct {
 	Error      *JobError `json:"error,omitempty"`     // of the latest failed attempt
 }
 
-// Events tells what becomes of the jobs that the token may see, after a position or,
-// with "", from now on. The last state of every job that changed is told; those in
-// between may be left out, and a state may be told twice.
+// EventFilter says which events. Its zero value is all.
+type EventFilter struct {
+	Kind   string
+	Queue  string
+	Status []string // that a job has come to: any of these
+	Jobs   []string // ids, at most 100: any of these
+	Tenant string   // whose, for tokens of all tenants; others have their own
+}
+
+func (f EventFilter) query() url.Values {
+	q := url.Values{}
+	set(q, "kind", f.Kind)
+	set(q, "queue", f.Queue)
+	set(q, "status", strings.Join(f.Status, ","))
+	set(q, "job", strings.Join(f.Jobs, ","))
+	set(q, "tenant", f.Tenant)
+	return q
+}
+
+// Events tells what becomes of the jobs that the token may see and the filter means,
+// after a position or, with "", from now on. The last state of every job that changed
+// is told; those in between may be left out, and a state may be told twice. A filter
+// by status leaves out that a job has gone on to another one.
+//
+// A position is one of any filter's.
 //
 // It does not end by itself: a connection that is lost is made again, as often as it
 // takes, and what has changed meanwhile is told. What ends it is told last, as an
@@ -50,9 +75,9 @@ type JobEvent struct {
 //
 // A loop that takes long holds the stream up: the server then leaves things out, and
 // says so by an EventResync.
-func (c *Client) Events(ctx context.Context, after string) iter.Seq2[Event, error] {
+func (c *Client) Events(ctx context.Context, f EventFilter, after string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		for m, err := range c.listen(ctx, get("/events", nil), after) {
+		for m, err := range c.listen(ctx, get("/events", f.query()), after) {
 			e := Event{Name: m.name, ID: m.id}
 			if err == nil && e.Name == EventJob {
 				err = m.decode(&e.Job)

@@ -85,7 +85,7 @@ func TestNoEventIsLostWithItsConnection(t *testing.T) {
 		delete(missing, id)
 		return len(missing) == 0
 	}
-	for e, err := range c.Events(ctx, "") {
+	for e, err := range c.Events(ctx, client.EventFilter{}, "") {
 		if err != nil {
 			t.Fatalf("%d jobs were not told in %d connections: %v", len(missing), connections.Load(), err)
 		}
@@ -150,7 +150,7 @@ func TestAJobIsFollowedUntilItHasClosed(t *testing.T) {
 	ctx, stop = context.WithCancel(t.Context())
 	defer stop()
 	var last error
-	for _, err := range c.Events(ctx, "") {
+	for _, err := range c.Events(ctx, client.EventFilter{}, "") {
 		last = err
 		stop()
 	}

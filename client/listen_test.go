@@ -2,12 +2,16 @@ package client
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -85,7 +89,7 @@ func listenTo(t *testing.T, c Config, answers ...http.HandlerFunc) (told string,
 	client.silence = 300 * time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for e, failed := range client.Events(ctx, "") {
+	for e, failed := range client.Events(ctx, EventFilter{}, "") {
 		if failed != nil {
 			err = failed
 			continue
@@ -181,4 +185,107 @@ func TestAStreamStaysAwayAsLongAsItIsTold(t *testing.T) {
 	if _, asked, err := listenTo(t, Config{MaxWait: time.Millisecond}, tell("retry: 60000\n\n"), refuse(503), refuse(204)); err != nil || len(asked) != 3 {
 		t.Errorf("asked %d times, %v; want 3", len(asked), err)
 	}
+}
+
+// The events of any stream are those that HTML defines, however it comes in pieces,
+// and none takes more memory than an event may have.
+func FuzzEvents(f *testing.F) {
+	for _, seed := range []string{
+		"data: a\ndata:b\ndata:  c\n\n", "event: job\r\ndata: a\rdata: b\n\r\ndata: c\r\r", ": hi\ndata: a\n:\n\n:still here\n\n",
+		"id: 7\ndata: a\n\ndata: b\n\nid\ndata: c\n\n", "id: 7\n\nevent: job\nid: 8\n\n", "event: job\n\ndata: a\n\n", "data\n\n", "data\ndata\n\n",
+		"\ufeffdata: a\n\n", "\ufeff\ufeffdata: a\n\n", "data: a\n\nid: 9\ndata: b\n", "colour: red\nid: a\x00b\ndata: a\n\n",
+		"retry: 2500\nretry: 1e3\nretry:\nretry: -1\ndata: a\n\n", "retry: 99999999999999999999\n\n", "retry: 007\ndata\n\n", "data: \xff\n\n", "\r", "\n\r\n\r", "",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		want := eventsOf(string(stream))
+		for _, from := range []io.Reader{bytes.NewReader(stream), iotest.OneByteReader(bytes.NewReader(stream))} {
+			r := eventReader{lines: lineReader{from: bufio.NewReaderSize(from, 16)}}
+			var got []string
+			for {
+				m, err := r.next()
+				if err != nil {
+					if !errors.Is(err, io.EOF) && !errors.Is(err, errTooLong) {
+						t.Errorf("%q ends with %v", stream, err)
+					}
+					break
+				}
+				if len(m.data) > maxEvent {
+					t.Fatalf("an event of %d bytes", len(m.data))
+				}
+				got = append(got, fmt.Sprintf("%s(%q)=%q", m.name, m.id, m.data))
+			}
+			if len(stream) < maxEvent && !slices.Equal(got, want) {
+				t.Errorf("%q is read as %s, want %s", stream, got, want)
+			}
+			if wait := r.retry(0); wait < 0 || wait > 25*24*time.Hour {
+				t.Errorf("%q asks to wait for %s", stream, wait)
+			}
+		}
+	})
+}
+
+// eventsOf reads a whole stream by the letter of HTML (9.2.6), and positions besides.
+func eventsOf(stream string) (events []string) {
+	stream = strings.TrimPrefix(stream, "\ufeff")
+	stream = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(stream)
+	blocks := strings.Split(stream, "\n")
+	blocks = blocks[:len(blocks)-1] // a line without its end
+	last, name, hasID := "", "", false
+	buffer := last
+	var data []string
+	for _, line := range blocks {
+		field, value, _ := strings.Cut(line, ":")
+		value = strings.TrimPrefix(value, " ")
+		switch {
+		case line == "":
+			last = buffer
+			if data != nil {
+				events = append(events, fmt.Sprintf("%s(%q)=%q", cmp.Or(name, "message"), last, strings.Join(data, "\n")))
+			} else if hasID {
+				events = append(events, fmt.Sprintf("(%q)=%q", last, ""))
+			}
+			data, name, hasID = nil, "", false
+		case field == "event":
+			name = value
+		case field == "data":
+			data = append(data, value)
+		case field == "id" && !strings.Contains(value, "\x00"):
+			buffer, hasID = value, true
+		}
+	}
+	return events
+}
+
+// Whatever answers, the API or something in between, is a problem that can be shown,
+// with the status that came and a wait that is none or within reason.
+func FuzzProblem(f *testing.F) {
+	for _, seed := range []struct {
+		status            int
+		body, wait, about string
+	}{
+		{404, `{"title":"Job not found","status":404,"code":"job_not_found","detail":"It is gone.","request_id":"r1","errors":[{"detail":"is no id","parameter":"id"}]}`, "", ""},
+		{429, `{"code":"rate_limited"}`, "17", "r2"},
+		{503, "<html>", "Wed, 21 Oct 2065 07:28:00 GMT", "r3"},
+		{500, `{"code":"x","status":200,"errors":null}`, "-1", ""},
+		{502, `{"code":7}`, "99999999999999999999", ""},
+		{400, `{"code":"x","errors":[{"line":-1},{"line":3,"pointer":"#/a"}]}`, "1e3", ""},
+		{0, "", "", ""},
+	} {
+		f.Add(seed.status, seed.body, seed.wait, seed.about)
+	}
+	f.Fuzz(func(t *testing.T, status int, body, wait, about string) {
+		resp := &http.Response{StatusCode: status, Status: strconv.Itoa(status), Header: http.Header{"Retry-After": {wait}, "X-Request-Id": {about}}}
+		p := problemOf(resp, []byte(body))
+		if p.Status != status || p.Error() == "" || len(p.Error()) > 200+2*len(about)+8*len(body) {
+			t.Errorf("%d %q is %+v, told as %q", status, body, p, p.Error())
+		}
+		if p.RetryAfter < 0 || p.RetryAfter > 0 && wait == "" {
+			t.Errorf("Retry-After %q is %s", wait, p.RetryAfter)
+		}
+		if p.Code == "" && p.Title != "HTTP "+resp.Status {
+			t.Errorf("%d %q, which is not the API's, is %+v", status, body, p)
+		}
+	})
 }

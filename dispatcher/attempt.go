@@ -97,27 +97,30 @@ func (q *queue) readAttempt(rows pgx.Rows, sent time.Time, rest ...any) (*attemp
 const contentJSON = "application/json"
 
 // work runs attempts until the buffer is closed.
-func (q *queue) work() {
-	for a := q.nextAttempt(); a != nil; a = q.nextAttempt() {
+func (q *queue) work() { q.workOn(q.nextAttempt, q.work) }
+
+func (q *queue) workOn(next func() *attempt, again func()) {
+	for a := next(); a != nil; a = next() {
 		if a.batch != nil {
-			q.attemptBatch(a.batch)
+			q.attemptBatch(a.batch, again)
 			continue
 		}
-		q.attempt(a)
+		q.attempt(a, again)
 	}
 }
 
 // attempt runs one attempt and hands its outcome on. A handler that calls
 // runtime.Goexit (as t.FailNow does) ends this goroutine: then another goes on
-// working in its place.
-func (q *queue) attempt(a *attempt) {
+// working in its place: again.
+func (q *queue) attempt(a *attempt, again func()) {
 	returned := false
 	defer func() {
 		if !returned {
 			a.err = errExited
 			a.outcome = a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
-			q.working.Go(q.work)
+			q.working.Go(again)
 		}
+		q.leave(a)
 		q.finished(a.took)
 		q.hand(a)
 	}()

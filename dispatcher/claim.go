@@ -135,6 +135,7 @@ func (q *queue) take(ctx context.Context, h *haul) error {
 			continue
 		}
 		if a.ahead {
+			q.kept.inHand.Add(1)
 			q.ahead <- a
 			continue
 		}

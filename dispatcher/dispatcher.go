@@ -243,8 +243,11 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	claiming.Go(func() { d.fanOut(ctx) })
 	for _, q := range d.queues {
 		claiming.Go(func() { q.claimUntil(ctx) })
-		for range q.concurrency {
+		for range q.concurrency - q.kept.workers {
 			d.working.Go(q.work)
+		}
+		for range q.kept.workers {
+			d.working.Go(q.workKept)
 		}
 	}
 

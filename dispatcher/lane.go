@@ -36,6 +36,7 @@ type laneBook struct {
 	stale   bool      // something may have come: a lap has to begin after it
 	crowded bool      // more lanes are due than one statement tells of: each has one turn a lap
 	paid    time.Time // until then a walk is too dear
+	owed    bool      // one was asked for meanwhile
 	walked  time.Time // when the last one was made
 	lap     lap
 	since   pgtype.Timestamptz // the database's time when the last complete lap began; NULL before
@@ -96,6 +97,7 @@ func (q *queue) lookForTenants(ctx context.Context) error {
 	switch {
 	case len(b.due) == 0 && b.open(),
 		b.stale && !b.lap.under,
+		b.owed && !time.Now().Before(b.paid),
 		!(b.crowded && b.lap.under) && time.Since(b.walked) >= surveyInterval:
 		return q.walk(ctx)
 	}
@@ -112,9 +114,10 @@ func (q *queue) walk(ctx context.Context) error {
 	b.walked = started
 	if started.Before(b.paid) {
 		b.recall(started)
-		b.stale = b.stale && b.lap.under
+		b.stale, b.owed = b.stale && b.lap.under, true
 		return nil
 	}
+	b.owed = false
 	fresh := b.begin()
 	bound, cancel := bounded(ctx)
 	rows, err := q.db.WalkLanes(bound, sqlgen.WalkLanesParams{
@@ -380,5 +383,8 @@ func (q *queue) surveyShared(now time.Time) (sleep time.Duration, more bool) {
 	if wide > 0 { // until then no walk can tell more
 		return min(sleep, wide), len(b.due) > 0
 	}
-	return sleep, len(b.due) > 0 || b.open()
+	if b.owed { // it was too dear when somebody woke us, and the time for it has come since
+		sleep = 0
+	}
+	return sleep, len(b.due) > 0 || b.open() || b.owed
 }

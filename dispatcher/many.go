@@ -234,7 +234,8 @@ func (a *attempt) bufferedAt() time.Time {
 // giveBack returns what was in the buffer, a job or a batch.
 func (q *queue) giveBack(a *attempt) {
 	q.inHand.Add(-1)
-	if a.batch == nil {
+	if a.batch == nil { // the first of a batch has not gone ahead, whatever its claim thought
+		q.leave(a)
 		q.returnUnstarted(a)
 		return
 	}
@@ -244,7 +245,7 @@ func (q *queue) giveBack(a *attempt) {
 }
 
 // attemptBatch is attempt for a batch.
-func (q *queue) attemptBatch(b *batch) {
+func (q *queue) attemptBatch(b *batch, again func()) {
 	returned := false
 	var took time.Duration
 	defer func() {
@@ -255,7 +256,7 @@ func (q *queue) attemptBatch(b *batch) {
 					a.outcome = a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
 				}
 			}
-			q.working.Go(q.work)
+			q.working.Go(again)
 		}
 		q.finished(took)
 		for _, a := range b.attempts {

@@ -36,6 +36,7 @@ type queue struct {
 	keyed  keyedLook  // for jobs with a key
 	limits limits     // what operators have set
 	shared sharedLook // for jobs of tenants other than root
+	kept   keptSlots  // for jobs that go ahead
 
 	gathered gathered // claimed, and waiting for others of their kind
 
@@ -55,7 +56,7 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 	if config.Concurrency == 0 {
 		config.Concurrency = defaultConcurrency
 	}
-	return &queue{
+	q := &queue{
 		Dispatcher:  d,
 		name:        name,
 		concurrency: config.Concurrency,
@@ -65,7 +66,10 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 		limit:       firstBatch,
 		keyed:       newKeyedLook(),
 		shared:      newSharedLook(),
+		kept:        keptSlots{workers: config.Concurrency / keptPart},
 	}
+	q.kept.gate.Store(newGate(false))
+	return q
 }
 
 // poke makes the claim loop look again; it never blocks.
@@ -93,7 +97,7 @@ func (q *queue) fits() int64 { return max(maxClaimBytes/max(q.meanSize.Load(), 1
 // room is how many jobs to claim now: 0 until a batch is worth a round trip.
 func (q *queue) room() int {
 	prefetch := q.prefetch()
-	room := q.concurrency + prefetch - int(q.inHand.Load())
+	room := q.concurrency + prefetch - int(q.inHand.Load()) - q.kept.free()
 	if room < max(1, min(prefetch/2, maxBatch)) { // with no prefetch, one slot is worth it
 		return 0
 	}
@@ -206,6 +210,7 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 	}
 	rounds := 0 // surveys that found something to claim
 	for ctx.Err() == nil {
+		q.keep()
 		room := q.room()
 		if room == 0 {
 			q.hungry.Store(true)
@@ -215,7 +220,9 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 				}
 				n, err := q.claimAhead(ctx)
 				q.claimed += n
-				return q.pollInterval(), err
+				// Whoever has room looks again when it is due; nobody makes room here.
+				sleep, _ := q.surveyShared(time.Now())
+				return max(sleep, surveyInterval), err
 			}
 			q.hungry.Store(false)
 		}

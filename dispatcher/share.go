@@ -24,8 +24,9 @@ import (
 //	turns    when there are more tenants than room, the next claim begins after
 //	         the tenant that was served last
 //	workers  the jobs of a tenant that left nothing wait in a lane of their own,
-//	         and are taken in turns with the buffer; and when the buffer is full
-//	         a few are claimed all the same
+//	         and are taken in turns with the buffer, or by the slots that are kept
+//	         for them (keep.go); and when the buffer is full a few are claimed all
+//	         the same
 //
 // Only the claim loop uses it.
 type sharedLook struct {
@@ -148,18 +149,28 @@ func divide(tenants []share, room int) []share {
 
 // claimAhead leases a few jobs though there is no room, of tenants that wait for
 // nothing else: they must not have to wait until the buffer has been worked off,
-// which others have filled. Where no slot is about to become free nothing is
-// claimed: another process may have one. It returns how many it got.
+// which others have filled. Where no slot is kept for them, or about to become
+// free, nothing is claimed: another process may have one. It returns how many it got.
 func (q *queue) claimAhead(ctx context.Context) (int, error) {
 	s := &q.shared
-	room := min(maxAhead, q.prefetch()) - len(q.ahead)
+	room := max(min(maxAhead, q.prefetch())-len(q.ahead), q.kept.free())
 	if room <= 0 {
 		return 0, nil
 	}
 	if err := q.lookForTenants(ctx); err != nil {
 		return 0, err
 	}
-	db, hand := within{q.pool, false}, func(h *haul) error { return q.take(ctx, h) }
+	db := within{q.pool, false}
+	hand := func(h *haul) error {
+		learn := h.learn
+		h.learn = func() {
+			learn()
+			for _, a := range h.claimed { // there is no room for them in the buffer
+				a.ahead = true
+			}
+		}
+		return q.take(ctx, h)
+	}
 	claimed := 0
 	var few []share
 	for _, t := range s.lanes.tenants() {
@@ -229,10 +240,13 @@ func (s *sharedLook) note(shares []share, claimed []*attempt) (doubtful []*lane)
 	for _, share := range shares {
 		s.lanes.served = share.tenant
 		got := of[share.tenant]
-		filled := len(got) >= share.quota
-		s.filled.set(share.tenant, filled)
+		// Who took all of a part of one or two may have had no more than that: what
+		// was known before still holds.
+		if filled := len(got) >= share.quota; !filled || share.quota >= sparse {
+			s.filled.set(share.tenant, filled)
+		}
 		for _, a := range got {
-			a.ahead = !filled && len(got) <= sparse
+			a.ahead = !s.filled.has(share.tenant) && len(got) <= sparse
 		}
 		left := share.quota
 		for _, l := range share.lanes {

@@ -2,9 +2,11 @@ package kinds
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"mime"
+	"strconv"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -20,7 +22,8 @@ const maxFaults = 20
 
 // Check is for outbox.Options and for the API: it returns what is wrong with a
 // payload as *outbox.InvalidErrors, joined, whose Field is Args and a JSON pointer,
-// or nil.
+// or nil. Numbers are compared exactly: one of more than 1000 digits, or with an
+// exponent beyond 1000, is refused instead.
 func (s *Schemas) Check(kindName string, payload outbox.Content) error {
 	found, ok := s.find(kindName)
 	if !ok {
@@ -32,6 +35,9 @@ func (s *Schemas) Check(kindName string, payload outbox.Content) error {
 	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(payload.Bytes))
 	if err != nil {
 		return &outbox.InvalidError{Field: "Args", Reason: "cannot be read as JSON: " + err.Error()}
+	}
+	if fault := tooLong(parsed, nil); fault != nil {
+		return fault
 	}
 	err = found.compiled.Validate(parsed)
 	wrong, ok := errors.AsType[*jsonschema.ValidationError](err)
@@ -45,6 +51,41 @@ func (s *Schemas) Check(kindName string, payload outbox.Content) error {
 		}
 	})
 	return errors.Join(faults...)
+}
+
+// Bounds of a number that a schema is held against.
+const (
+	maxNumberBytes = 1000
+	maxExponent    = 1000
+)
+
+// tooLong finds a number that a validator, which computes exactly, would spend seconds
+// on, or not understand: 1e999999 has as many digits.
+func tooLong(v any, path []string) error {
+	switch v := v.(type) {
+	case json.Number:
+		text := v.String()
+		i := strings.IndexAny(text, "eE")
+		if len(text) <= maxNumberBytes && i < 0 {
+			return nil
+		}
+		if exponent, err := strconv.Atoi(text[i+1:]); len(text) > maxNumberBytes || err != nil || max(exponent, -exponent) > maxExponent {
+			return &outbox.InvalidError{Field: "Args" + pointer(path), Reason: fmt.Sprintf("is a number of more than %d digits or with a greater exponent", maxNumberBytes)}
+		}
+	case map[string]any:
+		for name, member := range v {
+			if err := tooLong(member, append(path, name)); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for i, element := range v {
+			if err := tooLong(element, append(path, strconv.Itoa(i))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // note tells the places at the ends of the tree of errors. What a choice (anyOf, not, …)

@@ -114,8 +114,9 @@ CREATE TABLE outbox.jobs (
         AND lost_leases::outbox.counter IS NOT NULL AND epoch::outbox.epoch IS NOT NULL),
     CONSTRAINT jobs_run_at_is_a_time CHECK (isfinite(run_at) AND isfinite(created_at)), -- the time until 'infinity' has no length
     CONSTRAINT jobs_deadline_is_a_time CHECK (isfinite(deadline)),
-    CONSTRAINT jobs_lease CHECK (
-        (status = 'pending' AND num_nonnulls(lease_owner, lease_expires_at, cancel_requested_at) = 0)
+    CONSTRAINT jobs_lease CHECK ( -- the rows of an enqueue and of a claim are seen to be right without making a composite of each
+        (status = 'pending' AND lease_owner IS NULL AND lease_expires_at IS NULL AND cancel_requested_at IS NULL)
+        OR (status = 'running' AND lease_owner IS NOT NULL AND lease_expires_at IS NOT NULL AND started_at IS NOT NULL AND attempt > 0 AND epoch > 0)
         OR (ROW(status, attempt, epoch, started_at, lease_expires_at, lease_owner, cancel_requested_at)::outbox.lease) IS DISTINCT FROM NULL),
     CONSTRAINT jobs_key_rules CHECK ( -- they mean nothing to a job without a key
         key IS NULL

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -38,6 +39,24 @@ type Position struct {
 	// began to write later than at. Not a part of the text.
 	next uint64
 	at   time.Time
+
+	// What is below and not in open was told already; see Past. Not a part of the text.
+	told Settled
+}
+
+// Settled is which transactions had committed when somebody looked: those below a
+// certain one, but for some.
+type Settled struct {
+	below uint64
+	open  []int64
+}
+
+// Glance is what can be told of the database without reading any of its rows.
+type Glance struct {
+	snapshot      string
+	horizon, next string
+	at            time.Time
+	written       int64
 }
 
 // ErrPositionLost says that what changed since a position cannot be told any more:
@@ -56,6 +75,10 @@ const (
 	firstReach = 5 * time.Minute
 	// maxTransactions is half of how far apart 32 bits of two ids can tell which is first.
 	maxTransactions = 1 << 30
+	// maxUnsettled bounds the transactions that Settled has to remember, maxAsked those
+	// that it asks for: some four seconds' work.
+	maxUnsettled = 10_000
+	maxAsked     = 4_000_000
 )
 
 // IsZero reports whether it is none.
@@ -77,7 +100,7 @@ func ParsePosition(text string) (Position, error) {
 	}
 	micros := int64(binary.BigEndian.Uint64(b[8:]))
 	p := Position{horizon: binary.BigEndian.Uint64(b[:8]), since: time.UnixMicro(micros)}
-	if p.IsZero() || micros < 0 || p.since.Year() > 9999 {
+	if p.IsZero() || micros < 0 || p.since.Year() > 9999 || p.String() != text { // base64 passes over ends of lines
 		return Position{}, &outbox.InvalidError{Field: "Position", Reason: "is not one that was given"}
 	}
 	return p, nil
@@ -87,13 +110,88 @@ func ParsePosition(text string) (Position, error) {
 // not visible when Now was called. A transaction that had been writing for more
 // than five minutes then is the exception. tx may be any transaction.
 func Now(ctx context.Context, tx pgx.Tx) (Position, error) {
+	now, err := TakeGlance(ctx, tx)
+	if err != nil {
+		return Position{}, err
+	}
+	return Position{}.At(now)
+}
+
+// TakeGlance costs the same whatever there is in the database: it reads no table. tx
+// has to be READ COMMITTED, and any tenant's or none's.
+func TakeGlance(ctx context.Context, tx pgx.Tx) (Glance, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	row, err := sqlgen.New(tx).FindPosition(ctx)
 	if err != nil {
-		return Position{}, fmt.Errorf("find the position: %w", err)
+		return Glance{}, fmt.Errorf("find the position: %w", err)
 	}
-	return Position{}.advance(row.Horizon, row.Next, row.At.Time)
+	return Glance{snapshot: row.Snapshot, horizon: row.Horizon, next: row.Next, at: row.At.Time, written: row.Written}, nil
+}
+
+// SameAs reports that nothing at all has committed between the two.
+func (g Glance) SameAs(earlier Glance) bool {
+	return g.snapshot == earlier.snapshot && g.snapshot != ""
+}
+
+// LikelySameAs reports that no change of a job is known to have been committed between
+// the two. The server may learn of one seconds later, rarely a minute.
+func (g Glance) LikelySameAs(earlier Glance) bool {
+	return g.written == earlier.written && g.snapshot != ""
+}
+
+// At is the position of a reader who knows everything that was visible at a glance:
+// who has looked since another one that is the same.
+func (p Position) At(g Glance) (Position, error) { return p.advance(g.horizon, g.next, g.at) }
+
+// FindSettled finds out which transactions have committed of those whose rows Changes
+// would return from the position on, or return again. What they wrote is visible to
+// every statement after it. tx may be any transaction.
+func FindSettled(ctx context.Context, tx pgx.Tx, p Position) (Settled, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	db := sqlgen.New(tx)
+	now, err := db.FindPosition(ctx)
+	if err != nil {
+		return Settled{}, fmt.Errorf("find the position: %w", err)
+	}
+	next, err := strconv.ParseUint(now.Next, 10, 64)
+	if err != nil {
+		return Settled{}, fmt.Errorf("read the next transaction: %w", err)
+	}
+	first := max(p.horizon, p.told.below)
+	open := slices.DeleteFunc(slices.Clone(p.told.open), func(id int64) bool { return uint64(id) < p.horizon })
+	s := Settled{below: max(first, min(next, first+maxAsked))}
+	s.open, err = db.ListUnsettled(ctx, sqlgen.ListUnsettledParams{
+		Open: orNone(open), First: int64(first), Last: int64(s.below) - 1, MaxRows: maxUnsettled + 1,
+	})
+	if err != nil {
+		return Settled{}, fmt.Errorf("list unsettled transactions: %w", err)
+	}
+	if len(s.open) > maxUnsettled { // of those from the last one on nothing is known
+		s.below = max(first, uint64(s.open[maxUnsettled]))
+		s.open = s.open[:maxUnsettled]
+	}
+	return s, nil
+}
+
+// Past is the position from which on Changes leaves out what these transactions
+// wrote: of a reader who was told of it, or that he was not.
+//
+// Without it all that committed after the beginning of the oldest running transaction
+// is returned again and again, as long as that one runs.
+func (p Position) Past(s Settled) Position {
+	if s.below >= p.told.below {
+		p.told = s
+	}
+	return p
+}
+
+func orNone(ids []int64) []int64 {
+	if ids == nil {
+		return []int64{} // NULL would be one
+	}
+	return ids
 }
 
 // Changes returns the jobs of a tenant (zero: of all) that have changed since the
@@ -110,6 +208,7 @@ func Changes(ctx context.Context, tx pgx.Tx, tenant outbox.ID, since Position, l
 	defer cancel()
 	rows, err := sqlgen.New(tx).ListChanges(ctx, sqlgen.ListChangesParams{
 		Horizon: strconv.FormatUint(since.horizon, 10), Since: timeOrAny(since.since.Add(-slowStart)),
+		Known: strconv.FormatUint(max(since.horizon, since.told.below), 10), Unsettled: orNone(since.told.open),
 		Tenant: tenantOrAny(tenant), MaxRows: int32(limit) + 1,
 	})
 	if err != nil {
@@ -155,7 +254,7 @@ func (p Position) advance(horizonText, nextText string, at time.Time) (Position,
 	if p.horizon > next || next-p.horizon > maxTransactions || at.Sub(p.since) > MaxPositionAge {
 		return Position{}, ErrPositionLost
 	}
-	after := Position{horizon: max(horizon, p.horizon), since: p.since, next: p.next, at: p.at}
+	after := Position{horizon: max(horizon, p.horizon), since: p.since, next: p.next, at: p.at, told: p.told}
 	if after.next == 0 {
 		after.next, after.at = next, at
 	} else if after.horizon >= after.next {

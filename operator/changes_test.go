@@ -1,13 +1,17 @@
 package operator_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -61,7 +65,7 @@ func TestALookReadsTheNewestPagesOfTheHistory(t *testing.T) {
 	}
 	query := strings.Replace(sqlgen.ListChanges, "statement_timestamp() - interval '2 hours'", "'-infinity'", 1) // whatever time it is
 	var text []byte
-	if err := db.QueryRow(t.Context(), `EXPLAIN (ANALYZE, FORMAT JSON) `+query, pgx.QueryExecModeExec, "3", day+" 01:00:30+00", nil, 1000).Scan(&text); err != nil {
+	if err := db.QueryRow(t.Context(), `EXPLAIN (ANALYZE, FORMAT JSON) `+query, pgx.QueryExecModeExec, "3", "3", []int64{}, day+" 01:00:30+00", nil, 1000).Scan(&text); err != nil {
 		t.Fatal(err)
 	}
 	var plan []struct{ Plan map[string]any }
@@ -84,4 +88,153 @@ func historyRows(node map[string]any) (rows float64) {
 		rows += historyRows(child.(map[string]any))
 	}
 	return rows
+}
+
+// begin is where a reader begins.
+func begin(t *testing.T, db *pgxpool.Pool) (p operator.Position) {
+	t.Helper()
+	inTx(t, db, func(tx pgx.Tx) (err error) {
+		p, err = operator.Now(t.Context(), tx)
+		return err
+	})
+	return p
+}
+
+func inTx(t *testing.T, db *pgxpool.Pool, fn func(pgx.Tx) error) {
+	t.Helper()
+	if err := pgx.BeginFunc(t.Context(), db, fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func storeMail(t *testing.T, db outbox.DB) outbox.ID {
+	t.Helper()
+	id, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "mail", Payload: []byte(`{}`)}, outbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// What had committed is left out from then on, and nothing else: not what a transaction
+// that goes on wrote under savepoints, of which there are more here than a snapshot or
+// the server's list of running transactions has room for.
+func TestWhatHasNotCommittedIsNotPassed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	late, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
+	want := map[outbox.ID]bool{storeMail(t, late): true}
+	p := begin(t, db) // the horizon is late's from here on
+	for range 80 {
+		if err := pgx.BeginFunc(t.Context(), late, func(tx pgx.Tx) error {
+			want[storeMail(t, tx)] = true
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		storeMail(t, db) // is passed
+	}
+	look := func() (found map[outbox.ID]bool) {
+		t.Helper()
+		found = map[outbox.ID]bool{}
+		inTx(t, db, func(tx pgx.Tx) error {
+			changes, after, _, err := operator.Changes(t.Context(), tx, outbox.ID{}, p, 1000)
+			for _, c := range changes {
+				found[c.ID] = true
+			}
+			p = after
+			return err
+		})
+		return found
+	}
+	pass := func() {
+		t.Helper()
+		inTx(t, db, func(tx pgx.Tx) error {
+			settled, err := operator.FindSettled(t.Context(), tx, p)
+			p = p.Past(settled)
+			return err
+		})
+	}
+	if found := look(); len(found) != 80 {
+		t.Fatalf("found %d, want the 80 that have committed", len(found))
+	}
+	pass()
+	if found := look(); len(found) != 0 {
+		t.Errorf("found %d that were passed", len(found))
+	}
+	id := storeMail(t, db)
+	if found := look(); len(found) != 1 || !found[id] {
+		t.Errorf("found %v, want %s", found, id)
+	}
+	pass() // what was not settled the first time still is not
+	if found := look(); len(found) != 0 {
+		t.Errorf("found %d that were passed", len(found))
+	}
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if found := look(); !maps.Equal(found, want) {
+		t.Errorf("found %d, want the %d that committed late", len(found), len(want))
+	}
+}
+
+// A glance reads no page of any table, and knows of every commit, also of one that was
+// not the latest to begin.
+func TestAGlanceKnowsWhetherAnythingHasCommitted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	glance := func() (g operator.Glance) {
+		t.Helper()
+		inTx(t, db, func(tx pgx.Tx) (err error) {
+			g, err = operator.TakeGlance(t.Context(), tx)
+			return err
+		})
+		return g
+	}
+	late, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
+	storeMail(t, late)
+	storeMail(t, db)
+	before := glance()
+	same := before.SameAs(glance())
+	for begun := time.Now(); !same && time.Since(begun) < time.Minute; same = before.SameAs(glance()) { // others write in the cluster
+		before = glance()
+	}
+	if !same {
+		t.Error("two glances with nothing in between are never the same")
+	}
+	before = glance()
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if glance().SameAs(before) || (operator.Glance{}).SameAs(operator.Glance{}) {
+		t.Error("a commit was not seen")
+	}
+	before = glance()
+	for begun := time.Now(); glance().LikelySameAs(before); { // the server adds it up when it likes
+		storeMail(t, db)
+		if time.Since(begun) > time.Minute {
+			t.Fatal("jobs that were enqueued for a minute were not seen")
+		}
+	}
+	var text []byte
+	for range 2 { // the first time it has to get to know the functions
+		if err := db.QueryRow(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+sqlgen.FindPosition).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var plan []struct{ Plan map[string]any }
+	if err := json.Unmarshal(text, &plan); err != nil {
+		t.Fatal(err)
+	}
+	if hit, read := plan[0].Plan["Shared Hit Blocks"], plan[0].Plan["Shared Read Blocks"]; hit != 0.0 || read != 0.0 {
+		t.Errorf("a glance read %v pages:\n%s", hit, text)
+	}
 }

@@ -49,7 +49,7 @@ func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (
 	if opts.MaxQueued != 0 {
 		return enqueueIfRoom(ctx, db, args, opts, notify)
 	}
-	job, err := newRow(ctx, rand.Reader, args, opts)
+	job, err := newRow(ctx, rand.Reader, args, &opts)
 	if err != nil {
 		return ID{}, err
 	}
@@ -101,7 +101,7 @@ func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, 
 
 // newRow validates a request and returns what is to be stored of it, under an id
 // made with random.
-func newRow(ctx context.Context, random io.Reader, args Args, opts Options) (sqlgen.EnqueueJobParams, error) {
+func newRow(ctx context.Context, random io.Reader, args Args, opts *Options) (sqlgen.EnqueueJobParams, error) {
 	if args == nil {
 		return sqlgen.EnqueueJobParams{}, invalid("Args", "is nil")
 	}

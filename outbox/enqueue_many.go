@@ -53,8 +53,9 @@ func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([
 	ids := make([]ID, len(requests))
 	canCopy := len(requests) >= copyFrom
 	random := bufio.NewReader(rand.Reader) // asked once for 4 096 bytes: half of what an id costs
-	for i, r := range requests {
-		row, err := newRow(ctx, random, r.Args, r.Options)
+	for i := range requests {
+		r := &requests[i]
+		row, err := newRow(ctx, random, r.Args, &r.Options)
 		if err != nil {
 			return nil, &RequestError{Index: i, Err: err}
 		}

@@ -11,7 +11,7 @@ func Freeze(args Args, opts Options) (Raw, error) {
 	if opts.Protect != nil {
 		return Raw{}, invalid("Options.Protect", "is set: what is sealed is sealed for one job")
 	}
-	row, err := newRow(context.Background(), rand.Reader, args, opts)
+	row, err := newRow(context.Background(), rand.Reader, args, &opts)
 	if err != nil {
 		return Raw{}, err
 	}

@@ -38,7 +38,7 @@ const (
 	BlockLapsed LapsePolicy = "block"
 )
 
-func (o Options) validateKey() (errs []error) {
+func (o *Options) validateKey() (errs []error) {
 	add := func(field, format string, args ...any) {
 		errs = append(errs, invalid("Options."+field, format, args...))
 	}
@@ -91,11 +91,11 @@ func (o Options) validateKey() (errs []error) {
 }
 
 // keyRules sets what is stored of the key and its rules: NULL for what is not asked for.
-func (o Options) keyRules(row *sqlgen.EnqueueJobParams) {
+func (o *Options) keyRules(row *sqlgen.EnqueueJobParams) {
 	if o.Key == "" {
 		return
 	}
-	row.Key = &o.Key
+	row.Key = new(o.Key) // not &o.Key: all of the options would live as long
 	if o.MaxActive > 1 {
 		row.MaxActive = new(int16(o.MaxActive))
 	}
@@ -104,7 +104,7 @@ func (o Options) keyRules(row *sqlgen.EnqueueJobParams) {
 		row.Ordered = new(true)
 	}
 	if o.Sequence != 0 {
-		row.Position = &o.Sequence
+		row.Position = new(o.Sequence)
 	}
 	if o.OnDeath != HoldLine {
 		row.OnDeath = new(string(o.OnDeath))

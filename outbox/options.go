@@ -62,7 +62,7 @@ type Options struct {
 // maxHorizon keeps run_at within what every client can represent.
 const maxHorizon = 100 * 365 * 24 * time.Hour
 
-func (o Options) validate() []error {
+func (o *Options) validate() []error {
 	var errs []error
 	add := func(err error) {
 		if err != nil {
@@ -103,13 +103,14 @@ func (o Options) validate() []error {
 		add(validText("Options.Headers["+strings.ToValidUTF8(name, "?")+"]", value))
 	}
 	if o.Caller != (Caller{}) {
-		add(validText("Options.Caller", o.Caller.Service+o.Caller.User+o.Caller.CorrelationID))
+		// With something between them: the two halves of a character are no text.
+		add(validText("Options.Caller", o.Caller.Service+" "+o.Caller.User+" "+o.Caller.CorrelationID))
 	}
 	return errs
 }
 
 // headersJSON is nil for no headers.
-func (o Options) headersJSON() (*string, error) {
+func (o *Options) headersJSON() (*string, error) {
 	headers := o.Caller.AddTo(o.Headers)
 	if len(headers) == 0 {
 		return nil, nil

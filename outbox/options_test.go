@@ -1,6 +1,9 @@
 package outbox
 
 import (
+	"crypto/rand"
+	"encoding/json"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -112,6 +115,41 @@ func FuzzValidName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		if err := validName("Field", s); (err == nil) != rule.MatchString(s) {
 			t.Errorf("%q: %v, but the rule says %t", s, err, rule.MatchString(s))
+		}
+	})
+}
+
+// Headers, keys and callers that are accepted are stored as they are; what is refused
+// is named.
+func FuzzOptions(f *testing.F) {
+	for _, seed := range [][5]string{
+		{"user", "ada", "order-7", "shop", "ada"},
+		{"", "", "", "", ""},
+		{"a\x00", "\xff", strings.Repeat("k", 513), "\x00", ""},
+		{"\u2028<&>", "\\\"\u007f", "\ufeff", "\xc3", "\xa9"},
+		{HeaderUser, "eve", "k", "shop", "ada"},
+		{"big", strings.Repeat("v", MaxHeadersBytes), "k", "", ""},
+	} {
+		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4])
+	}
+	f.Fuzz(func(t *testing.T, name, value, key, service, user string) {
+		opts := Options{Headers: map[string]string{name: value}, Key: key, IdempotencyKey: key, Caller: Caller{Service: service, User: user}}
+		job, err := newRow(t.Context(), rand.Reader, greet{"ada"}, &opts)
+		if err != nil {
+			for _, m := range mistakes(err) {
+				if m.Reason == "" || !strings.HasPrefix(m.Field, "Options.Headers") && m.Field != "Options.Key" && m.Field != "Options.IdempotencyKey" && m.Field != "Options.Caller" {
+					t.Errorf("%+v: mistake %+v", opts, m)
+				}
+			}
+			return
+		}
+		var headers map[string]string
+		if err := json.Unmarshal([]byte(*job.Headers), &headers); err != nil || len(*job.Headers) > MaxHeadersBytes || strings.Contains(*job.Headers, `\u0000`) && !strings.Contains(*job.Headers, `\\u0000`) {
+			t.Fatalf("%+v has the headers %s, %v", opts, *job.Headers, err)
+		}
+		want := opts.Caller.AddTo(opts.Headers)
+		if !maps.Equal(headers, want) || headers[name] != value || key != "" && (job.Key == nil || *job.Key != key) {
+			t.Errorf("%+v is stored as %q", opts, headers)
 		}
 	})
 }

@@ -75,7 +75,7 @@ func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (S
 		}
 		return Submitted{Verdict: Accepted, ID: id}, nil
 	}
-	job, err := newRow(ctx, rand.Reader, args, opts)
+	job, err := newRow(ctx, rand.Reader, args, &opts)
 	if err != nil {
 		return Submitted{}, err
 	}

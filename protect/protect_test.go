@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -120,6 +121,67 @@ func FuzzOpen(f *testing.F) {
 			t.Errorf("%x opens as %q, %v", content, opened.Bytes, err)
 		}
 	})
+}
+
+// Whatever was sealed opens as it was, and at no other place.
+func FuzzSeal(f *testing.F) {
+	f.Add("application/json", []byte(`{}`), "payload")
+	f.Add("", []byte(nil), "result")
+	f.Add(strings.Repeat("x", 300), []byte{0xff, 0}, "a\x00b")
+	f.Add(string(SealedType), []byte(magic), "")
+	r := ring(f, key("a", 1), key("b", 2))
+	f.Fuzz(func(t *testing.T, contentType string, content []byte, column string) {
+		part := outbox.Part{Tenant: here.Tenant, Job: here.Job, Column: column}
+		sealed, err := r.Seal(t.Context(), part, outbox.Content{Type: contentType, Bytes: content})
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, err := r.Open(t.Context(), part, sealed)
+		if err != nil || opened.Type != contentType || !bytes.Equal(opened.Bytes, content) {
+			t.Errorf("%q of %q opens as %q of %q, %v", content, contentType, opened.Bytes, opened.Type, err)
+		}
+		part.Column += "2"
+		if _, err := r.Open(t.Context(), part, sealed); !errors.Is(err, ErrUnreadable) {
+			t.Errorf("what was sealed for %q opens for %q: %v", column, part.Column, err)
+		}
+	})
+}
+
+// A reference leads to what was stored for this part, unchanged, or to nothing.
+func FuzzReference(f *testing.F) {
+	stored := kept{}
+	c := &ClaimCheck{Store: stored, Above: 1}
+	part := outbox.Part{Tenant: outbox.RootTenant, Job: outbox.RootTenant, Column: "payload"} // in every process the same
+	good, err := c.Seal(f.Context(), part, plain)
+	if err != nil {
+		f.Fatal(err)
+	}
+	foreign, _ := c.Seal(f.Context(), outbox.Part{Tenant: here.Tenant, Job: outbox.RootTenant, Column: "result"}, plain)
+	for _, seed := range []string{string(good.Bytes), string(foreign.Bytes), "", "{}", "null", `{"name":"../x","sha256":""}`, strings.Replace(string(good.Bytes), `"name"`, `"NAME"`, 1)} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		opened, err := c.Open(t.Context(), part, outbox.Content{Type: ClaimCheckType, Bytes: text})
+		if err == nil && !bytes.Equal(opened.Bytes, plain.Bytes) || err != nil && opened.Bytes != nil {
+			t.Errorf("%q opens as %q, %v", text, opened.Bytes, err)
+		}
+	})
+}
+
+// kept is a store in memory.
+type kept map[string][]byte
+
+func (k kept) Put(_ context.Context, name string, content []byte) error {
+	k[name] = content
+	return nil
+}
+
+func (k kept) Get(_ context.Context, name string) ([]byte, error) {
+	content, ok := k[name]
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return content, nil
 }
 
 func checks(t *testing.T, inner outbox.Protector) (*ClaimCheck, string) {

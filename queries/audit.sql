@@ -26,20 +26,42 @@ LIMIT @max_rows;
 
 -- name: TrimAudit :one
 -- TrimAudit deletes the oldest acts, up to @max_rows of them, that are older than
--- @keep. Ids rise with the time but for acts at the same moment.
-WITH old AS MATERIALIZED (
-    SELECT audit.id, audit.at
+-- @keep, and leaves the chain whole.
+SELECT outbox.trim_audit(@keep::interval, @max_rows::integer)::bigint AS trimmed;
+
+-- name: ReadAuditChain :many
+-- ReadAuditChain returns up to @max_rows links of the audit's chain behind @after, each
+-- with what it has to be the hash of besides the link before it: an act's place and
+-- columns, in the words of outbox.audit_hash, or '' if the act is not there. One
+-- snapshot has both. is_anchor is the first link of all, which has no act.
+SELECT chain.seq, chain.hash,
+       coalesce(chain.audit_id, 0)::bigint AS audit_id,
+       (audit.id IS NOT NULL)::boolean AS has_act,
+       (chain.audit_id IS NULL AND NOT EXISTS (SELECT FROM outbox.audit_chain AS earlier WHERE earlier.seq < chain.seq))::boolean AS is_anchor,
+       coalesce(CASE WHEN audit.id IS NOT NULL THEN
+           pg_catalog.json_build_array(chain.seq::text, audit.id::text, extract(epoch FROM audit.at)::text, audit.actor, audit.act,
+               audit.tenant_id::text, audit.job_id::text, audit.queue, audit.target, audit.before::text, audit.after::text,
+               audit.reason, audit.request_id) END::text, '')::text AS entry
+FROM outbox.audit_chain AS chain
+LEFT JOIN outbox.audit ON audit.id = chain.audit_id
+WHERE chain.seq > @after
+ORDER BY chain.seq
+LIMIT @max_rows;
+
+-- name: FindUnchainedAudit :one
+-- FindUnchainedAudit looks at up to @max_rows acts with an id above @after: how many
+-- there are, the last of them, how many of them no link of the chain is for, and up to
+-- a hundred of those. An act and its link are committed together, and trimmed together.
+WITH act AS MATERIALIZED (
+    SELECT audit.id, NOT EXISTS (SELECT FROM outbox.audit_chain WHERE audit_chain.audit_id = audit.id) AS unchained
     FROM outbox.audit
+    WHERE audit.id > @after
     ORDER BY audit.id
     LIMIT @max_rows
-), trimmed AS (
-    DELETE FROM outbox.audit
-    USING old
-    WHERE audit.id = old.id
-      AND old.at < now() - @keep::interval
-    RETURNING 1
 )
-SELECT count(*) FROM trimmed;
+SELECT count(*) AS looked_at, coalesce(max(act.id), 0)::bigint AS last, count(*) FILTER (WHERE act.unchained) AS missing,
+       ARRAY(SELECT act.id FROM act WHERE act.unchained ORDER BY act.id LIMIT 100)::bigint[] AS unchained
+FROM act;
 
 -- name: LockJob :many
 -- LockJob locks an open job for an act on it, and returns how it is.

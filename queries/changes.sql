@@ -1,7 +1,21 @@
 -- name: FindPosition :one
--- FindPosition is where a reader of changes begins who wants what comes from now on:
--- see ListChanges.
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS horizon, pg_snapshot_xmax(pg_current_snapshot())::text AS next, statement_timestamp()::timestamptz AS at;
+-- FindPosition is where a reader of changes begins who wants what comes from now on,
+-- and whether there can be anything new: see ListChanges. It reads no page of any
+-- table, however many jobs there are:
+--
+--     EXPLAIN (ANALYZE, BUFFERS), a million open jobs, nothing has changed, PostgreSQL 15:
+--     FindPosition   Result (actual time=0.006..0.006 rows=1 loops=1), no buffers
+--     ListChanges    Seq Scan on jobs (actual time=466.469..466.471 rows=0 loops=1)
+--                    Buffers: shared hit=2863 read=59637
+--
+-- Two snapshots that read the same see the same rows. written counts what statements
+-- have ever done to rows of the open jobs. The server adds what a transaction did
+-- after its commit: mostly at once, ten seconds later if its session has added
+-- something in the second before and then sleeps, a minute later at worst.
+SELECT pg_current_snapshot()::text AS snapshot, pg_snapshot_xmin(pg_current_snapshot())::text AS horizon, pg_snapshot_xmax(pg_current_snapshot())::text AS next,
+       statement_timestamp()::timestamptz AS at,
+       (pg_stat_get_tuples_inserted(jobs.oid) + pg_stat_get_tuples_updated(jobs.oid) + pg_stat_get_tuples_deleted(jobs.oid))::bigint AS written
+FROM (SELECT CAST('outbox.jobs' AS regclass) AS oid) AS jobs;
 
 -- name: ListChanges :many
 -- ListChanges returns the jobs that may have changed since a position, as they are
@@ -11,7 +25,8 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS horizon, pg_snapshot_xma
 -- below had ended. What any of them wrote was visible then, so what was not
 -- visible then has a row version whose xmin is not below. That holds for transactions that
 -- commit late, and for subtransactions, whose ids are above their parent's. The
--- rows of transactions above that had committed already are returned again.
+-- rows of transactions above that had committed already are returned again, unless
+-- they are below @known and not among @unsettled: see ListUnsettled.
 --
 -- An index cannot have xmin. The open jobs are read from one end to the other. In the
 -- history @since, which no row in question has finished before, leaves the newest
@@ -29,6 +44,8 @@ LEFT JOIN (
     (SELECT id, tenant_id, queue, kind, status, epoch, attempt, NULL::timestamptz AS finished_at, last_error_code AS error_code
      FROM outbox.jobs
      WHERE age(jobs.xmin) <= (SELECT age(CAST(CAST(@horizon::text AS xid8) AS xid)))
+       AND (age(jobs.xmin) <= (SELECT age(CAST(CAST(@known::text AS xid8) AS xid)))
+            OR jobs.xmin IN (SELECT CAST(CAST(u::text AS xid8) AS xid) FROM unnest(@unsettled::bigint[]) AS u))
        AND (status <> 'running' OR started_at >= @since::timestamptz)
        AND (sqlc.narg(tenant)::uuid IS NULL OR tenant_id = sqlc.narg(tenant)::uuid)
      LIMIT @max_rows::integer)
@@ -37,7 +54,28 @@ LEFT JOIN (
      FROM outbox.history
      WHERE finished_at >= greatest(@since::timestamptz, statement_timestamp() - interval '2 hours') -- a position that is older is lost
        AND age(history.xmin) <= (SELECT age(CAST(CAST(@horizon::text AS xid8) AS xid)))
+       AND (age(history.xmin) <= (SELECT age(CAST(CAST(@known::text AS xid8) AS xid)))
+            OR history.xmin IN (SELECT CAST(CAST(u::text AS xid8) AS xid) FROM unnest(@unsettled::bigint[]) AS u))
        AND (sqlc.narg(tenant)::uuid IS NULL OR tenant_id = sqlc.narg(tenant)::uuid)
      LIMIT @max_rows::integer)
 ) AS changed ON true
+LIMIT @max_rows::integer;
+
+-- name: ListUnsettled :many
+-- ListUnsettled returns those transactions, of @open and from @first to @last, that had
+-- not committed when it came to them: those of @open first, then the oldest. What any
+-- other one wrote is visible to every statement that begins afterwards.
+--
+-- It asks for the state of each transaction, because a snapshot does not know
+-- subtransactions: one whose savepoint wrote a row is running as long as its parent
+-- is, and is not in the snapshot's list. One that has been given its id just now may be said
+-- to have been rolled back: so that counts as unsettled, too. Asking for 20 000 took
+-- 8 ms.
+SELECT id::bigint AS id
+FROM (
+    SELECT unnest(@open::bigint[]) AS id
+    UNION ALL
+    SELECT generate_series(@first::bigint, @last::bigint) AS id
+) AS asked
+WHERE pg_xact_status(CAST(id::text AS xid8)) IS DISTINCT FROM 'committed'
 LIMIT @max_rows::integer;

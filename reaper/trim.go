@@ -59,7 +59,7 @@ func (r *Reaper) trimAudit(ctx context.Context) error {
 	for { // the oldest first: as long as whole batches are old
 		var trimmed int64
 		_, err := r.trimSome(ctx, "audit", func(ctx context.Context, q *sqlgen.Queries) (_, _ int64, err error) {
-			trimmed, err = q.TrimAudit(ctx, trimBatch, interval(r.config.KeepAudit))
+			trimmed, err = q.TrimAudit(ctx, interval(r.config.KeepAudit), trimBatch)
 			return trimmed, 0, err
 		})
 		if err != nil || trimmed < trimBatch {

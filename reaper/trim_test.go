@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -136,14 +137,17 @@ func TestRowsThatStayDoNotStopTrimming(t *testing.T) {
 	exec(t, db, `INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, finished_at, error_code, error_message)
 		SELECT ('00000000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, 1, 1, 'w', now(), now() - interval '20 days', 'error', '' FROM generate_series(1, 12500) i`)
 	exec(t, db, `INSERT INTO outbox.inbox SELECT 'c', i::text, now() - interval '20 days' FROM generate_series(1, 12500) i`)
-	exec(t, db, `INSERT INTO outbox.audit (at, actor, act) SELECT now() - interval '2 years', 'ada', 'x' FROM generate_series(1, 12500)`)
+	exec(t, db, `INSERT INTO outbox.audit (at, actor, act) SELECT now() - CASE WHEN i <= 12500 THEN interval '2 years' ELSE interval '0' END, 'ada', 'x' FROM generate_series(1, 12510) i`)
 
 	trimPass(t, r)
 
-	for table, want := range map[string]int{"attempts": 6000, "inbox": 0, "audit": 0} {
+	for table, want := range map[string]int{"attempts": 6000, "inbox": 0, "audit": 10} {
 		if got := query[int](t, db, `SELECT count(*) FROM outbox.`+table); got != want {
 			t.Errorf("rows of %s left = %d, want %d", table, got, want)
 		}
+	}
+	if check, err := operator.New(db).VerifyAudit(t.Context(), operator.AuditHead{}); err != nil || check.Broken != 0 || check.Acts != 10 || check.Trimmed != 12500 {
+		t.Errorf("the audit that was trimmed: %+v, %v; want 10 acts behind link 12500, nothing broken", check, err)
 	}
 }
 

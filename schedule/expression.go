@@ -41,6 +41,10 @@ var shorthands = map[string]string{
 	"@hourly":  "0 * * * *",
 }
 
+// maxExpressionBytes is more than it takes to list every value of every field. Each
+// part of an expression is looked at many times before the next tick is found.
+const maxExpressionBytes = 500
+
 // parseFields returns the five fields of an expression, in the form that gronx
 // reads. It is stricter than gronx, which looks at a part of an expression only
 // when the time before it has come: what it lets through today it may refuse
@@ -48,6 +52,9 @@ var shorthands = map[string]string{
 func parseFields(expression string) (string, error) {
 	if full, ok := shorthands[expression]; ok {
 		return full, nil
+	}
+	if len(expression) > maxExpressionBytes {
+		return "", invalid("expression", "is %d bytes long, want at most %d", len(expression), maxExpressionBytes)
 	}
 	texts := strings.Fields(strings.ToUpper(expression))
 	if len(texts) != len(cronFields) {

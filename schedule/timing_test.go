@@ -114,6 +114,25 @@ func TestIntervalsTickAtTheirMultiples(t *testing.T) {
 	}
 }
 
+// The tick after an instant is the first multiple of the interval that is after it.
+func FuzzInterval(f *testing.F) {
+	for _, seed := range [][2]int64{{1, 0}, {1e9, 0}, {15e8, -1}, {int64(maxInterval), 1}, {-1e9, 1e18}, {1e9 + 1, 0}, {3600e9, -4e18}} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, every, after int64) {
+		interval, err := newInterval(time.Duration(every))
+		if err != nil {
+			refusedBy(t, err, "interval")
+			return
+		}
+		at := time.Unix(0, after%(4<<60))
+		tick, err := interval.next(at)
+		if wait := tick.Sub(at); err != nil || wait <= 0 || wait > interval.every || tick.UnixNano()%every != 0 {
+			t.Errorf("every %s after %s: got %s, %v", interval.every, at, tick, err)
+		}
+	})
+}
+
 func TestLatestTicks(t *testing.T) {
 	t.Parallel()
 	from, to := instant(t, "2020-01-01T00:00:00Z"), instant(t, "2026-06-01T12:00:00Z")

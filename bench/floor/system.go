@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -75,11 +76,15 @@ func (f *floor) Work(ctx context.Context, handle func(context.Context, int)) (fu
 	start := func(loop func(*pgx.Conn) error) {
 		group.Go(func() error {
 			conn, err := pgx.Connect(ctx, f.url)
-			if err != nil {
-				return err
+			if err == nil {
+				defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+				err = loop(conn)
 			}
-			defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-			return loop(conn)
+			if err != nil && context.Cause(ctx) == nil { // whoever waits for the jobs would wait for ever
+				fmt.Fprintln(os.Stderr, "floor:", err)
+				os.Exit(1)
+			}
+			return err
 		})
 	}
 	if f.alike {
@@ -142,7 +147,7 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 	from := front
 	for {
 		rows, err := conn.Query(ctx, sqlgen.ClaimJobs, "floor", 15*time.Second, []int16{0},
-			[]pgtype.Timestamptz{from.runAt}, []pgtype.UUID{from.id}, outbox.DefaultQueue, []string{"bench.noop"}, batch)
+			[]pgtype.Timestamptz{from.runAt}, []pgtype.UUID{from.id}, outbox.DefaultQueue, []string{"bench.noop"}, batch, false)
 		if err != nil {
 			return fmt.Errorf("claim: %w", err)
 		}

@@ -35,7 +35,8 @@ func (p *program) auditCommand() *cli.Command {
 			&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` acts"},
 			&cli.IntFlag{Name: "before", Usage: "only older ones than the act with this `ID`: the next page begins with the last id of this one"},
 		),
-		Action: p.listAudit,
+		Commands: []*cli.Command{p.auditVerifyCommand()},
+		Action:   p.listAudit,
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -24,13 +25,22 @@ const (
 )
 
 const tailDescription = `Prints a line for every new job and every change of a status that it sees, until
-Ctrl-C. It looks again and again, from where it was: after an outage it goes on.
+Ctrl-C.
 
-What it may skip: a status that a job had for less than the interval; changes of
-jobs that were there before it began, beyond the newest 1000 open ones; and new
-jobs of which there are more than 1000 between two looks, or whose producer's
-clock is wrong by more than a minute, or whose transaction took longer to commit.
-It says so when it knows.`
+Through the API (--api) it is told as it happens, and needs admin.stream: it comes
+back by itself after a lost connection and goes on where it was. Only if it says so,
+something may have been left out: because it was away for more than an hour, or more
+changed at once than is told one by one. States in between may be skipped. With
+--key, and for tokens without admin.stream, it looks again and again instead.
+
+Directly on the database it looks again and again, from where it was: after an outage
+it goes on. What it may skip: a status that a job had for less than the interval;
+changes of jobs that were there before it began, beyond the newest 1000 open ones; and
+new jobs of which there are more than 1000 between two looks, or whose producer's
+clock is wrong by more than a minute, or whose transaction took longer to commit. It
+says so when it knows.
+
+-o json prints an object a line; what the API does not tell of a job is null.`
 
 func (p *program) tailCommand() *cli.Command {
 	return &cli.Command{
@@ -40,40 +50,75 @@ func (p *program) tailCommand() *cli.Command {
 			&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
 			&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
 			&cli.StringSliceFlag{Name: "status", Usage: "only changes to this `STATUS`, repeated or separated by commas"},
+			&cli.StringSliceFlag{Name: "job", Usage: "only the job with this `ID`, repeated or separated by commas, at most 100"},
+			&cli.StringFlag{Name: "tenant", Usage: "only of the tenant with this `ID`; through the API for tokens of all tenants"},
 			&cli.DurationFlag{Name: "interval", Value: followInterval, Usage: "`DURATION` between two looks, at least"}),
 		Action: p.tailJobs,
 	}
+}
+
+const tailMostJobs = 100 // that are named; the API takes no more
+
+// tailed is what is to be told.
+type tailed struct {
+	filter operator.Filter // its statuses are those that a job has come to
+	jobs   []outbox.ID     // nil is any
+}
+
+func readTailed(c *cli.Command) (w tailed, err error) {
+	w.filter = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue"), Key: c.String("key")}
+	w.filter.Statuses, err = readStatuses(c)
+	err = errors.Join(err, readID(c, "tenant", &w.filter.Tenant))
+	for _, text := range c.StringSlice("job") {
+		id, bad := outbox.ParseID(text)
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("--job: %w", bad))
+		}
+		w.jobs = append(w.jobs, id)
+	}
+	if n := len(w.jobs); n > tailMostJobs {
+		err = errors.Join(err, fmt.Errorf("--job: %d are named, want at most %d", n, tailMostJobs))
+	}
+	if d := c.Duration("interval"); d < 10*time.Millisecond {
+		err = errors.Join(err, fmt.Errorf("--interval is %s: want at least 10ms", d))
+	}
+	return w, err
 }
 
 func (p *program) tailJobs(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
-	statuses, err := readStatuses(c)
-	if d := c.Duration("interval"); d < 10*time.Millisecond {
-		err = errors.Join(err, fmt.Errorf("--interval is %s: want at least 10ms", d))
-	}
+	w, err := readTailed(c)
 	if err != nil {
 		return &usageError{err}
 	}
-	t := &tail{
-		filter: operator.Filter{Kind: c.String("kind"), Queue: c.String("queue"), Key: c.String("key")}, known: map[outbox.ID]mark{},
-		print:   func(from outbox.Status, j operator.Job) error { return p.printChange(c, from, j) },
-		comment: func(text string) { fmt.Fprintln(p.stderr, "posthaste: "+text) },
-	}
-	if len(statuses) > 0 {
-		all := t.print
-		t.print = func(from outbox.Status, j operator.Job) error {
-			if !slices.Contains(statuses, j.Status) {
-				return nil
-			}
-			return all(from, j)
-		}
-	}
 	return operate(ctx, p, c, func(ctx context.Context, o found) error {
-		return t.run(ctx, o, c.Duration("interval"))
+		if r, ok := o.(*remote); ok {
+			if told, err := p.listenToJobs(ctx, c, r, w); told || err != nil {
+				return err
+			}
+		}
+		return p.newTail(c, w).run(ctx, o, c.Duration("interval"))
 	})
 }
+
+// newTail is one that looks again and again.
+func (p *program) newTail(c *cli.Command, w tailed) *tail {
+	statuses := w.filter.Statuses
+	w.filter.Statuses = nil // those of a change, not of a list
+	return &tail{
+		filter: w.filter, jobs: w.jobs, known: map[outbox.ID]mark{}, comment: p.comment,
+		print: func(from outbox.Status, j operator.Job) error {
+			if len(statuses) > 0 && !slices.Contains(statuses, j.Status) {
+				return nil
+			}
+			return p.printChange(c, cmp.Or(from.String(), newJob), j)
+		},
+	}
+}
+
+func (p *program) comment(text string) { fmt.Fprintln(p.stderr, "posthaste: "+text) }
 
 // found is what a tail asks of an operator.
 type found interface {
@@ -87,7 +132,8 @@ var _ found = (*operator.Operator)(nil)
 // looked for new ones.
 type tail struct {
 	filter  operator.Filter
-	floor   outbox.ID // older ids are not new
+	jobs    []outbox.ID // that may change still, if they were named
+	floor   outbox.ID   // older ids are not new
 	known   map[outbox.ID]mark
 	print   func(from outbox.Status, j operator.Job) error // from is "" for a new job
 	comment func(string)
@@ -139,6 +185,13 @@ func (e *printError) Unwrap() error { return e.err }
 // that is enqueued from then on, and any that commits after its page was read, is
 // above it and unknown, and so it is told by the next look.
 func (t *tail) begin(ctx context.Context, o found) error {
+	if t.jobs != nil {
+		named, err := t.named(ctx, o)
+		for _, j := range named {
+			t.known[j.ID] = markOf(j)
+		}
+		return err
+	}
 	newest := t.filter
 	newest.Limit = 1
 	page, err := o.Jobs(ctx, newest)
@@ -169,6 +222,33 @@ func (t *tail) begin(ctx context.Context, o found) error {
 	return nil
 }
 
+// named are the jobs that were named, as far as they exist and are of the filter. Those
+// that have closed are not asked for again.
+func (t *tail) named(ctx context.Context, o found) ([]operator.Job, error) {
+	wanted := make([]operator.Wanted, len(t.jobs))
+	for i, id := range t.jobs {
+		wanted[i] = operator.Wanted{ID: id, Tenant: t.filter.Tenant}
+	}
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	jobs, err := o.Find(ctx, wanted)
+	if err != nil {
+		return nil, err
+	}
+	open := []outbox.ID{}
+	for i, j := range jobs {
+		if !j.Status.Closed() {
+			open = append(open, wanted[i].ID)
+		}
+	}
+	t.jobs = open
+	return slices.DeleteFunc(jobs, func(j operator.Job) bool {
+		f := t.filter
+		return j.ID.IsZero() || f.Kind != "" && f.Kind != j.Kind || f.Queue != "" && f.Queue != j.Queue || f.Key != "" && f.Key != j.Key
+	}), nil
+}
+
 // pages reads jobs until there are no more, or too many.
 func (t *tail) pages(ctx context.Context, o found, f operator.Filter) (jobs []operator.Job, more bool, err error) {
 	f.Limit = operator.MaxLimit
@@ -196,6 +276,13 @@ func (t *tail) pages(ctx context.Context, o found, f operator.Filter) (jobs []op
 
 // look tells what is new and what has changed since the last look, oldest first.
 func (t *tail) look(ctx context.Context, o found) error {
+	if t.jobs != nil {
+		named, err := t.named(ctx, o)
+		if err != nil {
+			return err
+		}
+		return t.tell(named)
+	}
 	f := t.filter
 	f.After = t.floor
 	jobs, more, err := t.pages(ctx, o, f)
@@ -273,26 +360,41 @@ func (t *tail) raise(newest operator.Job) {
 	}
 }
 
-func (p *program) printChange(c *cli.Command, from outbox.Status, j operator.Job) error {
+// newJob is in place of the status that a new job had before.
+const newJob = "new"
+
+// printChange prints that a job has come from a status, newJob or "" if nobody knows,
+// to the one that it has. A job of an event has no MaxAttempts.
+func (p *program) printChange(c *cli.Command, from string, j operator.Job) error {
 	seen := time.Now()
 	if c.String("output") == "json" {
-		var before any
-		if from != "" {
-			before = from
+		orNull := func(known bool, v any) any {
+			if !known {
+				return nil
+			}
+			return v
 		}
-		object, err := listing{header: []string{"seen_at", "id", "from", "status", "kind", "queue", "attempt", "max_attempts", "worker", "error_code", "run_at", "finished_at"}}.
-			object([]any{seen, j.ID, before, j.Status, j.Kind, j.Queue, j.Attempt, j.MaxAttempts, j.Worker, j.ErrorCode, instant(j.RunAt), instant(j.FinishedAt)})
+		told := j.MaxAttempts == 0
+		object, err := listing{header: []string{
+			"seen_at", "id", "from", "status", "kind", "queue", "attempt", "max_attempts", "worker", "error_code", "run_at", "finished_at", "epoch", "tenant",
+		}}.object([]any{
+			seen, j.ID, orNull(from != "" && from != newJob, from), j.Status, j.Kind, j.Queue, j.Attempt, orNull(!told, j.MaxAttempts), orNull(!told, j.Worker),
+			j.ErrorCode, instant(j.RunAt), instant(j.FinishedAt), j.Epoch, orNull(!j.Tenant.IsZero(), j.Tenant),
+		})
 		if err != nil {
 			return err
 		}
 		_, err = fmt.Fprintln(p.stdout, string(object))
 		return err
 	}
-	change := "new → " + j.Status.String()
+	change := "→ " + j.Status.String()
 	if from != "" {
-		change = from.String() + " → " + j.Status.String()
+		change = from + " " + change
 	}
-	line := fmt.Sprintf("%s  %s  %-22s %s in %s, attempt %d of %d", seen.Format("15:04:05.000"), j.ID, change, j.Kind, j.Queue, j.Attempt, j.MaxAttempts)
+	line := fmt.Sprintf("%s  %s  %-22s %s in %s, attempt %d", seen.Format("15:04:05.000"), j.ID, change, j.Kind, j.Queue, j.Attempt)
+	if j.MaxAttempts > 0 {
+		line += fmt.Sprintf(" of %d", j.MaxAttempts)
+	}
 	if j.ErrorCode != "" && j.Status != outbox.Succeeded {
 		line += ", " + j.ErrorCode
 	}

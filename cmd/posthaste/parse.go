@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"regexp"
 	"slices"
@@ -89,6 +90,9 @@ func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Du
 		if err != nil || !status.Closed() && status != outbox.Failed && status != outbox.Dead {
 			return 0, nil, nil, fmt.Errorf("%q is not an outcome, want one like succeeded, cancelled or dead", name)
 		}
+		if _, twice := keeps[status]; twice {
+			return 0, nil, nil, fmt.Errorf("%q is listed twice", strings.TrimSpace(part))
+		}
 		if keeps[status], err = parseDuration(value, least, most); err != nil {
 			return 0, nil, nil, err
 		}
@@ -98,6 +102,10 @@ func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Du
 
 var days = regexp.MustCompile(`^([0-9]{1,6})d`)
 
+// maxDays is what a Duration can hold, whatever follows: the sum of two is negative if it
+// is too large.
+const maxDays = int(math.MaxInt64 / (24 * time.Hour))
+
 // parseDuration reads a Go duration that may begin with days: 30s, 1h30m, 14d, 1d12h.
 func parseDuration(v string, least, most time.Duration) (time.Duration, error) {
 	want := fmt.Errorf("want a duration of %s to %s, like 500ms, 30s, 5m or 14d", short(least), short(most))
@@ -105,6 +113,9 @@ func parseDuration(v string, least, most time.Duration) (time.Duration, error) {
 	rest := v
 	if m := days.FindStringSubmatch(v); m != nil {
 		n, _ := strconv.Atoi(m[1]) // six digits
+		if n > maxDays {
+			return 0, want
+		}
 		d, rest = time.Duration(n)*24*time.Hour, v[len(m[0]):]
 	}
 	if rest != "" {

@@ -14,7 +14,7 @@ func parseTenants(v string) (map[string]outbox.ID, error) {
 	for part := range strings.SplitSeq(v, ",") {
 		name, text, _ := strings.Cut(strings.TrimSpace(part), "=")
 		id, err := outbox.ParseID(text)
-		if err != nil || name == "" || !tenants[name].IsZero() {
+		if err != nil || id.IsZero() || name == "" || !tenants[name].IsZero() {
 			return nil, fmt.Errorf("%.80q is not NAME=ID, each name once", part)
 		}
 		tenants[name] = id

@@ -16,7 +16,7 @@ const redacted = "REDACTED"
 // instead of what it says, so that nothing secret can slip through.
 func showDSN(dsn string) string {
 	config, err := pgx.ParseConfig(dsn)
-	if err != nil {
+	if err != nil || isMisread(dsn) {
 		return redacted
 	}
 	if strings.HasPrefix(config.Host, "/") {
@@ -34,6 +34,15 @@ func showDSN(dsn string) string {
 		u.User = url.UserPassword(config.User, redacted)
 	}
 	return u.String()
+}
+
+// isMisread reports whether a URL has two @, or one after its host: then a password was
+// not escaped, like 12/34 in postgres://ada:12/34@db/shop, and parts of it pass for a
+// host, a port or a database.
+func isMisread(address string) bool {
+	_, rest, found := strings.Cut(address, "://")
+	i := strings.IndexAny(rest, "/?#")
+	return found && (strings.Count(rest, "@") > 1 || i >= 0 && strings.Contains(rest[i:], "@"))
 }
 
 // showWebhooks leaves out user, path and query of every URL: secrets live there.
@@ -60,7 +69,7 @@ func showURL(target string) string {
 // showAPI is where the API is; what else a URL may hold is no part of it.
 func showAPI(target string) string {
 	u, err := url.Parse(target)
-	if err != nil || u.Host == "" {
+	if err != nil || u.Host == "" || isMisread(target) {
 		return redacted
 	}
 	return u.Scheme + "://" + u.Host + u.EscapedPath()

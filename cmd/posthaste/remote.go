@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -48,13 +49,14 @@ func operate[B any](ctx context.Context, p *program, c *cli.Command, act func(co
 }
 
 func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings, act func(context.Context, *remote) error) error {
-	api, err := client.New(s.apiURL, client.Config{Token: s.apiToken})
+	way := &line{}
+	api, err := client.New(s.apiURL, client.Config{Token: s.apiToken, HTTP: &http.Client{Transport: way}})
 	if err != nil {
 		return &usageError{err}
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err = act(ctx, &remote{api: api, reason: c.String("reason"), cursors: map[string]string{}})
+	err = act(ctx, &remote{api: api, line: way, reason: c.String("reason"), cursors: map[string]string{}})
 	if isProblem(err, client.CodeInvalidInput) || isProblem(err, client.CodeMalformedRequest) {
 		return &usageError{err}
 	}
@@ -64,6 +66,7 @@ func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings, ac
 // remote is the API in the words of package operator, as far as it has routes.
 type remote struct {
 	api     *client.Client
+	line    *line
 	reason  string
 	cursors map[string]string // of the page after the one that ended with this id
 }

@@ -31,12 +31,16 @@ func partEpoch(id outbox.ID, name string) (epoch int64, ok bool) {
 	}
 	var n int
 	_, err := fmt.Sscanf(rest, "%d-%d.part", &epoch, &n)
-	return epoch, err == nil
+	return epoch, err == nil && name == partName(id, epoch, n) // Sscanf takes +1, and what follows
+}
+
+func partName(id outbox.ID, epoch int64, n int) string {
+	return fmt.Sprintf("%s%d-%d.part", partPrefix(id), epoch, n)
 }
 
 // newPart begins a file that nobody has seen before.
 func newPart(dir *os.Root, id outbox.ID, epoch int64, n int) (*part, error) {
-	name := fmt.Sprintf("%s%d-%d.part", partPrefix(id), epoch, n)
+	name := partName(id, epoch, n)
 	file, err := dir.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("make a part file: %w", err)

@@ -5,9 +5,45 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
+
+// TestFuzzTargetsAreListed compares the list in CONTRIBUTING.md with the targets that
+// make fuzz runs.
+func TestFuzzTargetsAreListed(t *testing.T) {
+	doc, err := os.ReadFile("../../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var declared []string
+	function := regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
+	err = filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range function.FindAllSubmatch(source, -1) {
+			declared = append(declared, strings.TrimPrefix(filepath.ToSlash(filepath.Dir(path)), "../../")+"."+string(m[1]))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z/]+)` \\| (.*?) \\|").FindAllSubmatch(doc, -1) {
+		for _, name := range regexp.MustCompile("`(Fuzz\\w+)`").FindAllSubmatch(row[2], -1) {
+			listed = append(listed, string(row[1])+"."+string(name[1]))
+		}
+	}
+	slices.Sort(declared)
+	slices.Sort(listed)
+	if !slices.Equal(declared, listed) {
+		t.Errorf("CONTRIBUTING.md lists the fuzz targets\n%v, want\n%v", listed, declared)
+	}
+}
 
 // TestArchitectureDocNamesTestsThatExist keeps the table of invariants honest: a
 // guard that was renamed or deleted must not go on being promised.

@@ -77,7 +77,7 @@ var service = []Mutant{
 		Invariant: "Who comes back has missed nothing",
 		Edits: []Edit{
 			{"internal/sqlgen/changes.sql.go", `SELECT pg_snapshot_xmin(seen.snapshot)::text AS horizon`, `SELECT pg_snapshot_xmax(seen.snapshot)::text AS horizon`},
-			{"internal/sqlgen/changes.sql.go", `SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS horizon`, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS horizon`},
+			{"internal/sqlgen/changes.sql.go", `pg_snapshot_xmin(pg_current_snapshot())::text AS horizon`, `pg_snapshot_xmax(pg_current_snapshot())::text AS horizon`},
 		},
 		Checks: []Check{
 			test("api", "TestWhatCommitsLateIsTold/a_transaction", "was never told"),
@@ -88,7 +88,7 @@ var service = []Mutant{
 		Name:      "an id for every event",
 		Breaks:    "who loses the connection within a batch is not told its rest",
 		Invariant: "Who comes back has missed nothing",
-		Edits:     []Edit{{"api/hub.go", `		if i == len(changes)-1 {`, `		if i >= 0 {`}},
+		Edits:     []Edit{{"api/event.go", `		if i == len(b.events)-1 {`, `		if i >= 0 {`}},
 		Checks:    []Check{test("api", "TestABatchThatWasCutOffIsToldAgain", "misses the others")},
 	},
 	{
@@ -97,5 +97,50 @@ var service = []Mutant{
 		Invariant: "Tenants see their own",
 		Edits:     []Edit{{"operator/changes.go", `Tenant: tenantOrAny(tenant), MaxRows`, `Tenant: tenantOrAny(outbox.ID{}), MaxRows`}},
 		Checks:    []Check{test("api", "TestAStreamIsItsTenants", "is told of")},
+	},
+	{
+		Name:      "a stream of whichever tenant is asked for",
+		Breaks:    "a tenant's operator is told of the jobs of another by naming it",
+		Invariant: "Tenants see their own",
+		Edits:     []Edit{{"api/tenant.go", `	case !own.IsZero() && id != own:`, `	case false:`}},
+		Checks:    []Check{test("api", "TestAFilterDoesNotWidenAStream", "want 403")},
+	},
+	{
+		Name:      "a filter for a job tells of all",
+		Breaks:    "who asks for some jobs is told of every other",
+		Invariant: "Who comes back has missed nothing",
+		Edits:     []Edit{{"api/event.go", `(w.jobs == nil || w.jobs[c.ID])`, `(w.jobs == nil || len(w.jobs) > 0)`}},
+		Checks:    []Check{test("api", "TestAStreamTellsWhatItsFilterMeans", "first")},
+	},
+	{
+		Name:      "what is filtered out does not move the stream on",
+		Breaks:    "a quiet filtered stream that comes back begins where it told something last, or after an hour has lost its place",
+		Invariant: "Who comes back has missed nothing",
+		Edits:     []Edit{{"api/hub.go", `	if len(b.text) == 0 && len(r.batches) > 0 {`, `	if len(b.text) == 0 {`}},
+		Checks:    []Check{test("api", "TestAQuietFilteredStreamMovesOn", "is told again what the stream had passed over")},
+	},
+	{
+		Name:      "the same mark at each look",
+		Breaks:    "while a transaction of the cluster stays open, a stream that had more to tell than fits tells nothing any more",
+		Invariant: "Who comes back has missed nothing",
+		Edits:     []Edit{{"api/hub.go", `		after = after.Past(settled)`, `		_ = settled`}},
+		Checks:    []Check{test("api", "TestAMarkIsSaidOnceWhileTheHorizonIsHeld", "told {name:resync")},
+	},
+	{
+		Name:      "what had begun counts as committed",
+		Breaks:    "after a mark, what was being written meanwhile is never told",
+		Invariant: "Who comes back has missed nothing",
+		Edits:     []Edit{{"internal/sqlgen/changes.sql.go", `IS DISTINCT FROM 'committed'`, `= 'some day'`}},
+		Checks: []Check{
+			test("operator", "TestWhatHasNotCommittedIsNotPassed", "that committed late"),
+			test("api", "TestAMarkIsSaidOnceWhileTheHorizonIsHeld", "was never told"),
+		},
+	},
+	{
+		Name:      "nothing new without a new transaction",
+		Breaks:    "a transaction that commits late is not looked for before another one has begun",
+		Invariant: "Who comes back has missed nothing",
+		Edits:     []Edit{{"operator/changes.go", `g.snapshot == earlier.snapshot && g.snapshot != ""`, `g.next == earlier.next`}},
+		Checks:    []Check{test("operator", "TestAGlanceKnowsWhetherAnythingHasCommitted", "a commit was not seen")},
 	},
 }

@@ -11,6 +11,41 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const FindUnchainedAudit = `-- name: FindUnchainedAudit :one
+WITH act AS MATERIALIZED (
+    SELECT audit.id, NOT EXISTS (SELECT FROM outbox.audit_chain WHERE audit_chain.audit_id = audit.id) AS unchained
+    FROM outbox.audit
+    WHERE audit.id > $1
+    ORDER BY audit.id
+    LIMIT $2
+)
+SELECT count(*) AS looked_at, coalesce(max(act.id), 0)::bigint AS last, count(*) FILTER (WHERE act.unchained) AS missing,
+       ARRAY(SELECT act.id FROM act WHERE act.unchained ORDER BY act.id LIMIT 100)::bigint[] AS unchained
+FROM act
+`
+
+type FindUnchainedAuditRow struct {
+	LookedAt  int64
+	Last      int64
+	Missing   int64
+	Unchained []int64
+}
+
+// FindUnchainedAudit looks at up to @max_rows acts with an id above @after: how many
+// there are, the last of them, how many of them no link of the chain is for, and up to
+// a hundred of those. An act and its link are committed together, and trimmed together.
+func (q *Queries) FindUnchainedAudit(ctx context.Context, after int64, maxRows int32) (FindUnchainedAuditRow, error) {
+	row := q.db.QueryRow(ctx, FindUnchainedAudit, after, maxRows)
+	var i FindUnchainedAuditRow
+	err := row.Scan(
+		&i.LookedAt,
+		&i.Last,
+		&i.Missing,
+		&i.Unchained,
+	)
+	return i, err
+}
+
 const InsertAudit = `-- name: InsertAudit :exec
 INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, target, before, after)
 VALUES ($1, nullif($2::text, ''), nullif($3::text, ''), $4, $5::uuid, $6::uuid,
@@ -176,27 +211,71 @@ func (q *Queries) LockJob(ctx context.Context, id pgtype.UUID) ([]LockJobRow, er
 	return items, nil
 }
 
+const ReadAuditChain = `-- name: ReadAuditChain :many
+SELECT chain.seq, chain.hash,
+       coalesce(chain.audit_id, 0)::bigint AS audit_id,
+       (audit.id IS NOT NULL)::boolean AS has_act,
+       (chain.audit_id IS NULL AND NOT EXISTS (SELECT FROM outbox.audit_chain AS earlier WHERE earlier.seq < chain.seq))::boolean AS is_anchor,
+       coalesce(CASE WHEN audit.id IS NOT NULL THEN
+           pg_catalog.json_build_array(chain.seq::text, audit.id::text, extract(epoch FROM audit.at)::text, audit.actor, audit.act,
+               audit.tenant_id::text, audit.job_id::text, audit.queue, audit.target, audit.before::text, audit.after::text,
+               audit.reason, audit.request_id) END::text, '')::text AS entry
+FROM outbox.audit_chain AS chain
+LEFT JOIN outbox.audit ON audit.id = chain.audit_id
+WHERE chain.seq > $1
+ORDER BY chain.seq
+LIMIT $2
+`
+
+type ReadAuditChainRow struct {
+	Seq      int64
+	Hash     []byte
+	AuditID  int64
+	HasAct   bool
+	IsAnchor bool
+	Entry    string
+}
+
+// ReadAuditChain returns up to @max_rows links of the audit's chain behind @after, each
+// with what it has to be the hash of besides the link before it: an act's place and
+// columns, in the words of outbox.audit_hash, or ” if the act is not there. One
+// snapshot has both. is_anchor is the first link of all, which has no act.
+func (q *Queries) ReadAuditChain(ctx context.Context, after int64, maxRows int32) ([]ReadAuditChainRow, error) {
+	rows, err := q.db.Query(ctx, ReadAuditChain, after, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReadAuditChainRow
+	for rows.Next() {
+		var i ReadAuditChainRow
+		if err := rows.Scan(
+			&i.Seq,
+			&i.Hash,
+			&i.AuditID,
+			&i.HasAct,
+			&i.IsAnchor,
+			&i.Entry,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const TrimAudit = `-- name: TrimAudit :one
-WITH old AS MATERIALIZED (
-    SELECT audit.id, audit.at
-    FROM outbox.audit
-    ORDER BY audit.id
-    LIMIT $1
-), trimmed AS (
-    DELETE FROM outbox.audit
-    USING old
-    WHERE audit.id = old.id
-      AND old.at < now() - $2::interval
-    RETURNING 1
-)
-SELECT count(*) FROM trimmed
+SELECT outbox.trim_audit($1::interval, $2::integer)::bigint AS trimmed
 `
 
 // TrimAudit deletes the oldest acts, up to @max_rows of them, that are older than
-// @keep. Ids rise with the time but for acts at the same moment.
-func (q *Queries) TrimAudit(ctx context.Context, maxRows int32, keep pgtype.Interval) (int64, error) {
-	row := q.db.QueryRow(ctx, TrimAudit, maxRows, keep)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
+// @keep, and leaves the chain whole.
+func (q *Queries) TrimAudit(ctx context.Context, keep pgtype.Interval, maxRows int32) (int64, error) {
+	row := q.db.QueryRow(ctx, TrimAudit, keep, maxRows)
+	var trimmed int64
+	err := row.Scan(&trimmed)
+	return trimmed, err
 }

@@ -12,21 +12,43 @@ import (
 )
 
 const FindPosition = `-- name: FindPosition :one
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS horizon, pg_snapshot_xmax(pg_current_snapshot())::text AS next, statement_timestamp()::timestamptz AS at
+SELECT pg_current_snapshot()::text AS snapshot, pg_snapshot_xmin(pg_current_snapshot())::text AS horizon, pg_snapshot_xmax(pg_current_snapshot())::text AS next,
+       statement_timestamp()::timestamptz AS at,
+       (pg_stat_get_tuples_inserted(jobs.oid) + pg_stat_get_tuples_updated(jobs.oid) + pg_stat_get_tuples_deleted(jobs.oid))::bigint AS written
+FROM (SELECT CAST('outbox.jobs' AS regclass) AS oid) AS jobs
 `
 
 type FindPositionRow struct {
-	Horizon string
-	Next    string
-	At      pgtype.Timestamptz
+	Snapshot string
+	Horizon  string
+	Next     string
+	At       pgtype.Timestamptz
+	Written  int64
 }
 
-// FindPosition is where a reader of changes begins who wants what comes from now on:
-// see ListChanges.
+// FindPosition is where a reader of changes begins who wants what comes from now on,
+// and whether there can be anything new: see ListChanges. It reads no page of any
+// table, however many jobs there are:
+//
+//	EXPLAIN (ANALYZE, BUFFERS), a million open jobs, nothing has changed, PostgreSQL 15:
+//	FindPosition   Result (actual time=0.006..0.006 rows=1 loops=1), no buffers
+//	ListChanges    Seq Scan on jobs (actual time=466.469..466.471 rows=0 loops=1)
+//	               Buffers: shared hit=2863 read=59637
+//
+// Two snapshots that read the same see the same rows. written counts what statements
+// have ever done to rows of the open jobs. The server adds what a transaction did
+// after its commit: mostly at once, ten seconds later if its session has added
+// something in the second before and then sleeps, a minute later at worst.
 func (q *Queries) FindPosition(ctx context.Context) (FindPositionRow, error) {
 	row := q.db.QueryRow(ctx, FindPosition)
 	var i FindPositionRow
-	err := row.Scan(&i.Horizon, &i.Next, &i.At)
+	err := row.Scan(
+		&i.Snapshot,
+		&i.Horizon,
+		&i.Next,
+		&i.At,
+		&i.Written,
+	)
 	return i, err
 }
 
@@ -40,25 +62,31 @@ LEFT JOIN (
     (SELECT id, tenant_id, queue, kind, status, epoch, attempt, NULL::timestamptz AS finished_at, last_error_code AS error_code
      FROM outbox.jobs
      WHERE age(jobs.xmin) <= (SELECT age(CAST(CAST($1::text AS xid8) AS xid)))
-       AND (status <> 'running' OR started_at >= $2::timestamptz)
-       AND ($3::uuid IS NULL OR tenant_id = $3::uuid)
-     LIMIT $4::integer)
+       AND (age(jobs.xmin) <= (SELECT age(CAST(CAST($2::text AS xid8) AS xid)))
+            OR jobs.xmin IN (SELECT CAST(CAST(u::text AS xid8) AS xid) FROM unnest($3::bigint[]) AS u))
+       AND (status <> 'running' OR started_at >= $4::timestamptz)
+       AND ($5::uuid IS NULL OR tenant_id = $5::uuid)
+     LIMIT $6::integer)
     UNION ALL
     (SELECT id, tenant_id, queue, kind, status, epoch, attempt, finished_at, last_error_code
      FROM outbox.history
-     WHERE finished_at >= greatest($2::timestamptz, statement_timestamp() - interval '2 hours') -- a position that is older is lost
+     WHERE finished_at >= greatest($4::timestamptz, statement_timestamp() - interval '2 hours') -- a position that is older is lost
        AND age(history.xmin) <= (SELECT age(CAST(CAST($1::text AS xid8) AS xid)))
-       AND ($3::uuid IS NULL OR tenant_id = $3::uuid)
-     LIMIT $4::integer)
+       AND (age(history.xmin) <= (SELECT age(CAST(CAST($2::text AS xid8) AS xid)))
+            OR history.xmin IN (SELECT CAST(CAST(u::text AS xid8) AS xid) FROM unnest($3::bigint[]) AS u))
+       AND ($5::uuid IS NULL OR tenant_id = $5::uuid)
+     LIMIT $6::integer)
 ) AS changed ON true
-LIMIT $4::integer
+LIMIT $6::integer
 `
 
 type ListChangesParams struct {
-	Horizon string
-	Since   pgtype.Timestamptz
-	Tenant  pgtype.UUID
-	MaxRows int32
+	Horizon   string
+	Known     string
+	Unsettled []int64
+	Since     pgtype.Timestamptz
+	Tenant    pgtype.UUID
+	MaxRows   int32
 }
 
 type ListChangesRow struct {
@@ -83,7 +111,8 @@ type ListChangesRow struct {
 // below had ended. What any of them wrote was visible then, so what was not
 // visible then has a row version whose xmin is not below. That holds for transactions that
 // commit late, and for subtransactions, whose ids are above their parent's. The
-// rows of transactions above that had committed already are returned again.
+// rows of transactions above that had committed already are returned again, unless
+// they are below @known and not among @unsettled: see ListUnsettled.
 //
 // An index cannot have xmin. The open jobs are read from one end to the other. In the
 // history @since, which no row in question has finished before, leaves the newest
@@ -95,6 +124,8 @@ type ListChangesRow struct {
 func (q *Queries) ListChanges(ctx context.Context, arg ListChangesParams) ([]ListChangesRow, error) {
 	rows, err := q.db.Query(ctx, ListChanges,
 		arg.Horizon,
+		arg.Known,
+		arg.Unsettled,
 		arg.Since,
 		arg.Tenant,
 		arg.MaxRows,
@@ -123,6 +154,58 @@ func (q *Queries) ListChanges(ctx context.Context, arg ListChangesParams) ([]Lis
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ListUnsettled = `-- name: ListUnsettled :many
+SELECT id::bigint AS id
+FROM (
+    SELECT unnest($1::bigint[]) AS id
+    UNION ALL
+    SELECT generate_series($2::bigint, $3::bigint) AS id
+) AS asked
+WHERE pg_xact_status(CAST(id::text AS xid8)) IS DISTINCT FROM 'committed'
+LIMIT $4::integer
+`
+
+type ListUnsettledParams struct {
+	Open    []int64
+	First   int64
+	Last    int64
+	MaxRows int32
+}
+
+// ListUnsettled returns those transactions, of @open and from @first to @last, that had
+// not committed when it came to them: those of @open first, then the oldest. What any
+// other one wrote is visible to every statement that begins afterwards.
+//
+// It asks for the state of each transaction, because a snapshot does not know
+// subtransactions: one whose savepoint wrote a row is running as long as its parent
+// is, and is not in the snapshot's list. One that has been given its id just now may be said
+// to have been rolled back: so that counts as unsettled, too. Asking for 20 000 took
+// 8 ms.
+func (q *Queries) ListUnsettled(ctx context.Context, arg ListUnsettledParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, ListUnsettled,
+		arg.Open,
+		arg.First,
+		arg.Last,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

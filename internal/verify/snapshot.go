@@ -135,8 +135,12 @@ func (r *Run) expectSteady(ctx context.Context, baseline, during span) error {
 		}
 		return seen > 0 && fast >= 2, sleep(ctx, 500*time.Millisecond)
 	})
+	took := time.Since(released)
 	if recovered != nil && ctx.Err() != nil {
 		return recovered
+	}
+	if _, err := r.DB.Exec(ctx, `ANALYZE verify.moves`); err != nil { // it grew by two hundred thousand rows: the joins below take a minute by a plan for few
+		return err
 	}
 	r.Figure("claim_p99_before_ms", milliseconds(before))
 	r.Figure("claim_p99_under_it_ms", milliseconds(under))
@@ -150,7 +154,7 @@ func (r *Run) expectSteady(ctx context.Context, baseline, during span) error {
 		r.Figure(name, p99*1000)
 	}
 	r.Expect("claim p99 under a held snapshot, as a multiple of that before", under.Seconds()/before.Seconds(), "<=", 5)
-	r.Expect("seconds until claims are as fast as before", time.Since(released).Seconds(), "<=", patience.Seconds())
+	r.Expect("seconds until claims are as fast as before", took.Seconds(), "<=", patience.Seconds())
 
 	// The median of the seconds, as for the claims.
 	perSecond := func(s span) (rate float64, err error) {

@@ -36,7 +36,12 @@ func TestedRows() []Tested {
 			"api",
 			[]string{"TestG10NoRouteTakesAMemberTooMany", "TestG10NoRouteTakesAValueOfAnotherType"},
 		},
-		{"G12", "every route that acts leaves who did what to what, and the request's id, in the audit", "api", []string{"TestG12EveryActLeavesItsRowInTheAudit"}},
+		{"G12", "every route that acts leaves who did what to what, and the request's id, in the audit; an act edited by a superuser is found", "api", []string{"TestG12EveryActLeavesItsRowInTheAudit"}},
+		{
+			"G12", "the chain over the audit: every column edited, acts deleted, exchanged, slipped in, links changed, the end cut off, all made anew: each is found; trimming and 32 operators at once leave it whole",
+			"operator",
+			[]string{"TestG12NoColumnOfTheAuditCanBeEdited", "TestG12WhoeverTampersWithTheAuditIsFound", "TestG12TrimmingLeavesTheChainWhole", "TestG12ActsAtOnceMakeOneChain"},
+		},
 		{
 			"H2", "odd text in every path, query and body of the API: a 4xx, or taken as it is; never a 5xx",
 			"api",

@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -37,9 +36,6 @@ const zombieRounds = 150
 
 // zombies is row B1.
 func zombies(ctx context.Context, r *Run) error { return runZombies(ctx, r, "", false) }
-
-// namesakes is row B2.
-func namesakes(ctx context.Context, r *Run) error { return runZombies(ctx, r, "twin", true) }
 
 func runZombies(ctx context.Context, r *Run, worker string, retried bool) error {
 	z := &zombie{Run: r, worker: worker, refused: map[string]int{}}
@@ -238,35 +234,6 @@ func (z *zombie) wake(ctx context.Context, jobs int, healed func()) error {
 	return z.b.Signal(syscall.SIGCONT)
 }
 
-// rename gives the leases that are held under one worker's name to another's, if
-// the row is about namesakes. A dispatcher adds digits to the name that it is
-// given, so that no two have the same: the fence must not depend on that.
-func (z *zombie) rename(ctx context.Context, from, to *child.Process) error {
-	if z.worker == "" {
-		return nil
-	}
-	var names [2]string
-	for i, p := range []*child.Process{from, to} {
-		lines, err := logged(p, saying("dispatcher started"))
-		if err != nil || len(lines) == 0 {
-			return fmt.Errorf("the log of %s does not tell the worker's name: %w", p.Name, err)
-		}
-		names[i] = lines[0].Worker
-	}
-	return pgx.BeginFunc(ctx, z.DB, func(tx pgx.Tx) error { // unrecorded: nobody moved the job
-		if _, err := tx.Exec(ctx, `ALTER TABLE outbox.jobs DISABLE TRIGGER verify_changed`); err != nil {
-			return err
-		}
-		tag, err := tx.Exec(ctx, `UPDATE outbox.jobs SET lease_owner = $2 WHERE lease_owner = $1`, names[0], names[1])
-		if err != nil {
-			return err
-		}
-		z.Count("leases given the other's name", int(tag.RowsAffected()))
-		_, err = tx.Exec(ctx, `ALTER TABLE outbox.jobs ENABLE TRIGGER verify_changed`)
-		return err
-	})
-}
-
 // awaitRefusals waits until every handler of the zombie has ended and every
 // settlement was refused, and counts. One that was not refused is missing from
 // the count: that is no reason to go no further.
@@ -371,25 +338,6 @@ func (z *zombie) stored(ctx context.Context) (map[string]bool, error) {
 		set[row] = true
 	}
 	return set, err
-}
-
-// checkNamesakes expects that the row did what it says: the leases had one name
-// while the zombie was awake, and half of the attempts one number.
-func (z *zombie) checkNamesakes(ctx context.Context, stops int) error {
-	rows, _ := z.DB.Query(ctx, `SELECT regexp_replace(worker, '-[0-9a-f]*$', ' ') || attempt, count(*)::int FROM outbox.history GROUP BY 1`)
-	counts := map[string]int{}
-	var name string
-	var n int
-	if _, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error { counts[name] = n; return nil }); err != nil {
-		return err
-	}
-	all := stops * zombieRounds * len(zombieVerbs)
-	half := all / 2
-	z.Expect("leases given the other's name, and back", float64(z.record.Counts["leases given the other's name"]), "=", float64(2*all))
-	z.Expect("jobs done by the zombie's namesake in an attempt of the same number", float64(counts["twin 1"]), "=", float64(half))
-	z.Expect("jobs done by the zombie's namesake in its second attempt", float64(counts["twin 2"]), "=", float64(half))
-	z.Expect("jobs done otherwise", float64(len(counts)-2), "=", 0)
-	return nil
 }
 
 // awaitEntries waits until a ledger tells of an event for n different jobs.

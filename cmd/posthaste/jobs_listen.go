@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/client"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// listenRemembers is of how many jobs at least it is known what was told of them
+// last.
+const listenRemembers = 10_000
+
+// listenToJobs prints what the API tells, until it is asked to stop. told is false if
+// the API cannot tell it and has to be asked again and again.
+func (p *program) listenToJobs(ctx context.Context, c *cli.Command, r *remote, w tailed) (told bool, err error) {
+	if w.filter.Key != "" {
+		if !w.filter.Tenant.IsZero() {
+			return false, usagef("--tenant: with --key the API has no such filter")
+		}
+		return false, nil
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	line := &lineState{stop: stop, comment: p.comment}
+	r.line.watch = line.became
+	defer func() { r.line.watch = nil }()
+	known := &remembered{most: listenRemembers}
+	for e, err := range r.api.Events(ctx, w.events(), "") {
+		line.begun = line.begun || err == nil
+		switch {
+		case isProblem(err, client.CodeForbidden) && w.filter.Tenant.IsZero() && !line.begun:
+			p.comment("the token has not the capability admin.stream: looking again and again instead")
+			return false, nil
+		case err != nil && line.failed != nil:
+			return true, line.failed
+		case err != nil && ctx.Err() != nil:
+			return true, nil // asked to stop
+		case err != nil:
+			return true, err
+		case e.Name == client.EventResync:
+			p.comment("something may have been left out here: posthaste jobs list tells how things are")
+		case e.Name == client.EventJob:
+			if err := p.printEvent(c, known, e.Job); err != nil {
+				return true, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// events is the filter as the API takes it.
+func (w tailed) events() client.EventFilter {
+	f := client.EventFilter{Kind: w.filter.Kind, Queue: w.filter.Queue, Tenant: textOf(w.filter.Tenant)}
+	for _, s := range w.filter.Statuses {
+		f.Status = append(f.Status, s.String())
+	}
+	for _, id := range w.jobs {
+		f.Jobs = append(f.Jobs, id.String())
+	}
+	return f
+}
+
+// printEvent prints what differs from what was told before. What is told again after a
+// lost connection is not, nor what is older.
+func (p *program) printEvent(c *cli.Command, known *remembered, e client.JobEvent) error {
+	now := mark{outbox.Status(e.Status), e.Epoch}
+	before, was := known.replace(e.ID, now)
+	if was && (before == now || now.epoch < before.epoch) {
+		return nil
+	}
+	j := operator.Job{
+		ID: idOf(e.ID), Tenant: idOf(e.Tenant), Kind: e.Kind, Queue: e.Queue, Status: now.status, Epoch: e.Epoch, Attempt: e.Attempt, FinishedAt: e.FinishedAt,
+	}
+	if e.Error != nil {
+		j.ErrorCode = e.Error.Code
+	}
+	return p.printChange(c, before.status.String(), j)
+}
+
+// remembered is how jobs were when they were last told, of the last ones that were:
+// at least as many as most, and less than twice as many.
+type remembered struct {
+	most         int
+	newer, older map[string]mark
+}
+
+// replace returns what was known. What is older than that stays unknown.
+func (r *remembered) replace(id string, now mark) (before mark, known bool) {
+	if r.newer == nil || len(r.newer) >= r.most {
+		r.newer, r.older = map[string]mark{}, r.newer
+	}
+	if before, known = r.newer[id]; !known {
+		before, known = r.older[id]
+	}
+	if !known || now.epoch >= before.epoch {
+		r.newer[id] = now
+	}
+	return before, known
+}
+
+// line is the way to the API. Somebody may watch what becomes of requests.
+type line struct {
+	watch func(answered bool, err error) // nil, or called with what became of a request; err is why it is of no use
+}
+
+func (l *line) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if l.watch == nil {
+		return resp, err
+	}
+	switch {
+	case err != nil:
+		l.watch(false, err)
+	case resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= http.StatusInternalServerError:
+		l.watch(true, fmt.Errorf("the API answers %s", resp.Status))
+	default:
+		l.watch(true, nil)
+	}
+	return resp, err
+}
+
+// lineState says once that the API is away, and once that it is back. If there is nobody
+// from the first, that is an error.
+type lineState struct {
+	stop    context.CancelCauseFunc
+	comment func(string)
+
+	up, away bool  // somebody has answered; nobody does at the moment
+	begun    bool  // something was told
+	failed   error // why there was no first connection
+}
+
+func (s *lineState) became(answered bool, err error) {
+	s.up = s.up || answered
+	switch {
+	case errors.Is(err, context.Canceled):
+	case err != nil && !s.up:
+		s.failed = err
+		s.stop(err)
+	case err != nil && !s.away:
+		s.away = true
+		s.comment(err.Error() + "; trying again")
+	case err == nil:
+		if s.away {
+			s.comment("the API is back: going on from where it was")
+		}
+		s.away = false
+	}
+}

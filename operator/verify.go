@@ -1,0 +1,207 @@
+package operator
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ErrNoAuditChain says that nothing of the audit's chain is seen: the login sees one
+// tenant only, or somebody has emptied the chain.
+var ErrNoAuditChain = errors.New("no chain of the audit is seen: connect as the owner or a member of outbox_worker, or set app.tenant_id to *; if you did, somebody has emptied outbox.audit_chain")
+
+// AuditHead is a link of the audit's chain: its number and its hash, which stands for
+// everything that was recorded before it. Noted where whoever changes the database
+// cannot write, it tells later whether all that is still there: see
+// [Operator.VerifyAudit].
+type AuditHead struct {
+	Seq  int64
+	Hash [sha256.Size]byte
+}
+
+// String is the head as people note it: 1204:5f1c….
+func (h AuditHead) String() string { return fmt.Sprintf("%d:%x", h.Seq, h.Hash) }
+
+// ParseAuditHead reads what [AuditHead.String] wrote.
+func ParseAuditHead(text string) (h AuditHead, err error) {
+	seq, hash, _ := strings.Cut(text, ":")
+	if h.Seq, err = strconv.ParseInt(seq, 10, 64); err == nil {
+		var n int
+		n, err = hex.Decode(h.Hash[:], []byte(hash[:min(len(hash), hex.EncodedLen(len(h.Hash)))]))
+		if len(hash) != hex.EncodedLen(len(h.Hash)) || n != len(h.Hash) {
+			err = errors.New("malformed")
+		}
+	}
+	if err != nil || h.Seq < 0 {
+		return AuditHead{}, &outbox.InvalidError{Field: "AuditHead", Reason: fmt.Sprintf("is %q, want a number, a colon and 64 hex digits", text)}
+	}
+	return h, nil
+}
+
+// AuditCheck is what [Operator.VerifyAudit] found.
+type AuditCheck struct {
+	Acts    int64     // that are as they were recorded
+	Trimmed int64     // links before the first one that is kept
+	Head    AuditHead // to be noted elsewhere
+	Broken  int64     // places at which the audit is not what was recorded
+	Breaks  []AuditBreak
+}
+
+// AuditBreak is such a place. Of many the first hundred are told.
+type AuditBreak struct {
+	Seq     int64 // of the link; 0 if there is none
+	AuditID int64 // of the act; 0 if it is not known
+	What    string
+}
+
+func (b AuditBreak) String() string {
+	var at []string
+	if b.Seq != 0 {
+		at = append(at, fmt.Sprintf("link %d", b.Seq))
+	}
+	if b.AuditID != 0 {
+		at = append(at, fmt.Sprintf("act %d", b.AuditID))
+	}
+	return strings.Join(append(at, b.What), ": ")
+}
+
+const (
+	auditPage = 500 // links in a statement, each with its act
+	idPage    = 10_000
+	maxBreaks = 100
+)
+
+// VerifyAudit goes through the whole audit and its chain, and finds every act that was
+// changed, removed, slipped in or moved since it was recorded, unless whoever did that
+// also made all links behind it anew, or cut off the end: noted, a head of an earlier
+// check, finds that. The zero head is none.
+//
+// The hashes are computed here, so that no function in the database has to be trusted.
+// It reads a page at a time, and holds no snapshot: acts and reapers go on meanwhile.
+func (o *Operator) VerifyAudit(ctx context.Context, noted AuditHead) (AuditCheck, error) {
+	w := auditWalk{noted: noted}
+	if err := o.walkChain(ctx, &w); err != nil {
+		return w.check, fmt.Errorf("verify the audit: %w", err)
+	}
+	if err := o.findUnchained(ctx, &w); err != nil {
+		return w.check, fmt.Errorf("verify the audit: %w", err)
+	}
+	return w.check, nil
+}
+
+func (o *Operator) walkChain(ctx context.Context, w *auditWalk) error {
+	for after := int64(math.MinInt64); ; after = w.check.Head.Seq {
+		bound, cancel := bounded(ctx)
+		links, err := o.db.ReadAuditChain(bound, after, auditPage)
+		cancel()
+		if err != nil {
+			return err
+		}
+		for _, link := range links {
+			w.step(link)
+		}
+		if len(links) < auditPage {
+			break
+		}
+	}
+	if !w.begun {
+		return ErrNoAuditChain
+	}
+	w.end()
+	return nil
+}
+
+// findUnchained looks for acts that no link is for.
+func (o *Operator) findUnchained(ctx context.Context, w *auditWalk) error {
+	for after := int64(math.MinInt64); ; {
+		bound, cancel := bounded(ctx)
+		found, err := o.db.FindUnchainedAudit(bound, after, idPage)
+		cancel()
+		if err != nil {
+			return err
+		}
+		for _, id := range found.Unchained {
+			w.broken(0, id, "it was slipped in: no link is for it")
+		}
+		w.check.Broken += found.Missing - int64(len(found.Unchained))
+		if found.LookedAt < idPage {
+			return nil
+		}
+		after = found.Last
+	}
+}
+
+// auditWalk is a walk along the chain, link by link.
+type auditWalk struct {
+	noted AuditHead
+	found bool // the noted link was met
+	begun bool
+	check AuditCheck // its head is the link before the next one
+}
+
+func (w *auditWalk) broken(seq, id int64, what string, args ...any) {
+	w.check.Broken++
+	if len(w.check.Breaks) < maxBreaks {
+		w.check.Breaks = append(w.check.Breaks, AuditBreak{seq, id, fmt.Sprintf(what, args...)})
+	}
+}
+
+func (w *auditWalk) step(link sqlgen.ReadAuditChainRow) {
+	before := w.check.Head
+	switch {
+	case link.IsAnchor:
+		// Where the chain begins; or a reaper has trimmed beyond us since the last page,
+		// and that is where it begins now.
+		w.check.Trimmed = link.Seq
+		if link.Seq == 0 && !bytes.Equal(link.Hash, make([]byte, sha256.Size)) {
+			w.broken(0, 0, "the beginning of the chain was changed")
+		}
+	case !w.begun:
+		w.broken(link.Seq, link.AuditID, "the links before it are gone")
+	case link.Seq != before.Seq+1:
+		w.broken(before.Seq+1, 0, "the links from here to %d are gone", link.Seq-1)
+	case !link.HasAct:
+		w.broken(link.Seq, link.AuditID, "the act is gone")
+	case !follows(link, before):
+		w.broken(link.Seq, link.AuditID, "the act or its link was changed")
+	default:
+		w.check.Acts++
+	}
+	w.begun = true
+	w.check.Head = AuditHead{Seq: link.Seq}
+	copy(w.check.Head.Hash[:], link.Hash)
+	if link.Seq == w.noted.Seq && w.noted != (AuditHead{}) {
+		w.found = true
+		if w.check.Head != w.noted {
+			w.broken(link.Seq, link.AuditID, "the link is not the one that was noted: something until here was changed, and the chain made anew")
+		}
+	}
+}
+
+// follows is whether a link is the hash of the one before it and its act.
+func follows(link sqlgen.ReadAuditChainRow, before AuditHead) bool {
+	h := sha256.New()
+	h.Write(before.Hash[:])
+	h.Write([]byte(link.Entry))
+	return bytes.Equal(h.Sum(nil), link.Hash)
+}
+
+// end says what the noted head finds that the chain itself does not show.
+func (w *auditWalk) end() {
+	switch {
+	case w.found || w.noted == AuditHead{}:
+	case w.noted.Seq > w.check.Head.Seq:
+		w.broken(w.check.Head.Seq+1, 0, "the links from here to the one that was noted, %d, are gone", w.noted.Seq)
+	default:
+		w.broken(w.noted.Seq, 0, "the link that was noted is trimmed, so nothing can be said: check, and note the head, more often than acts are trimmed")
+	}
+}
