@@ -28,7 +28,7 @@ BEGIN
     ), closed AS (
         DELETE FROM outbox.jobs
         USING input
-        WHERE jobs.id = input.id
+        WHERE jobs.id = ANY (ARRAY[input.id]) -- not =: see queries/settle.sql
           AND jobs.epoch = input.epoch
         RETURNING jobs.*, input.outcome, input.code, input.message
     )

@@ -339,7 +339,7 @@ BEGIN
         FROM (
             SELECT keys.tenant_id, keys.queue, keys.key, input.n
             FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
-            JOIN outbox.keys ON keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+            JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
             FOR UPDATE OF keys SKIP LOCKED
         ) AS held;
     ELSE
@@ -348,8 +348,8 @@ BEGIN
         FROM (
             SELECT keys.tenant_id, keys.queue, keys.key, input.n
             FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
-            JOIN outbox.keys ON keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
-            ORDER BY keys.tenant_id, keys.queue, keys.key
+            JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
             FOR UPDATE OF keys
         ) AS held;
     END IF;
@@ -392,7 +392,7 @@ BEGIN
                               THEN statement_timestamp() END,
             parked_for = CASE WHEN line.head_dead THEN line.head END
         FROM (SELECT line.*, (head_status IN ('failed', 'dead') AND on_death = 'park') IS TRUE AS head_dead FROM line) AS line
-        WHERE keys.tenant_id = line.tenant_id AND keys.queue = line.queue AND keys.key = line.key
+        WHERE keys.tenant_id = ANY (ARRAY[line.tenant_id]) AND keys.queue = line.queue AND keys.key = line.key
           AND NOT line.parked
           AND ((line.head_dead AND (line.park_after IS NULL OR line.park_at IS NULL OR line.park_at <= statement_timestamp()))
                OR (NOT line.head_dead AND line.park_at IS NOT NULL))
@@ -608,27 +608,30 @@ BEGIN
     FROM (
         SELECT keys.tenant_id, keys.queue, keys.key
         FROM unnest(tenant_ids, queue_names, key_names) AS input(tenant_id, queue, key)
-        JOIN outbox.keys ON keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+        JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
         WHERE keys.parked_at IS NULL
         FOR UPDATE OF keys SKIP LOCKED
     ) AS held;
 
     DELETE FROM outbox.keys
     USING unnest(held_tenants, held_queues, held_keys) AS held(tenant_id, queue, key)
-    WHERE keys.tenant_id = held.tenant_id AND keys.queue = held.queue COLLATE "C" AND keys.key = held.key COLLATE "C"
+    WHERE keys.tenant_id = ANY (ARRAY[held.tenant_id]) AND keys.queue = held.queue COLLATE "C" AND keys.key = held.key COLLATE "C"
       AND NOT EXISTS (
           SELECT FROM outbox.jobs
           WHERE jobs.tenant_id = keys.tenant_id AND jobs.queue = keys.queue AND jobs.key = keys.key
-            AND jobs.key IS NOT NULL AND jobs.status = 'running')
+            AND jobs.key IS NOT NULL AND jobs.status = 'running'
+          OFFSET 0) -- asked key by key; see queries/settle.sql
       AND NOT EXISTS (
           SELECT FROM outbox.jobs
           WHERE jobs.tenant_id = keys.tenant_id AND jobs.queue = keys.queue AND jobs.key = keys.key
-            AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running')
+            AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+          OFFSET 0)
       AND NOT EXISTS (
           SELECT FROM outbox.jobs
           WHERE jobs.tenant_id = keys.tenant_id AND jobs.queue = keys.queue AND jobs.key = keys.key
             AND jobs.ordered AND jobs.status <> 'created'
-            AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip'));
+            AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+          OFFSET 0);
     GET DIAGNOSTICS forgotten = ROW_COUNT;
     RETURN forgotten;
 END

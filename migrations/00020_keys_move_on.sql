@@ -66,7 +66,7 @@ BEGIN
         FROM (
             SELECT keys.tenant_id, keys.queue, keys.key, input.n
             FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
-            JOIN outbox.keys ON keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+            JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
             FOR UPDATE OF keys SKIP LOCKED
         ) AS held;
     ELSE
@@ -75,8 +75,8 @@ BEGIN
         FROM (
             SELECT keys.tenant_id, keys.queue, keys.key, input.n
             FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
-            JOIN outbox.keys ON keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
-            ORDER BY keys.tenant_id, keys.queue, keys.key
+            JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
             FOR UPDATE OF keys -- a claim that is blocking is waited for
         ) AS held;
     END IF;
@@ -121,7 +121,7 @@ BEGIN
                               THEN statement_timestamp() END,
             parked_for = CASE WHEN line.head_dead THEN line.head END
         FROM (SELECT line.*, (head_status IN ('failed', 'dead') AND on_death = 'park') IS TRUE AS head_dead FROM line) AS line
-        WHERE keys.tenant_id = line.tenant_id AND keys.queue = line.queue AND keys.key = line.key
+        WHERE keys.tenant_id = ANY (ARRAY[line.tenant_id]) AND keys.queue = line.queue AND keys.key = line.key
           AND NOT line.parked
           AND ((line.head_dead AND (line.park_after IS NULL OR line.park_at IS DISTINCT FROM line.parks_at OR line.parks_at <= statement_timestamp()))
                OR (NOT line.head_dead AND line.park_at IS NOT NULL))
@@ -206,7 +206,7 @@ BEGIN
         FROM (
             SELECT keys.tenant_id, keys.queue, keys.key, input.n
             FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
-            JOIN outbox.keys ON keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+            JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
             FOR UPDATE OF keys SKIP LOCKED
         ) AS held;
     ELSE
@@ -215,8 +215,8 @@ BEGIN
         FROM (
             SELECT keys.tenant_id, keys.queue, keys.key, input.n
             FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
-            JOIN outbox.keys ON keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
-            ORDER BY keys.tenant_id, keys.queue, keys.key
+            JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
             FOR UPDATE OF keys
         ) AS held;
     END IF;
@@ -259,7 +259,7 @@ BEGIN
                               THEN statement_timestamp() END,
             parked_for = CASE WHEN line.head_dead THEN line.head END
         FROM (SELECT line.*, (head_status IN ('failed', 'dead') AND on_death = 'park') IS TRUE AS head_dead FROM line) AS line
-        WHERE keys.tenant_id = line.tenant_id AND keys.queue = line.queue AND keys.key = line.key
+        WHERE keys.tenant_id = ANY (ARRAY[line.tenant_id]) AND keys.queue = line.queue AND keys.key = line.key
           AND NOT line.parked
           AND ((line.head_dead AND (line.park_after IS NULL OR line.park_at IS NULL OR line.park_at <= statement_timestamp()))
                OR (NOT line.head_dead AND line.park_at IS NOT NULL))

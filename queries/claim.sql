@@ -156,4 +156,4 @@ SET status           = 'pending',
     lease_owner      = NULL,
     lease_expires_at = NULL
 FROM orphans
-WHERE jobs.id = orphans.id;
+WHERE jobs.id = ANY (ARRAY[orphans.id]);

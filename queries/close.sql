@@ -12,7 +12,7 @@ SELECT coalesce(outbox.release(@id)::text, '')::text AS status;
 -- have stopped.
 SELECT jobs.id, jobs.epoch
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch) AS input
-JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
 WHERE jobs.cancel_requested_at IS NOT NULL
 LIMIT 100000;
 
@@ -31,7 +31,7 @@ WITH input AS MATERIALIZED (
     SELECT jobs.id, jobs.tenant_id, jobs.epoch, jobs.attempt, jobs.started_at, input.error_code, input.error_message, input.stack,
            CASE WHEN jobs.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'expired' END::outbox.job_status AS outcome
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     WHERE jobs.cancel_requested_at IS NOT NULL
        OR jobs.deadline <= clock_timestamp()
     FOR UPDATE

@@ -55,7 +55,7 @@ SELECT alike.fingerprint::text AS fingerprint, alike.kind, alike.error_code::tex
        alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest,
        alike.example::uuid AS example, coalesce(jobs.last_error_message, '')::text AS message, alike.total::bigint AS total
 FROM alike
-LEFT JOIN outbox.jobs ON jobs.id = alike.example
+LEFT JOIN outbox.jobs ON jobs.id = ANY (ARRAY[alike.example])
 ORDER BY alike.jobs DESC, alike.kind, alike.fingerprint
 LIMIT @max_rows;
 
@@ -89,10 +89,10 @@ WITH input AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.status, jobs.attempt, jobs.lost_leases, jobs.last_error_code, input.place
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    WHERE jobs.status IN ('failed', 'dead')
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp()) -- it would only expire, as in RetryJob
-    ORDER BY jobs.id
+    ORDER BY input.id
     FOR UPDATE
 ), moved AS (
     UPDATE outbox.jobs
@@ -108,7 +108,7 @@ WITH input AS MATERIALIZED (
         failed_at         = NULL,
         error_fingerprint = NULL
     FROM found
-    WHERE jobs.id = found.id
+    WHERE jobs.id = ANY (ARRAY[found.id])
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.run_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
@@ -150,7 +150,7 @@ WITH found AS MATERIALIZED (
         failed_at         = NULL,
         error_fingerprint = NULL
     FROM found
-    WHERE jobs.id = found.id
+    WHERE jobs.id = ANY (ARRAY[found.id])
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.run_at, jobs.payload
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
@@ -175,14 +175,14 @@ WITH input AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT jobs.id
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    WHERE jobs.status IN ('failed', 'dead')
-    ORDER BY jobs.id
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
+    ORDER BY input.id
     FOR UPDATE
 ), dismissed AS (
     DELETE FROM outbox.jobs
     USING found
-    WHERE jobs.id = found.id
+    WHERE jobs.id = ANY (ARRAY[found.id])
     RETURNING jobs.*
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)

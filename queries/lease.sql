@@ -9,19 +9,19 @@ WITH input AS MATERIALIZED (
 ), ours AS MATERIALIZED (
     SELECT jobs.id
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR NO KEY UPDATE SKIP LOCKED
 ), extended AS (
     UPDATE outbox.jobs
     SET lease_expires_at = clock_timestamp() + @lease_ttl::interval
     FROM ours
-    WHERE jobs.id = ours.id
+    WHERE jobs.id = ANY (ARRAY[ours.id])
     RETURNING jobs.id, jobs.epoch
 )
 SELECT input.id::uuid AS id, input.epoch::bigint AS epoch,
        (held.id IS NULL)::boolean AS lost
 FROM input
-LEFT JOIN outbox.jobs AS held ON held.id = input.id AND held.epoch = input.epoch
+LEFT JOIN outbox.jobs AS held ON held.id = ANY (ARRAY[input.id]) AND held.epoch = input.epoch
 WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)
 LIMIT 100000;
 

@@ -28,7 +28,7 @@ WITH input AS MATERIALIZED (
 ), ours AS MATERIALIZED (
     SELECT input.*
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR KEY SHARE SKIP LOCKED
 ), saved AS (
     INSERT INTO outbox.progress AS stored (job_id, epoch, revision, current, total, message, reported_at, checkpoint, checkpoint_epoch, checkpointed_at)
@@ -88,7 +88,7 @@ FROM ring
 UNION ALL
 SELECT input.id::uuid, input.epoch::bigint, false::boolean, (held.id IS NULL)::boolean, (-1)::smallint
 FROM input
-LEFT JOIN outbox.jobs AS held ON held.id = input.id AND held.epoch = input.epoch
+LEFT JOIN outbox.jobs AS held ON held.id = ANY (ARRAY[input.id]) AND held.epoch = input.epoch
 WHERE (input.id, input.epoch) NOT IN (SELECT ours.id, ours.epoch FROM ours)
 LIMIT 100000;
 

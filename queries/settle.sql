@@ -1,15 +1,19 @@
 -- name: SettleSucceeded :many
 -- SettleSucceeded moves finished jobs into the history and returns the ids that
--- it moved; the others' leases were lost. (id, epoch) is the whole fence: it does
--- not also ask for status = 'running', because with stale statistics that lets
--- the planner walk the index of running jobs instead of the primary key. From the
+-- it moved; the others' leases were lost. (id, epoch) is the whole fence. From the
 -- job's deadline on it is refused, whether or not a reaper has come yet.
+--
+-- Rows are looked up whatever the server knows of the table: = ANY (ARRAY[…]) is no
+-- equality to it that could be merged, so it sees no use in walking over the primary
+-- key, and status = 'running', which would let it walk over the index of leases, is
+-- not asked for. A plan made on an empty table would otherwise walk for as long as
+-- the session lives. It is the same wherever a list of ids is given: docs/adr/0013.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
-    WHERE jobs.id = input.id
+    WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
     RETURNING jobs.*, (input).result AS result
@@ -53,7 +57,7 @@ WITH input AS MATERIALIZED (
         failed_at          = CASE WHEN input.status IN ('failed', 'dead') THEN statement_timestamp() END,
         error_fingerprint  = input.fingerprint
     FROM input
-    WHERE jobs.id = input.id
+    WHERE jobs.id = ANY (ARRAY[input.id])
       AND jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch

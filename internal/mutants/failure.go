@@ -43,7 +43,7 @@ var failed = []Mutant{
 		Invariant: "A replay moves a dead letter once",
 		Edits: []Edit{{deadLettersSQL, `    SELECT jobs.id
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch`, `    SELECT jobs.id
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch`, `    SELECT jobs.id
     FROM input
     JOIN outbox.jobs ON jobs.id = input.id`}},
 		Checks: []Check{test("operator", "TestWhatChangedMeanwhileIsPassedOver", "want one done and one passed over")},

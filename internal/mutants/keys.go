@@ -21,9 +21,9 @@ var keys = []Mutant{
 		Name:      "a promotion without its key's lock",
 		Breaks:    "a job that is being blocked behind one that has just ended is never promoted",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{moveOnMigration, `            ORDER BY keys.tenant_id, keys.queue, keys.key
+		Edits: []Edit{{moveOnMigration, `            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
             FOR UPDATE OF keys -- a claim that is blocking is waited for
-`, `            ORDER BY keys.tenant_id, keys.queue, keys.key
+`, `            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
 `}},
 		Checks: []Check{test("dispatcher", "TestAPromotionWaitsForTheClaimThatIsBlocking", "the promotion waits for the claim")},
 	},

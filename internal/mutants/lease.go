@@ -11,8 +11,8 @@ var lease = []Mutant{
 		Breaks:    "a worker that lost its lease extends that of its replacement",
 		Invariant: "Fenced",
 		Edits: []Edit{
-			{leaseSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    FOR NO KEY UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id
+			{leaseSQL, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+    FOR NO KEY UPDATE`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
     FOR NO KEY UPDATE`},
 			{
 				leaseSQL, `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
@@ -38,8 +38,8 @@ var lease = []Mutant{
 		Name:      "an extension waits for locked rows",
 		Breaks:    "one handler's open transaction lets the leases of all others lapse",
 		Invariant: "Handlers cannot exhaust the leases' connections",
-		Edits: []Edit{{leaseSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    FOR NO KEY UPDATE SKIP LOCKED`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+		Edits: []Edit{{leaseSQL, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+    FOR NO KEY UPDATE SKIP LOCKED`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR NO KEY UPDATE`}},
 		Checks: []Check{test("dispatcher", "TestExtensionDoesNotWaitForLockedRows/Guard", "lease lost")},
 	},
@@ -98,7 +98,7 @@ var workerNameFence = []Edit{
 	{settleSQL, `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.epoch`, `      AND jobs.lease_owner = $8::text
     RETURNING jobs.id, jobs.epoch`},
-	{leaseSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+	{leaseSQL, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR NO KEY UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.lease_owner = $4::text
     FOR NO KEY UPDATE`},
 	{

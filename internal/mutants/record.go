@@ -10,8 +10,8 @@ var record = []Mutant{
 		Name:      "no epoch in reports",
 		Breaks:    "a worker that lost its lease reports progress of its replacement's job",
 		Invariant: "Fenced",
-		Edits: []Edit{{recordSQL, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    FOR KEY SHARE`, `    JOIN outbox.jobs ON jobs.id = input.id
+		Edits: []Edit{{recordSQL, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+    FOR KEY SHARE`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
     FOR KEY SHARE`}},
 		Checks: []Check{test("dispatcher", "TestFence/report_after_claimed_by_another", "took effect = true")},
 	},

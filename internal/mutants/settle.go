@@ -24,6 +24,22 @@ var settle = []Mutant{
 		},
 	},
 	{
+		Name:      "a settlement that walks",
+		Breaks:    "planned while the queue was empty, a settlement reads every job that there is",
+		Invariant: "A held snapshot does not slow dispatch or reaping down",
+		Edits: []Edit{{settleSQL, `    WHERE jobs.id = ANY (ARRAY[input.id])
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+      AND jobs.epoch = input.epoch
+    RETURNING jobs.id, jobs.tenant_id, jobs.run_at`, `    WHERE jobs.id = input.id
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+      AND jobs.epoch = input.epoch
+    RETURNING jobs.id, jobs.tenant_id, jobs.run_at`}},
+		Checks: []Check{
+			test("dispatcher", "TestNoStatementWalksOverWhatItDoesNotAskFor", "SettleSucceeded walks over jobs"),
+			test("dispatcher", "TestABurstAfterAQuietTimeIsNotWalkedOver", "settle:"),
+		},
+	},
+	{
 		Name:      "follow-ups of a lost lease",
 		Breaks:    "a worker that lost its lease stores follow-ups of a success that is refused",
 		Invariant: "Fenced",

@@ -166,7 +166,7 @@ SET status           = 'pending',
     lease_owner      = NULL,
     lease_expires_at = NULL
 FROM orphans
-WHERE jobs.id = orphans.id
+WHERE jobs.id = ANY (ARRAY[orphans.id])
 `
 
 type ReturnOrphansParams struct {

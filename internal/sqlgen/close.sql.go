@@ -34,7 +34,7 @@ WITH input AS MATERIALIZED (
     SELECT jobs.id, jobs.tenant_id, jobs.epoch, jobs.attempt, jobs.started_at, input.error_code, input.error_message, input.stack,
            CASE WHEN jobs.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'expired' END::outbox.job_status AS outcome
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     WHERE jobs.cancel_requested_at IS NOT NULL
        OR jobs.deadline <= clock_timestamp()
     FOR UPDATE
@@ -196,7 +196,7 @@ func (q *Queries) ExpireDeadlines(ctx context.Context, arg ExpireDeadlinesParams
 const ListCancelRequests = `-- name: ListCancelRequests :many
 SELECT jobs.id, jobs.epoch
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch) AS input
-JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
 WHERE jobs.cancel_requested_at IS NOT NULL
 LIMIT 100000
 `

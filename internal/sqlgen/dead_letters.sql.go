@@ -17,14 +17,14 @@ WITH input AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT jobs.id
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    WHERE jobs.status IN ('failed', 'dead')
-    ORDER BY jobs.id
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
+    ORDER BY input.id
     FOR UPDATE
 ), dismissed AS (
     DELETE FROM outbox.jobs
     USING found
-    WHERE jobs.id = found.id
+    WHERE jobs.id = ANY (ARRAY[found.id])
     RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
@@ -186,7 +186,7 @@ SELECT alike.fingerprint::text AS fingerprint, alike.kind, alike.error_code::tex
        alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest,
        alike.example::uuid AS example, coalesce(jobs.last_error_message, '')::text AS message, alike.total::bigint AS total
 FROM alike
-LEFT JOIN outbox.jobs ON jobs.id = alike.example
+LEFT JOIN outbox.jobs ON jobs.id = ANY (ARRAY[alike.example])
 ORDER BY alike.jobs DESC, alike.kind, alike.fingerprint
 LIMIT $1
 `
@@ -407,7 +407,7 @@ WITH found AS MATERIALIZED (
         failed_at         = NULL,
         error_fingerprint = NULL
     FROM found
-    WHERE jobs.id = found.id
+    WHERE jobs.id = ANY (ARRAY[found.id])
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.run_at, jobs.payload
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
@@ -477,10 +477,10 @@ WITH input AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT jobs.id, jobs.epoch, jobs.status, jobs.attempt, jobs.lost_leases, jobs.last_error_code, input.place
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
-    WHERE jobs.status IN ('failed', 'dead')
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+    WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp()) -- it would only expire, as in RetryJob
-    ORDER BY jobs.id
+    ORDER BY input.id
     FOR UPDATE
 ), moved AS (
     UPDATE outbox.jobs
@@ -496,7 +496,7 @@ WITH input AS MATERIALIZED (
         failed_at         = NULL,
         error_fingerprint = NULL
     FROM found
-    WHERE jobs.id = found.id
+    WHERE jobs.id = ANY (ARRAY[found.id])
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.run_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)

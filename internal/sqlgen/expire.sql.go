@@ -67,7 +67,7 @@ WITH lapsed AS MATERIALIZED (
         error_fingerprint  = CASE WHEN sentenced.status = 'dead' THEN
             left(encode(sha256(convert_to(jobs.kind || E'\nlease_lost\n', 'UTF8')), 'hex'), 16) END
     FROM sentenced
-    WHERE jobs.id = sentenced.id
+    WHERE jobs.id = ANY (ARRAY[sentenced.id])
       AND sentenced.cancel_requested_at IS NULL
       AND sentenced.on_lapse IS DISTINCT FROM 'fail-stale'
     RETURNING jobs.id, jobs.tenant_id, jobs.key, jobs.kind, jobs.queue, jobs.status, jobs.attempt, sentenced.lease_owner, sentenced.lease_expires_at

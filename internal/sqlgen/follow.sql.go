@@ -64,7 +64,7 @@ WITH input AS MATERIALIZED (
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
-    WHERE jobs.id = input.id
+    WHERE jobs.id = ANY (ARRAY[input.id])
       AND jobs.epoch = input.epoch
       -- What has expired can no longer succeed, see SettleSucceeded.
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())

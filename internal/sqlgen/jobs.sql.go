@@ -418,7 +418,7 @@ WITH found AS MATERIALIZED (
         failed_at         = NULL,
         error_fingerprint = NULL
     FROM found
-    WHERE jobs.id = found.id
+    WHERE jobs.id = ANY (ARRAY[found.id])
       AND found.status IN ('pending', 'retrying', 'failed', 'dead')
       AND found.is_late IS NOT TRUE
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.attempt, jobs.run_at

@@ -17,7 +17,7 @@ WITH input AS MATERIALIZED (
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
-    WHERE jobs.id = input.id
+    WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, (input).result AS result
@@ -39,10 +39,14 @@ type SettleSucceededParams struct {
 }
 
 // SettleSucceeded moves finished jobs into the history and returns the ids that
-// it moved; the others' leases were lost. (id, epoch) is the whole fence: it does
-// not also ask for status = 'running', because with stale statistics that lets
-// the planner walk the index of running jobs instead of the primary key. From the
+// it moved; the others' leases were lost. (id, epoch) is the whole fence. From the
 // job's deadline on it is refused, whether or not a reaper has come yet.
+//
+// Rows are looked up whatever the server knows of the table: = ANY (ARRAY[…]) is no
+// equality to it that could be merged, so it sees no use in walking over the primary
+// key, and status = 'running', which would let it walk over the index of leases, is
+// not asked for. A plan made on an empty table would otherwise walk for as long as
+// the session lives. It is the same wherever a list of ids is given: docs/adr/0013.
 func (q *Queries) SettleSucceeded(ctx context.Context, arg SettleSucceededParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)
 	if err != nil {
@@ -88,7 +92,7 @@ WITH input AS MATERIALIZED (
         failed_at          = CASE WHEN input.status IN ('failed', 'dead') THEN statement_timestamp() END,
         error_fingerprint  = input.fingerprint
     FROM input
-    WHERE jobs.id = input.id
+    WHERE jobs.id = ANY (ARRAY[input.id])
       AND jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch

@@ -26,7 +26,7 @@ WITH input AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT input.id, input.epoch, input.outage_limit, input.wait, input.status, input.delay, input.error_code, input.error_message, input.stack, input.fingerprint, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
     FROM input
-    JOIN outbox.jobs ON jobs.id = input.id AND jobs.epoch = input.epoch
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     WHERE jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     FOR UPDATE
@@ -52,7 +52,7 @@ WITH input AS MATERIALIZED (
         failed_at          = CASE WHEN NOT judged.spared AND judged.status IN ('failed', 'dead') THEN statement_timestamp() END,
         error_fingerprint  = CASE WHEN NOT judged.spared THEN nullif(judged.fingerprint, '') END
     FROM judged
-    WHERE jobs.id = judged.id
+    WHERE jobs.id = ANY (ARRAY[judged.id])
     RETURNING jobs.id, jobs.tenant_id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.status,
         judged.spared, judged.error_code, judged.error_message, judged.stack
 ), recorded AS (

@@ -1,0 +1,226 @@
+package dispatcher
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// walks are the statements that read a table from end to end, and why they may.
+var walks = map[string]string{
+	"ListChanges jobs":         "a page: what is new has no index",
+	"GroupDeadLetters jobs":    "a page: it groups them all",
+	"SampleDepth jobs":         "a chore: it counts them all",
+	"ListKeys jobs":            "a page of what has a key",
+	"ListKeys keys":            "a page of them",
+	"ListQueues jobs":          "a page: it counts them all",
+	"KindsWithoutHandler jobs": "a page of what is due",
+	"ListWorkers jobs":         "a page: it counts the leases of each",
+	"MeasureQueue jobs":        "what runs when a limit is set is looked for in the index of leases, once",
+	"ExpireLeases keys":        "is there any at all",
+	"ReadAuditChain audit":     "the chain is read from its beginning",
+}
+
+// statements are those of sqlc, by name.
+func statements(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("../internal/sqlgen/*.sql.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if c, ok := n.(*ast.ValueSpec); ok && len(c.Values) == 1 {
+				if text, ok := c.Values[0].(*ast.BasicLit); ok && strings.HasPrefix(text.Value, "`-- name:") {
+					found[c.Names[0].Name] = strings.Trim(text.Value, "`")
+				}
+			}
+			return true
+		})
+	}
+	if len(found) < 50 {
+		t.Fatalf("%d statements found", len(found))
+	}
+	return found
+}
+
+var placeholder = regexp.MustCompile(`\$(\d+)`)
+
+// plan is what the server would keep for a statement.
+type plan struct {
+	NodeType  string `json:"Node Type"`
+	Relation  string `json:"Relation Name"`
+	Index     string `json:"Index Name"`
+	IndexCond string `json:"Index Cond"`
+	TidCond   string `json:"TID Cond"`
+	Plans     []plan
+}
+
+// walked lists the tables that the plan reads without asking for certain rows, and how.
+func (p plan) walked() map[string]string {
+	found := map[string]string{}
+	if strings.HasSuffix(p.NodeType, "Scan") && p.IndexCond == "" && p.TidCond == "" {
+		switch p.Relation {
+		case "jobs", "keys", "attempts", "audit":
+			found[p.Relation] = p.NodeType + " " + p.Index
+		}
+	}
+	for _, part := range p.Plans {
+		maps.Copy(found, part.walked())
+	}
+	return found
+}
+
+func explain(t *testing.T, conn *pgx.Conn, name, sql string) plan {
+	t.Helper()
+	args := 0
+	for _, m := range placeholder.FindAllStringSubmatch(sql, -1) {
+		n, _ := strconv.Atoi(m[1])
+		args = max(args, n)
+	}
+	statement := strings.ToLower(name)
+	if _, err := conn.Prepare(t.Context(), statement, sql); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	execute := "EXPLAIN (FORMAT JSON) EXECUTE " + statement
+	if args > 0 {
+		execute += " (" + strings.TrimSuffix(strings.Repeat("NULL,", args), ",") + ")"
+	}
+	var text string
+	if err := conn.QueryRow(t.Context(), execute, pgx.QueryExecModeSimpleProtocol).Scan(&text); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	var plans []struct{ Plan plan }
+	if err := json.Unmarshal([]byte(text), &plans); err != nil {
+		t.Fatal(err)
+	}
+	return plans[0].Plan
+}
+
+// A queue that is mostly empty is analyzed when it is, and the server then believes
+// that a walk over all of a table's index costs as much as a single look into it. The
+// plan lives for as long as the session, or until the table is analyzed again. A burst
+// comes before that: a settlement that walks takes longer with each job that waits,
+// until it takes longer than a lease; see queries/settle.sql.
+func TestNoStatementWalksOverWhatItDoesNotAskFor(t *testing.T) {
+	t.Parallel()
+	conn := prepared(t, pgtest.New(t))
+	if _, err := conn.Exec(t.Context(), `ANALYZE`); err != nil {
+		t.Fatal(err)
+	}
+	all, seen := statements(t), map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		for table, how := range explain(t, conn, name, all[name]).walked() {
+			seen[name+" "+table] = true
+			if walks[name+" "+table] == "" {
+				t.Errorf("%s walks over %s: %s", name, table, how)
+			}
+		}
+	}
+	for name := range walks {
+		if !seen[name] {
+			t.Errorf("%s is listed as one that walks and does not any more", name)
+		}
+	}
+}
+
+// What functions do is not in a statement's plan. It is counted: how many rows were
+// fetched by an index, of a burst of which the session knows nothing.
+func TestABurstAfterAQuietTimeIsNotWalkedOver(t *testing.T) {
+	t.Parallel()
+	const burst = 5000
+	db := pgtest.New(t)
+	conn := prepared(t, db)
+	q := sqlgen.New(conn)
+	none := []pgtype.UUID{pgID(outbox.NewID())}
+	acts := map[string]func(id pgtype.UUID) error{
+		"settle": func(id pgtype.UUID) error {
+			_, err := q.SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil}})
+			return err
+		},
+		"close": func(id pgtype.UUID) error {
+			_, err := conn.Exec(t.Context(), `SELECT outbox.close_jobs(ARRAY[$1]::uuid[], '{1}', '{cancelled}')`, id)
+			return err
+		},
+		"promote": func(pgtype.UUID) error {
+			_, err := conn.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}', '{1}')`, pgID(outbox.RootTenant))
+			return err
+		},
+		"sweep": func(pgtype.UUID) error {
+			_, err := conn.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}', '{1}', true)`, pgID(outbox.RootTenant))
+			return err
+		},
+		"forget": func(pgtype.UUID) error {
+			_, err := conn.Exec(t.Context(), `SELECT outbox.forget_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}')`, pgID(outbox.RootTenant))
+			return err
+		},
+	}
+	run := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(`ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`)
+	run(`ALTER TABLE outbox.keys SET (autovacuum_enabled = off)`)
+	run(`INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ('00000000-0000-0000-0000-000000000001', 'default', 'key-7')`)
+	run(`ANALYZE`)
+	for name, act := range acts { // the session makes its plans
+		if err := act(none[0]); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	run(`INSERT INTO outbox.keys (tenant_id, queue, key)
+		SELECT '00000000-0000-0000-0000-000000000001', 'default', 'key-' || i FROM generate_series(1, ` + strconv.Itoa(burst) + `) AS i ON CONFLICT DO NOTHING`)
+	run(`INSERT INTO outbox.jobs (id, kind, payload, status, epoch, attempt, run_at, started_at, lease_owner, lease_expires_at, key, ordered, line_position)
+		SELECT gen_random_uuid(), 'test', '{}', CASE WHEN i % 2 = 0 THEN 'pending' ELSE 'running' END::outbox.job_status, 1, 1, now() - interval '1 minute', now(),
+			CASE WHEN i % 2 = 1 THEN 'w' END, CASE WHEN i % 2 = 1 THEN now() END,
+			CASE WHEN i % 3 > 0 THEN 'key-' || i END, CASE WHEN i % 3 = 1 THEN true END, CASE WHEN i % 3 = 1 THEN i END
+		FROM generate_series(10, ` + strconv.Itoa(burst) + `) AS i`)
+	for name, act := range acts {
+		var id pgtype.UUID
+		if err := db.QueryRow(t.Context(), `SELECT id FROM outbox.jobs WHERE status = 'running' AND key IS NULL LIMIT 1`).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		run(`BEGIN`)
+		before := fetched(t, conn)
+		if err := act(id); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := fetched(t, conn) - before; got > 50 {
+			t.Errorf("%s: %d rows were fetched by an index, for one job among %d", name, got, burst)
+		}
+		run(`COMMIT`)
+	}
+}
+
+// fetched is how many rows this transaction has read of the jobs and keys so far.
+func fetched(t *testing.T, conn *pgx.Conn) (rows int64) {
+	t.Helper()
+	if err := conn.QueryRow(t.Context(), `
+		SELECT sum(coalesce(idx_tup_fetch, 0) + seq_tup_read) FROM pg_stat_xact_user_tables
+		WHERE schemaname = 'outbox' AND relname IN ('jobs', 'keys')`).Scan(&rows); err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
