@@ -33,6 +33,8 @@ var walks = map[string]string{
 	"ListWorkers jobs":         "a page: it counts the leases of each",
 	"MeasureQueue jobs":        "what runs when a limit is set is looked for in the index of leases, once",
 	"ExpireLeases keys":        "is there any at all",
+	"TrimAttempts attempts":    "a chore, in a session that leaves it to the server how to read much",
+	"TrimDeadLetters jobs":     "the same",
 	"ReadAuditChain audit":     "the chain is read from its beginning",
 }
 

@@ -20,7 +20,7 @@ WITH rule AS MATERIALIZED (
 ), freed AS (
     DELETE FROM outbox.idempotency_keys
     USING trimmed
-    WHERE idempotency_keys.job_id = ANY (ARRAY[trimmed.id])
+    WHERE idempotency_keys.job_id = trimmed.id
     RETURNING 1
 )
 SELECT trimmed.status::text AS status, count(*) AS jobs, (SELECT count(*) FROM freed) AS keys
@@ -85,13 +85,13 @@ WITH rule AS MATERIALIZED (
     DELETE FROM outbox.jobs
     USING letter
     WHERE letter.is_past
-      AND jobs.id = ANY (ARRAY[letter.id])
+      AND jobs.id = letter.id
       AND jobs.epoch = letter.epoch -- not replayed meanwhile
     RETURNING jobs.id, jobs.status
 ), freed AS (
     DELETE FROM outbox.idempotency_keys
     USING trimmed
-    WHERE idempotency_keys.job_id = ANY (ARRAY[trimmed.id])
+    WHERE idempotency_keys.job_id = trimmed.id
     RETURNING 1
 ), reached AS (
     SELECT letter.id FROM letter ORDER BY letter.id DESC LIMIT 1

@@ -47,7 +47,7 @@ WITH old AS MATERIALIZED (
 ), trimmed AS (
     DELETE FROM outbox.attempts
     USING old
-    WHERE attempts.job_id = ANY (ARRAY[old.job_id])
+    WHERE attempts.job_id = old.job_id
       AND attempts.epoch = old.epoch
       AND NOT old.is_open
     RETURNING 1
