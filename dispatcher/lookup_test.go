@@ -33,10 +33,11 @@ var walks = map[string]string{
 	"ListWorkers jobs":         "a page: it counts the leases of each",
 	"MeasureQueue jobs":        "what runs when a limit is set is looked for in the index of leases, once",
 	"ExpireLeases keys":        "is there any at all",
-	"TrimAttempts attempts":    "a chore, in a session that leaves it to the server how to read much",
-	"TrimDeadLetters jobs":     "the same",
 	"ReadAuditChain audit":     "the chain is read from its beginning",
 }
+
+// chores of the reaper run in sessions that leave it to the server how to read much.
+var chores = []string{"TrimAttempts", "TrimDeadLetters"}
 
 // statements are those of sqlc, by name.
 func statements(t *testing.T) map[string]string {
@@ -134,7 +135,7 @@ func TestNoStatementWalksOverWhatItDoesNotAskFor(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		for table, how := range explain(t, conn, name, all[name]).walked() {
 			seen[name+" "+table] = true
-			if walks[name+" "+table] == "" {
+			if walks[name+" "+table] == "" && !slices.Contains(chores, name) {
 				t.Errorf("%s walks over %s: %s", name, table, how)
 			}
 		}

@@ -119,7 +119,7 @@ type zombie struct {
 }
 
 // Sixteen handlers each keep a connection at most.
-var zombieEnv = []string{"OUTBOX_LEASE_TTL=2s", "VERIFY_CONCURRENCY=16", "VERIFY_POOL=16"}
+var zombieEnv = []string{"OUTBOX_LEASE_TTL=4s", "VERIFY_CONCURRENCY=16", "VERIFY_POOL=16"}
 
 func newZombie(t *testing.T, options outbox.Options, env ...string) *zombie {
 	z := &zombie{story: newStory(t)}
