@@ -19,6 +19,7 @@ var claim = []Mutant{
     ) AS candidate`}},
 		Checks: []Check{
 			test("dispatcher", "TestAClaimDoesNotWaitForAnother", "lock timeout"),
+			row("B5", "claims that waited for a locked job"),
 		},
 	},
 	{
