@@ -61,6 +61,7 @@ var settle = []Mutant{
 		Checks: []Check{
 			test("dispatcher", "TestSessionIsDurable", "synchronous_commit = off"),
 			test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the claim"),
+			row("A5", "two executions under one lease"),
 		},
 	},
 	{
