@@ -69,7 +69,10 @@ WHERE`},
 			queueGo, `wait := time.NewTimer(0) // the startup scan`,
 			`wait := time.NewTimer(q.pollInterval())`,
 		}},
-		Checks: []Check{test("dispatcher", "TestJobGoesFromEnqueueToHistory", "in vain")},
+		Checks: []Check{
+			test("dispatcher", "TestJobGoesFromEnqueueToHistory", "in vain"),
+			row("C3", "seconds from a worker's start until it claims what was waiting"),
+		},
 	},
 	{
 		Name:      "no poll",
