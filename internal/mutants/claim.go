@@ -81,6 +81,7 @@ WHERE`},
 		Edits:     []Edit{{claimGo, `sleep = q.pollInterval()`, `sleep = 24 * time.Hour`}},
 		Checks: []Check{
 			test("dispatcher", "TestPollFindsWhatNobodyAnnounced", "in vain: claims are sent"),
+			row("C1", "jobs to be done"),
 		},
 	},
 	{
@@ -88,7 +89,10 @@ WHERE`},
 		Breaks:    "no claim looks further back than some seconds before the last job claimed",
 		Invariant: "Nothing lost",
 		Edits:     []Edit{{scanGo, `for d := full; d < near; d++ {`, `for d := overlap; d < near; d++ {`}},
-		Checks:    []Check{test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed")},
+		Checks: []Check{
+			test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed"),
+			row("C1", "still waiting for the jobs of late commits to be done"),
+		},
 	},
 	{
 		Name:      "every claim from the front",
