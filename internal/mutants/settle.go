@@ -84,6 +84,7 @@ RETURNING id`}},
 		}},
 		Checks: []Check{
 			test("dispatcher", "TestStopGivesBackWhatHadNotStarted", "jobs given back as they were = 0"),
+			row("D7", "attempts that a stop in good order spent"),
 		},
 	},
 	{
