@@ -40,7 +40,7 @@ func (r *Run) commitLate(ctx context.Context, workers int) error {
 			return err
 		}
 	}
-	if err := r.Await(ctx, 2*patience, "later jobs to be done by every worker", func(ctx context.Context) (bool, error) {
+	if err := r.Await(ctx, patience, "later jobs to be done by every worker", func(ctx context.Context) (bool, error) {
 		var went int
 		err := r.DB.QueryRow(ctx, `SELECT count(DISTINCT moves.owner) FROM verify.moves JOIN outbox.history ON history.id = moves.job
 			WHERE moves.became = 'running' AND history.run_at > $1`, begun.Add(behind)).Scan(&went)
