@@ -82,7 +82,10 @@ func (r *Run) conclude(ctx context.Context, err error) {
 		rec.Skipped, err = impossible.Error(), nil
 	}
 	if ctx.Err() != nil && rec.Skipped == "" {
-		err = errors.Join(fmt.Errorf("interrupted: %w", context.Cause(ctx)), err)
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		err = fmt.Errorf("interrupted: %w", err)
 	}
 	if err != nil {
 		rec.Error = err.Error()
