@@ -19,6 +19,7 @@ var claim = []Mutant{
     ) AS candidate`}},
 		Checks: []Check{
 			test("dispatcher", "TestAClaimDoesNotWaitForAnother", "lock timeout"),
+			row("B5", "claims that waited for a locked job"),
 		},
 	},
 	{
@@ -68,7 +69,10 @@ WHERE`},
 			queueGo, `wait := time.NewTimer(0) // the startup scan`,
 			`wait := time.NewTimer(q.pollInterval())`,
 		}},
-		Checks: []Check{test("dispatcher", "TestJobGoesFromEnqueueToHistory", "in vain")},
+		Checks: []Check{
+			test("dispatcher", "TestJobGoesFromEnqueueToHistory", "in vain"),
+			row("C3", "seconds from a worker's start until it claims what was waiting"),
+		},
 	},
 	{
 		Name:      "no poll",
@@ -77,6 +81,7 @@ WHERE`},
 		Edits:     []Edit{{claimGo, `sleep = q.pollInterval()`, `sleep = 24 * time.Hour`}},
 		Checks: []Check{
 			test("dispatcher", "TestPollFindsWhatNobodyAnnounced", "in vain: claims are sent"),
+			row("C1", "jobs to be done"),
 		},
 	},
 	{
@@ -84,7 +89,10 @@ WHERE`},
 		Breaks:    "no claim looks further back than some seconds before the last job claimed",
 		Invariant: "Nothing lost",
 		Edits:     []Edit{{scanGo, `for d := full; d < near; d++ {`, `for d := overlap; d < near; d++ {`}},
-		Checks:    []Check{test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed")},
+		Checks: []Check{
+			test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed"),
+			row("C1", "still waiting for the jobs of late commits to be done"),
+		},
 	},
 	{
 		Name:      "every claim from the front",

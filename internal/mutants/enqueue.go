@@ -80,6 +80,9 @@ FROM stored`}},
 		Edits: []Edit{{enqueueSQL, `SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
 FROM stored`, `SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END, set_config('synchronous_commit', 'off', true)
 FROM stored`}},
-		Checks: []Check{test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the enqueue")},
+		Checks: []Check{
+			test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the enqueue"),
+			row("A5", "lost: acknowledged, and never carried out"),
+		},
 	},
 }

@@ -77,6 +77,7 @@ var settle = []Mutant{
 		Checks: []Check{
 			test("dispatcher", "TestSessionIsDurable", "synchronous_commit = off"),
 			test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the claim"),
+			row("A5", "two executions under one lease"),
 		},
 	},
 	{
@@ -99,6 +100,7 @@ RETURNING id`}},
 		}},
 		Checks: []Check{
 			test("dispatcher", "TestStopGivesBackWhatHadNotStarted", "jobs given back as they were = 0"),
+			row("D7", "attempts that a stop in good order spent"),
 		},
 	},
 	{

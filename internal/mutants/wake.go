@@ -17,7 +17,10 @@ var wake = []Mutant{
 	}
 	return t.commit(ctx)
 `}},
-		Checks: []Check{test("outbox", "TestNobodyIsWokenWhileTheCommitIsUnderWay", "notifications before the commit")},
+		Checks: []Check{
+			test("outbox", "TestNobodyIsWokenWhileTheCommitIsUnderWay", "notifications before the commit"),
+			row("C3", "jobs of a slow COMMIT that start promptly after it"),
+		},
 	},
 	{
 		Name:      "no trailing edge",

@@ -50,18 +50,27 @@ func endOf(err error) error {
 	return err
 }
 
-// tail is what a file holds from an offset on, at most its last 4 KiB.
+// tail is what a file holds from an offset on, at most its last 4 KiB. The sessions
+// of a server that was killed say so while the next one starts: hundreds of them
+// would hide why that did not, and are left out.
 func tail(path string, from int64) []byte {
+	const most, read = 4 << 10, 1 << 20
 	file, err := os.Open(path)
 	if err != nil {
 		return nil
 	}
 	defer file.Close()
 	if size, err := file.Seek(0, io.SeekEnd); err == nil {
-		from = max(from, size-4096)
+		from = max(from, size-read)
 	}
-	content, _ := io.ReadAll(io.NewSectionReader(file, from, 4096))
-	return content
+	content, _ := io.ReadAll(io.NewSectionReader(file, from, read))
+	var kept []byte
+	for line := range bytes.Lines(content) {
+		if !bytes.Contains(line, []byte("unexpected postmaster exit")) {
+			kept = append(kept, line...)
+		}
+	}
+	return kept[max(0, len(kept)-most):]
 }
 
 // indent sets a program's output apart from the sentence it is appended to.

@@ -25,24 +25,70 @@ func (r *Run) newClerk() (*clerk, error) {
 	return &clerk{run: r, book: book}, err
 }
 
-// place returns when the order was committed. It is not repeated: a commit that
-// fails, or of which nobody knows, fails the run.
-func (c *clerk) place(ctx context.Context) (id outbox.ID, committed time.Time, err error) {
-	key := fmt.Sprintf("clerk-%d", c.placed)
+// order is one that the clerk has begun: its commit is to come.
+type order struct {
+	clerk *clerk
+	tx    pgx.Tx
+	key   string
+	job   outbox.ID
+}
+
+// beginner is a pool or an outbox.Producer.
+type beginner interface {
+	Begin(context.Context) (pgx.Tx, error)
+}
+
+// begin stores an order and its job in a transaction, which it leaves open.
+func (c *clerk) begin(ctx context.Context, db beginner, task probe.Task, options outbox.Options) (*order, error) {
+	o := &order{clerk: c, key: fmt.Sprintf("clerk-%d", c.placed)}
 	c.placed++
-	c.book.Write(ledger.Entry{Event: ledger.Attempted, Key: key})
-	err = pgx.BeginFunc(ctx, c.run.DB, func(tx pgx.Tx) (err error) {
-		if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, key); err != nil {
-			return err
-		}
-		id, err = outbox.Enqueue(ctx, tx, probe.Task{N: c.placed, Do: "effect", Key: key}, outbox.Options{})
-		return err
-	})
-	if err != nil {
-		return id, committed, fmt.Errorf("place order %s: %w", key, err)
+	c.book.Write(ledger.Entry{Event: ledger.Attempted, Key: o.key})
+	var err error
+	if o.tx, err = db.Begin(ctx); err != nil {
+		return nil, fmt.Errorf("place order %s: %w", o.key, err)
 	}
-	c.book.Write(ledger.Entry{Event: ledger.Acked, Key: key, Job: id})
-	return id, time.Now(), nil
+	task.N, task.Key = c.placed, o.key
+	if _, err = o.tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, o.key); err == nil {
+		o.job, err = outbox.Enqueue(ctx, o.tx, task, options)
+	}
+	if err != nil {
+		o.rollBack(ctx)
+		return nil, fmt.Errorf("place order %s: %w", o.key, err)
+	}
+	return o, nil
+}
+
+// commit returns when the order was committed. It is not repeated: a commit that
+// fails, or of which nobody knows, fails the run.
+func (o *order) commit(ctx context.Context) (committed time.Time, err error) {
+	if err := o.tx.Commit(ctx); err != nil {
+		o.rollBack(ctx)
+		return committed, fmt.Errorf("place order %s: %w", o.key, err)
+	}
+	o.clerk.book.Write(ledger.Entry{Event: ledger.Acked, Key: o.key, Job: o.job})
+	return time.Now(), nil
+}
+
+// rollBack has nothing to tell: a connection that is broken has rolled back.
+func (o *order) rollBack(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_ = o.tx.Rollback(ctx)
+}
+
+// placeWith begins an order and commits it.
+func (c *clerk) placeWith(ctx context.Context, db beginner, task probe.Task, options outbox.Options) (id outbox.ID, committed time.Time, err error) {
+	o, err := c.begin(ctx, db, task, options)
+	if err != nil {
+		return id, committed, err
+	}
+	committed, err = o.commit(ctx)
+	return o.job, committed, err
+}
+
+// place places an order like any other.
+func (c *clerk) place(ctx context.Context) (id outbox.ID, committed time.Time, err error) {
+	return c.placeWith(ctx, c.run.DB, probe.Task{Do: "effect"}, outbox.Options{})
 }
 
 func (c *clerk) close() error { return c.book.Close() }

@@ -4,10 +4,18 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/internal/verify/probe"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // postmasterKills is row A5.
 func postmasterKills(ctx context.Context, r *Run) error {
+	silent, err := r.crashInSilence(ctx)
+	if err != nil {
+		return err
+	}
 	crashes := r.Size(4, 20)
 	var took []time.Duration
 	f := flow{jobs: r.Size(4_000, 200_000), producers: 4, workers: 3, concurrency: 16, producerEnv: insisting(r.pace("20ms", "5ms"))}
@@ -36,22 +44,87 @@ func postmasterKills(ctx context.Context, r *Run) error {
 		r.Expect("seconds until the first completion, median", median, "<=", 2)
 		r.Expect("seconds until the first completion, worst", worst, "<=", 3)
 	}
-	r.allAcked(f.jobs)
+	r.allAcked(f.jobs + silent)
+	return nil
+}
+
+const silentCrash = "kill -9 postmaster right after a lone commit"
+
+// crashInSilence crashes the server when nothing else is committed. Its log is
+// written out when a commit waits for that, and else every ten seconds, by the row's
+// settings: under load any commit would save those before it.
+//
+//	clerk      commit   crash
+//	worker                      claim, start   crash   (claim, start)
+//
+// A commit that did not wait for the disk is forgotten: the order is lost, or the job
+// is claimed again with the epoch that its first execution has. It returns how many
+// orders it placed.
+func (r *Run) crashInSilence(ctx context.Context) (placed int, err error) {
+	clerk, err := r.newClerk()
+	if err != nil {
+		return 0, err
+	}
+	defer clerk.close()
+	w, err := r.Worker("lone", "OUTBOX_REAP=off", "OUTBOX_LEASE_TTL=2m") // the crashes are not to cost it its lease
+	if err != nil {
+		return 0, err
+	}
+	told := ledger.NewTail(r.ledgerOf(w.Name))
+	if err := r.awaitStatus(ctx, "ready", w); err != nil {
+		return 0, err
+	}
+	rounds := r.Size(1, 5)
+	for i := range rounds {
+		// Due when the server is back: a claim would wait for the disk in its place.
+		job, _, err := clerk.placeWith(ctx, r.DB, probe.Task{Do: "sleep", Ms: 500}, outbox.Options{Delay: time.Second})
+		if err == nil {
+			err = r.crash(ctx, silentCrash)
+		}
+		if err != nil {
+			return 0, err
+		}
+		kept, err := r.Number(ctx, `SELECT count(*) FROM (SELECT id FROM outbox.jobs UNION ALL SELECT id FROM outbox.history) AS stored WHERE id = $1`, job.String())
+		if err != nil {
+			return 0, err
+		}
+		if kept == 0 {
+			continue // lost: Check tells
+		}
+		if err := r.awaitEntries(ctx, told, ledger.Start, i+1); err != nil {
+			return 0, err
+		}
+		if err := r.crash(ctx, silentCrash); err != nil {
+			return 0, err
+		}
+		if err := r.Drain(ctx, rounds, patience); err != nil {
+			return 0, err
+		}
+	}
+	r.atLeast(2*rounds, silentCrash)
+	return rounds, r.stop(ctx, w)
+}
+
+// crash kills the postmaster, and starts it again.
+func (r *Run) crash(ctx context.Context, kind string) error {
+	healed := r.Faults.Begin(kind, "")
+	if err := r.Server.Kill9(); err != nil {
+		return err
+	}
+	if err := r.Server.StartAgain(ctx); err != nil {
+		return err
+	}
+	r.DB.Reset() // our own connections are gone, too
+	healed()
 	return nil
 }
 
 // crashPostgres kills the postmaster, starts it again, and returns how long it
 // took from its first answer to the first job that was done.
 func (r *Run) crashPostgres(ctx context.Context) (resumed time.Duration, err error) {
-	healed := r.Faults.Begin("kill -9 postmaster", "")
-	if err := r.Server.Kill9(); err != nil {
+	if err := r.crash(ctx, "kill -9 postmaster"); err != nil {
 		return 0, err
 	}
-	if err := r.Server.StartAgain(ctx); err != nil {
-		return 0, err
-	}
-	r.DB.Reset()
-	healed()
 	return r.firstDone(ctx, time.Now())
 }
 

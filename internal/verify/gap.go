@@ -24,16 +24,22 @@ const settled = 1200 * time.Millisecond // after so long a listener takes the ne
 // listenerCut is row C3.
 func listenerCut(ctx context.Context, r *Run) error {
 	rounds := r.Size(8, 100)
-	w, err := r.Worker("w0", "OUTBOX_POLL_INTERVAL=5m")
-	if err != nil {
-		return err
-	}
 	clerk, err := r.newClerk()
 	if err != nil {
 		return err
 	}
 	defer clerk.close()
+	if err := r.startWithAJob(ctx, clerk); err != nil {
+		return err
+	}
+	w, err := r.Worker("w0", "OUTBOX_POLL_INTERVAL=5m")
+	if err != nil {
+		return err
+	}
 	if err := r.awaitStatus(ctx, "ready", w); err != nil {
+		return err
+	}
+	if err := r.commitSlowly(ctx, clerk); err != nil {
 		return err
 	}
 	var gaps []gap

@@ -61,10 +61,31 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return nil, err
 	}
-	err := r.do(ctx)
+	r.conclude(ctx, r.do(ctx))
+	rec := r.record
+	var err error
+	if rec.Passed || rec.Skipped != "" {
+		err = os.RemoveAll(r.Dir)
+	} else {
+		fmt.Fprintf(o.Log, "%s: ledgers and logs are kept in %s\n", row.Name, r.Dir)
+	}
+	_, failed := rec.Write(o.Out)
+	return rec, errors.Join(err, failed)
+}
+
+// conclude completes the record of a run that ended with err. One that was broken
+// off has not passed, whatever it had seen by then: faults end with their context
+// without an error.
+func (r *Run) conclude(ctx context.Context, err error) {
 	rec := r.record
 	if impossible, ok := errors.AsType[notPossible](err); ok {
 		rec.Skipped, err = impossible.Error(), nil
+	}
+	if ctx.Err() != nil && rec.Skipped == "" {
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		err = fmt.Errorf("interrupted: %w", err)
 	}
 	if err != nil {
 		rec.Error = err.Error()
@@ -75,14 +96,6 @@ func Do(ctx context.Context, row Row, o Options) (*Record, error) {
 		rec.FaultCounts[f.Kind]++
 	}
 	rec.Passed = err == nil && rec.Skipped == "" && len(rec.Expectations) > 0 && len(rec.Violated()) == 0
-	if rec.Passed || rec.Skipped != "" {
-		err = os.RemoveAll(r.Dir)
-	} else {
-		fmt.Fprintf(o.Log, "%s: ledgers and logs are kept in %s\n", row.Name, r.Dir)
-		err = nil
-	}
-	_, failed := rec.Write(o.Out)
-	return rec, errors.Join(err, failed)
 }
 
 // notPossible is returned by a row whose fault cannot be injected on this machine:
