@@ -34,14 +34,14 @@ func check(t *testing.T, config lease.Config) lease.Report {
 // killed or not, its lease goes through one order of all that was done.
 func TestTheLeaseIsLinearizable(t *testing.T) {
 	t.Parallel()
-	report := check(t, lease.Config{Histories: 100})
-	if report.Linearizable != 100 || report.Operations != 100*400 {
-		t.Errorf("linearizable histories = %d of %d operations, want 100 of %d", report.Linearizable, report.Operations, 100*400)
+	report := check(t, lease.Config{})
+	if report.Linearizable != 200 || report.Operations != 200*400 {
+		t.Errorf("linearizable histories = %d of %d operations, want 200 of %d", report.Linearizable, report.Operations, 200*400)
 	}
 	for _, illegal := range report.Illegal[:min(1, len(report.Illegal))] {
 		t.Error(illegal)
 	}
-	if report.Killed < 50 || report.Refused < 500 {
+	if report.Killed < 100 || report.Refused < 1000 {
 		t.Errorf("clients killed = %d, writes refused = %d: too few for the check to mean anything", report.Killed, report.Refused)
 	}
 }
