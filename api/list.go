@@ -51,15 +51,15 @@ type listOutput struct {
 	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
 	Body struct {
 		Jobs []Job  `json:"jobs" nullable:"false"`
-		Next string `json:"next,omitempty" doc:"The cursor of the next page, if there may be one"`
+		Next string `json:"next,omitempty" doc:"The cursor of the next page, if there may be one: also after a page that is not full, as a filter for few of many jobs is answered in parts"`
 	}
 }
 
-// listJobs returns a page. After a full one there may be another.
+// listJobs returns a page. One that is not full may have a next one, too: a page
+// takes a bounded time.
 func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, error) {
 	filter := in.operators(ctx)
-	limit := min(in.Limit, operator.MaxLimit)
-	filter.Limit, filter.Skip = limit, in.Offset
+	filter.Limit, filter.Skip = min(in.Limit, operator.MaxLimit), in.Offset
 	if in.Cursor != "" {
 		if in.Offset > 0 {
 			return nil, invalidInput.because("", Fault{Parameter: "offset", Detail: "excludes cursor; set one of them"})
@@ -70,17 +70,17 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 		}
 		filter.Before = before
 	}
-	jobs, err := s.operator.Jobs(ctx, filter)
+	page, err := s.operator.Page(ctx, filter)
 	if err != nil {
 		return nil, err
 	}
 	out := &listOutput{}
-	out.Body.Jobs = make([]Job, len(jobs))
-	for i, job := range jobs {
+	out.Body.Jobs = make([]Job, len(page.Jobs))
+	for i, job := range page.Jobs {
 		out.Body.Jobs[i] = view(principal(ctx), job)
 	}
-	if len(jobs) == limit {
-		out.Body.Next = makeCursor(jobs[limit-1].ID)
+	if !page.Next.IsZero() {
+		out.Body.Next = makeCursor(page.Next)
 		out.Link = "<?" + in.next(out.Body.Next) + `>; rel="next"`
 	}
 	return out, nil
@@ -113,7 +113,8 @@ func text(t time.Time) string {
 	return t.Format(time.RFC3339Nano)
 }
 
-// A cursor is the id of the last job of a page, with a version before it.
+// A cursor is the id from which on everything was on this page or one before, with a
+// version before it.
 const cursorVersion = 1
 
 func makeCursor(id outbox.ID) string {

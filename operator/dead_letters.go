@@ -155,10 +155,14 @@ func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, lim
 	p := f.params()
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.GroupDeadLetters(ctx, sqlgen.GroupDeadLettersParams{
-		MaxRows:     int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
-		Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key, TenantID: p.TenantID,
-		CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
+	var rows []sqlgen.GroupDeadLettersRow
+	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+		rows, err = db.GroupDeadLetters(ctx, sqlgen.GroupDeadLettersParams{
+			MaxRows:     int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key, TenantID: p.TenantID,
+			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
+		})
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("group dead letters: %w", err)

@@ -87,7 +87,11 @@ func (o *Operator) Key(ctx context.Context, name KeyName) (Key, error) {
 func (o *Operator) keys(ctx context.Context, params sqlgen.ListKeysParams) ([]Key, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListKeys(ctx, params)
+	var rows []sqlgen.ListKeysRow
+	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+		rows, err = db.ListKeys(ctx, params)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list keys: %w", err)
 	}

@@ -37,7 +37,7 @@ type Filter struct {
 	Skip        int             // leave out this many of the newest, at most 10 000; Before is cheaper
 
 	// Only jobs that were created in this time; zero is without a bound. Jobs whose
-	// producer's clock was more than a day off may be left out.
+	// producer's clock was more than an hour off may be left out.
 	CreatedAfter, CreatedBefore time.Time
 }
 
@@ -45,7 +45,7 @@ type Filter struct {
 const MaxSkip = 10_000
 
 // clockError is how wrong a producer's clock, which its ids come from, may be.
-const clockError = 24 * time.Hour
+const clockError = time.Hour
 
 func (f Filter) validate() error {
 	for _, s := range f.Statuses {
@@ -109,6 +109,95 @@ func timeOrAny(t time.Time) pgtype.Timestamptz {
 // newest is above every id.
 var newest = pgtype.UUID{Bytes: [16]byte(slices.Repeat([]byte{0xff}, 16)), Valid: true}
 
+// sparse says that ListJobs may have to read much for a page: what it asks for has no
+// index.
+func (f Filter) sparse() bool {
+	return f.Fingerprint == "" && f.Skip == 0 &&
+		(f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero())
+}
+
+// Page is a part of a list, newest first.
+type Page struct {
+	Jobs []Job
+	Next outbox.ID // [Filter.Before] of the next page; zero: this is the last one
+}
+
+// What a page may cost: rounds are made until they have taken so long.
+const (
+	pageTime  = 30 * time.Millisecond
+	firstRows = 1000 // that the first round reads
+)
+
+// Page lists jobs like [Operator.Jobs], in a bounded time however many jobs there are
+// and however few are meant: a page may be shorter than the limit, even empty, while
+// there are more. What is left out with Skip is read all the same.
+func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
+	limit := min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)
+	if err := f.validate(); err != nil || !f.sparse() {
+		jobs, err := o.Jobs(ctx, f)
+		if err != nil || len(jobs) < limit {
+			return Page{Jobs: jobs}, err
+		}
+		return Page{jobs, jobs[limit-1].ID}, nil
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var page Page
+	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+		page, err = readPage(ctx, db, f.params())
+		return err
+	})
+	if err != nil {
+		return Page{}, fmt.Errorf("list jobs: %w", err)
+	}
+	return page, nil
+}
+
+// readPage makes rounds. One reads (After, Before), which is found out before by another
+// statement: whatever happens in between, each id is read once, by one statement.
+func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams) (page Page, err error) {
+	limit, bottom, begun := params.MaxRows, params.After, time.Now()
+	for rows := int32(firstRows); ; rows *= 2 {
+		reach, err := db.FindReach(ctx, sqlgen.FindReachParams{
+			Statuses: params.Statuses, Before: params.Before, After: bottom, Tenant: params.Tenant, MaxRows: rows,
+		})
+		if err != nil {
+			return page, err
+		}
+		if params.After = bottom; reach.Valid {
+			params.After = reach
+		}
+		params.MaxRows = limit - int32(len(page.Jobs))
+		params.Reach = params.MaxRows
+		jobs, err := listJobs(ctx, db, params)
+		if err != nil {
+			return page, err
+		}
+		page.Jobs = append(page.Jobs, jobs...)
+		params.Before = above(reach)
+		switch {
+		case len(page.Jobs) == int(limit):
+			page.Next = page.Jobs[limit-1].ID
+			return page, nil
+		case !reach.Valid:
+			return page, nil
+		case time.Since(begun) > pageTime:
+			page.Next = params.Before.Bytes
+			return page, nil
+		}
+	}
+}
+
+// above is the next id.
+func above(id pgtype.UUID) pgtype.UUID {
+	for i := len(id.Bytes) - 1; i >= 0; i-- {
+		if id.Bytes[i]++; id.Bytes[i] != 0 {
+			break
+		}
+	}
+	return id
+}
+
 // Jobs lists jobs, open and closed, newest first, without payloads, results and
 // attempts. The next page begins with Before as the last job's id; pages neither
 // overlap nor leave out a job that was there from the first to the last. A filter
@@ -119,9 +208,17 @@ func (o *Operator) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListJobs(ctx, f.params())
+	jobs, err := listJobs(ctx, o.db, f.params())
 	if err != nil {
 		return nil, fmt.Errorf("list jobs: %w", err)
+	}
+	return jobs, nil
+}
+
+func listJobs(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams) ([]Job, error) {
+	rows, err := db.ListJobs(ctx, params)
+	if err != nil {
+		return nil, err
 	}
 	jobs := make([]Job, len(rows))
 	for i, row := range rows {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -58,3 +59,14 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
+
+// byIndex runs statements in a transaction in which they walk indexes. The server may
+// believe that it is better to read all jobs: row-level security keeps statistics from it.
+func (o *Operator) byIndex(ctx context.Context, ask func(*sqlgen.Queries) error) error {
+	return pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off`); err != nil {
+			return err
+		}
+		return ask(sqlgen.New(tx))
+	})
+}

@@ -26,6 +26,41 @@ WHERE job_id = @job_id
 ORDER BY epoch DESC
 LIMIT @max_rows;
 
+-- name: FindReach :one
+-- FindReach returns the id, between @after and @before, down to which ListJobs with
+-- the same bounds, statuses and tenant reads about @max_rows rows of each of its parts; NULL if
+-- it has no more to read.
+SELECT greatest((
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.status NOT IN ('failed', 'dead')
+      AND @statuses::text[] && '{created,pending,blocked,running,retrying}'::text[]
+      AND jobs.id < @before
+      AND jobs.id > @after
+      AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
+    ORDER BY jobs.id DESC
+    LIMIT 1 OFFSET @max_rows::integer
+), (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND @statuses::text[] && '{failed,dead}'::text[]
+      AND jobs.id < @before
+      AND jobs.id > @after
+      AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
+    ORDER BY jobs.id DESC
+    LIMIT 1 OFFSET @max_rows::integer
+), (
+    SELECT history.id
+    FROM outbox.history
+    WHERE @statuses::text[] && '{succeeded,cancelled,expired,skipped,stale,dismissed}'::text[]
+      AND history.id < @before
+      AND history.id > @after
+      AND (sqlc.narg('tenant')::uuid IS NULL OR history.tenant_id = sqlc.narg('tenant'))
+    ORDER BY history.id DESC
+    LIMIT 1 OFFSET @max_rows::integer
+))::uuid AS id;
+
 -- name: ListJobs :many
 -- ListJobs returns up to @max_rows jobs with an id between @after and @before,
 -- newest first, without payloads and results, but for the @skip newest. Each of

@@ -204,8 +204,9 @@ LIMIT 1;
 
 -- name: ListKeys :many
 -- ListKeys returns up to @max_keys keys with jobs that cannot run, or that are
--- parked, those first that have waited longest. It reads all jobs, of the @tenant if
--- there is one.
+-- parked, those first that have waited longest. It reads all jobs with a key, of the @tenant if
+-- there is one; each part has an index. Held jobs of a line have none, and are looked
+-- for only when they would be all that is known of the @key.
 WITH standing AS MATERIALIZED (
     SELECT jobs.tenant_id, jobs.queue, jobs.key,
            count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying')) AS waiting,
@@ -213,9 +214,29 @@ WITH standing AS MATERIALIZED (
            count(*) FILTER (WHERE jobs.status = 'running')                AS running,
            count(*) FILTER (WHERE jobs.status IN ('failed', 'dead'))      AS dead_letters,
            min(jobs.run_at) FILTER (WHERE jobs.status = 'blocked')        AS blocked_since
-    FROM outbox.jobs
-    WHERE jobs.key IS NOT NULL
-      AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
+    FROM (
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+        UNION ALL
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.key IS NOT NULL AND jobs.status = 'running'
+        UNION ALL
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.ordered AND jobs.status <> 'created' AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+          AND jobs.status <> 'running'
+        UNION ALL
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.status IN ('failed', 'dead') AND jobs.ordered AND jobs.on_death = 'skip'
+        UNION ALL
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        FROM outbox.jobs
+        WHERE @key::text <> '' AND jobs.ordered AND jobs.status = 'created'
+    ) AS jobs
+    WHERE (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
       AND (@queue::text = '' OR jobs.queue = @queue)
       AND (@key::text = '' OR jobs.key = @key)
     GROUP BY jobs.tenant_id, jobs.queue, jobs.key

@@ -167,6 +167,63 @@ func (q *Queries) FindJob(ctx context.Context, id pgtype.UUID) ([]FindJobRow, er
 	return items, nil
 }
 
+const FindReach = `-- name: FindReach :one
+SELECT greatest((
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.status NOT IN ('failed', 'dead')
+      AND $1::text[] && '{created,pending,blocked,running,retrying}'::text[]
+      AND jobs.id < $2
+      AND jobs.id > $3
+      AND ($4::uuid IS NULL OR jobs.tenant_id = $4)
+    ORDER BY jobs.id DESC
+    LIMIT 1 OFFSET $5::integer
+), (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND $1::text[] && '{failed,dead}'::text[]
+      AND jobs.id < $2
+      AND jobs.id > $3
+      AND ($4::uuid IS NULL OR jobs.tenant_id = $4)
+    ORDER BY jobs.id DESC
+    LIMIT 1 OFFSET $5::integer
+), (
+    SELECT history.id
+    FROM outbox.history
+    WHERE $1::text[] && '{succeeded,cancelled,expired,skipped,stale,dismissed}'::text[]
+      AND history.id < $2
+      AND history.id > $3
+      AND ($4::uuid IS NULL OR history.tenant_id = $4)
+    ORDER BY history.id DESC
+    LIMIT 1 OFFSET $5::integer
+))::uuid AS id
+`
+
+type FindReachParams struct {
+	Statuses []string
+	Before   pgtype.UUID
+	After    pgtype.UUID
+	Tenant   pgtype.UUID
+	MaxRows  int32
+}
+
+// FindReach returns the id, between @after and @before, down to which ListJobs with
+// the same bounds, statuses and tenant reads about @max_rows rows of each of its parts; NULL if
+// it has no more to read.
+func (q *Queries) FindReach(ctx context.Context, arg FindReachParams) (pgtype.UUID, error) {
+	row := q.db.QueryRow(ctx, FindReach,
+		arg.Statuses,
+		arg.Before,
+		arg.After,
+		arg.Tenant,
+		arg.MaxRows,
+	)
+	var id pgtype.UUID
+	err := row.Scan(&id)
+	return id, err
+}
+
 const ListAttempts = `-- name: ListAttempts :many
 SELECT epoch, attempt, worker, started_at, finished_at, error_code, error_message, coalesce(stack, '')::text AS stack
 FROM outbox.attempts

@@ -227,9 +227,29 @@ WITH standing AS MATERIALIZED (
            count(*) FILTER (WHERE jobs.status = 'running')                AS running,
            count(*) FILTER (WHERE jobs.status IN ('failed', 'dead'))      AS dead_letters,
            min(jobs.run_at) FILTER (WHERE jobs.status = 'blocked')        AS blocked_since
-    FROM outbox.jobs
-    WHERE jobs.key IS NOT NULL
-      AND ($2::uuid IS NULL OR jobs.tenant_id = $2)
+    FROM (
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+        UNION ALL
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.key IS NOT NULL AND jobs.status = 'running'
+        UNION ALL
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.ordered AND jobs.status <> 'created' AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+          AND jobs.status <> 'running'
+        UNION ALL
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.status IN ('failed', 'dead') AND jobs.ordered AND jobs.on_death = 'skip'
+        UNION ALL
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.run_at
+        FROM outbox.jobs
+        WHERE $1::text <> '' AND jobs.ordered AND jobs.status = 'created'
+    ) AS jobs
+    WHERE ($2::uuid IS NULL OR jobs.tenant_id = $2)
       AND ($3::text = '' OR jobs.queue = $3)
       AND ($1::text = '' OR jobs.key = $1)
     GROUP BY jobs.tenant_id, jobs.queue, jobs.key
@@ -273,8 +293,9 @@ type ListKeysRow struct {
 }
 
 // ListKeys returns up to @max_keys keys with jobs that cannot run, or that are
-// parked, those first that have waited longest. It reads all jobs, of the @tenant if
-// there is one.
+// parked, those first that have waited longest. It reads all jobs with a key, of the @tenant if
+// there is one; each part has an index. Held jobs of a line have none, and are looked
+// for only when they would be all that is known of the @key.
 func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysRow, error) {
 	rows, err := q.db.Query(ctx, ListKeys,
 		arg.Key,
