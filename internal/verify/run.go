@@ -24,6 +24,7 @@ type Options struct {
 	Program string // the posthaste binary that the children are made of
 	Out     string // folder for records, and for ledgers and logs of failed runs
 	Major   string // of PostgreSQL; "" is any
+	Pooler  bool   // the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN
 	Log     io.Writer
 	// Progress is told how far a run is; nil tells nobody.
 	Progress func(stage string, done, total int)
@@ -40,6 +41,7 @@ type Run struct {
 	Server *pgdev.Server
 	Faults fault.Log
 
+	pooled    string // of the database by way of a pooler; "" without one
 	clock     string // file that the server's clock is set by; "" in rows that do not set it
 	data, wal *disk  // of the server; nil in rows that do not need them to be full
 
@@ -136,6 +138,11 @@ func (r *Run) do(ctx context.Context) (err error) {
 	}
 	defer r.DB.Close()
 	defer r.endProcesses()
+	if r.Pooler {
+		if _, err := r.startPooler(ctx); err != nil {
+			return err
+		}
+	}
 	return r.Row.run(ctx, r)
 }
 
