@@ -38,7 +38,7 @@ func behindAPooler(ctx context.Context, r *Run) error {
 		least:       map[string]int{"kill -9 worker": 2, "restart Postgres -m immediate": 1},
 	}
 	f.faults = func(ctx context.Context, c *crew) error {
-		err := r.Await(ctx, 2*time.Minute, "a third of the jobs to be done", func(ctx context.Context) (bool, error) {
+		err := r.Await(ctx, time.Duration(r.Size(2, 15))*time.Minute, "a third of the jobs to be done", func(ctx context.Context) (bool, error) {
 			n, err := r.closed(ctx)
 			return n > jobs/3, err
 		})

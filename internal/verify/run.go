@@ -203,10 +203,12 @@ func (r *Run) None(what string, examples []string) {
 const patience = time.Minute
 
 // Await looks until cond is true. A cond that returns an error is asked again: the
-// server may be away.
+// server may be away. A soak, whose tables are large, looks less often the longer a
+// look takes.
 func (r *Run) Await(ctx context.Context, patience time.Duration, what string, cond func(context.Context) (bool, error)) error {
 	var last error
 	for deadline := time.Now().Add(patience); ; {
+		asked := time.Now()
 		asking, cancel := context.WithTimeout(ctx, 10*time.Second)
 		ok, err := cond(asking)
 		cancel()
@@ -217,7 +219,11 @@ func (r *Run) Await(ctx context.Context, patience time.Duration, what string, co
 		if time.Now().After(deadline) {
 			return errors.Join(fmt.Errorf("after %s still waiting for %s", patience, what), last)
 		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+		pause := 20 * time.Millisecond
+		if r.Tier == TierS {
+			pause = min(max(pause, 9*time.Since(asked)), time.Second)
+		}
+		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
