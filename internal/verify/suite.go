@@ -20,11 +20,11 @@ func (r *Run) everyRow(ctx context.Context) error {
 	for _, suite := range suites {
 		o := r.Options
 		o.Tier, o.Major, o.Pooler, o.Progress = TierP, suite.major, suite.pooler, nil
-		where := "PostgreSQL " + o.Major
+		where, folder := "PostgreSQL "+o.Major, fmt.Sprintf("%s-%d-pg%s", r.Row.Name, r.Seed, o.Major)
 		if o.Pooler {
-			where += " behind the pooler"
+			where, folder = where+" behind the pooler", folder+"-pooler"
 		}
-		o.Out = filepath.Join(r.Out, fmt.Sprintf("%s-%d on %s", r.Row.Name, r.Seed, where))
+		o.Out = filepath.Join(r.Out, folder)
 		rows := slices.DeleteFunc(Scorecard(), func(row Row) bool {
 			return row.Name == r.Row.Name || !row.Runs(TierP) || o.Pooler && row.direct
 		})
