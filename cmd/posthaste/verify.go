@@ -34,6 +34,7 @@ means for: they say so.`,
 			&cli.StringFlag{Name: "tier", Value: "P", Usage: "`P|S`: seconds, or a soak"},
 			&cli.Uint64Flag{Name: "seed", Usage: "decides the faults; 0 draws one and prints it"},
 			&cli.StringFlag{Name: "out", Usage: "`folder` for a JSON record a row (default: a temporary one)"},
+			&cli.BoolFlag{Name: "pooler", Usage: "have the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN"},
 			&cli.BoolFlag{Name: "list", Usage: "print the rows and run none"},
 			&cli.StringFlag{Name: "write-proof", Usage: "write `FILE` from the records in the folder given as argument, and run nothing"},
 			outputFlag(),
@@ -66,7 +67,7 @@ func (p *program) verify(ctx context.Context, c *cli.Command) error {
 	if c.Bool("list") {
 		return p.listRows(c, rows)
 	}
-	options := verify.Options{Tier: verify.Tier(tier), Seed: c.Uint64("seed"), Out: c.String("out"), Major: p.getenv("PG"), Log: p.stderr}
+	options := verify.Options{Tier: verify.Tier(tier), Seed: c.Uint64("seed"), Out: c.String("out"), Pooler: c.Bool("pooler"), Major: p.getenv("PG"), Log: p.stderr}
 	if options.Seed == 0 {
 		options.Seed = rand.Uint64N(1 << 32)
 	}

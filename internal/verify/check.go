@@ -20,6 +20,8 @@ type books struct {
 	open       map[string]bool // "job epoch": executions of "effect" that told of no success
 	inVain     int             // executions that ended with an error
 	unended    []string        // executions of which nobody knows when they ended
+
+	names map[string]string // of processes, each once: a soak has millions of entries
 }
 
 // read reads every ledger. An execution whose process did not tell of its end
@@ -27,7 +29,7 @@ type books struct {
 func (r *Run) read() (*books, error) {
 	b := &books{
 		queue: checker.NewQueue(), executions: map[outbox.ID][]checker.Execution{}, keys: map[outbox.ID]string{},
-		effects: map[string]bool{}, open: map[string]bool{},
+		effects: map[string]bool{}, open: map[string]bool{}, names: map[string]string{},
 	}
 	for e, err := range ledger.All(r.ledgers()) {
 		if err != nil {
@@ -72,13 +74,16 @@ func (b *books) producer(e ledger.Entry) {
 
 func (b *books) worker(e ledger.Entry) {
 	lease := leaseOf(e.Job.String(), e.Epoch)
+	if _, known := b.names[e.Worker]; !known {
+		b.names[e.Worker] = e.Worker
+	}
 	switch e.Event {
 	case ledger.Start:
 		b.keys[e.Job] = e.Key
 		if e.Do == "effect" {
 			b.open[lease] = true
 		}
-		b.executions[e.Job] = append(b.executions[e.Job], checker.Execution{Epoch: e.Epoch, Process: e.Worker, Start: e.At})
+		b.executions[e.Job] = append(b.executions[e.Job], checker.Execution{Epoch: e.Epoch, Process: b.names[e.Worker], Start: e.At})
 	case ledger.End:
 		executions := b.executions[e.Job]
 		for i := range executions {

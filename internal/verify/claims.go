@@ -11,26 +11,33 @@ import (
 const tracing = "VERIFY_TRACE=on"
 
 // claims is how long claims took, by the second in which they ended.
-type claims map[int64][]time.Duration
+type claims struct {
+	feed  *ledger.Feed
+	ended map[int64][]time.Duration
+}
 
-// claims reads the ledgers of traced workers.
-func (r *Run) claims() (claims, error) {
-	c := claims{}
-	for e, err := range ledger.All(r.ledgers()) {
+// newClaims has read nothing yet.
+func (r *Run) newClaims() *claims {
+	return &claims{ledger.NewFeed(r.ledgers()), map[int64][]time.Duration{}}
+}
+
+// read reads on in the ledgers of traced workers.
+func (c *claims) read() error {
+	for e, err := range c.feed.Fresh() {
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if e.Event == ledger.Called && e.Do == "ClaimJobs" {
-			c[e.At.Unix()] = append(c[e.At.Unix()], time.Duration(e.N)*time.Microsecond)
+			c.ended[e.At.Unix()] = append(c.ended[e.At.Unix()], time.Duration(e.N)*time.Microsecond)
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // p99s is the 99th percentile of each whole second of a time.
-func (c claims) p99s(from, until time.Time) (all []time.Duration, n int) {
+func (c *claims) p99s(from, until time.Time) (all []time.Duration, n int) {
 	for second := from.Unix() + 1; second < until.Unix(); second++ {
-		if took := slices.Sorted(slices.Values(c[second])); len(took) > 0 {
+		if took := slices.Sorted(slices.Values(c.ended[second])); len(took) > 0 {
 			all = append(all, took[len(took)*99/100])
 			n += len(took)
 		}
@@ -41,7 +48,7 @@ func (c claims) p99s(from, until time.Time) (all []time.Duration, n int) {
 // p99 is the median of the seconds' percentiles: what others do on the machine
 // slows down some seconds, what is wrong with the claims slows down all. Without
 // any claim it is an eternity.
-func (c claims) p99(from, until time.Time) (median time.Duration, n int) {
+func (c *claims) p99(from, until time.Time) (median time.Duration, n int) {
 	all, n := c.p99s(from, until)
 	if len(all) == 0 {
 		return time.Hour, 0

@@ -98,7 +98,7 @@ func (r *Run) underSkew(ctx context.Context, jobs int, ahead, producer *child.Pr
 			return err
 		}
 	}
-	err := r.Await(ctx, time.Minute, "a third of the jobs to be done", func(ctx context.Context) (bool, error) {
+	err := r.Await(ctx, time.Duration(r.Size(1, 10))*time.Minute, "a third of the jobs to be done", func(ctx context.Context) (bool, error) {
 		n, err := r.closed(ctx)
 		return n > jobs/3, err
 	})

@@ -78,7 +78,7 @@ const (
 )
 
 func (c *committer) place(ctx context.Context) error {
-	proxy, dsn, err := fault.NewProxy(c.run.URL)
+	proxy, dsn, err := fault.NewProxy(c.run.processURL())
 	if err != nil {
 		return err
 	}

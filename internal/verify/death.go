@@ -22,6 +22,9 @@ const (
 
 // deadWorkers is row B9.
 func deadWorkers(ctx context.Context, r *Run) error {
+	if r.Tier == TierS {
+		r.Lease = 4 * time.Second // with reap and poll, the scorecard's 7.5 s
+	}
 	if err := r.insertRunning(ctx, "somebody else", liveLeases, "1 day"); err != nil {
 		return err
 	}

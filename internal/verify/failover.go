@@ -12,6 +12,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
+const failedOver = "failover"
+
 // failover is row A7: the server has a standby that every commit waits for. It is
 // killed, and the standby promoted; whoever connects knows both by one DSN.
 func failover(ctx context.Context, r *Run) (err error) {
@@ -46,7 +48,7 @@ func failover(ctx context.Context, r *Run) (err error) {
 	if _, err := f.run(ctx, r); err != nil {
 		return err
 	}
-	r.atLeast(failovers, "failover")
+	r.atLeast(failovers, failedOver)
 	if len(took) > 0 {
 		worst := slices.Max(took).Seconds()
 		r.Figure("resumed_max_s", worst)
@@ -79,22 +81,28 @@ func port(s *pgdev.Server) int {
 	return n
 }
 
-// failOver kills the server, promotes the standby, and puts the dead server into
-// the standby's place. It returns how long it took from the promotion to the first
-// job that was done.
+// failOver returns how long it took from the promotion to the first job that was
+// done.
 func (r *Run) failOver(ctx context.Context, standby **pgdev.Server) (time.Duration, error) {
-	healed := r.Faults.Begin("failover", "")
-	if err := r.Server.Kill9(); err != nil {
-		return 0, err
-	}
-	if err := (*standby).Promote(ctx); err != nil {
-		return 0, err
-	}
-	healed()
-	accepts := time.Now()
-	r.Server, *standby = *standby, r.Server
-	if err := (*standby).Stop(); err != nil {
+	accepts, err := r.promote(ctx, standby)
+	if err != nil {
 		return 0, err
 	}
 	return r.firstDone(ctx, accepts)
+}
+
+// promote kills the server, promotes the standby, and puts the dead server into the
+// standby's place. It returns when the new one began to take writes.
+func (r *Run) promote(ctx context.Context, standby **pgdev.Server) (accepts time.Time, err error) {
+	healed := r.Faults.Begin(failedOver, "")
+	if err := r.Server.Kill9(); err != nil {
+		return accepts, err
+	}
+	if err := (*standby).Promote(ctx); err != nil {
+		return accepts, err
+	}
+	healed()
+	accepts = time.Now()
+	r.Server, *standby = *standby, r.Server
+	return accepts, (*standby).Stop()
 }

@@ -17,7 +17,7 @@ type flow struct {
 	producers   int
 	workers     int
 	concurrency int           // of a worker
-	patience    time.Duration // for production, and again for the drain; 0 is two minutes and 2 ms a job
+	patience    time.Duration // for production, and again for the drain; 0 is enough for what hangs to be told from what is slow
 	producerEnv []string
 	workerEnv   []string
 
@@ -36,7 +36,7 @@ type flow struct {
 // were.
 func (f *flow) run(ctx context.Context, r *Run) (wasted int, err error) {
 	if f.patience == 0 {
-		f.patience = 2*time.Minute + time.Duration(f.jobs)*2*time.Millisecond
+		f.patience = 2*time.Minute + time.Duration(f.jobs*r.Size(2, 10))*time.Millisecond
 	}
 	crew, err := r.Crew(f.workers, append([]string{fmt.Sprint("VERIFY_CONCURRENCY=", f.concurrency)}, f.workerEnv...)...)
 	if err != nil {

@@ -25,7 +25,7 @@ func idempotencyKeys(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	proxy, dsn, err := fault.NewProxy(r.URL)
+	proxy, dsn, err := fault.NewProxy(r.processURL())
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 func badInput() []Row {
 	return []Row{{
 		Name: "H2", Fault: "odd Unicode, NUL, lone surrogates, 4 MiB strings, nesting of 10,000, edges of every number and of time, through Go, outbox.enqueue and plain SQL", Tiers: both, run: oddInput,
-		Workload: "every oddity as payload, key, header, error message and result, between plain jobs; S ten times",
+		Workload: "every oddity as payload, key, header, error message and result, between plain jobs; P once, S ten times",
 		Pass:     "refused with an error that says what is wrong, or stored and delivered byte for byte; rows that stop a claim 0, errors of the dispatcher 0",
 	}}
 }

@@ -15,13 +15,13 @@ import (
 func modelled() []Row {
 	return []Row{
 		{
-			Name: "B6", Fault: "clients killed between asking and hearing, six at a time on the same jobs", Tiers: both, run: linearizable,
+			Name: "B6", Fault: "clients killed between asking and hearing, six at a time on the same jobs", Tiers: both, run: linearizable, direct: true,
 			Workload: "P 200, S 2,000 histories of 400 operations: claim, settle, extend, expire, retry, dismiss",
 			Pass:     "every history is linearizable, none undecided",
 			Test:     "TestTheLeaseIsLinearizable",
 		},
 		{
-			Name: "B8", Fault: "random operations, those of lost leases among them", Tiers: both, run: sameAsModel,
+			Name: "B8", Fault: "random operations, those of lost leases among them", Tiers: both, run: sameAsModel, direct: true,
 			Workload: "P 100,000, S 5,000,000 operations of 19 kinds, the whole database compared after each",
 			Pass:     "mismatches 0",
 			Test:     "TestModel",

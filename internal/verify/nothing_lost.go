@@ -38,7 +38,7 @@ func nothingLost() []Row {
 			Pass:     accounts + ", executions under one (id, epoch) ≤ 1, first completion after the server accepts: median ≤ 2 s, p99 ≤ 3 s",
 		},
 		{
-			Name: "A7", Timed: true, Fault: "kill -9 of a server whose commits wait for a standby, which is promoted (P: 2, S: 20 times); both are in everybody's DSN", Tiers: both, run: failover,
+			Name: "A7", Timed: true, Fault: "kill -9 of a server whose commits wait for a standby, which is promoted (P: 2, S: 20 times); both are in everybody's DSN", Tiers: both, run: failover, direct: true,
 			Workload: "P 4,500, S 200,000 jobs from 4 producers that repeat, 3 workers",
 			Pass:     accounts + ", unacknowledged in the end 0, first completion after the promotion ≤ 10 s",
 		},

@@ -16,7 +16,7 @@ func overload() []Row {
 		},
 		{
 			Name: "D4", Timed: true, Fault: "500 ms a round trip to the database, and one answer in ten held back for P 7 s, S 30 s", Tiers: both, run: slowDatabase,
-			Workload: "about 100 jobs a second to 2 workers, before, under and after P 10 s, S 2 min of it",
+			Workload: "about 100 jobs a second to 2 workers, before, under and after P 10 s, S 150 s of it; S at least 20,000 jobs",
 			Pass:     accounts + ", calls longer than their deadline and a second 0, without one 0, goroutines left 0, full speed ≤ 5 s after",
 		},
 		{
@@ -25,14 +25,14 @@ func overload() []Row {
 			Pass:     "claim p99 ≤ 2 × that with 10,000, no job lost, no second epoch",
 		},
 		{
-			Name: "D7", Timed: true, Fault: "workers stopped under load: SIGTERM, SIGTERM twice, SIGTERM and SIGKILL at the deadline (P: 3, S: 66 times each)", Tiers: both, run: stopsUnderLoad,
-			Workload: "P 1,500, S 40,000 jobs of up to 1.5 s from 2 producers that repeat, 3 workers",
+			Name: "D7", Timed: true, Fault: "workers stopped under load: SIGTERM, SIGTERM twice, SIGTERM and SIGKILL at the deadline (P: 3, S: 200 times each)", Tiers: both, run: stopsUnderLoad,
+			Workload: "P 1,500, S 60,000 jobs of up to 1.5 s from 2 producers that repeat, 3 workers",
 			Pass:     accounts + ", exit status and time as promised, leases after a stop in good order 0, no goroutine left, lapsed leases taken away within 3 s",
 		},
 		{
-			Name: "D10", Fault: "PgBouncer in transaction mode before Postgres; after a calm third, kill -9 of a worker every second and an immediate restart of Postgres every 4 s", Tiers: both, run: behindAPooler,
-			Workload: "P 3,000, S 100,000 jobs from 4 producers that repeat, 3 workers; LISTEN goes to Postgres itself",
-			Pass:     accounts + ", unacknowledged in the end 0, second attempts while it is calm 0",
+			Name: "D10", Fault: "PgBouncer in transaction mode before Postgres; after a calm third, kill -9 of a worker every second and an immediate restart of Postgres every 4 s; S: after that, whatever the other rows do", Tiers: both, run: behindAPooler,
+			Workload: "P 3,000, S 100,000 jobs from 4 producers that repeat, 3 workers; LISTEN goes to Postgres itself; S: every other row of tier P on PostgreSQL 15 and 18, without the pooler and, of those that have processes and one server, behind it",
+			Pass:     accounts + ", unacknowledged in the end 0, second attempts while it is calm 0; S: rows of tier P that fail 0",
 		},
 	}
 }

@@ -49,7 +49,7 @@ func partitions(ctx context.Context, r *Run) error {
 	var workers []*child.Process
 	group, cutting := errgroup.WithContext(ctx)
 	for i := range directions {
-		network, dsn, err := fault.NewProxy(r.URL)
+		network, dsn, err := fault.NewProxy(r.processURL())
 		if err != nil {
 			return err
 		}

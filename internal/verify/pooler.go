@@ -22,7 +22,8 @@ import (
 const poolSize = 20
 
 // behindAPooler is row D10: a calm third, as A1, and then the kills and restarts
-// of A2, everything but LISTEN by way of PgBouncer in transaction mode.
+// of A2, everything but LISTEN by way of PgBouncer in transaction mode. Tier S has
+// every other row of tier P come after that.
 func behindAPooler(ctx context.Context, r *Run) error {
 	const workers = 3
 	p, err := r.startPooler(ctx)
@@ -33,12 +34,11 @@ func behindAPooler(ctx context.Context, r *Run) error {
 	jobs := r.Size(3_000, 100_000)
 	f := flow{
 		jobs: jobs, producers: 4, workers: workers, concurrency: 16,
-		producerEnv: append(insisting(r.pace("30ms", "2ms")), "OUTBOX_DATABASE_URL="+p.dsn),
-		workerEnv:   []string{"OUTBOX_DATABASE_URL=" + p.dsn, "OUTBOX_LISTEN_URL=" + r.URL},
+		producerEnv: insisting(r.pace("30ms", "2ms")),
 		least:       map[string]int{"kill -9 worker": 2, "restart Postgres -m immediate": 1},
 	}
 	f.faults = func(ctx context.Context, c *crew) error {
-		err := r.Await(ctx, 2*time.Minute, "a third of the jobs to be done", func(ctx context.Context) (bool, error) {
+		err := r.Await(ctx, time.Duration(r.Size(2, 15))*time.Minute, "a third of the jobs to be done", func(ctx context.Context) (bool, error) {
 			n, err := r.closed(ctx)
 			return n > jobs/3, err
 		})
@@ -68,14 +68,18 @@ func behindAPooler(ctx context.Context, r *Run) error {
 		return err
 	}
 	r.Expect("transactions by way of the pooler", float64(transactions), ">=", float64(f.jobs))
+	if r.Tier == TierS {
+		return r.everyRow(ctx)
+	}
 	return nil
 }
 
-// pooler is a PgBouncer in front of the run's database.
-type pooler struct{ dsn, console string }
+// pooler is a PgBouncer in front of the run's database, by its console.
+type pooler struct{ console string }
 
-// startPooler needs PgBouncer to be installed. What it is told as root not to be,
-// it becomes: the owner of the server.
+// startPooler has the processes that are started from then on go by way of PgBouncer,
+// which needs to be installed. What it is told as root not to be, it becomes: the
+// owner of the server.
 func (r *Run) startPooler(ctx context.Context) (*pooler, error) {
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -124,7 +128,8 @@ server_login_retry = 1
 	r.processes = append(r.processes, process)
 	r.mu.Unlock()
 	at := "postgres://postgres@127.0.0.1:" + port
-	p := &pooler{dsn: at + "/verify?sslmode=disable&default_query_exec_mode=exec", console: at + "/pgbouncer?sslmode=disable&default_query_exec_mode=simple_protocol"}
+	r.pooled = at + "/verify?sslmode=disable&default_query_exec_mode=exec"
+	p := &pooler{at + "/pgbouncer?sslmode=disable&default_query_exec_mode=simple_protocol"}
 	return p, r.Await(ctx, 10*time.Second, "the pooler to answer", func(ctx context.Context) (bool, error) {
 		_, err := p.transactions(ctx)
 		return err == nil, err

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,14 +42,20 @@ func (r *Run) start(name, command string, env []string, prepare func(pid int) er
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	log := filepath.Join(r.Dir, fmt.Sprintf("%03d-%s.log", len(r.processes), name))
-	env = append([]string{"OUTBOX_DATABASE_URL=" + r.URL, "VERIFY_NAME=" + name, "VERIFY_LEDGER=" + r.ledgerOf(name)}, env...)
-	p, err := child.Start(name, log, r.Program, env, prepare, command)
+	all := []string{"OUTBOX_DATABASE_URL=" + r.processURL(), "VERIFY_NAME=" + name, "VERIFY_LEDGER=" + r.ledgerOf(name)}
+	if r.pooled != "" {
+		all = append(all, "OUTBOX_LISTEN_URL="+r.URL)
+	}
+	p, err := child.Start(name, log, r.Program, append(all, env...), prepare, command)
 	if err != nil {
 		return nil, err
 	}
 	r.processes = append(r.processes, p)
 	return p, nil
 }
+
+// processURL is how processes reach the database, but for LISTEN.
+func (r *Run) processURL() string { return cmp.Or(r.pooled, r.URL) }
 
 func (r *Run) ledgerOf(name string) string { return filepath.Join(r.ledgers(), name+ledger.Suffix) }
 

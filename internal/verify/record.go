@@ -125,10 +125,13 @@ func ReadRecords(folder string) (records []*Record, err error) {
 }
 
 func newRecord(row Row, o Options) *Record {
+	command := fmt.Sprintf("posthaste verify %s --tier %s --seed %d", row.Name, o.Tier, o.Seed)
+	if o.Pooler {
+		command += " --pooler"
+	}
 	return &Record{
 		Row: row.Name, Tier: o.Tier, Seed: o.Seed, Fault: row.Fault, Workload: row.Workload, Pass: row.Pass,
-		Command: fmt.Sprintf("posthaste verify %s --tier %s --seed %d", row.Name, o.Tier, o.Seed),
-		Commit:  commit(), Started: time.Now().UTC(), Counts: map[string]int{}, FaultCounts: map[string]int{},
+		Command: command, Commit: commit(), Started: time.Now().UTC(), Counts: map[string]int{}, FaultCounts: map[string]int{},
 		Machine: Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(), Race: raceDetector()},
 	}
 }

@@ -24,6 +24,7 @@ type Options struct {
 	Program string // the posthaste binary that the children are made of
 	Out     string // folder for records, and for ledgers and logs of failed runs
 	Major   string // of PostgreSQL; "" is any
+	Pooler  bool   // the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN
 	Log     io.Writer
 	// Progress is told how far a run is; nil tells nobody.
 	Progress func(stage string, done, total int)
@@ -40,6 +41,7 @@ type Run struct {
 	Server *pgdev.Server
 	Faults fault.Log
 
+	pooled    string // of the database by way of a pooler; "" without one
 	clock     string // file that the server's clock is set by; "" in rows that do not set it
 	data, wal *disk  // of the server; nil in rows that do not need them to be full
 
@@ -136,6 +138,11 @@ func (r *Run) do(ctx context.Context) (err error) {
 	}
 	defer r.DB.Close()
 	defer r.endProcesses()
+	if r.Pooler {
+		if _, err := r.startPooler(ctx); err != nil {
+			return err
+		}
+	}
 	return r.Row.run(ctx, r)
 }
 
@@ -196,10 +203,12 @@ func (r *Run) None(what string, examples []string) {
 const patience = time.Minute
 
 // Await looks until cond is true. A cond that returns an error is asked again: the
-// server may be away.
+// server may be away. A soak, whose tables are large, looks less often the longer a
+// look takes.
 func (r *Run) Await(ctx context.Context, patience time.Duration, what string, cond func(context.Context) (bool, error)) error {
 	var last error
 	for deadline := time.Now().Add(patience); ; {
+		asked := time.Now()
 		asking, cancel := context.WithTimeout(ctx, 10*time.Second)
 		ok, err := cond(asking)
 		cancel()
@@ -210,7 +219,11 @@ func (r *Run) Await(ctx context.Context, patience time.Duration, what string, co
 		if time.Now().After(deadline) {
 			return errors.Join(fmt.Errorf("after %s still waiting for %s", patience, what), last)
 		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+		pause := 20 * time.Millisecond
+		if r.Tier == TierS {
+			pause = min(max(pause, 9*time.Since(asked)), time.Second)
+		}
+		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
 	}

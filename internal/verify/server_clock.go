@@ -2,10 +2,13 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/pgdev"
 )
 
 // fakeTime has the server ask libfaketime for the time, which adds what a file
@@ -44,17 +47,32 @@ const (
 )
 
 // serverClock is row B4b.
-func serverClock(ctx context.Context, r *Run) error {
+func serverClock(ctx context.Context, r *Run) (err error) {
 	if r.Tier == TierP {
 		r.Lease = 3 * time.Second
 	}
+	var standby *pgdev.Server
+	if r.Tier == TierS {
+		if standby, err = r.standbyOfOneClock(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, standby.Stop()) }()
+		defer func() { r.DB.Close() }()
+	}
 	f := flow{jobs: r.Size(4_000, 20_000), producers: 2, workers: 3, concurrency: 128, producerEnv: append(insisting("10ms"), "VERIFY_MS=1000")}
-	f.least = map[string]int{stepAhead: 2, stepBack: 1}
+	f.least = map[string]int{stepAhead: r.Size(2, 8), stepBack: r.Size(1, 8)}
+	if standby != nil {
+		f.least[failedOver] = 5
+	}
 	steps := 0
 	// A step stays until the next; nobody can be told of it.
 	f.faults = func(ctx context.Context, c *crew) error {
 		for ; sleep(ctx, time.Second) == nil; steps++ {
-			if err := r.stepServer(context.WithoutCancel(ctx), time.Duration((steps+1)%2)*serverStep); err != nil {
+			var fail **pgdev.Server
+			if standby != nil && steps%3 == 2 { // now ahead, now back
+				fail = &standby
+			}
+			if err := r.stepServer(context.WithoutCancel(ctx), time.Duration((steps+1)%2)*serverStep, fail); err != nil {
 				return err
 			}
 			if steps == 1 {
@@ -66,7 +84,7 @@ func serverClock(ctx context.Context, r *Run) error {
 		return nil
 	}
 	// What was stored while the clock was ahead is due then.
-	f.healed = func(ctx context.Context) error { return r.stepServer(ctx, serverStep) }
+	f.healed = func(ctx context.Context) error { return r.stepServer(ctx, serverStep, nil) }
 	if _, err := f.run(ctx, r); err != nil {
 		return err
 	}
@@ -75,8 +93,28 @@ func serverClock(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// stepServer steps the clock and waits until new sessions see it.
-func (r *Run) stepServer(ctx context.Context, off time.Duration) error {
+// standbyOfOneClock is a standby whose clock is that of the server, as a machine has
+// it whose clock was set by the same source. That their own time-outs run by it is no
+// fault of ours.
+func (r *Run) standbyOfOneClock(ctx context.Context) (*pgdev.Server, error) {
+	for _, sql := range []string{`ALTER SYSTEM SET wal_sender_timeout = 0`, `ALTER SYSTEM SET wal_receiver_timeout = 0`, `SELECT pg_reload_conf()`} {
+		if _, err := r.DB.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
+	}
+	standby, err := r.Server.Standby(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.connectToEither(ctx, standby); err != nil {
+		return nil, errors.Join(err, standby.Stop())
+	}
+	return standby, nil
+}
+
+// stepServer steps the clock and waits until new sessions see it. With a standby, the
+// server is killed at the step, and the standby promoted.
+func (r *Run) stepServer(ctx context.Context, off time.Duration, standby **pgdev.Server) error {
 	kind := stepBack
 	if off > 0 {
 		kind = stepAhead
@@ -84,6 +122,12 @@ func (r *Run) stepServer(ctx context.Context, off time.Duration) error {
 	healed := r.Faults.Begin(kind, "")
 	if err := stepTo(r.clock, off); err != nil {
 		return err
+	}
+	if standby != nil {
+		if _, err := r.promote(ctx, standby); err != nil {
+			return err
+		}
+		r.DB.Reset()
 	}
 	err := r.Await(ctx, 10*time.Second, "the server to see the step", func(ctx context.Context) (bool, error) {
 		var now time.Time
@@ -94,5 +138,12 @@ func (r *Run) stepServer(ctx context.Context, off time.Duration) error {
 		err = sleep(ctx, r.Lease) // until every lease that a step ended was lost or extended
 	}
 	healed()
+	if err == nil && standby != nil { // the dead one's place is taken by a new standby
+		next, err := r.Server.Standby(ctx, port(*standby))
+		if err != nil {
+			return err
+		}
+		*standby = next
+	}
 	return err
 }

@@ -19,9 +19,9 @@ const leastStalled = 10
 func slowDatabase(ctx context.Context, r *Run) error {
 	r.Lease = 15 * time.Second // the default: shorter ones cannot be extended at such a distance
 	before := time.Duration(r.Size(3, 20)) * time.Second
-	slow := time.Duration(r.Size(10, 120)) * time.Second
+	slow := time.Duration(r.Size(10, 150)) * time.Second
 	stall := time.Duration(r.Size(7, 30)) * time.Second
-	proxy, dsn, err := fault.NewProxy(r.URL)
+	proxy, dsn, err := fault.NewProxy(r.processURL())
 	if err != nil {
 		return err
 	}
@@ -54,8 +54,12 @@ func slowDatabase(ctx context.Context, r *Run) error {
 		return err
 	}
 	r.Expect("answers stalled", float64(stalled), ">=", leastStalled)
+	r.Expect("jobs", float64(r.record.Counts["jobs"]), ">=", float64(r.slowJobs()))
 	return r.expectBoundedCalls()
 }
+
+// slowJobs is how many jobs there have to be.
+func (r *Run) slowJobs() int { return r.Size(1, 20_000) }
 
 // slowDown makes the database slow for a while and returns how many answers it
 // held back. Whoever waits may not learn in time that its lease is over.
@@ -77,8 +81,12 @@ func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall tim
 		return stall
 	})
 	defer heal()
-	if err = sleep(ctx, lasts); err == nil { // and on a machine that asks less, until enough was held back
-		err = r.Await(ctx, time.Minute, "answers to be held back", func(context.Context) (bool, error) { return n.Load() >= leastStalled, nil })
+	if err = sleep(ctx, lasts); err == nil { // and on a machine that does less, until there was enough of it
+		err = r.Await(ctx, time.Duration(r.Size(1, 20))*time.Minute, "answers to be held back, and orders to be placed", func(ctx context.Context) (bool, error) {
+			var placed int
+			err := r.DB.QueryRow(ctx, `SELECT count(*) FROM orders`).Scan(&placed)
+			return n.Load() >= leastStalled && placed >= r.slowJobs(), err
+		})
 	}
 	return n.Load(), err
 }

@@ -37,10 +37,10 @@ type stopper struct {
 
 // stopsUnderLoad is row D7.
 func stopsUnderLoad(ctx context.Context, r *Run) error {
-	stops := r.Size(9, 200)
 	const workers = 3
+	stops := stopWays * r.Size(3, 200)
 	f := flow{
-		jobs: r.Size(1_500, 40_000), producers: 2, workers: workers, concurrency: 32,
+		jobs: r.Size(1_500, 60_000), patience: time.Duration(r.Size(10, 180)) * time.Minute, producers: 2, workers: workers, concurrency: 32,
 		producerEnv: []string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=2", "VERIFY_MIX=effect,once,sleep", "VERIFY_MS=1500", "VERIFY_PACE=40ms"},
 		workerEnv:   []string{"OUTBOX_GRACE_PERIOD=" + stopGrace.String()},
 	}

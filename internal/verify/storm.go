@@ -14,9 +14,6 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// forged is how many notifications a second somebody forges.
-const forged = 10_000
-
 // forgedNotifications is row C5: the same load without a storm and in one.
 func forgedNotifications(ctx context.Context, r *Run) error {
 	const dispatchers = 2
@@ -30,7 +27,8 @@ func forgedNotifications(ctx context.Context, r *Run) error {
 	if err := r.awaitStatus(ctx, "ready", crew.workers...); err != nil {
 		return err
 	}
-	lasts := time.Duration(r.Size(6, 30)) * time.Second
+	lasts := time.Duration(r.Size(6, 35)) * time.Second
+	forged := r.Size(10_000, 11_000) // a second; some are late, and S is to see 10,000
 	var calm, storm weather
 	err = r.trickle(ctx, crew.workers, []string{"VERIFY_CLIENTS=4", "VERIFY_PACE=20ms", "VERIFY_MIX=effect,nothing,once"}, func(ctx context.Context) (err error) {
 		r.Progress("warm up", 0, 0)
@@ -49,11 +47,11 @@ func forgedNotifications(ctx context.Context, r *Run) error {
 		var n int
 		var failed error
 		var raged sync.WaitGroup
-		raged.Go(func() { n, failed = r.forge(raging) })
+		raged.Go(func() { n, failed = r.forge(raging, forged) })
 		storm, err = r.observe(ctx, lasts)
 		end()
 		raged.Wait()
-		r.Expect("forged notifications a second", float64(n)/lasts.Seconds(), ">=", forged/2)
+		r.Expect("forged notifications a second", float64(n)/lasts.Seconds(), ">=", float64(r.Size(5_000, 10_000)))
 		return errors.Join(err, failed)
 	})
 	if err != nil {
@@ -88,10 +86,15 @@ func (r *Run) observe(ctx context.Context, lasts time.Duration) (w weather, err 
 	return w, err
 }
 
-// stormClaims is what a storm may cost each dispatcher: one that is woken for
-// nothing looks every 20 ms at most. To look less often would have the real jobs
-// wait for what a stranger does.
-const stormClaims = 55
+// What a storm may cost each dispatcher, in claims a second: one that is woken for
+// nothing looks every 20 ms at most, so that a busy machine, on which nobody looked
+// before, comes to fifty. To look less often would have the real jobs wait for what
+// a stranger does. Where the real jobs are claimed all the time, as here on a machine
+// that has nothing else to do, a storm adds far less.
+const (
+	stormClaims     = 55
+	soakStormClaims = 20
+)
 
 // compare expects that a storm costs little.
 func (r *Run) compare(calm, storm weather, dispatchers float64) error {
@@ -102,6 +105,7 @@ func (r *Run) compare(calm, storm weather, dispatchers float64) error {
 	before, during := between(all, calm.from, calm.until), between(all, storm.from, storm.until)
 	r.Count("jobs without forged notifications", len(before))
 	r.Count("jobs with forged notifications", len(during))
+	r.Expect("jobs with forged notifications", float64(len(during)), ">=", float64(r.Size(1, 5_000)))
 	r.Figure("claims_per_s", calm.claims)
 	r.Figure("claims_per_s_in_storm", storm.claims)
 	r.Figure("surveys_per_s", calm.surveys)
@@ -111,14 +115,14 @@ func (r *Run) compare(calm, storm weather, dispatchers float64) error {
 	r.Figure("pickup_p99_ms", ms(quantile(before, 0.99)))
 	r.Figure("pickup_p99_in_storm_ms", ms(quantile(during, 0.99)))
 	r.Expect("claims without a forged notification were counted at all", calm.claims, ">=", 1)
-	r.Expect("claiming queries a second and dispatcher that a storm costs", (storm.claims-calm.claims)/dispatchers, "<=", stormClaims)
+	r.Expect("claiming queries a second and dispatcher that a storm costs", (storm.claims-calm.claims)/dispatchers, "<=", float64(r.Size(stormClaims, soakStormClaims)))
 	r.Expect("ms until a job starts in a storm, p99", ms(quantile(during, 0.99)), "<=", max(2*ms(quantile(before, 0.99)), 50))
 	return nil
 }
 
 // forge notifies as a role that was granted nothing, until ctx ends, and returns
 // how often it did.
-func (r *Run) forge(ctx context.Context) (n int, err error) {
+func (r *Run) forge(ctx context.Context, aSecond int) (n int, err error) {
 	const strangers, batch = 2, 20
 	u, err := url.Parse(r.URL)
 	if err != nil {
@@ -132,7 +136,7 @@ func (r *Run) forge(ctx context.Context) (n int, err error) {
 	var forging sync.WaitGroup
 	for i := range strangers {
 		forging.Go(func() {
-			errs[i] = forgeAlone(ctx, u.String(), statement, time.Second*strangers*batch/forged, func() { sent.Add(batch) })
+			errs[i] = forgeAlone(ctx, u.String(), statement, time.Second*strangers*batch/time.Duration(aSecond), func() { sent.Add(batch) })
 		})
 	}
 	forging.Wait()

@@ -47,6 +47,9 @@ type Row struct {
 	// place back; nil is anywhere.
 	disks func(*Run) (folder string, giveBack func() error, err error)
 
+	// direct says that a pooler can have no part in the row.
+	direct bool
+
 	serverEnv func(*Run) ([]string, error) // nil adds nothing to the server's environment
 
 	run func(context.Context, *Run) error
