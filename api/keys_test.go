@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -64,7 +65,8 @@ func TestKeysAreListedAndUnblocked(t *testing.T) {
 	}
 	var acts struct{ Acts []api.Act }
 	op.get("/audit?act=key.unblock").want(200, &acts)
-	if len(acts.Acts) != 1 || acts.Acts[0].Target != key || acts.Acts[0].Actor != "operator-a" {
+	if len(acts.Acts) != 1 || acts.Acts[0].Target != key || acts.Acts[0].Actor != "operator-a" ||
+		!strings.Contains(string(acts.Acts[0].Before), `"parked_for":"`+dead+`"`) || string(acts.Acts[0].After) != `{"retried":1,"parked_at":null}` {
 		t.Errorf("audit = %+v", acts.Acts)
 	}
 }
