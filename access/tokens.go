@@ -44,6 +44,7 @@ type TokenAct struct {
 	Verb  string // "token.create" or "token.revoke"
 	Actor string // who did it
 	Token TokenInfo
+	Again bool // it had been revoked before
 }
 
 // TokenInfo is all that is known of a token once it has been given out.
@@ -119,18 +120,34 @@ func NewTokens(pool *pgxpool.Pool, config TokensConfig) *Tokens {
 // revoked is recorded too, with when it was revoked first.
 func audit(ctx context.Context, tx pgx.Tx, act TokenAct) error {
 	after := map[string]any{"name": act.Token.Name, "revoked_at": instant(act.Token.RevokedAt)}
-	if act.Verb == tokenCreate {
-		after = map[string]any{
+	before := map[string]any{"revoked_at": nil}
+	switch {
+	case act.Verb == tokenCreate:
+		before, after = nil, map[string]any{
 			"name": act.Token.Name, "all_tenants": act.Token.AllTenants, "capabilities": act.Token.Capabilities, "expires_at": instant(act.Token.ExpiresAt),
 		}
+	case act.Again:
+		before["revoked_at"] = after["revoked_at"]
 	}
-	became, err := json.Marshal(after)
+	was, err := optionalJSON(before)
+	if err != nil {
+		return err
+	}
+	became, err := optionalJSON(after)
 	if err != nil {
 		return err
 	}
 	return sqlgen.New(tx).InsertAudit(ctx, sqlgen.InsertAuditParams{
-		Actor: act.Actor, Act: act.Verb, TenantID: pgID(act.Token.Tenant), Target: act.Token.ID, After: became,
+		Actor: act.Actor, Act: act.Verb, TenantID: pgID(act.Token.Tenant), Target: act.Token.ID, Before: was, After: became,
 	})
+}
+
+// optionalJSON is nil for nil.
+func optionalJSON(object map[string]any) ([]byte, error) {
+	if object == nil {
+		return nil, nil
+	}
+	return json.Marshal(object)
 }
 
 // instant is nil for the zero time.
@@ -208,8 +225,8 @@ func (t *Tokens) Revoke(ctx context.Context, id, actor string) (TokenInfo, error
 		if len(rows) == 0 {
 			return ErrNoToken
 		}
-		info = infoOf(sqlgen.ListTokensRow(rows[0]))
-		return t.record(ctx, tx, TokenAct{Verb: tokenRevoke, Actor: actor, Token: info})
+		info = infoOf(revoked(rows[0]))
+		return t.record(ctx, tx, TokenAct{Verb: tokenRevoke, Actor: actor, Token: info, Again: rows[0].WasRevoked})
 	})
 	if err != nil {
 		return TokenInfo{}, fmt.Errorf("revoke token %s: %w", id, err)
@@ -217,6 +234,13 @@ func (t *Tokens) Revoke(ctx context.Context, id, actor string) (TokenInfo, error
 	t.cache.forget(id)
 	t.log.LogAttrs(ctx, slog.LevelInfo, "token revoked", slog.String("token", id), slog.String("name", info.Name), slog.String("by", actor))
 	return info, nil
+}
+
+func revoked(row sqlgen.RevokeTokenRow) sqlgen.ListTokensRow {
+	return sqlgen.ListTokensRow{
+		ID: row.ID, Name: row.Name, TenantID: row.TenantID, AllTenants: row.AllTenants, Capabilities: row.Capabilities, CreatedBy: row.CreatedBy,
+		CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
+	}
 }
 
 func infoOf(row sqlgen.ListTokensRow) TokenInfo {

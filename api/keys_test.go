@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -64,7 +65,8 @@ func TestKeysAreListedAndUnblocked(t *testing.T) {
 	}
 	var acts struct{ Acts []api.Act }
 	op.get("/audit?act=key.unblock").want(200, &acts)
-	if len(acts.Acts) != 1 || acts.Acts[0].Target != key || acts.Acts[0].Actor != "operator-a" {
+	if len(acts.Acts) != 1 || acts.Acts[0].Target != key || acts.Acts[0].Actor != "operator-a" ||
+		!strings.Contains(string(acts.Acts[0].Before), `"parked_for":"`+dead+`"`) || string(acts.Acts[0].After) != `{"retried":1,"parked_at":null}` {
 		t.Errorf("audit = %+v", acts.Acts)
 	}
 }
@@ -100,8 +102,12 @@ func TestSchedulesArePausedAndRun(t *testing.T) {
 	}
 	var a api.Accepted
 	answer := op.post("/schedules/daily%20report/run", "").want(202, &a)
+	ran := a.ID
 	if j := op.getJob(a.ID); j.Kind != "mail" || answer.Header().Get("Location") != "../../jobs/"+a.ID {
 		t.Errorf("it ran as %+v, %s", j, answer.Header().Get("Location"))
+	}
+	if a.Status != "pending" {
+		t.Errorf("its job was stored as %s, they say", a.Status)
 	}
 	op.post("/schedules/daily%20report/resume", "").want(200, nil)
 	if !list(op)[0].PausedSince.IsZero() {
@@ -111,14 +117,21 @@ func TestSchedulesArePausedAndRun(t *testing.T) {
 		op.post("/schedules/none/"+act, "").problem(404, "schedule_not_found")
 		r.as("root").post("/schedules/daily%20report/"+act, "").problem(404, "schedule_not_found") // the root tenant's
 	}
+	// The jobs of another are held.
+	if _, err := r.db.Exec(t.Context(), `UPDATE outbox.schedules SET hold = true WHERE tenant_id = $1`, tenantB); err != nil {
+		t.Fatal(err)
+	}
+	if r.as("operator-b").post("/schedules/daily%20report/run", "").want(202, &a); a.Status != "created" || r.as("operator-b").getJob(a.ID).Status != "created" {
+		t.Errorf("a held job was stored as %s, they say", a.Status)
+	}
 	var acts struct{ Acts []api.Act }
 	op.get("/audit?target=daily+report").want(200, &acts)
 	var got []string
 	for _, act := range acts.Acts {
-		got = append(got, act.Act+" "+string(act.Before))
+		got = append(got, act.Act+" "+string(act.Before)+string(act.After))
 	}
-	want := []string{`schedule.resume {"paused":true}`, `schedule.run `, `schedule.pause {"paused":false}`}
-	if diff := cmp.Diff(want, got); diff != "" || acts.Acts[1].JobID != a.ID {
+	want := []string{`schedule.resume {"paused":true}{"paused":false}`, `schedule.run {"status":"pending"}`, `schedule.pause {"paused":false}{"paused":true}`}
+	if diff := cmp.Diff(want, got); diff != "" || acts.Acts[1].JobID != ran {
 		t.Errorf("audit (-want +got):\n%s", diff)
 	}
 }

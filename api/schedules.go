@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 	"time"
-
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // Schedule is a schedule as a program has declared it.
@@ -95,12 +93,12 @@ func (s *server) runSchedule(ctx context.Context, in *scheduleInput) (*enqueueOu
 	if err != nil {
 		return nil, err
 	}
-	id, err := s.by(ctx).RunSchedule(ctx, tenant, in.Name)
+	id, status, err := s.by(ctx).RunSchedule(ctx, tenant, in.Name)
 	if err != nil {
 		return nil, err
 	}
 	return &enqueueOutput{
 		Location: "../../jobs/" + id.String(), // from /schedules/{name}/run
-		Body:     Accepted{ID: id.String(), Status: outbox.Pending.String()},
+		Body:     Accepted{ID: id.String(), Status: status.String()},
 	}, nil
 }

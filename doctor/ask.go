@@ -64,6 +64,20 @@ WHERE holder.since < clock_timestamp() - $1::interval
 ORDER BY holder.age DESC
 LIMIT 10`
 
+// wedged is a session that listens and does not read: a listener that does is hardly
+// ever found waiting for its client.
+type wedged struct{ Who string }
+
+const wedgedSQL = `
+SELECT format('pid %s, %s, application %s', pid, usename, coalesce(nullif(application_name, ''), 'unnamed'))::text AS who
+FROM pg_stat_activity
+WHERE datname = current_database()
+  AND pid <> pg_backend_pid()
+  AND wait_event = 'ClientWrite'
+  AND query ILIKE 'listen %'
+ORDER BY backend_start
+LIMIT 10`
+
 // tables is how the hot table and the partitions fare.
 type tables struct {
 	Live, Dead int64

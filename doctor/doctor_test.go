@@ -5,7 +5,9 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
@@ -125,6 +127,42 @@ func TestWakeUpsThatDoNotArriveAreFound(t *testing.T) {
 		}
 	}
 	t.Errorf("found %+v, want that no NOTIFY arrives", findings)
+}
+
+// A process that is stopped, or whose network is gone, reads nothing more.
+func TestAListenerThatDoesNotReadIsFound(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	config := db.Config().ConnConfig.Copy()
+	config.RuntimeParams["application_name"] = "shop-listener"
+	ear, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = ear.Close(ctx)
+	})
+	if _, err := ear.Exec(t.Context(), `LISTEN flood`); err != nil {
+		t.Fatal(err)
+	}
+	for waits, deadline := false, time.Now().Add(time.Minute); !waits; {
+		exec(t, db, `SELECT pg_notify('flood', i || repeat('x', 7900)) FROM generate_series(1, 500) AS i`)
+		if err := db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'ClientWrite' AND datname = current_database())`).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the server never waits for the listener")
+		}
+	}
+	findings := examine(t, Patient{Pool: db})
+	for _, f := range findings {
+		if f.Question == "wake-ups" && f.Severity == Warning && strings.Contains(f.What, "does not read") && strings.Contains(f.What, "shop-listener") && f.Do != "" {
+			return
+		}
+	}
+	t.Errorf("found %+v, want the listener that does not read", findings)
 }
 
 // deaf is a connection on which notifications are swallowed. Postgres sends each

@@ -49,8 +49,17 @@ func (e *examination) server(ctx context.Context) error {
 	return nil
 }
 
-// wakeUps asks whether a NOTIFY gets to a session that listens as dispatchers do.
+// wakeUps asks whether a NOTIFY gets to a session that listens as dispatchers do, and
+// whether there are sessions that listen and do not read.
 func (e *examination) wakeUps(ctx context.Context) error {
+	stuck, err := ask[wedged](ctx, e.conn, wedgedSQL)
+	if err != nil {
+		return err
+	}
+	for _, w := range stuck {
+		e.find(Warning, "a session listens and does not read what it is sent: "+w.Who,
+			"see whether its process is stopped or cut off, or end it: it can hold vacuum back, and NOTIFY fails once the queue is full; reapers end listeners of ours after 30 s")
+	}
 	config := e.patient.Listen
 	if config == nil {
 		config = e.patient.Pool.Config().ConnConfig

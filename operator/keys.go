@@ -116,10 +116,12 @@ func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err 
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	var n int32
-	err = o.recordedKey(ctx, "key.unblock", name, func(q *sqlgen.Queries) (bool, error) {
-		var err error
+	err = o.recordedKey(ctx, "key.unblock", name, func(q *sqlgen.Queries) (after map[string]any, err error) {
 		n, err = q.UnblockKey(ctx, sqlgen.UnblockKeyParams{TenantID: pgID(name.Tenant), Queue: name.Queue, Key: name.Key})
-		return n >= 0, err
+		if n < 0 {
+			return nil, err
+		}
+		return map[string]any{"parked_at": nil, "retried": n}, err
 	})
 	switch {
 	case err != nil:

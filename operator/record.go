@@ -38,17 +38,48 @@ func statusJSON(status string) []byte {
 	return text
 }
 
-// recordedKey is recorded for an act on a key.
-func (o *Operator) recordedKey(ctx context.Context, act string, name KeyName, do func(*sqlgen.Queries) (acted bool, err error)) error {
+// recordedKey is recorded for an act on a key, which returns how the key is afterwards,
+// and nil if it did nothing.
+func (o *Operator) recordedKey(ctx context.Context, act string, name KeyName, do func(*sqlgen.Queries) (after map[string]any, err error)) error {
 	return pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) error {
 		q := sqlgen.New(tx)
-		acted, err := do(q)
-		if err != nil || !acted {
+		found, err := q.FindParking(ctx, sqlgen.FindParkingParams{TenantID: pgID(name.Tenant), Queue: name.Queue, Key: name.Key})
+		if err != nil {
+			return err
+		}
+		after, err := do(q)
+		if err != nil || after == nil {
+			return err
+		}
+		was, err := json.Marshal(parking(found))
+		if err != nil {
+			return err
+		}
+		became, err := json.Marshal(after)
+		if err != nil {
 			return err
 		}
 		return q.InsertAudit(ctx, sqlgen.InsertAuditParams{
 			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason, Act: act,
 			TenantID: pgtype.UUID{Bytes: name.Tenant, Valid: true}, Queue: name.Queue, Target: name.Key,
+			Before: was, After: became,
 		})
 	})
+}
+
+// parking is how a key was, for the audit.
+func parking(found []sqlgen.FindParkingRow) map[string]any {
+	was := map[string]any{"parked_at": nil}
+	for _, row := range found {
+		if row.ParkedAt.Valid {
+			was["parked_at"] = row.ParkedAt.Time.UTC()
+		}
+		if row.ParkAt.Valid {
+			was["park_at"] = row.ParkAt.Time.UTC()
+		}
+		if row.ParkedFor.Valid {
+			was["parked_for"] = outbox.ID(row.ParkedFor.Bytes).String()
+		}
+	}
+	return was
 }

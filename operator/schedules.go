@@ -141,20 +141,23 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 }
 
 // RunSchedule enqueues a schedule's job now, also while it is paused, and returns
-// its id. It is scheduled for now, and no tick is moved. It returns
+// its id and the status with which it is stored: pending, or created if the schedule's
+// jobs are held. It is scheduled for now, and no tick is moved. It returns
 // [ErrScheduleNotFound].
-func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, error) {
-	var id outbox.ID
-	err := o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
+func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (id outbox.ID, status outbox.Status, err error) {
+	err = o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
 		rows, err := sqlgen.New(tx).FindSchedule(ctx, pgID(orRoot(tenant)), name)
 		if err != nil || len(rows) == 0 {
 			return change{}, err
 		}
 		args, opts := jobOf(rows[0], orRoot(tenant), name)
+		if status = outbox.Pending; opts.Hold {
+			status = outbox.Created
+		}
 		id, err = outbox.Enqueue(ctx, tx, args, opts)
-		return change{found: true, acted: true, job: id}, err
+		return change{found: true, acted: true, job: id, after: statusJSON(status.String())}, err
 	})
-	return id, err
+	return id, status, err
 }
 
 // jobOf is the job of a schedule, with the headers that schedule.TickOf reads.

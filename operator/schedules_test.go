@@ -125,15 +125,19 @@ func TestRunScheduleEnqueuesItsJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	var id outbox.ID
+	var stored outbox.Status
 	if !woken(t, db, func() {
 		var err error
-		if id, err = o.RunSchedule(t.Context(), outbox.ID{}, "report"); err != nil {
+		if id, stored, err = o.RunSchedule(t.Context(), outbox.ID{}, "report"); err != nil {
 			t.Fatal(err)
 		}
 	}) {
 		t.Error("the dispatchers were not woken")
 	}
 	got := job(t, o, id)
+	if stored != outbox.Created || got.Status != outbox.Created {
+		t.Errorf("it was stored as %s, they say, and is %s; want it held, as the schedule says", stored, got.Status)
+	}
 	if got.Kind != "mail" || got.Queue != "post" || got.Priority != 2 || got.MaxAttempts != 3 || got.Timeout != time.Minute || got.Key != "k" ||
 		string(got.Payload) != `{"n":1}` || got.Tenant != outbox.RootTenant {
 		t.Errorf("job = %+v, want it as the schedule says", got)
@@ -149,7 +153,7 @@ func TestRunScheduleEnqueuesItsJob(t *testing.T) {
 		headers != `{"user": "ada", "schedule": "report"}` {
 		t.Errorf("headers = %s, %v; want the schedule's and its name", headers, err)
 	}
-	if again, err := o.RunSchedule(t.Context(), outbox.ID{}, "report"); err != nil || again == id {
+	if again, _, err := o.RunSchedule(t.Context(), outbox.ID{}, "report"); err != nil || again == id {
 		t.Errorf("running it again: %s, %v; want another job", again, err)
 	}
 }
@@ -158,7 +162,7 @@ func TestAScheduleThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	storeSchedules(t, db)
-	_, errRun := o.RunSchedule(t.Context(), outbox.ID{}, "other")
+	_, _, errRun := o.RunSchedule(t.Context(), outbox.ID{}, "other")
 	for act, err := range map[string]error{
 		"pause": o.PauseSchedule(t.Context(), outbox.ID{}, "other"), "resume": o.ResumeSchedule(t.Context(), outbox.ID{}, "other"),
 		"delete": o.DeleteSchedule(t.Context(), outbox.ID{}, "other"), "run": errRun,
@@ -181,7 +185,7 @@ func TestActsOnSchedulesAreRecorded(t *testing.T) {
 		func() error { return ada.PauseSchedule(t.Context(), other, "report") }, // changes nothing
 		func() error {
 			var err error
-			ran, err = ada.RunSchedule(t.Context(), other, "report")
+			ran, _, err = ada.RunSchedule(t.Context(), other, "report")
 			return err
 		},
 		func() error { return ada.ResumeSchedule(t.Context(), other, "report") },

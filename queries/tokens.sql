@@ -39,7 +39,15 @@ LIMIT @max_rows;
 -- name: RevokeToken :many
 -- RevokeToken ends a token for good and returns it; one that was revoked before
 -- keeps its time.
+WITH found AS MATERIALIZED (
+    SELECT tokens.id, tokens.revoked_at
+    FROM outbox.tokens
+    WHERE tokens.id = @id
+    FOR UPDATE
+)
 UPDATE outbox.tokens
-SET revoked_at = coalesce(revoked_at, statement_timestamp())
-WHERE id = @id
-RETURNING id, name, tenant_id, all_tenants, capabilities, created_by, created_at, expires_at, last_used_at, revoked_at;
+SET revoked_at = coalesce(tokens.revoked_at, statement_timestamp())
+FROM found
+WHERE tokens.id = found.id
+RETURNING tokens.id, tokens.name, tokens.tenant_id, tokens.all_tenants, tokens.capabilities, tokens.created_by, tokens.created_at,
+    tokens.expires_at, tokens.last_used_at, tokens.revoked_at, (found.revoked_at IS NOT NULL)::boolean AS was_revoked;

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v3"
 
@@ -36,11 +37,12 @@ func (p *program) jobsCommand() *cli.Command {
 				Action:    p.showJob,
 			},
 			p.cancelCommand(),
-			p.actCommand("release", "let held jobs run", jobActs.Release),
+			p.actCommand("release", "let held jobs run", []outbox.Status{outbox.Created}, jobActs.Release),
 			p.jobLogsCommand(),
 			p.tailCommand(),
-			p.actCommand("retry", "have dead letters run again with all their attempts, and waiting jobs at once", jobActs.Retry),
-			p.actCommand("dismiss", "put dead letters away: they move to the history", jobActs.Dismiss),
+			p.actCommand("retry", "have dead letters run again with all their attempts, and waiting jobs at once",
+				[]outbox.Status{outbox.Failed, outbox.Dead, outbox.Pending, outbox.Retrying}, jobActs.Retry),
+			p.actCommand("dismiss", "put dead letters away: they move to the history", []outbox.Status{outbox.Failed, outbox.Dead}, jobActs.Dismiss),
 		},
 	}
 }
@@ -56,6 +58,7 @@ type (
 		Steps(context.Context, outbox.ID) ([]operator.Step, error)
 	}
 	jobActs interface {
+		Job(context.Context, outbox.ID) (operator.Job, error)
 		Cancel(context.Context, outbox.ID) (operator.Cancellation, error)
 		Release(context.Context, outbox.ID) error
 		Retry(context.Context, outbox.ID) error
@@ -170,27 +173,53 @@ func jobIDs(c *cli.Command) ([]outbox.ID, error) {
 
 // actCommand does something to each of the jobs that are named. One that cannot
 // be done does not keep the others from it.
-func (p *program) actCommand(name, usage string, act func(jobActs, context.Context, outbox.ID) error) *cli.Command {
+func (p *program) actCommand(name, usage string, possible []outbox.Status, act func(jobActs, context.Context, outbox.ID) error) *cli.Command {
 	return &cli.Command{
-		Name: name, Usage: usage, ArgsUsage: "ID…", Flags: operatorFlags(),
+		Name: name, Usage: usage, ArgsUsage: "ID…",
+		Flags: append(operatorFlags(),
+			&cli.BoolFlag{Name: "dry-run", Usage: "only say which jobs it would be, as their statuses are now"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one"},
+		),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			ids, err := jobIDs(c)
 			if err != nil {
 				return err
 			}
 			return operate(ctx, p, c, func(ctx context.Context, o jobActs) error {
-				var errs []error
-				for _, id := range ids {
-					if err := act(o, ctx, id); err != nil {
-						errs = append(errs, err)
-						continue
-					}
-					fmt.Fprintln(p.stdout, id)
+				if c.Bool("dry-run") {
+					return p.onEach(ids, "would "+name+" ", func(id outbox.ID) error { return isPossible(ctx, o, name, possible, id) })
 				}
-				return errors.Join(errs...)
+				if len(ids) > 1 && !c.Bool("yes") && p.isInteractive() {
+					if err := p.confirm(fmt.Sprintf("%s %d jobs?", name, len(ids))); err != nil {
+						return err
+					}
+				}
+				return p.onEach(ids, "", func(id outbox.ID) error { return act(o, ctx, id) })
 			})
 		},
 	}
+}
+
+// onEach prints those for which do has no error, behind a word.
+func (p *program) onEach(ids []outbox.ID, word string, do func(outbox.ID) error) error {
+	var errs []error
+	for _, id := range ids {
+		if err := do(id); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Fprintf(p.stdout, "%s%s\n", word, id)
+	}
+	return errors.Join(errs...)
+}
+
+// isPossible says why an act on the job would be refused.
+func isPossible(ctx context.Context, o jobActs, act string, possible []outbox.Status, id outbox.ID) error {
+	job, err := o.Job(ctx, id)
+	if err == nil && !slices.Contains(possible, job.Status) {
+		return &operator.StatusError{ID: id, Status: job.Status, Act: act}
+	}
+	return err
 }
 
 // cancelCommand says of each job what became of the request: those that were
@@ -203,5 +232,6 @@ func (p *program) cancelCommand() *cli.Command {
 		}
 		return err
 	}
-	return p.actCommand("cancel", "call jobs off: waiting ones at once, running ones by asking their handlers to stop", cancel)
+	return p.actCommand("cancel", "call jobs off: waiting ones at once, running ones by asking their handlers to stop",
+		[]outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Retrying, outbox.Running, outbox.Cancelled}, cancel)
 }

@@ -3,9 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
@@ -53,56 +57,32 @@ func ok(t *testing.T, env env, args ...string) string {
 }
 
 func TestEveryCommandHasHelp(t *testing.T) {
-	for _, args := range [][]string{
-		{},
-		{"--help"},
-		{"serve"},
-		{"dev"},
-		{"migrate"},
-		{"migrate", "up"},
-		{"migrate", "down"},
-		{"migrate", "status"},
-		{"migrate", "sql"},
-		{"enqueue"},
-		{"jobs"},
-		{"jobs", "list"},
-		{"jobs", "show"},
-		{"jobs", "logs"},
-		{"jobs", "tail"},
-		{"jobs", "retry"},
-		{"jobs", "dismiss"},
-		{"dlq"},
-		{"dlq", "list"},
-		{"dlq", "groups"},
-		{"dlq", "show"},
-		{"dlq", "replay"},
-		{"dlq", "dismiss"},
-		{"audit"},
-		{"audit", "verify"},
-		{"queues"},
-		{"queues", "list"},
-		{"queues", "pause"},
-		{"queues", "resume"},
-		{"stats"},
-		{"top"},
-		{"completion"},
-		{"tokens"},
-		{"tokens", "create"},
-		{"tokens", "list"},
-		{"tokens", "revoke"},
-		{"bench"},
-		{"healthcheck"},
-		{"config"},
-		{"version"},
-	} {
+	helps := func(args []string) {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			if len(args) > 0 && args[0] != "--help" {
-				args = append(args, "--help")
-			}
-			if out := ok(t, nil, args...); !strings.Contains(out, "USAGE:") {
+			if out := ok(t, nil, append(args, "--help")...); !strings.Contains(out, "USAGE:") {
 				t.Errorf("got %q, want help", out)
 			}
 		})
+	}
+	helps(nil)
+	n := 0
+	var walk func(args []string, c *cli.Command)
+	walk = func(args []string, c *cli.Command) {
+		for _, sub := range c.Commands {
+			if n++; sub.Usage == "" && !sub.Hidden {
+				t.Errorf("%v %s does not say what it is for", args, sub.Name)
+			}
+			args := append(slices.Clone(args), sub.Name)
+			helps(args)
+			walk(args, sub)
+		}
+	}
+	walk(nil, (&program{getenv: func(string) string { return "" }, stdout: io.Discard, stderr: io.Discard}).root())
+	if n < 45 {
+		t.Errorf("%d commands: this looks at the wrong place", n)
+	}
+	if out := ok(t, nil); !strings.Contains(out, "USAGE:") {
+		t.Errorf("without arguments: got %q, want help", out)
 	}
 }
 

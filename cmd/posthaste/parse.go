@@ -235,6 +235,18 @@ func parseDSN(v string) (string, error) {
 	return v, nil
 }
 
+// parseAPIRate reads how many requests a second.
+func parseAPIRate(v string) (float64, error) {
+	if v == "" {
+		return 0, nil
+	}
+	rate, err := strconv.ParseFloat(v, 64)
+	if err != nil || !(rate >= 0.01 && rate <= 1e6) {
+		return 0, errors.New("want 0.01 to 1000000 a second")
+	}
+	return rate, nil
+}
+
 func parseAPI(v string) (string, error) {
 	if _, err := client.New(v, client.Config{}); err != nil {
 		return "", errors.New("want something like https://host/path, without user and query")

@@ -196,11 +196,11 @@ func (r *remote) ResumeSchedule(ctx context.Context, tenant outbox.ID, name stri
 	return err
 }
 
-func (r *remote) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, error) {
+func (r *remote) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, outbox.Status, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	stored, err := r.api.RunSchedule(ctx, client.ScheduleName{Tenant: textOf(tenant), Name: name})
-	return idOf(stored.ID), err
+	return idOf(stored.ID), outbox.Status(stored.Status), err
 }
 
 func (r *remote) Audit(ctx context.Context, f operator.AuditFilter) ([]operator.AuditEntry, error) {

@@ -117,6 +117,17 @@ func TestActsThroughTheAPI(t *testing.T) {
 	running := strings.TrimSpace(ok(t, direct, "enqueue", "running"))
 	held := strings.TrimSpace(ok(t, direct, "enqueue", "held", "--hold"))
 	sqlExec(t, db, claimSQL, "running")
+	for _, way := range []env{direct, through} {
+		for act, want := range map[string]string{"cancel": "would cancel " + waiting + "\nwould cancel " + held + "\n", "release": "would release " + held + "\n", "retry": "would retry " + waiting + "\n", "dismiss": ""} {
+			r := posthaste(t, way, "", "jobs", act, "--dry-run", waiting, held)
+			if r.out != want || (r.code == exitOK) != (act == "cancel") || act != "cancel" && !strings.Contains(r.errOut, act+" job ") {
+				t.Errorf("%s --dry-run: %+v, want %q", act, r, want)
+			}
+		}
+	}
+	if rows := listed(t, direct, "--status", "pending,created"); len(rows) != 2 {
+		t.Errorf("a dry run has left %v, want both as they were", rows)
+	}
 	r := posthaste(t, through, "", "jobs", "cancel", waiting, running)
 	if r.code != exitOK || r.out != waiting+"\n"+running+"\n" || r.errOut != running+" is running: its handler has been asked to stop\n" {
 		t.Errorf("cancel: %+v", r)

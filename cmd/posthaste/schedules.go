@@ -15,7 +15,7 @@ type (
 		Schedules(context.Context) ([]operator.Schedule, error)
 		PauseSchedule(ctx context.Context, tenant outbox.ID, name string) error
 		ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error
-		RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, error)
+		RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, outbox.Status, error)
 	}
 	scheduleDeleter interface {
 		DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error
@@ -48,7 +48,7 @@ func (p *program) schedulesCommand() *cli.Command {
 				Flags:     append(operatorFlags(), tenantFlag()),
 				Action: func(ctx context.Context, c *cli.Command) error {
 					return onSchedule(ctx, p, c, func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
-						id, err := o.RunSchedule(ctx, tenant, name)
+						id, _, err := o.RunSchedule(ctx, tenant, name)
 						if err != nil {
 							return err
 						}

@@ -268,6 +268,26 @@ func TestServeStartsWithoutItsProvider(t *testing.T) {
 	}
 }
 
+// A token that asks too often is told when to come back, by the real process, and others
+// go on.
+func TestServeBoundsTheRequestsOfAToken(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	e := env{"DATABASE_URL": url}
+	one, other := strings.TrimSpace(ok(t, e, "tokens", "create", "one", "-c", "jobs.read")), strings.TrimSpace(ok(t, e, "tokens", "create", "other", "-c", "jobs.read"))
+	_, logs := serving(t, "--database-url", url, "--role", "api", "--api-addr", "127.0.0.1:0", "--api-rate", "0.01")
+	jobs := apiURL(t, logs) + "/jobs"
+	if code, text := asked(t, "GET", jobs, one, ""); code != http.StatusOK {
+		t.Errorf("the first request: %d %s, want 200", code, text)
+	}
+	if code, text := asked(t, "GET", jobs, one, ""); code != http.StatusTooManyRequests || !strings.Contains(text, "rate_limited") {
+		t.Errorf("the second: %d %s, want a 429", code, text)
+	}
+	if code, text := asked(t, "GET", jobs, other, ""); code != http.StatusOK {
+		t.Errorf("of another token: %d %s, want 200", code, text)
+	}
+}
+
 // What a login may see that is a member of outbox_api and of nothing else is what
 // the API serves: everything, tenant by tenant.
 func TestServeWithTheAPIsRoleAlone(t *testing.T) {

@@ -170,6 +170,12 @@ var allSettings = []setting{
 		func(s *settings, v string) (err error) { s.app.APIDatabaseURL, err = parseDSN(v); return err },
 	},
 	{
+		"api-rate",
+		[]string{"OUTBOX_API_RATE"},
+		"", "`N` requests a second that one caller may make of each process; more get a 429 (default: any number)", nil,
+		func(s *settings, v string) (err error) { s.app.API.RequestsLimit, err = parseAPIRate(v); return err },
+	},
+	{
 		"oidc-issuer",
 		[]string{"OUTBOX_OIDC_ISSUER"},
 		"", "`URL` of an OpenID Connect provider whose JWTs the API takes, exactly as in their claim iss", nil,

@@ -42,6 +42,7 @@ func TestBadVariablesAreAllNamedWithWhatIsWanted(t *testing.T) {
 		"DATABASE_URL": "postgres://ada:hush@:x:y", "OUTBOX_DISPATCH": "maybe", "OUTBOX_POLL_INTERVAL": "fast", "OUTBOX_QUEUES": "mail=none",
 		"OUTBOX_WEBHOOKS": "greet=ftp://u:hush@x", "OUTBOX_NOTIFY": "loud", "OUTBOX_LEASE_TTL": "1ms", "OUTBOX_ADMIN_ADDR": "9090",
 		"OUTBOX_LOG_LEVEL": "loud", "OUTBOX_LOG_FORMAT": "xml", "OUTBOX_KEEP": "-1d", "OUTBOX_WORKER": "a b",
+		"OUTBOX_API_RATE": "NaN",
 	}, "", "serve")
 	if r.code != exitUsage {
 		t.Errorf("got exit status %d, want 2", r.code)
@@ -57,6 +58,7 @@ func TestBadVariablesAreAllNamedWithWhatIsWanted(t *testing.T) {
 		`OUTBOX_ADMIN_ADDR is "9090": want HOST:PORT`,
 		`OUTBOX_LOG_LEVEL is "loud": want one of debug, info, warn, error`,
 		`OUTBOX_LOG_FORMAT is "xml"`, `OUTBOX_KEEP is "-1d"`, `OUTBOX_WORKER is "a b"`,
+		`OUTBOX_API_RATE is "NaN": want 0.01 to 1000000 a second`,
 	} {
 		if !strings.Contains(r.errOut, want) {
 			t.Errorf("got\n%swant a line with %q", r.errOut, want)

@@ -201,6 +201,49 @@ func (q *Queries) FindMovableKeys(ctx context.Context, arg FindMovableKeysParams
 	return items, nil
 }
 
+const FindParking = `-- name: FindParking :many
+SELECT keys.park_at, keys.parked_at, keys.parked_for
+FROM outbox.keys
+WHERE keys.tenant_id = $1
+  AND keys.queue = $2
+  AND keys.key = $3
+LIMIT 1
+`
+
+type FindParkingParams struct {
+	TenantID pgtype.UUID
+	Queue    string
+	Key      string
+}
+
+type FindParkingRow struct {
+	ParkAt    pgtype.Timestamptz
+	ParkedAt  pgtype.Timestamptz
+	ParkedFor pgtype.UUID
+}
+
+// FindParking returns whether a key is parked, or will be, and because of which job;
+// nothing for a key that nobody knows.
+func (q *Queries) FindParking(ctx context.Context, arg FindParkingParams) ([]FindParkingRow, error) {
+	rows, err := q.db.Query(ctx, FindParking, arg.TenantID, arg.Queue, arg.Key)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindParkingRow
+	for rows.Next() {
+		var i FindParkingRow
+		if err := rows.Scan(&i.ParkAt, &i.ParkedAt, &i.ParkedFor); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ForgetKeys = `-- name: ForgetKeys :one
 SELECT outbox.forget_keys($1::uuid[], $2::text[], $3::text[])::integer
 `

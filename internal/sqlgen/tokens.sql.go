@@ -176,10 +176,18 @@ func (q *Queries) ListTokens(ctx context.Context, maxRows int32) ([]ListTokensRo
 }
 
 const RevokeToken = `-- name: RevokeToken :many
+WITH found AS MATERIALIZED (
+    SELECT tokens.id, tokens.revoked_at
+    FROM outbox.tokens
+    WHERE tokens.id = $1
+    FOR UPDATE
+)
 UPDATE outbox.tokens
-SET revoked_at = coalesce(revoked_at, statement_timestamp())
-WHERE id = $1
-RETURNING id, name, tenant_id, all_tenants, capabilities, created_by, created_at, expires_at, last_used_at, revoked_at
+SET revoked_at = coalesce(tokens.revoked_at, statement_timestamp())
+FROM found
+WHERE tokens.id = found.id
+RETURNING tokens.id, tokens.name, tokens.tenant_id, tokens.all_tenants, tokens.capabilities, tokens.created_by, tokens.created_at,
+    tokens.expires_at, tokens.last_used_at, tokens.revoked_at, (found.revoked_at IS NOT NULL)::boolean AS was_revoked
 `
 
 type RevokeTokenRow struct {
@@ -193,6 +201,7 @@ type RevokeTokenRow struct {
 	ExpiresAt    pgtype.Timestamptz
 	LastUsedAt   pgtype.Timestamptz
 	RevokedAt    pgtype.Timestamptz
+	WasRevoked   bool
 }
 
 // RevokeToken ends a token for good and returns it; one that was revoked before
@@ -217,6 +226,7 @@ func (q *Queries) RevokeToken(ctx context.Context, id string) ([]RevokeTokenRow,
 			&i.ExpiresAt,
 			&i.LastUsedAt,
 			&i.RevokedAt,
+			&i.WasRevoked,
 		); err != nil {
 			return nil, err
 		}
