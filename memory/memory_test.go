@@ -670,6 +670,12 @@ func TestBadInputNamesItsField(t *testing.T) {
 			t.Errorf("%+v has no error", config)
 		}
 	}
+	var mux Mux
+	mux.HandleRaw("a", nil, dispatcher.KindConfig{Timeout: -1})
+	_, err := New(&mux, Config{})
+	if invalid, ok := errors.AsType[*outbox.InvalidError](err); !ok || invalid.Field != "KindConfig.Timeout" {
+		t.Errorf("a kind's timeout below none: got %v, want an InvalidError of it", err)
+	}
 }
 
 func TestTwoHandlersForAKindPanic(t *testing.T) {
