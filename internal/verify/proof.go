@@ -68,8 +68,8 @@ func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
 // prove is the section of one run.
 func (r *Record) prove(b *strings.Builder) {
-	fmt.Fprintf(b, "\n## %s, tier %s\n\n%s.\n\n- Workload: %s\n- Pass: %s\n- Result: %s, %s in %.0f s, seed %d, commit `%.12s`\n",
-		r.Row, r.Tier, r.Fault, r.Workload, r.Pass, result(r), r.Started.Format("2006-01-02 15:04 UTC"), r.Took, r.Seed, r.Commit)
+	fmt.Fprintf(b, "\n%s- Result: %s, %s in %.0f s, seed %d, commit `%.12s`\n",
+		r.texts(), result(r), r.Started.Format("2006-01-02 15:04 UTC"), r.Took, r.Seed, r.Commit)
 	fmt.Fprintf(b, "- On: PostgreSQL %s (fsync %s, synchronous_commit %s, full_page_writes %s), %s/%s, %d cores, %s, race detector %v\n",
 		r.Server.Version, r.Server.Fsync, r.Server.SynchronousCommit, r.Server.FullPageWrites,
 		r.Machine.OS, r.Machine.Arch, r.Machine.Cores, r.Machine.Go, r.Machine.Race)
@@ -93,6 +93,11 @@ func (r *Record) prove(b *strings.Builder) {
 		fmt.Fprintf(b, "| %s | %s | %s %s | %s |\n", cell(e.What), number(e.Got), cmp.Or(map[string]string{"<=": "≤", ">=": "≥"}[e.Op], e.Op), number(e.Want),
 			map[bool]string{true: "holds", false: "**violated**"}[e.OK])
 	}
+}
+
+// texts is what the row says of itself.
+func (r *Record) texts() string {
+	return fmt.Sprintf("## %s, tier %s\n\n%s.\n\n- Workload: %s\n- Pass: %s\n", r.Row, r.Tier, r.Fault, r.Workload, r.Pass)
 }
 
 func listOf(counts map[string]int) string {
