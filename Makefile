@@ -39,6 +39,10 @@ test-docker: ## some of them on a Postgres in a container, with testcontainers (
 fuzz: ## random input for everything that reads what others wrote, FUZZTIME=60s for each target (ONLY=Cron: some of them)
 	@GO="$(GO)" FUZZTIME="$(FUZZTIME)" ONLY="$(ONLY)" .ci/fuzz
 
+.PHONY: zones
+zones: ## schedules over every change of the clocks of every zone, 1990 to 2037 (make test takes a sample); some minutes
+	POSTHASTE_SCHEDULE_ZONES=on $(GO) test -count=1 -v -run TestTicksAgreeWithAClockThatIsWatched ./schedule
+
 .PHONY: model
 model: ## the lease protocol, every state of it, with spin (docs/model)
 	$(GO) test -count=1 -v ./docs/model -leases 4

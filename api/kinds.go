@@ -30,13 +30,18 @@ func (s *server) listKinds(context.Context, *struct{}) (*kindsOutput, error) {
 }
 
 // checkJob is what a schema of the API cannot say of a job: that nobody gives himself
-// out for another service, and that the payload is its kind's. The check of a payload takes many times its
-// size in memory: no more are made at once than there are processors.
+// out for another service, and that the payload is its kind's.
 func (s *server) checkJob(ctx context.Context, job NewJob) *Problem {
 	if said, ok := job.Headers[outbox.HeaderService]; ok && said != callerIn(ctx).Service {
 		return invalidInput.because("", Fault{Pointer: "#/headers/" + outbox.HeaderService, Detail: "is not the name of the token, which it always is"})
 	}
-	if !s.config.Kinds.Has(job.Kind) {
+	return s.checkPayload(ctx, job.Kind, outbox.Content{Type: "application/json", Bytes: job.payload()})
+}
+
+// checkPayload says what a payload lacks to be its kind's. A check takes many times
+// its size in memory: no more are made at once than there are processors.
+func (s *server) checkPayload(ctx context.Context, kind string, payload outbox.Content) *Problem {
+	if !s.config.Kinds.Has(kind) {
 		return nil
 	}
 	select {
@@ -45,7 +50,7 @@ func (s *server) checkJob(ctx context.Context, job NewJob) *Problem {
 	case <-ctx.Done():
 		return problemOf(ctx.Err())
 	}
-	if err := s.config.Kinds.Check(job.Kind, outbox.Content{Type: "application/json", Bytes: job.payload()}); err != nil {
+	if err := s.config.Kinds.Check(kind, payload); err != nil {
 		return problemOf(err)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/kinds"
 )
 
@@ -19,7 +20,11 @@ func (sendReceipt) Kind() string { return "receipt.send" }
 
 func withKinds(t *testing.T) *rig {
 	t.Helper()
-	return newRig(t, func(c *api.Config) {
+	return newRig(t, addKinds(t))
+}
+
+func addKinds(t *testing.T) func(*api.Config) {
+	return func(c *api.Config) {
 		c.Kinds = new(kinds.Schemas)
 		if err := kinds.AddType[sendReceipt](c.Kinds); err != nil {
 			t.Fatal(err)
@@ -27,7 +32,7 @@ func withKinds(t *testing.T) *rig {
 		if err := c.Kinds.Add("mail", []byte(`{"type": "object", "maxProperties": 2}`)); err != nil {
 			t.Fatal(err)
 		}
-	})
+	}
 }
 
 func TestPayloadsAreCheckedByTheirKindsSchema(t *testing.T) {
@@ -69,6 +74,23 @@ func TestPayloadsAreCheckedByTheirKindsSchema(t *testing.T) {
 	if err := r.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs WHERE kind IN ('receipt.send', 'mail')`).Scan(&n); err != nil || n > 2 {
 		t.Errorf("%d jobs are stored, %v", n, err)
 	}
+}
+
+// A dead letter's new payload is held to the schema like the first one was.
+func TestAnEditedPayloadIsCheckedByItsKindsSchema(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	r := rigOn(t, db, func(c *api.Config) { c.Pool = db }, addKinds(t)).as("operator-a")
+	id := r.enqueue(`{"kind":"receipt.send","payload":{"orderId":7,"to":"ada@example.org"}}`)
+	r.kill(id)
+	p := r.post("/jobs/"+id+"/replay", `{"payload":{"orderId":"7","to":"ada@example.org"}}`).problem(422, "invalid_input")
+	if len(p.Errors) != 1 || p.Errors[0].Pointer != "#/payload/orderId" {
+		t.Errorf("errors = %+v, want one of #/payload/orderId", p.Errors)
+	}
+	if job := r.getJob(id); job.Status != "dead" {
+		t.Errorf("after the refusal it is %s", job.Status)
+	}
+	r.post("/jobs/"+id+"/replay", `{"payload":{"orderId":8,"to":"ada@example.org"}}`).want(200, nil)
 }
 
 func TestKindsAreListedWithTheirSchemas(t *testing.T) {

@@ -76,24 +76,28 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	var errs []error
-	for name, q := range c.Queues {
+	for _, name := range slices.Sorted(maps.Keys(c.Queues)) {
 		if name == "" || len(name) > outbox.MaxNameBytes {
-			errs = append(errs, fmt.Errorf("a queue's name is %q, want 1 to %d characters", name, outbox.MaxNameBytes))
+			errs = append(errs, invalid("Config.Queues", "has a queue whose name is %q, want 1 to %d characters", name, outbox.MaxNameBytes))
 		}
-		if q.Concurrency < 0 || q.Concurrency > 100_000 {
-			errs = append(errs, fmt.Errorf("queue %q: Concurrency is %d, want 1 to 100000, or 0 for %d", name, q.Concurrency, defaultConcurrency))
+		if n := c.Queues[name].Concurrency; n < 0 || n > 100_000 {
+			errs = append(errs, invalid(fmt.Sprintf("Config.Queues[%q].Concurrency", name), "is %d, want 1 to 100000, or 0 for %d", n, defaultConcurrency))
 		}
 	}
 	atLeast := func(field string, d, least time.Duration) {
 		if d < least {
-			errs = append(errs, fmt.Errorf("%s is %s, want at least %s", field, d, least))
+			errs = append(errs, invalid(field, "is %s, want at least %s", d, least))
 		}
 	}
-	atLeast("LeaseTTL", c.LeaseTTL, time.Second)
-	atLeast("PollInterval", c.PollInterval, 10*time.Millisecond)
-	atLeast("DeafPollInterval", c.DeafPollInterval, 10*time.Millisecond)
-	atLeast("Timeout", c.Timeout, time.Millisecond)
+	atLeast("Config.LeaseTTL", c.LeaseTTL, time.Second)
+	atLeast("Config.PollInterval", c.PollInterval, 10*time.Millisecond)
+	atLeast("Config.DeafPollInterval", c.DeafPollInterval, 10*time.Millisecond)
+	atLeast("Config.Timeout", c.Timeout, time.Millisecond)
 	return errors.Join(errs...)
+}
+
+func invalid(field, format string, args ...any) error {
+	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
 // Dispatcher works the queues of one process. Make it with [New].
@@ -138,7 +142,7 @@ type Dispatcher struct {
 // when the database turns out to be read-only after a failover.
 func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	config = config.withDefaults()
-	if err := config.validate(); err != nil {
+	if err := errors.Join(config.validate(), mux.validate()); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
 	suffix := outbox.NewID()

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -17,7 +18,10 @@ import (
 )
 
 func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
-	_, err := dispatcher.New(nil, new(dispatcher.Mux), dispatcher.Config{
+	var mux dispatcher.Mux
+	mux.HandleRaw("a", nil, dispatcher.KindConfig{Timeout: -time.Second, FailOn: []string{"", "fine"}})
+	mux.HandleRaw("b", nil, dispatcher.KindConfig{OutageLimit: -1})
+	_, err := dispatcher.New(nil, &mux, dispatcher.Config{
 		Queues: map[string]dispatcher.QueueConfig{
 			"":                       {},
 			strings.Repeat("q", 129): {},
@@ -33,13 +37,37 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 		t.Fatal("New accepts it")
 	}
 	for _, want := range []string{
-		`name is ""`, "qqqq", `queue "negative"`, "Concurrency is -1", `queue "huge"`, "Concurrency is 100001",
+		`name is ""`, "qqqq", "Concurrency is -1", "Concurrency is 100001", `kind "a": KindConfig.Timeout is -1s`, `has the code ""`,
 		"LeaseTTL is 1ms, want at least 1s", "PollInterval is 1ms", "DeafPollInterval is -1s", "Timeout is -1s",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not mention %s:\n%v", want, err)
 		}
 	}
+	want := []string{
+		"Config.Queues", `Config.Queues["huge"].Concurrency`, `Config.Queues["negative"].Concurrency`, "Config.Queues",
+		"Config.LeaseTTL", "Config.PollInterval", "Config.DeafPollInterval", "Config.Timeout", "KindConfig.Timeout", "KindConfig.FailOn",
+	}
+	if diff := cmp.Diff(want, fieldsOf(err)); diff != "" {
+		t.Errorf("fields (-want +got):\n%s", diff)
+	}
+}
+
+// fieldsOf is the fields that an error names, one for each mistake.
+func fieldsOf(err error) (fields []string) {
+	switch e := err.(type) {
+	case *outbox.InvalidError:
+		return []string{e.Field}
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			fields = append(fields, fieldsOf(one)...)
+		}
+	case interface{ Unwrap() error }:
+		return fieldsOf(e.Unwrap())
+	default:
+		return []string{"none: " + err.Error()}
+	}
+	return fields
 }
 
 func TestRunOnlyOnce(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -37,6 +38,21 @@ type KindConfig struct {
 	// OutageLimit is how long [Unavailable] spends no attempts, from the first in a
 	// row on; 0 is 24 h, and less than that not at all.
 	OutageLimit time.Duration
+}
+
+// Validate tells every mistake, as [*outbox.InvalidError]s that name the field. [New]
+// asks it of every kind.
+func (c KindConfig) Validate() error {
+	var errs []error
+	if c.Timeout < 0 {
+		errs = append(errs, invalid("KindConfig.Timeout", "is %s, want more than 0, or 0 for that of the process", c.Timeout))
+	}
+	for _, code := range c.FailOn {
+		if code == "" || len(code) > outbox.MaxNameBytes { // no failure is stored with such a code
+			errs = append(errs, invalid("KindConfig.FailOn", "has the code %q, want 1 to %d bytes", code, outbox.MaxNameBytes))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Mux knows the handler of each kind. Its zero value is ready to use. Register
@@ -114,6 +130,16 @@ func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
 
 // Kinds returns the kinds with a handler, sorted.
 func (m *Mux) Kinds() []string { return slices.Sorted(maps.Keys(m.routes)) }
+
+func (m *Mux) validate() error {
+	var errs []error
+	for _, kind := range m.Kinds() {
+		if err := m.routes[kind].config.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("kind %q: %w", kind, err))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // build returns the routes with middleware and defaults applied.
 func (m *Mux) build(defaults KindConfig) map[string]*route {

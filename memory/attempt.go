@@ -29,6 +29,8 @@ type record struct {
 	attempt           int
 	started, finished time.Time
 	progress          Progress
+	checkpoint        []byte    // nil for none
+	reports           *recorder // of the attempt that runs; nil between attempts
 	result            any
 	code, message     string
 	cancel            context.CancelCauseFunc // while it runs
@@ -57,11 +59,13 @@ func (q *Queue) begin(r *record) *attempt {
 	ctx, stop := context.WithTimeoutCause(ctx, r.timeout, dispatcher.ErrTimeout)
 	r.status, r.cancel, r.started = outbox.Running, cancel, time.Now()
 	r.attempt++
+	r.reports = &recorder{q, r}
 	q.running[r] = struct{}{}
 	q.metrics.running.Inc()
 	return &attempt{r, ctx, stop, &outbox.Claimed{
 		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Timeout: r.timeout,
 		RunAt: r.submitted, CreatedAt: r.submitted, StartedAt: r.started, RawHeaders: r.headers,
+		Recorder: r.reports,
 	}}
 }
 
@@ -83,7 +87,7 @@ func (q *Queue) attempt(a *attempt) {
 	verdict = dispatcher.Attempt(a.ctx, func(ctx context.Context, job *outbox.Claimed) (err error) {
 		result, err = r.route.handle(ctx, job, args)
 		return err
-	}, a.job, r.route.config.Retry)
+	}, a.job, r.route.config)
 	returned = true
 }
 
@@ -95,7 +99,7 @@ func (q *Queue) settle(r *record, v dispatcher.Verdict, result any, cause error)
 	delete(q.running, r)
 	q.metrics.running.Dec()
 	r.cancel(nil)
-	r.cancel = nil
+	r.cancel, r.reports = nil, nil
 	r.route.counts.processing.Observe(time.Since(r.started).Seconds())
 	again := v.Status == outbox.Retrying || v.Status == outbox.Pending
 	switch {
@@ -142,7 +146,7 @@ func (q *Queue) unschedule(r *record) {
 // end closes a job. q.mu is held.
 func (q *Queue) end(r *record, status outbox.Status, code, message string) {
 	r.status, r.code, r.message, r.finished = status, code, message, time.Now()
-	r.args = nil // may be large, or hold what is to be closed
+	r.args, r.checkpoint = nil, nil // may be large, or hold what is to be closed
 	close(r.done)
 	q.ended = append(q.ended, r)
 	q.forget(r.finished)

@@ -19,8 +19,11 @@
 //     process lives; again only if [Options.MaxAttempts] says so.
 //   - No more than [Config.Capacity] jobs wait and [Config.Workers] run. Submit never
 //     blocks: it returns [ErrBackpressure].
-//   - Handlers are those of package dispatcher: the same errors mean the same. What
-//     needs a job's row (job.Complete, job.Guard) returns an [*outbox.NotStoredError].
+//   - Handlers are those of package dispatcher: the same errors mean the same, but for
+//     dispatcher.Unavailable, which is a failure like any other here. job.Progress and
+//     checkpoints are kept with the job, in memory; job.Log goes to [Config.Logger],
+//     and dispatcher.Step remembers nothing. What needs a job's row (job.Complete,
+//     job.Guard) returns an [*outbox.NotStoredError].
 //   - When Run is told to stop, jobs that were taken are carried out for the grace
 //     period; then running ones are cut off with the cause dispatcher.ErrShutdown, and
 //     what had not started is dropped. Both are said in the log.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -434,6 +435,68 @@ func TestProgressIsTheLatestWord(t *testing.T) {
 	})
 }
 
+// A handler that was written for a dispatcher reports in its way.
+func TestADispatchersHandlerReports(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		var late *outbox.Claimed
+		var mux Mux
+		mux.HandleRaw("import", func(ctx context.Context, job *outbox.Claimed) error {
+			row, found, err := outbox.LoadCheckpoint[int](ctx, job)
+			if err != nil || found != (job.Attempt > 1) {
+				t.Errorf("attempt %d: checkpoint %d, %t, %v", job.Attempt, row, found, err)
+			}
+			row += 10
+			late = job
+			return errors.Join(
+				outbox.SaveCheckpoint(ctx, job, row), job.Progress(ctx, int64(row), 20, "importing"), job.Log(ctx, slog.LevelWarn, "row 7 has no address"),
+				map[bool]error{true: errors.New("cut off")}[row < 20])
+		})
+		q, err := New(&mux, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &rig{Queue: q, t: t, done: make(chan struct{})}
+		r.run()
+		id := r.submit(outbox.Raw{KindName: "import", Payload: []byte("{}")}, Options{MaxAttempts: 2})
+		time.Sleep(time.Minute) // virtual
+		r.want(id, outbox.Succeeded, 2, "")
+		job, err := r.Job(id)
+		if want := (Progress{20, 20, "importing"}); err != nil || job.Progress != want {
+			t.Errorf("progress = %+v, %v; want %+v", job.Progress, err, want)
+		}
+		if n := strings.Count(log.String(), "row 7 has no address"); n != 2 {
+			t.Errorf("lines in the log = %d, want 2:\n%s", n, log.String())
+		}
+		if err := late.Progress(t.Context(), 1, 20, "late"); !errors.Is(err, outbox.ErrLeaseLost) {
+			t.Errorf("progress after the attempt: %v, want ErrLeaseLost", err)
+		}
+		if err := outbox.SaveCheckpoint(t.Context(), late, 1); !errors.Is(err, outbox.ErrLeaseLost) {
+			t.Errorf("a checkpoint after the attempt: %v, want ErrLeaseLost", err)
+		}
+	})
+}
+
+func TestCodesThatFailAJobForGood(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mux Mux
+		mux.HandleRaw("import", func(context.Context, *outbox.Claimed) error {
+			return dispatcher.WithCode("no_such_file", errors.New("it is gone"))
+		}, dispatcher.KindConfig{FailOn: []string{"no_such_file"}})
+		q, err := New(&mux, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &rig{Queue: q, t: t, done: make(chan struct{})}
+		r.run()
+		id := r.submit(outbox.Raw{KindName: "import", Payload: []byte("{}")}, Options{MaxAttempts: 5})
+		time.Sleep(time.Minute) // virtual
+		r.want(id, outbox.Failed, 1, "no_such_file")
+	})
+}
+
 func TestAnIdempotencyKeyLastsAsLongAsItsJobIsKnown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -606,6 +669,12 @@ func TestBadInputNamesItsField(t *testing.T) {
 		if _, err := New(new(Mux), config); err == nil {
 			t.Errorf("%+v has no error", config)
 		}
+	}
+	var mux Mux
+	mux.HandleRaw("a", nil, dispatcher.KindConfig{Timeout: -1})
+	_, err := New(&mux, Config{})
+	if invalid, ok := errors.AsType[*outbox.InvalidError](err); !ok || invalid.Field != "KindConfig.Timeout" {
+		t.Errorf("a kind's timeout below none: got %v, want an InvalidError of it", err)
 	}
 }
 

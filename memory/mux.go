@@ -2,7 +2,10 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
@@ -81,6 +84,16 @@ func (m *Mux) add(r *route, config []dispatcher.KindConfig) {
 		r.config = config[0]
 	}
 	m.routes[r.kind] = r
+}
+
+func (m *Mux) validate() error {
+	var errs []error
+	for _, kind := range slices.Sorted(maps.Keys(m.routes)) {
+		if err := m.routes[kind].config.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("kind %q: %w", kind, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // build returns the routes with defaults and metrics.

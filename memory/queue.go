@@ -101,7 +101,7 @@ type keyOf struct {
 // New checks config and registers the metrics.
 func New(mux *Mux, config Config) (*Queue, error) {
 	config = config.withDefaults()
-	if err := config.validate(); err != nil {
+	if err := errors.Join(config.validate(), mux.validate()); err != nil {
 		return nil, fmt.Errorf("memory: %w", err)
 	}
 	q := &Queue{

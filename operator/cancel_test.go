@@ -278,6 +278,9 @@ func TestNobodyRetriesPastTheDeadline(t *testing.T) {
 		if err := o.Retry(t.Context(), id); !errors.Is(err, operator.ErrPastDeadline) {
 			t.Errorf("retry of a job that is %s = %v, want ErrPastDeadline", status, err)
 		}
+		if err := o.ReplayEdited(t.Context(), id, []byte(`{}`)); status == outbox.Dead && !errors.Is(err, operator.ErrPastDeadline) {
+			t.Errorf("replay with another payload = %v, want ErrPastDeadline", err)
+		}
 		if after := job(t, o, id); after.Status != status || after.Epoch != before.Epoch {
 			t.Errorf("the refusal left %+v", after)
 		}

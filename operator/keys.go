@@ -31,6 +31,13 @@ func (n KeyName) withDefaults() KeyName {
 	return n
 }
 
+func (n KeyName) validate() error {
+	if n.Key == "" {
+		return &outbox.InvalidError{Field: "KeyName.Key", Reason: "is empty"}
+	}
+	return validTexts(map[string]string{"KeyName.Queue": n.Queue, "KeyName.Key": n.Key})
+}
+
 func (n KeyName) String() string { return fmt.Sprintf("%s of queue %s", n.Key, n.Queue) }
 
 // Key is how a key stands.
@@ -62,6 +69,9 @@ func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
 	if f.Limit < 0 {
 		return nil, &outbox.InvalidError{Field: "KeyFilter.Limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)}
 	}
+	if err := validTexts(map[string]string{"KeyFilter.Queue": f.Queue}); err != nil {
+		return nil, err
+	}
 	return o.keys(ctx, sqlgen.ListKeysParams{Tenant: tenantOrAny(f.Tenant), Queue: f.Queue, Parked: f.Parked, MaxKeys: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit))})
 }
 
@@ -69,8 +79,8 @@ func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
 // if no open job bears it.
 func (o *Operator) Key(ctx context.Context, name KeyName) (Key, error) {
 	name = name.withDefaults()
-	if name.Key == "" {
-		return Key{}, &outbox.InvalidError{Field: "KeyName.Key", Reason: "is empty"}
+	if err := name.validate(); err != nil {
+		return Key{}, err
 	}
 	found, err := o.keys(ctx, sqlgen.ListKeysParams{Tenant: pgID(name.Tenant), Queue: name.Queue, Key: name.Key, MaxKeys: 1})
 	if err != nil {
@@ -113,6 +123,9 @@ func (o *Operator) keys(ctx context.Context, params sqlgen.ListKeysParams) ([]Ke
 // nobody knows it.
 func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err error) {
 	name = name.withDefaults()
+	if err := name.validate(); err != nil {
+		return 0, err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	var n int32

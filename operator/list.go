@@ -59,7 +59,9 @@ func (f Filter) validate() error {
 	if f.Skip < 0 || f.Skip > MaxSkip {
 		return &outbox.InvalidError{Field: "Filter.Skip", Reason: fmt.Sprintf("is %d, want 0 to %d", f.Skip, MaxSkip)}
 	}
-	return nil
+	return validTexts(map[string]string{
+		"Filter.Kind": f.Kind, "Filter.Queue": f.Queue, "Filter.Key": f.Key, "Filter.Fingerprint": f.Fingerprint,
+	})
 }
 
 // params are those of the query.

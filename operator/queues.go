@@ -87,5 +87,5 @@ func validQueue(queue string) error {
 	if queue == "" || len(queue) > outbox.MaxNameBytes {
 		return &outbox.InvalidError{Field: "queue", Reason: fmt.Sprintf("is %d bytes long, want 1 to %d", len(queue), outbox.MaxNameBytes)}
 	}
-	return nil
+	return validTexts(map[string]string{"queue": queue})
 }

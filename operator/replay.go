@@ -203,9 +203,6 @@ func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byt
 	if job.Status != outbox.Failed && job.Status != outbox.Dead {
 		return &StatusError{ID: id, Status: job.Status, Act: act}
 	}
-	if !job.Deadline.IsZero() && !time.Now().Before(job.Deadline) {
-		return fmt.Errorf("%s job %s: %w", act, id, ErrPastDeadline)
-	}
 	if len(payload) > outbox.MaxPayloadBytes {
 		return &outbox.InvalidError{Field: "payload", Reason: fmt.Sprintf("is %d bytes, want at most %d", len(payload), outbox.MaxPayloadBytes)}
 	}
@@ -228,7 +225,20 @@ func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byt
 	case err != nil:
 		return fmt.Errorf("replay job %s: %w", id, err)
 	case len(moved) == 0:
-		return o.refuse(ctx, id, act)
+		return o.refuseEdited(ctx, job, act)
 	}
 	return nil
+}
+
+// refuseEdited says why a dead letter was not replayed. One that is still as it was
+// found is past its deadline, by the database's clock: ours has no say.
+func (o *Operator) refuseEdited(ctx context.Context, found Job, act string) error {
+	now, err := o.Job(ctx, found.ID)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", act, err)
+	case now.Status == found.Status && now.Epoch == found.Epoch && !now.Deadline.IsZero():
+		return fmt.Errorf("%s job %s: %w", act, found.ID, ErrPastDeadline)
+	}
+	return &StatusError{ID: found.ID, Status: now.Status, Act: act}
 }

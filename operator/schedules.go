@@ -117,6 +117,9 @@ func pausedJSON(paused bool) []byte {
 // onSchedule runs an act together with its row in the audit: both are there, or
 // neither. What changed nothing is not recorded.
 func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID, name string, do func(context.Context, pgx.Tx) (change, error)) error {
+	if err := validTexts(map[string]string{"name": name}); err != nil {
+		return err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	err := pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) error {

@@ -94,6 +94,8 @@ func (o *Options) validate() []error {
 	}
 	if o.Timeout < 0 || o.Timeout > maxHorizon {
 		add(invalid("Options.Timeout", "is %s, want 0 to 100 years", o.Timeout))
+	} else if o.Timeout != 0 && o.Timeout < time.Microsecond { // it would be stored as none
+		add(invalid("Options.Timeout", "is %s, want at least 1µs, or 0 for what the kind's handler says", o.Timeout))
 	}
 	add(validKey("Options.Key", o.Key))
 	add(validKey("Options.IdempotencyKey", o.IdempotencyKey))

@@ -41,6 +41,7 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 		"attempts below none":                  {Options{MaxAttempts: -1}, []InvalidError{{"Options.MaxAttempts", "is -1, want 1 to 32767, or 0 for 25"}}},
 		"attempts without end":                 {Options{MaxAttempts: 32768}, []InvalidError{{"Options.MaxAttempts", "is 32768, want 1 to 32767, or 0 for 25"}}},
 		"a timeout below none":                 {Options{Timeout: -time.Second}, []InvalidError{{"Options.Timeout", "is -1s, want 0 to 100 years"}}},
+		"a timeout that no clock knows":        {Options{Timeout: 999}, []InvalidError{{"Options.Timeout", "is 999ns, want at least 1µs, or 0 for what the kind's handler says"}}},
 		"a key that is too long":               {Options{Key: long}, []InvalidError{{"Options.Key", "is 513 bytes long, want at most 512"}}},
 		"a key with a NUL":                     {Options{Key: "\x00"}, []InvalidError{{"Options.Key", "has a NUL at byte 0, which Postgres text cannot hold"}}},
 		"a key that is not UTF-8":              {Options{Key: "a\xff"}, []InvalidError{{"Options.Key", "is not valid UTF-8"}}},

@@ -45,18 +45,26 @@ type Keyring struct {
 // NewKeyring makes a ring that seals with current and opens with all keys.
 func NewKeyring(current Key, old ...Key) (*Keyring, error) {
 	r := &Keyring{current: current.ID, keys: map[string]cipher.AEAD{}}
-	for _, k := range append([]Key{current}, old...) {
+	for i, k := range append([]Key{current}, old...) {
+		field := "current"
+		if i > 0 {
+			field = fmt.Sprintf("old[%d]", i-1)
+		}
 		switch _, twice := r.keys[k.ID]; {
 		case len(k.ID) == 0 || len(k.ID) > 64:
-			return nil, fmt.Errorf("protect: a key's ID is %d bytes long, want 1 to 64", len(k.ID))
+			return nil, invalid(field+".ID", "is %d bytes long, want 1 to 64", len(k.ID))
 		case twice:
-			return nil, fmt.Errorf("protect: two keys have the ID %q", k.ID)
+			return nil, invalid(field+".ID", "is %q, which two keys have", k.ID)
 		case k.Secret == [32]byte{}:
-			return nil, fmt.Errorf("protect: the secret of key %q is all zeros", k.ID)
+			return nil, invalid(field+".Secret", "of key %q is all zeros", k.ID)
 		}
 		r.keys[k.ID] = gcm(k.Secret[:])
 	}
 	return r, nil
+}
+
+func invalid(field, format string, args ...any) error {
+	return fmt.Errorf("protect: %w", &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)})
 }
 
 // gcm takes 32 bytes.

@@ -93,15 +93,19 @@ func TestKeysRotate(t *testing.T) {
 
 func TestBadKeysAreRefused(t *testing.T) {
 	t.Parallel()
-	for want, keys := range map[string][]Key{
-		"0 bytes long":      {key("", 1)},
-		"65 bytes long":     {key(strings.Repeat("k", 65), 1)},
-		`two keys`:          {key("a", 1), key("a", 2)},
-		"is all zeros":      {{ID: "a"}},
-		`key "b" is all ze`: {key("a", 1), {ID: "b"}},
+	for want, c := range map[string]struct {
+		field string
+		keys  []Key
+	}{
+		"0 bytes long":        {"current.ID", []Key{key("", 1)}},
+		"65 bytes long":       {"current.ID", []Key{key(strings.Repeat("k", 65), 1)}},
+		"which two keys have": {"old[0].ID", []Key{key("a", 1), key("a", 2)}},
+		"is all zeros":        {"current.Secret", []Key{{ID: "a"}}},
+		`key "b" is all ze`:   {"old[1].Secret", []Key{key("a", 1), key("c", 1), {ID: "b"}}},
 	} {
-		if _, err := NewKeyring(keys[0], keys[1:]...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
+		_, err := NewKeyring(c.keys[0], c.keys[1:]...)
+		if found, ok := errors.AsType[*outbox.InvalidError](err); !ok || found.Field != c.field || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an InvalidError of %s with %q", err, c.field, want)
 		}
 	}
 	if got := fmt.Sprintf("%v %+v %#v %s", key("a", 'S'), key("a", 'S'), key("a", 'S'), key("a", 'S')); strings.Contains(got, "83") || strings.Contains(got, "0x53") {

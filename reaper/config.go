@@ -82,24 +82,24 @@ func (c Config) validate() error {
 	var errs []error
 	positive := func(field string, d, otherwise time.Duration) {
 		if d < 0 {
-			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for %s", field, d, otherwise))
+			errs = append(errs, invalid(field, "is %s, want more than 0, or 0 for %s", d, otherwise))
 		}
 	}
-	positive("Keep", c.Keep, defaultKeep)
-	positive("KeepInbox", c.KeepInbox, defaultKeepInbox)
-	positive("KeepAudit", c.KeepAudit, defaultKeepAudit)
-	errs = append(errs, validKeeps("KeepByStatus", c.KeepByStatus)...)
+	positive("Config.Keep", c.Keep, defaultKeep)
+	positive("Config.KeepInbox", c.KeepInbox, defaultKeepInbox)
+	positive("Config.KeepAudit", c.KeepAudit, defaultKeepAudit)
+	errs = append(errs, validKeeps("Config.KeepByStatus", c.KeepByStatus)...)
 	for _, queue := range slices.Sorted(maps.Keys(c.KeepByQueue)) {
 		if queue == "" || len(queue) > outbox.MaxNameBytes {
-			errs = append(errs, fmt.Errorf("KeepByQueue has the queue %q, want 1 to %d characters", queue, outbox.MaxNameBytes))
+			errs = append(errs, invalid("Config.KeepByQueue", "has the queue %q, want 1 to %d characters", queue, outbox.MaxNameBytes))
 		}
-		errs = append(errs, validKeeps(fmt.Sprintf("KeepByQueue[%s]", queue), c.KeepByQueue[queue])...)
+		errs = append(errs, validKeeps(fmt.Sprintf("Config.KeepByQueue[%s]", queue), c.KeepByQueue[queue])...)
 	}
 	if c.HistoryAhead < 1 || c.HistoryAhead > maxAhead {
-		errs = append(errs, fmt.Errorf("HistoryAhead is %d, want 1 to %d, or 0 for %d", c.HistoryAhead, maxAhead, defaultAhead))
+		errs = append(errs, invalid("Config.HistoryAhead", "is %d, want 1 to %d, or 0 for %d", c.HistoryAhead, maxAhead, defaultAhead))
 	}
 	if c.DepthInterval < time.Second {
-		errs = append(errs, fmt.Errorf("DepthInterval is %s, want at least 1s, or 0 for 30s", c.DepthInterval))
+		errs = append(errs, invalid("Config.DepthInterval", "is %s, want at least 1s, or 0 for 30s", c.DepthInterval))
 	}
 	return errors.Join(errs...)
 }
@@ -107,13 +107,17 @@ func (c Config) validate() error {
 func validKeeps(field string, keeps map[outbox.Status]time.Duration) (errs []error) {
 	for _, status := range slices.Sorted(maps.Keys(keeps)) {
 		if !status.Closed() && !isDeadLetter(status) {
-			errs = append(errs, fmt.Errorf("%s has %q, want only outcomes: %v, failed, dead", field, status, closedStatuses()))
+			errs = append(errs, invalid(field, "has %q, want only outcomes: %v, failed, dead", status, closedStatuses()))
 		}
 		if keep := keeps[status]; keep < 0 {
-			errs = append(errs, fmt.Errorf("%s[%s] is %s, want at least 0", field, status, keep))
+			errs = append(errs, invalid(fmt.Sprintf("%s[%s]", field, status), "is %s, want at least 0", keep))
 		}
 	}
 	return errs
+}
+
+func invalid(field, format string, args ...any) error {
+	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
 func isDeadLetter(s outbox.Status) bool { return s == outbox.Failed || s == outbox.Dead }

@@ -2,11 +2,13 @@ package reaper
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,6 +31,19 @@ func TestEveryMistakeInAConfigIsNamed(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)
 		}
+	}
+	want := []string{
+		"Config.Keep", "Config.KeepInbox", "Config.KeepAudit", "Config.KeepByStatus", "Config.KeepByStatus[succeeded]",
+		"Config.KeepByQueue", "Config.KeepByQueue[mail][dead]", "Config.KeepByQueue[mail]", "Config.HistoryAhead", "Config.DepthInterval",
+	}
+	var got []string
+	for _, mistake := range errors.Unwrap(err).(interface{ Unwrap() []error }).Unwrap() {
+		if e, ok := errors.AsType[*outbox.InvalidError](mistake); ok {
+			got = append(got, e.Field)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("fields (-want +got):\n%s", diff)
 	}
 	if _, err := New(nil, Config{}); err != nil {
 		t.Errorf("New with the zero config = %v", err)

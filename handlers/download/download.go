@@ -62,14 +62,14 @@ type Downloader struct {
 // New opens the root.
 func New(config Config) (*Downloader, error) {
 	if config.MaxBytes < 0 {
-		return nil, fmt.Errorf("download: MaxBytes is %d, want at least 1, or 0 for %d", config.MaxBytes, defaultMaxBytes)
+		return nil, misconfigured("Config.MaxBytes", "is %d, want at least 1, or 0 for %d", config.MaxBytes, defaultMaxBytes)
 	}
 	if config.Root == "" {
-		return nil, errors.New("download: Root is empty, want a folder")
+		return nil, misconfigured("Config.Root", "is empty, want a folder")
 	}
 	root, err := os.OpenRoot(config.Root)
 	if err != nil {
-		return nil, fmt.Errorf("download: open Root: %w", err)
+		return nil, fmt.Errorf("%w: %w", misconfigured("Config.Root", "cannot be opened"), err)
 	}
 	d := &Downloader{root: root, client: config.Client, maxBytes: cmp.Or(config.MaxBytes, defaultMaxBytes), stall: stallTime}
 	if d.client == nil {
@@ -173,6 +173,10 @@ func final(code string, err error) error {
 
 func invalid(field, format string, args ...any) error {
 	return final("invalid_args", &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)})
+}
+
+func misconfigured(field, format string, args ...any) error {
+	return fmt.Errorf("download: %w", &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)})
 }
 
 func isFinal(err error) bool {

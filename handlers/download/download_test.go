@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -531,9 +532,14 @@ func TestArgsThatAreNotAcceptable(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", args, err, field)
 		}
 	}
-	for want, config := range map[string]download.Config{"MaxBytes": {MaxBytes: -1, Root: "."}, "Root is empty": {}, "open Root": {Root: filepath.Join(r.root, "none")}} {
-		if _, err := download.New(config); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("New(%+v) = %v, want %s", config, err, want)
+	for want, config := range map[string]download.Config{
+		"Config.MaxBytes is -1":         {MaxBytes: -1, Root: "."},
+		"Config.Root is empty":          {},
+		"Config.Root cannot be opened:": {Root: filepath.Join(r.root, "none")},
+	} {
+		_, err := download.New(config)
+		if _, typed := errors.AsType[*outbox.InvalidError](err); !typed || !strings.Contains(err.Error(), want) {
+			t.Errorf("New(%+v) = %v, want an InvalidError: %s", config, err, want)
 		}
 	}
 }

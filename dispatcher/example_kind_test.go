@@ -1,0 +1,51 @@
+package dispatcher_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func ready(int) (bool, error) { return true, nil }
+
+// How does a kind get its own timeout and retries, and a handler put its job off
+// without spending an attempt?
+func ExampleSnooze() {
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[Export]) error {
+		ok, err := ready(job.Args.Pages)
+		if err == nil && !ok {
+			return dispatcher.Snooze(10 * time.Minute) // not yet: no failure
+		}
+		return err
+	}, dispatcher.KindConfig{
+		Timeout: time.Minute, // then its context ends with dispatcher.ErrTimeout: job_timeout
+		Retry:   dispatcher.Delays(time.Second, time.Minute, time.Hour),
+	})
+	fmt.Println(mux.Kinds())
+	// Output: [export]
+}
+
+// Who is told that a job has succeeded, at least once, whatever crashes?
+func ExampleOnSuccess() {
+	pool, end := pgtest.Example()
+	defer end()
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, func(context.Context, *outbox.Job[PlaceOrder]) error { return nil })
+	told := make(chan struct{})
+	dispatcher.OnSuccess(&mux, func(_ context.Context, job *outbox.Job[outbox.Ended[PlaceOrder]]) error {
+		fmt.Printf("order %d: %s, attempt %d\n", job.Args.Args.OrderID, job.Args.Status, job.Args.Attempt)
+		close(told)
+		return nil
+	})
+	defer workUntil(&mux, pool, told)()
+
+	if _, err := outbox.Enqueue(context.Background(), pool, PlaceOrder{7}, outbox.Options{}); err != nil {
+		fmt.Println(err)
+	}
+	// Output: order 7: succeeded, attempt 1
+}

@@ -1,0 +1,58 @@
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Which keys are stuck, for how long, and how do I have their jobs run on in order?
+func ExampleOperator_Unblock() {
+	unblock := func(ctx context.Context, o *operator.Operator) error {
+		keys, err := o.Keys(ctx, operator.KeyFilter{Parked: true}) // the longest waiting first
+		if err != nil {
+			return err
+		}
+		for _, k := range keys {
+			fmt.Printf("%s: %d jobs wait, the oldest for %s, behind job %s\n", k.Key, k.Blocked, time.Since(k.BlockedSince), k.ParkedFor)
+			if _, err := o.Because("the address was corrected").Unblock(ctx, k.KeyName); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	_ = unblock
+}
+
+// One job failed because of what it was told. How does it run again with the mistake
+// mended, or is put away?
+func ExampleOperator_ReplayEdited() {
+	mend := func(ctx context.Context, o *operator.Operator, id outbox.ID, corrected []byte) error {
+		if corrected == nil {
+			return o.Because("the customer has left").Dismiss(ctx, id)
+		}
+		return o.Because("a typing error in the address").ReplayEdited(ctx, id, corrected) // the audit keeps the old payload
+	}
+	_ = mend
+}
+
+// How do I keep a schedule from firing while its target is rebuilt, and have it run
+// once when that is done?
+func ExampleOperator_RunSchedule() {
+	rebuild := func(ctx context.Context, o *operator.Operator, work func() error) error {
+		if err := o.PauseSchedule(ctx, outbox.RootTenant, "weekday-report"); err != nil {
+			return err
+		}
+		if err := work(); err != nil {
+			return err
+		}
+		if _, err := o.RunSchedule(ctx, outbox.RootTenant, "weekday-report"); err != nil {
+			return err
+		}
+		return o.ResumeSchedule(ctx, outbox.RootTenant, "weekday-report")
+	}
+	_ = rebuild
+}
