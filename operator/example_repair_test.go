@@ -49,7 +49,7 @@ func ExampleOperator_RunSchedule() {
 		if err := work(); err != nil {
 			return err
 		}
-		if _, err := o.RunSchedule(ctx, outbox.RootTenant, "weekday-report"); err != nil {
+		if _, _, err := o.RunSchedule(ctx, outbox.RootTenant, "weekday-report"); err != nil {
 			return err
 		}
 		return o.ResumeSchedule(ctx, outbox.RootTenant, "weekday-report")

@@ -146,7 +146,7 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 	defer cancel()
 	var page Page
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
-		page, err = readPage(ctx, db, f.params())
+		page, err = readPage(ctx, db, f.params(), firstRows, pageTime)
 		return err
 	})
 	if err != nil {
@@ -157,9 +157,9 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 
 // readPage makes rounds. One reads (After, Before), which is found out before by another
 // statement: whatever happens in between, each id is read once, by one statement.
-func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams) (page Page, err error) {
+func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, rows int32, most time.Duration) (page Page, err error) {
 	limit, bottom, begun := params.MaxRows, params.After, time.Now()
-	for rows := int32(firstRows); ; rows *= 2 {
+	for ; ; rows *= 2 {
 		reach, err := db.FindReach(ctx, sqlgen.FindReachParams{
 			Statuses: params.Statuses, Before: params.Before, After: bottom, Tenant: params.Tenant, MaxRows: rows,
 		})
@@ -183,7 +183,7 @@ func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsPar
 			return page, nil
 		case !reach.Valid:
 			return page, nil
-		case time.Since(begun) > pageTime:
+		case time.Since(begun) > most:
 			page.Next = params.Before.Bytes
 			return page, nil
 		}

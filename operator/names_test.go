@@ -23,7 +23,7 @@ func TestNamesThatAreNoTextAreNamed(t *testing.T) {
 		_, unblock := o.Unblock(ctx, operator.KeyName{Queue: bad, Key: "k"})
 		_, unblockNone := o.Unblock(ctx, operator.KeyName{})
 		_, _, limit := o.Limit(ctx, bad, operator.Limits{MaxRunning: new(1)})
-		_, run := o.RunSchedule(ctx, outbox.ID{}, bad)
+		_, _, run := o.RunSchedule(ctx, outbox.ID{}, bad)
 		_, deadLetters := o.DeadLetters(ctx, operator.DeadLetterFilter{Fingerprint: bad}, outbox.ID{}, 0)
 		for _, c := range []struct {
 			field string

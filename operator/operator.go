@@ -42,6 +42,7 @@ func (e *StatusError) Error() string {
 type Operator struct {
 	db   *sqlgen.Queries // of pool
 	pool tied
+	txs  outbox.Beginner // the pool
 	by   by
 }
 
@@ -50,7 +51,7 @@ type Operator struct {
 // pool's login's affair, unless the context says; see [TiedTo].
 func New(pool *pgxpool.Pool) *Operator {
 	db := tied{pool}
-	return &Operator{db: sqlgen.New(db), pool: db, by: by{actor: unknownActor}}
+	return &Operator{db: sqlgen.New(db), pool: db, txs: db, by: by{actor: unknownActor}}
 }
 
 // bounded is the context of one statement.
@@ -63,7 +64,7 @@ func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true}
 // byIndex runs statements in a transaction in which they walk indexes. The server may
 // believe that it is better to read all jobs: row-level security keeps statistics from it.
 func (o *Operator) byIndex(ctx context.Context, ask func(*sqlgen.Queries) error) error {
-	return pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off`); err != nil {
 			return err
 		}
