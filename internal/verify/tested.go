@@ -24,9 +24,9 @@ func TestedRows() []Tested {
 		},
 		{"G2", "every route declares a capability that exists, and is in the matrix of G1", "api", []string{"TestG2EveryRouteDeclaresWhatItTakes"}},
 		{
-			"G3", "row security: every table × role × verb × tenant of the transaction, and a pool that serves two tenants in turns, aborted transactions among them",
+			"G3", "row security: every table × role × verb × tenant of the transaction, every function, and a pool that serves two tenants in turns, aborted transactions among them",
 			"access",
-			[]string{"TestG3NoVerbReachesAnotherTenantsRows", "TestG3APoolKeepsTenantsApartThroughReuse"},
+			[]string{"TestG3NoVerbReachesAnotherTenantsRows", "TestG3NoFunctionReachesAnotherTenantsRows", "TestG3APoolKeepsTenantsApartThroughReuse"},
 		},
 		{"G4", "a token changed in 150 ways", "api", []string{"TestG4NoChangedTokenGetsIn"}},
 		{"G4", "JWTs that are forged, misdirected, expired, or of a key that the provider has not, through the real process", "cmd/posthaste", []string{"TestG4ServeTakesTheProvidersJWTsAndNoOthers"}},
