@@ -1,0 +1,94 @@
+package operator_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// storeMixed stores open jobs, dead letters and closed jobs whose ids are mixed; each
+// tenth is of the kind "rare".
+func storeMixed(t *testing.T, db outbox.DB, n int) {
+	t.Helper()
+	exec(t, db, `
+		WITH mixed AS (SELECT outbox.uuid_v7() AS id, i, CASE WHEN i % 10 = 0 THEN 'rare' ELSE 'common' END AS kind FROM generate_series(1, $1) AS i),
+		open AS (
+			INSERT INTO outbox.jobs (id, kind, payload, status, attempt)
+			SELECT id, kind, '', CASE WHEN i % 3 = 0 THEN 'dead' ELSE 'pending' END::outbox.job_status, 0 FROM mixed WHERE i % 3 < 2)
+		INSERT INTO outbox.history (id, tenant_id, run_at, created_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type)
+		SELECT id, '00000000-0000-0000-0000-000000000001', now(), now(), 1, 'succeeded', 'running', 1, 25, 0, 0, 'default', kind, '', 'text/plain' FROM mixed WHERE i % 3 = 2`, n)
+}
+
+// However a list is cut into pages that read a few rows each, it is the same list.
+func TestPagesAreTheWholeList(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeMixed(t, db, 300)
+	for name, f := range map[string]operator.Filter{
+		"few of many":       {Kind: "rare"},
+		"most":              {Kind: "common"},
+		"none":              {Kind: "absent"},
+		"one table":         {Kind: "rare", Statuses: []outbox.Status{outbox.Succeeded}},
+		"dead letters":      {Statuses: []outbox.Status{outbox.Dead}},
+		"two at a time":     {Kind: "rare", Limit: 2},
+		"of one tenant":     {Kind: "rare", Tenant: outbox.RootTenant},
+		"of another tenant": {Kind: "rare", Tenant: outbox.ID{15: 9}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			whole := f
+			whole.Limit = operator.MaxLimit
+			var want []outbox.ID
+			for {
+				jobs, err := o.Jobs(t.Context(), whole)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, job := range jobs {
+					want = append(want, job.ID)
+				}
+				if len(jobs) < operator.MaxLimit {
+					break
+				}
+				whole.Before = jobs[len(jobs)-1].ID
+			}
+			var got []outbox.ID
+			pages := 0
+			for f := f; ; pages++ {
+				page, err := o.FirstPage(t.Context(), f, 7)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, job := range page.Jobs {
+					got = append(got, job.ID)
+				}
+				if page.Next.IsZero() {
+					break
+				}
+				f.Before = page.Next
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%d jobs on the pages, %d in the list", len(got), len(want))
+			}
+			if f.Tenant.IsZero() && f.Limit == 0 && pages < 3 {
+				t.Errorf("%d pages: they read more than they were told to", pages+1)
+			}
+		})
+	}
+}
+
+// A page of a filter that few of many jobs meet ends after a part of them.
+func TestAPageOfFewAmongManyIsShort(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeMixed(t, db, 3000)
+	page, err := o.FirstPage(t.Context(), operator.Filter{Kind: "absent"}, 100)
+	if err != nil || len(page.Jobs) > 0 || page.Next.IsZero() {
+		t.Errorf("page = %+v, %v; want none of the jobs and where to go on", page, err)
+	}
+	if page, err = o.Page(t.Context(), operator.Filter{}); err != nil || len(page.Jobs) != operator.DefaultLimit || page.Next != page.Jobs[operator.DefaultLimit-1].ID {
+		t.Errorf("the newest: %d jobs, next %s, %v", len(page.Jobs), page.Next, err)
+	}
+}
