@@ -2,10 +2,12 @@ package operator
 
 import (
 	"context"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // Within is an operator in a transaction.
@@ -21,4 +23,46 @@ func (o *Operator) FirstPage(ctx context.Context, f Filter, rows int32) (Page, e
 		return err
 	})
 	return page, err
+}
+
+// Planned is the operator, with the server's plan of each statement that it runs by
+// index.
+func (o *Operator) Planned(plans *[]string) *Operator {
+	planned := *o
+	planned.txs = planning{o.pool, plans}
+	return &planned
+}
+
+type planning struct {
+	outbox.Beginner
+	plans *[]string
+}
+
+func (p planning) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := p.Beginner.Begin(ctx)
+	return plannedTx{tx, p.plans}, err
+}
+
+type plannedTx struct {
+	pgx.Tx
+	plans *[]string
+}
+
+func (tx plannedTx) explain(ctx context.Context, sql string, args []any) {
+	rows, _ := tx.Tx.Query(ctx, "EXPLAIN "+sql, args...) // its error is the next one's
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		lines = []string{err.Error()}
+	}
+	*tx.plans = append(*tx.plans, strings.Join(lines, "\n"))
+}
+
+func (tx plannedTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	tx.explain(ctx, sql, args)
+	return tx.Tx.Query(ctx, sql, args...)
+}
+
+func (tx plannedTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	tx.explain(ctx, sql, args)
+	return tx.Tx.QueryRow(ctx, sql, args...)
 }
