@@ -24,10 +24,12 @@ func backlog(ctx context.Context, r *Run) error {
 		return err
 	}
 	r.Expect(fmt.Sprintf("claim p99 with %d due jobs, as a multiple of that with %d", many, few), large.Seconds()/small.Seconds(), "<=", 2)
+	// A worker that is told to stop gives back what it has not begun, and one that is told a moment later may take that: a second
+	// epoch of a first attempt.
 	for what, sql := range map[string]string{
-		"due jobs that vanished":               `SELECT $1 - (SELECT count(*) FROM outbox.jobs) - (SELECT count(*) FROM outbox.history)`,
-		"jobs left running after the stop":     `SELECT count(*) + 0 * $1::integer FROM outbox.jobs WHERE status = 'running'`,
-		"jobs that needed more than one epoch": `SELECT count(*) + 0 * $1::integer FROM outbox.history WHERE epoch > 1`,
+		"due jobs that vanished":                 `SELECT $1 - (SELECT count(*) FROM outbox.jobs) - (SELECT count(*) FROM outbox.history)`,
+		"jobs left running after the stop":       `SELECT count(*) + 0 * $1::integer FROM outbox.jobs WHERE status = 'running'`,
+		"jobs that needed more than one attempt": `SELECT count(*) + 0 * $1::integer FROM outbox.history WHERE attempt > 1`,
 	} {
 		var n int
 		if err := r.DB.QueryRow(ctx, sql, few+many).Scan(&n); err != nil { // without a deadline: ten million rows take a while to count

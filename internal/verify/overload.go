@@ -22,7 +22,7 @@ func overload() []Row {
 		{
 			Name: "D5", Timed: true, Alone: true, Fault: "a backlog of P 200,000, S 10,000,000 due jobs", Tiers: both, run: backlog,
 			Workload: "4 workers that claim a few jobs at a time, with 10,000 due jobs and with the backlog",
-			Pass:     "claim p99 ≤ 2 × that with 10,000, no job lost, no second epoch",
+			Pass:     "claim p99 ≤ 2 × that with 10,000, no job lost, no second attempt",
 		},
 		{
 			Name: "D7", Timed: true, Fault: "workers stopped under load: SIGTERM, SIGTERM twice, SIGTERM and SIGKILL at the deadline (P: 3, S: 200 times each)", Tiers: both, run: stopsUnderLoad,

@@ -17,19 +17,20 @@ func WriteProof(w io.Writer, records []*Record) error {
 		"Written by `posthaste verify --write-proof` from the records of runs; do not edit it. Each row starts real processes on a\n" +
 		"durable Postgres of its own, injects the fault, heals, drains, and holds ledgers outside of the database against it.\n" +
 		"Any row can be run again: `posthaste verify A2`, with `--seed` for the same schedule of faults.\n\n" +
-		"| row | tier | result | fault | runs on | date |\n| --- | --- | --- | --- | --- | --- |\n")
+		"In a row: with how many seeds it has passed since it failed last, on each major version of PostgreSQL.\n\n" +
+		"| row | tier | result | fault | runs on | date | in a row |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	newest := newestOf(records)
 	var shown []*Record
 	for _, row := range Scorecard() {
 		for _, tier := range row.Tiers {
 			r := newest[row.Name+string(tier)]
 			if r == nil {
-				fmt.Fprintf(&b, "| %s | %s | not run | %s | | |\n", row.Name, tier, cell(row.Fault))
+				fmt.Fprintf(&b, "| %s | %s | not run | %s | | | |\n", row.Name, tier, cell(row.Fault))
 				continue
 			}
 			shown = append(shown, r)
-			fmt.Fprintf(&b, "| [%s](#%s-tier-%s) | %s | %s | %s | PostgreSQL %s, %d cores | %s |\n", r.Row, strings.ToLower(r.Row), strings.ToLower(string(r.Tier)), r.Tier,
-				result(r), cell(r.Fault), r.Server.Version, r.Machine.Cores, r.Started.Format("2006-01-02"))
+			fmt.Fprintf(&b, "| [%s](#%s-tier-%s) | %s | %s | %s | PostgreSQL %s, %d cores | %s | %s |\n", r.Row, strings.ToLower(r.Row), strings.ToLower(string(r.Tier)), r.Tier,
+				result(r), cell(r.Fault), r.Server.Version, r.Machine.Cores, r.Started.Format("2006-01-02"), inARow(records, r))
 		}
 	}
 	listTested(&b)
@@ -51,15 +52,35 @@ func newestOf(records []*Record) map[string]*Record {
 	return newest
 }
 
+// inARow is how often the row of a record has passed since it last failed, on each
+// major version of the server, counting every seed once.
+func inARow(records []*Record, like *Record) string {
+	seeds := map[string]map[uint64]bool{} // by major version
+	for _, r := range slices.SortedFunc(slices.Values(records), func(a, b *Record) int { return a.Started.Compare(b.Started) }) {
+		if r.Row != like.Row || r.Tier != like.Tier || r.Skipped != "" {
+			continue
+		}
+		major, _, _ := strings.Cut(r.Server.Version, ".")
+		if seeds[major] == nil || !r.Passed {
+			seeds[major] = map[uint64]bool{}
+		}
+		if r.Passed {
+			seeds[major][r.Seed] = true
+		}
+	}
+	var list []string
+	for _, major := range slices.Sorted(maps.Keys(seeds)) {
+		list = append(list, fmt.Sprintf("%d on %s", len(seeds[major]), major))
+	}
+	return strings.Join(list, ", ")
+}
+
 func result(r *Record) string {
 	switch {
 	case r.Passed:
 		return "passed"
 	case r.Skipped != "":
 		return "skipped: " + r.Skipped
-	}
-	if r.Skipped != "" {
-		return "skipped, " + r.Skipped
 	}
 	return "**failed**"
 }

@@ -2,9 +2,12 @@ package verify
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -24,7 +27,7 @@ func TestTheProofSaysWhatTheRowsDo(t *testing.T) {
 			want = append(want, line{row.Name, string(tier), cell(row.Fault)})
 		}
 	}
-	listed := regexp.MustCompile(`(?m)^\| (?:\[(\w+)\]\(#\S+\)|(\w+)) \| ([PS]) \| .*? \| (.*) \|[^|]*\|[^|]*\|$`)
+	listed := regexp.MustCompile(`(?m)^\| (?:\[(\w+)\]\(#\S+\)|(\w+)) \| ([PS]) \| .*? \| (.*) \|[^|]*\|[^|]*\|[^|]*\|$`)
 	for _, m := range listed.FindAllStringSubmatch(string(page), -1) {
 		got = append(got, line{m[1] + m[2], m[3], m[4]})
 	}
@@ -46,5 +49,39 @@ func TestTheProofSaysWhatTheRowsDo(t *testing.T) {
 		if diff := cmp.Diff(r.texts(), m[0]); diff != "" {
 			t.Errorf("the section of %s, tier %s, in docs/proof.md (-the row +the page):\n%s", m[1], m[2], diff)
 		}
+	}
+}
+
+// Ten seeds in a row are ten different ones, on one major version, after the last
+// failure.
+func TestTheProofCountsTheSeedsSinceTheLastFailure(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	runs := []struct {
+		version string
+		seed    uint64
+		passed  bool
+	}{{"15.18", 1, true}, {"15.18", 2, false}, {"15.18", 3, true}, {"18.1", 3, true}, {"15.19", 4, true}, {"15.19", 4, true}}
+	for i, run := range runs {
+		r := &Record{Row: "A1", Tier: TierP, Seed: run.seed, Passed: run.passed, Started: time.Unix(int64(i), 0)}
+		r.Server.Version = run.version
+		in := filepath.Join(folder, strconv.Itoa(i), "deeper")
+		if err := os.MkdirAll(in, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Write(in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	records, err := ReadRecords(folder)
+	if err != nil || len(records) != len(runs) {
+		t.Fatalf("%d records were read of %d, error %v", len(records), len(runs), err)
+	}
+	var page strings.Builder
+	if err := WriteProof(&page, records); err != nil {
+		t.Fatal(err)
+	}
+	if want := "| 2 on 15, 1 on 18 |\n"; !strings.Contains(page.String(), want) {
+		t.Errorf("the page has no %q:\n%s", want, page.String())
 	}
 }

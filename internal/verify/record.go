@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -93,7 +94,8 @@ func (r *Record) Violated() (violated []Expectation) {
 	return violated
 }
 
-// Write writes the record to a folder, under the name of its row and seed.
+// Write writes the record to a folder, under the name of its row and seed: runs with
+// the same seed on several servers, or of several tiers, take a folder each.
 func (r *Record) Write(folder string) (path string, err error) {
 	path = filepath.Join(folder, fmt.Sprintf("%s-%d.json", r.Row, r.Seed))
 	content, err := json.MarshalIndent(r, "", "  ")
@@ -103,9 +105,15 @@ func (r *Record) Write(folder string) (path string, err error) {
 	return path, err
 }
 
-// ReadRecords reads every record in a folder.
+// ReadRecords reads every record in a folder, and in the folders in it.
 func ReadRecords(folder string) (records []*Record, err error) {
-	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	var paths []string
+	err = filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".json" {
+			paths = append(paths, path)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
