@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -49,29 +47,6 @@ type hub struct {
 	feeds   map[outbox.ID]*feed
 	running bool
 	nudged  chan struct{} // one slot: somebody came or went
-}
-
-// feed is what the readers of one tenant share; the zero tenant is all of them.
-type feed struct {
-	tenant  outbox.ID
-	readers map[*reader]bool
-	joining []*reader
-
-	// Of the hub's goroutine alone.
-	position operator.Position // zero: it has not begun
-	told     [2]map[outbox.ID]state
-	full     bool // the latest look found a quarter of what one may
-
-	// The latest look: the glance before it, when it began, and how long it took.
-	glance operator.Glance
-	looked time.Time
-	took   time.Duration
-}
-
-// state is what was told of a job.
-type state struct {
-	status outbox.Status
-	epoch  int64
 }
 
 // reader is one stream. Its batches are shared with the other readers of its feed,
@@ -286,117 +261,3 @@ func (r *reader) give(b *batch, most int64) bool {
 
 // took notes that a batch was taken from the reader's.
 func (r *reader) took(b *batch) { r.waiting.Add(-int64(len(b.text))) }
-
-// look is one look of a feed, from where it is.
-//
-// While some transaction of the cluster goes on that wrote before, the position stays
-// there, and each look finds all that has committed since, again:
-//
-//	W        writes something, and stays open: the horizon is W
-//	settle   20 001 jobs, and commits
-//	look     more than fit: a mark. The next position is W, as W is running
-//	look     the same 20 001: a mark, and so on until W ends
-//
-// and a stream that told each of 20 001 jobs as it came would end up there, too. So a
-// look that finds much is the occasion to find out which transactions have committed;
-// what they wrote is then left out. Who asks before he looks is told of all of it by
-// the look. After a look that could not tell everything he asks before he marks:
-// whoever has the mark asks for the jobs, and sees what had committed by then.
-func (h *hub) look(ctx context.Context, f *feed) (*batch, error) {
-	if f.position.IsZero() {
-		return nil, h.begin(ctx, f)
-	}
-	var changes []operator.Change
-	var after operator.Position
-	var more bool
-	err := h.inTx(ctx, f.tenant, func(tx pgx.Tx) (err error) {
-		var settled operator.Settled
-		if f.full {
-			if settled, err = operator.FindSettled(ctx, tx, f.position); err != nil {
-				return err
-			}
-		}
-		if changes, after, more, err = operator.Changes(ctx, tx, f.tenant, f.position, h.maxChanges); err != nil {
-			return err
-		}
-		if more {
-			settled, err = operator.FindSettled(ctx, tx, after)
-		}
-		after = after.Past(settled)
-		return err
-	})
-	lost := errors.Is(err, operator.ErrPositionLost)
-	if lost {
-		err = h.begin(ctx, f)
-		after = f.position
-	}
-	if err != nil {
-		return nil, err
-	}
-	f.position, f.full = after, len(changes) > h.maxChanges/4 && !more
-	if lost || more {
-		f.told = [2]map[outbox.ID]state{}
-		return resync(after), nil
-	}
-	return newBatch(f.tenant, f.news(changes, h.maxChanges), after), nil
-}
-
-// begin is from now on: what had committed is not told, even if the position is before it.
-func (h *hub) begin(ctx context.Context, f *feed) error {
-	return h.inTx(ctx, f.tenant, func(tx pgx.Tx) error {
-		now, err := operator.Now(ctx, tx)
-		if err != nil {
-			return err
-		}
-		settled, err := operator.FindSettled(ctx, tx, now)
-		if err != nil {
-			return err
-		}
-		f.position = now.Past(settled)
-		return nil
-	})
-}
-
-// catchUp is what has changed since a position that a client brought.
-func (h *hub) catchUp(ctx context.Context, f *feed, from operator.Position) (found *batch, err error) {
-	err = h.inTx(ctx, f.tenant, func(tx pgx.Tx) error {
-		changes, _, more, err := operator.Changes(ctx, tx, f.tenant, from, h.maxChanges)
-		switch {
-		case more || errors.Is(err, operator.ErrPositionLost):
-			found = resync(f.position)
-			return nil
-		case err != nil:
-			return err
-		}
-		// The feed is behind what was just read, not ahead: its next batch begins there.
-		found = newBatch(f.tenant, changes, f.position)
-		return nil
-	})
-	return found, err
-}
-
-// inTx runs fn under the row-level security of the tenant.
-func (h *hub) inTx(ctx context.Context, tenant outbox.ID, fn func(pgx.Tx) error) error {
-	return access.InTx(ctx, h.pool, access.Principal{Tenant: tenant, AllTenants: tenant.IsZero()}, fn)
-}
-
-// news leaves out what was told already: looks overlap, and an extended lease is
-// found again. What is forgotten is told twice.
-func (f *feed) news(changes []operator.Change, remembered int) []operator.Change {
-	if f.told[0] == nil || len(f.told[0]) > remembered {
-		f.told = [2]map[outbox.ID]state{{}, f.told[0]}
-	}
-	news := changes[:0]
-	for _, c := range changes {
-		now := state{c.Status, c.Epoch}
-		before, known := f.told[0][c.ID]
-		if !known {
-			before, known = f.told[1][c.ID]
-		}
-		f.told[0][c.ID] = now
-		if !known || before != now {
-			news = append(news, c)
-		}
-	}
-	return news
-}

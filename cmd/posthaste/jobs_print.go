@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // jobColumns are a job in a listing; the first of them fit on a screen.
@@ -123,4 +124,46 @@ func readable(b []byte) string {
 		return fmt.Sprintf("%d bytes that are not text", len(b))
 	}
 	return string(b)
+}
+
+// newJob is in place of the status that a new job had before.
+const newJob = "new"
+
+// printChange prints that a job has come from a status, newJob or "" if nobody knows,
+// to the one that it has. A job of an event has no MaxAttempts.
+func (p *program) printChange(c *cli.Command, from string, j operator.Job) error {
+	seen := time.Now()
+	if c.String("output") == "json" {
+		orNull := func(known bool, v any) any {
+			if !known {
+				return nil
+			}
+			return v
+		}
+		told := j.MaxAttempts == 0
+		object, err := listing{header: []string{
+			"seen_at", "id", "from", "status", "kind", "queue", "attempt", "max_attempts", "worker", "error_code", "run_at", "finished_at", "epoch", "tenant",
+		}}.object([]any{
+			seen, j.ID, orNull(from != "" && from != newJob, from), j.Status, j.Kind, j.Queue, j.Attempt, orNull(!told, j.MaxAttempts), orNull(!told, j.Worker),
+			j.ErrorCode, instant(j.RunAt), instant(j.FinishedAt), j.Epoch, orNull(!j.Tenant.IsZero(), j.Tenant),
+		})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(p.stdout, string(object))
+		return err
+	}
+	change := "→ " + j.Status.String()
+	if from != "" {
+		change = from + " " + change
+	}
+	line := fmt.Sprintf("%s  %s  %-22s %s in %s, attempt %d", seen.Format("15:04:05.000"), j.ID, change, j.Kind, j.Queue, j.Attempt)
+	if j.MaxAttempts > 0 {
+		line += fmt.Sprintf(" of %d", j.MaxAttempts)
+	}
+	if j.ErrorCode != "" && j.Status != outbox.Succeeded {
+		line += ", " + j.ErrorCode
+	}
+	_, err := fmt.Fprintln(p.stdout, oneLine(line))
+	return err
 }
