@@ -97,7 +97,7 @@ var service = []Mutant{
 		Invariant: "Tenants see their own",
 		Edits: []Edit{ // both: row security hides them, too
 			{"operator/changes.go", `Tenant: tenantOrAny(tenant), MaxRows`, `Tenant: tenantOrAny(outbox.ID{}), MaxRows`},
-			{"api/hub.go", `AllTenants: tenant.IsZero()}`, `AllTenants: true}`},
+			{"api/feed.go", `AllTenants: tenant.IsZero()}`, `AllTenants: true}`},
 		},
 		Checks: []Check{test("api", "TestAStreamIsItsTenants", "is told of")},
 	},
@@ -126,7 +126,7 @@ var service = []Mutant{
 		Name:      "the same mark at each look",
 		Breaks:    "while a transaction of the cluster stays open, a stream that had more to tell than fits tells nothing any more",
 		Invariant: "Who comes back has missed nothing",
-		Edits:     []Edit{{"api/hub.go", `		after = after.Past(settled)`, `		_ = settled`}},
+		Edits:     []Edit{{"api/feed.go", `		after = after.Past(settled)`, `		_ = settled`}},
 		Checks:    []Check{test("api", "TestAMarkIsSaidOnceWhileTheHorizonIsHeld", "told {name:resync")},
 	},
 	{
