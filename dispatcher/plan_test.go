@@ -65,19 +65,6 @@ func TestPlansNeverAffectMoreThanAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	q := sqlgen.New(conn)
-	counts := func() (c [4]int) { // running, settled as succeeded, otherwise settled, extended
-		t.Helper()
-		err := conn.QueryRow(t.Context(), `
-			SELECT count(*) FILTER (WHERE status = 'running'), (SELECT count(*) FROM outbox.history),
-			       count(*) FILTER (WHERE status = 'retrying'), count(*) FILTER (WHERE lease_expires_at > now() + interval '2 hours')
-			FROM outbox.jobs`).Scan(&c[0], &c[1], &c[2], &c[3])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-
 	settings := plannerSettings()
 	for _, s := range settings {
 		name := strings.Join(s, ", ")
@@ -86,57 +73,7 @@ func TestPlansNeverAffectMoreThanAsked(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		want := counts()
-		check := func(what string) {
-			t.Helper()
-			if got := counts(); got != want {
-				t.Fatalf("%s: after %s: running, succeeded, retrying, extended = %v, want %v", name, what, got, want)
-			}
-		}
-
-		claimed, err := q.ClaimJobs(t.Context(), claimParams("w", 7, 4, 3, 2, 1, 0, -1))
-		if err != nil || len(claimed) != 7 {
-			t.Fatalf("%s: claimed %d, %v; want 7", name, len(claimed), err)
-		}
-		want[0] += 7
-		check("claiming 7")
-		for _, c := range claimed {
-			if c.Priority != 4 {
-				t.Fatalf("%s: claimed priority %d, want the highest, 4", name, c.Priority)
-			}
-		}
-
-		var ids []pgtype.UUID
-		var epochs []int64
-		for _, c := range claimed {
-			ids, epochs = append(ids, c.ID), append(epochs, c.Epoch)
-		}
-		wrong := slices.Clone(epochs) // the last one is a lease that was lost
-		wrong[6]--
-		if _, err := q.ExtendLeases(t.Context(), sqlgen.ExtendLeasesParams{Ids: ids[4:], Epochs: wrong[4:], LeaseTtl: interval(3 * time.Hour)}); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		want[3] += 2
-		check("extending 2 of 3")
-		settled, err := q.SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{
-			Ids: append(slices.Clone(ids[:2]), ids[6]), Epochs: append(slices.Clone(epochs[:2]), wrong[6]), Results: make([][]byte, 3),
-		})
-		if err != nil || len(settled) != 2 {
-			t.Fatalf("%s: settled %d, %v; want 2", name, len(settled), err)
-		}
-		want[0], want[1] = want[0]-2, want[1]+2
-		check("2 of 3 succeed")
-		settled, err = q.SettleUnfinished(t.Context(), sqlgen.SettleUnfinishedParams{
-			Ids: append(slices.Clone(ids[2:4]), ids[6]), Epochs: append(slices.Clone(epochs[2:4]), wrong[6]),
-			Statuses:   []string{"retrying", "retrying", "retrying"},
-			Delays:     []pgtype.Interval{interval(time.Hour), interval(time.Hour), interval(time.Hour)},
-			ErrorCodes: []string{"a", "b", "c"}, ErrorMessages: []string{"a", "b", "c"}, Stacks: []string{"", "", ""},
-		})
-		if err != nil || len(settled) != 2 {
-			t.Fatalf("%s: settled %d, %v; want 2", name, len(settled), err)
-		}
-		want[0], want[2] = want[0]-2, want[2]+2
-		check("2 of 3 fail")
+		claimExtendSettle(t, conn, name)
 		if _, err := conn.Exec(t.Context(), "RESET ALL"); err != nil {
 			t.Fatal(err)
 		}
@@ -153,4 +90,75 @@ func TestPlansNeverAffectMoreThanAsked(t *testing.T) {
 	if n := ask[int](t, db, `SELECT count(DISTINCT id) FROM outbox.history`); n != 2*len(settings) {
 		t.Errorf("different jobs in the history = %d, want %d", n, 2*len(settings))
 	}
+}
+
+// claimExtendSettle does each once, for seven jobs, and counts after each what it did.
+func claimExtendSettle(t *testing.T, conn *pgx.Conn, name string) {
+	t.Helper()
+	want := countMoves(t, conn)
+	check := func(what string) {
+		t.Helper()
+		if got := countMoves(t, conn); got != want {
+			t.Fatalf("%s: after %s: %+v, want %+v", name, what, got, want)
+		}
+	}
+	q := sqlgen.New(conn)
+	claimed, err := q.ClaimJobs(t.Context(), claimParams("w", 7, 4, 3, 2, 1, 0, -1))
+	if err != nil || len(claimed) != 7 {
+		t.Fatalf("%s: claimed %d, %v; want 7", name, len(claimed), err)
+	}
+	want.running += 7
+	check("claiming 7")
+	for _, c := range claimed {
+		if c.Priority != 4 {
+			t.Fatalf("%s: claimed priority %d, want the highest, 4", name, c.Priority)
+		}
+	}
+
+	var ids []pgtype.UUID
+	var epochs []int64
+	for _, c := range claimed {
+		ids, epochs = append(ids, c.ID), append(epochs, c.Epoch)
+	}
+	wrong := slices.Clone(epochs) // the last one is a lease that was lost
+	wrong[6]--
+	if _, err := q.ExtendLeases(t.Context(), sqlgen.ExtendLeasesParams{Ids: ids[4:], Epochs: wrong[4:], LeaseTtl: interval(3 * time.Hour)}); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	want.extended += 2
+	check("extending 2 of 3")
+	settled, err := q.SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{
+		Ids: append(slices.Clone(ids[:2]), ids[6]), Epochs: append(slices.Clone(epochs[:2]), wrong[6]), Results: make([][]byte, 3),
+	})
+	if err != nil || len(settled) != 2 {
+		t.Fatalf("%s: settled %d, %v; want 2", name, len(settled), err)
+	}
+	want.running, want.succeeded = want.running-2, want.succeeded+2
+	check("2 of 3 succeed")
+	settled, err = q.SettleUnfinished(t.Context(), sqlgen.SettleUnfinishedParams{
+		Ids: append(slices.Clone(ids[2:4]), ids[6]), Epochs: append(slices.Clone(epochs[2:4]), wrong[6]),
+		Statuses:   []string{"retrying", "retrying", "retrying"},
+		Delays:     []pgtype.Interval{interval(time.Hour), interval(time.Hour), interval(time.Hour)},
+		ErrorCodes: []string{"a", "b", "c"}, ErrorMessages: []string{"a", "b", "c"}, Stacks: []string{"", "", ""},
+	})
+	if err != nil || len(settled) != 2 {
+		t.Fatalf("%s: settled %d, %v; want 2", name, len(settled), err)
+	}
+	want.running, want.retrying = want.running-2, want.retrying+2
+	check("2 of 3 fail")
+}
+
+// moves is how many jobs have gone where.
+type moves struct{ running, succeeded, retrying, extended int }
+
+func countMoves(t *testing.T, conn *pgx.Conn) (m moves) {
+	t.Helper()
+	err := conn.QueryRow(t.Context(), `
+		SELECT count(*) FILTER (WHERE status = 'running'), (SELECT count(*) FROM outbox.history),
+		       count(*) FILTER (WHERE status = 'retrying'), count(*) FILTER (WHERE lease_expires_at > now() + interval '2 hours')
+		FROM outbox.jobs`).Scan(&m.running, &m.succeeded, &m.retrying, &m.extended)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }

@@ -137,89 +137,8 @@ func TestPlansMadeOnTheEmptyTable(t *testing.T) {
 	run(`ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`)
 	run(`ANALYZE outbox.jobs`)
 	run(`SET plan_cache_mode = force_generic_plan`)
-	id, front := pgID(outbox.NewID()), pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 	s := &spy{Conn: conn}
-	q := sqlgen.New(s)
-
-	for name, c := range map[string]struct {
-		call  func() error
-		index string
-	}{
-		"ClaimJobs": {func() error {
-			_, err := q.ClaimJobs(t.Context(), sqlgen.ClaimJobsParams{
-				Worker: "w", LeaseTtl: interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10,
-				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
-			})
-			return err
-		}, "jobs_due_idx"},
-		"MeasureQueue": {func() error {
-			_, err := q.MeasureQueue(t.Context(), "default")
-			return err
-		}, "jobs_pkey"},
-		"SurveyLevels": {func() error {
-			_, err := q.SurveyLevels(t.Context(), surveyParams())
-			return err
-		}, "jobs_due_idx"},
-		"SurveyKeyedLevels": {func() error {
-			p := surveyParams()
-			_, err := q.SurveyKeyedLevels(t.Context(), sqlgen.SurveyKeyedLevelsParams{Queue: p.Queue, Priorities: p.Priorities, Above: p.Above, Below: p.Below})
-			return err
-		}, "jobs_keyed_due_idx"},
-		"ClaimShared": {func() error {
-			_, err := q.ClaimShared(t.Context(), sqlgen.ClaimSharedParams{
-				Worker: "w", LeaseTtl: interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10, Reach: 10,
-				TenantIds: []pgtype.UUID{id}, Quotas: []int32{1}, Firsts: []int32{1}, Lasts: []int32{1},
-				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
-			})
-			return err
-		}, "jobs_tenant_due_idx"},
-		"WalkLanes": {func() error {
-			_, err := q.WalkLanes(t.Context(), sqlgen.WalkLanesParams{AtTenantID: id, UntilTenantID: id, Queue: "default", MaxLanes: 10, MaxDue: 10})
-			return err
-		}, "jobs_tenant_due_idx"},
-		"PassLanes": {func() error {
-			_, err := q.PassLanes(t.Context(), sqlgen.PassLanesParams{
-				Ats: []int32{0}, TenantIds: []pgtype.UUID{id}, Queue: "default", Reach: 10,
-				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
-			})
-			return err
-		}, "jobs_tenant_due_idx"},
-		"FindMovableKeys": {func() error {
-			_, err := q.FindMovableKeys(t.Context(), sqlgen.FindMovableKeysParams{Ats: []int32{0}, TenantIds: []pgtype.UUID{id}, Queues: []string{"q"}, Keys: []string{"k"}})
-			return err
-		}, "jobs_slot_idx"},
-		"SettleSucceeded": {func() error {
-			_, err := q.SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{
-				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
-			})
-			return err
-		}, "jobs_pkey"},
-		"SettleSucceededThen": {func() error {
-			_, err := q.SettleSucceededThen(t.Context(), sqlgen.SettleSucceededThenParams{
-				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
-			})
-			return err
-		}, "jobs_pkey"},
-		"SettleUnfinished": {func() error {
-			_, err := q.SettleUnfinished(t.Context(), sqlgen.SettleUnfinishedParams{
-				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Statuses: []string{"pending"}, Delays: []pgtype.Interval{interval(1)},
-				ErrorCodes: []string{""}, ErrorMessages: []string{""}, Stacks: []string{""},
-			})
-			return err
-		}, "jobs_pkey"},
-		"SettleUnavailable": {func() error {
-			_, err := q.SettleUnavailable(t.Context(), sqlgen.SettleUnavailableParams{
-				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, OutageLimits: []pgtype.Interval{interval(1)}, Waits: []pgtype.Interval{interval(1)},
-				Statuses: []string{"retrying"}, Delays: []pgtype.Interval{interval(1)}, ErrorCodes: []string{"a"}, ErrorMessages: []string{"a"},
-				Stacks: []string{""}, Fingerprints: []string{""},
-			})
-			return err
-		}, "jobs_pkey"},
-		"ExtendLeases": {func() error {
-			_, err := q.ExtendLeases(t.Context(), sqlgen.ExtendLeasesParams{Ids: []pgtype.UUID{id}, Epochs: []int64{1}, LeaseTtl: interval(1)})
-			return err
-		}, "jobs_pkey"},
-	} {
+	for name, c := range hotStatements(t.Context(), sqlgen.New(s)) {
 		if err := c.call(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -234,30 +153,122 @@ func TestPlansMadeOnTheEmptyTable(t *testing.T) {
 			t.Fatalf("explain %s: %v", name, err)
 		}
 		plan := strings.Join(lines, "\n")
-		for _, bad := range []string{"Seq Scan on jobs", "Bitmap", "jobs_lease_idx", "jobs_dead_letter_idx"} {
-			// What a new limit finds running is looked for in the index of leases, once.
-			if strings.Contains(plan, bad) && (name != "MeasureQueue" || bad != "jobs_lease_idx") {
-				t.Errorf("the plan of %s has a %s:\n%s", name, bad, plan)
-			}
-		}
-		// A sub-select in place of the CTE may be carried out once for each row that
-		// it is joined to, and lease its limit each time.
-		if name == "ClaimJobs" && !strings.Contains(plan, "CTE Scan on due") {
-			t.Errorf("the claim does not choose its jobs once and apart:\n%s", plan)
-		}
-		// Asked once, before anything is looked for: an unlimited queue pays for no more.
-		if name == "ClaimJobs" && (strings.Count(plan, "queues_pkey") != 1 || !strings.Contains(plan, "One-Time Filter")) {
-			t.Errorf("the claim asks for what an operator has set more than once:\n%s", plan)
-		}
-		if name == "WalkLanes" && strings.Contains(plan, "Sort Key: jobs") {
-			t.Errorf("the walk reads lanes to their end:\n%s", plan)
-		}
-		if name == "SettleSucceededThen" && !strings.Contains(plan, "hashed SubPlan") {
-			t.Errorf("each follow-up is compared with each job:\n%s", plan)
-		}
+		judgePlan(t, name, plan)
 		if !strings.Contains(plan, c.index) {
 			t.Errorf("the plan of %s does not use %s:\n%s", name, c.index, plan)
 		}
+	}
+}
+
+// judgePlan complains of what no plan may do, and of what some may not.
+func judgePlan(t *testing.T, name, plan string) {
+	t.Helper()
+	for _, bad := range []string{"Seq Scan on jobs", "Bitmap", "jobs_lease_idx", "jobs_dead_letter_idx"} {
+		// What a new limit finds running is looked for in the index of leases, once.
+		if strings.Contains(plan, bad) && (name != "MeasureQueue" || bad != "jobs_lease_idx") {
+			t.Errorf("the plan of %s has a %s:\n%s", name, bad, plan)
+		}
+	}
+	// A sub-select in place of the CTE may be carried out once for each row that
+	// it is joined to, and lease its limit each time.
+	if name == "ClaimJobs" && !strings.Contains(plan, "CTE Scan on due") {
+		t.Errorf("the claim does not choose its jobs once and apart:\n%s", plan)
+	}
+	// Asked once, before anything is looked for: an unlimited queue pays for no more.
+	if name == "ClaimJobs" && (strings.Count(plan, "queues_pkey") != 1 || !strings.Contains(plan, "One-Time Filter")) {
+		t.Errorf("the claim asks for what an operator has set more than once:\n%s", plan)
+	}
+	if name == "WalkLanes" && strings.Contains(plan, "Sort Key: jobs") {
+		t.Errorf("the walk reads lanes to their end:\n%s", plan)
+	}
+	if name == "SettleSucceededThen" && !strings.Contains(plan, "hashed SubPlan") {
+		t.Errorf("each follow-up is compared with each job:\n%s", plan)
+	}
+}
+
+// hotStatement is one that is made all the time, and the index that it has to use.
+type hotStatement struct {
+	call  func() error
+	index string
+}
+
+func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStatement {
+	id, front := pgID(outbox.NewID()), pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	return map[string]hotStatement{
+		"ClaimJobs": {func() error {
+			_, err := q.ClaimJobs(ctx, sqlgen.ClaimJobsParams{
+				Worker: "w", LeaseTtl: interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10,
+				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
+			})
+			return err
+		}, "jobs_due_idx"},
+		"MeasureQueue": {func() error {
+			_, err := q.MeasureQueue(ctx, "default")
+			return err
+		}, "jobs_pkey"},
+		"SurveyLevels": {func() error {
+			_, err := q.SurveyLevels(ctx, surveyParams())
+			return err
+		}, "jobs_due_idx"},
+		"SurveyKeyedLevels": {func() error {
+			p := surveyParams()
+			_, err := q.SurveyKeyedLevels(ctx, sqlgen.SurveyKeyedLevelsParams{Queue: p.Queue, Priorities: p.Priorities, Above: p.Above, Below: p.Below})
+			return err
+		}, "jobs_keyed_due_idx"},
+		"ClaimShared": {func() error {
+			_, err := q.ClaimShared(ctx, sqlgen.ClaimSharedParams{
+				Worker: "w", LeaseTtl: interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10, Reach: 10,
+				TenantIds: []pgtype.UUID{id}, Quotas: []int32{1}, Firsts: []int32{1}, Lasts: []int32{1},
+				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
+			})
+			return err
+		}, "jobs_tenant_due_idx"},
+		"WalkLanes": {func() error {
+			_, err := q.WalkLanes(ctx, sqlgen.WalkLanesParams{AtTenantID: id, UntilTenantID: id, Queue: "default", MaxLanes: 10, MaxDue: 10})
+			return err
+		}, "jobs_tenant_due_idx"},
+		"PassLanes": {func() error {
+			_, err := q.PassLanes(ctx, sqlgen.PassLanesParams{
+				Ats: []int32{0}, TenantIds: []pgtype.UUID{id}, Queue: "default", Reach: 10,
+				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
+			})
+			return err
+		}, "jobs_tenant_due_idx"},
+		"FindMovableKeys": {func() error {
+			_, err := q.FindMovableKeys(ctx, sqlgen.FindMovableKeysParams{Ats: []int32{0}, TenantIds: []pgtype.UUID{id}, Queues: []string{"q"}, Keys: []string{"k"}})
+			return err
+		}, "jobs_slot_idx"},
+		"SettleSucceeded": {func() error {
+			_, err := q.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
+				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
+			})
+			return err
+		}, "jobs_pkey"},
+		"SettleSucceededThen": {func() error {
+			_, err := q.SettleSucceededThen(ctx, sqlgen.SettleSucceededThenParams{
+				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
+			})
+			return err
+		}, "jobs_pkey"},
+		"SettleUnfinished": {func() error {
+			_, err := q.SettleUnfinished(ctx, sqlgen.SettleUnfinishedParams{
+				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Statuses: []string{"pending"}, Delays: []pgtype.Interval{interval(1)},
+				ErrorCodes: []string{""}, ErrorMessages: []string{""}, Stacks: []string{""},
+			})
+			return err
+		}, "jobs_pkey"},
+		"SettleUnavailable": {func() error {
+			_, err := q.SettleUnavailable(ctx, sqlgen.SettleUnavailableParams{
+				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, OutageLimits: []pgtype.Interval{interval(1)}, Waits: []pgtype.Interval{interval(1)},
+				Statuses: []string{"retrying"}, Delays: []pgtype.Interval{interval(1)}, ErrorCodes: []string{"a"}, ErrorMessages: []string{"a"},
+				Stacks: []string{""}, Fingerprints: []string{""},
+			})
+			return err
+		}, "jobs_pkey"},
+		"ExtendLeases": {func() error {
+			_, err := q.ExtendLeases(ctx, sqlgen.ExtendLeasesParams{Ids: []pgtype.UUID{id}, Epochs: []int64{1}, LeaseTtl: interval(1)})
+			return err
+		}, "jobs_pkey"},
 	}
 }
 
