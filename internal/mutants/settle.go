@@ -119,7 +119,8 @@ RETURNING id`}},
 		Edits: []Edit{{settleSQL, `), done AS (
     DELETE FROM outbox.jobs
     USING input
-`, `    UPDATE outbox.jobs
+`, `), done AS (
+    UPDATE outbox.jobs
     SET queue = jobs.queue
     FROM input
 `}},

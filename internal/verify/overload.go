@@ -26,7 +26,7 @@ func overload() []Row {
 		},
 		{
 			Name: "D7", Timed: true, Fault: "workers stopped under load: SIGTERM, SIGTERM twice, SIGTERM and SIGKILL at the deadline (P: 3, S: 200 times each)", Tiers: both, run: stopsUnderLoad,
-			Workload: "P 1,500, S 60,000 jobs of up to 1.5 s from 2 producers that repeat, 3 workers",
+			Workload: "P 1,500, S 60,000 jobs of up to 1.5 s, one in 20 of 6 s, from 2 producers that repeat, 3 workers",
 			Pass:     accounts + ", exit status and time as promised, leases after a stop in good order 0, no goroutine left, lapsed leases taken away within 3 s",
 		},
 		{

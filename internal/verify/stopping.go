@@ -3,11 +3,13 @@ package verify
 import (
 	"context"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 )
 
 // Ways to stop a worker under load.
@@ -21,8 +23,9 @@ const (
 var stopNames = [stopWays]string{orderly: "SIGTERM", cut: "SIGTERM, and again", killed: "SIGTERM, and SIGKILL at the deadline"}
 
 const (
-	stopGrace = 5 * time.Second
-	// cutWithin is what a second signal leaves a worker, on a busy machine.
+	// stopGrace is longer than most jobs take, and shorter than those that linger.
+	stopGrace = 3 * time.Second
+	// cutWithin is what a worker needs to cut its jobs off, on a busy machine.
 	cutWithin = 3 * time.Second
 )
 
@@ -41,7 +44,7 @@ func stopsUnderLoad(ctx context.Context, r *Run) error {
 	stops := stopWays * r.Size(3, 200)
 	f := flow{
 		jobs: r.Size(1_500, 60_000), patience: time.Duration(r.Size(10, 180)) * time.Minute, producers: 2, workers: workers, concurrency: 32,
-		producerEnv: []string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=2", "VERIFY_MIX=effect,once,sleep", "VERIFY_MS=1500", "VERIFY_PACE=40ms"},
+		producerEnv: []string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=2", "VERIFY_MIX=linger,once" + strings.Repeat(",effect,once,sleep", 6), "VERIFY_MS=1500", "VERIFY_PACE=40ms"},
 		workerEnv:   []string{"OUTBOX_GRACE_PERIOD=" + stopGrace.String()},
 	}
 	s := &stopper{run: r}
@@ -76,6 +79,11 @@ func stopsUnderLoad(ctx context.Context, r *Run) error {
 		return err
 	}
 	r.None("attempts that a stop in good order spent", spent)
+	var back int
+	if err := r.DB.QueryRow(ctx, `SELECT count(*) FROM verify.moves WHERE was = 'running' AND became = 'pending'`).Scan(&back); err != nil {
+		return err
+	}
+	r.Expect("jobs that stops in good order gave back", float64(back), ">=", float64(stops/stopWays))
 	r.allAcked(f.jobs)
 	return r.expectLapsesInTime(ctx)
 }
@@ -86,7 +94,7 @@ func (s *stopper) stop(ctx context.Context, i, way int) error {
 	if err := s.run.awaitLongJob(ctx, p); err != nil {
 		return err
 	}
-	began, patience := time.Now(), stopGrace
+	began, patience := time.Now(), stopGrace+cutWithin
 	healed := s.run.Faults.Begin(stopNames[way], p.Name)
 	if err := p.Terminate(); err != nil {
 		return err
@@ -137,12 +145,14 @@ func (s *stopper) judge(ctx context.Context, p *child.Process, way int) error {
 }
 
 // awaitLongJob waits until a worker has just begun a job that it cannot finish
-// before it is stopped in whatever way.
+// before it is stopped in whatever way, and has one that its grace period is too short
+// for.
 func (r *Run) awaitLongJob(ctx context.Context, p *child.Process) error {
 	return r.Await(ctx, patience, p.Name+" to begin a long job", func(ctx context.Context) (begun bool, err error) {
 		err = r.DB.QueryRow(ctx, `SELECT count(*) >= 8 AND bool_or(started_at > clock_timestamp() - interval '200 ms'
 				AND (convert_from(payload, 'UTF8')::jsonb ->> 'ms')::integer > 1000)
-			FROM outbox.jobs WHERE starts_with(lease_owner, $1)`, p.Name+"-").Scan(&begun)
+				AND bool_or(epoch = 1 AND started_at > clock_timestamp() - $2::interval AND convert_from(payload, 'UTF8')::jsonb ->> 'do' = 'linger')
+			FROM outbox.jobs WHERE starts_with(lease_owner, $1)`, p.Name+"-", probe.Lingering-stopGrace-time.Second).Scan(&begun)
 		return begun, err
 	})
 }

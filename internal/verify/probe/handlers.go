@@ -92,6 +92,8 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 		return nil
 	case "sleep":
 		return pause(ctx, wait)
+	case "linger":
+		return h.linger(ctx, job)
 	case "block":
 		<-ctx.Done()
 		return ctx.Err()
@@ -127,6 +129,18 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 		return h.gated(ctx, job)
 	}
 	return dispatcher.Discard(fmt.Errorf("nobody knows how to do %q", job.Args.Do))
+}
+
+// Lingering is how long a job takes that lingers, when it is started first.
+const Lingering = 6 * time.Second
+
+// linger outlives the grace period of a worker that is stopped, once: the job is given
+// back, and takes no time when it is started again.
+func (h *handlers) linger(ctx context.Context, job *outbox.Job[Task]) error {
+	if job.Epoch > 1 {
+		return nil
+	}
+	return pause(ctx, Lingering)
 }
 
 // gorge takes more memory than a process has that is to die of it, and gives up
