@@ -85,15 +85,56 @@ func (s *Server) waitForStandby(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := until(ctx, func() (follows bool, err error) {
+		err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`).Scan(&follows)
+		return follows, err
+	}); err != nil {
+		return fmt.Errorf("the standby does not follow: %w", err)
+	}
+	return s.seeACommitWait(ctx, conn)
+}
+
+// seeACommitWait returns when a commit has been seen to wait for the standby. What
+// pg_stat_replication says is what the standby's sender has read of the settings;
+// commits wait from when the checkpointer has read them, which a busy one does later.
+func (s *Server) seeACommitWait(ctx context.Context, conn *pgx.Conn) error {
+	ctx, stop := context.WithCancel(ctx)
+	writer, err := pgx.Connect(ctx, s.url)
+	if err != nil {
+		stop()
+		return err
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for err := error(nil); err == nil; {
+			_, err = writer.Exec(ctx, `SELECT pg_logical_emit_message(true, 'standby', '')`)
+		}
+	}()
+	defer func() {
+		stop()
+		<-stopped
+		_ = writer.Close(context.WithoutCancel(ctx))
+	}()
+	if err := until(ctx, func() (waits bool, err error) {
+		err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep')`, writer.PgConn().PID()).Scan(&waits)
+		return waits, err
+	}); err != nil {
+		return fmt.Errorf("no commit waits for the standby: %w", err)
+	}
+	return nil
+}
+
+// until asks every few milliseconds.
+func until(ctx context.Context, ask func() (bool, error)) error {
 	for {
-		var follows bool
-		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`).Scan(&follows); err != nil || follows {
+		if is, err := ask(); err != nil || is {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the standby does not follow: %w", context.Cause(ctx))
-		case <-time.After(20 * time.Millisecond):
+			return context.Cause(ctx)
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
