@@ -31,10 +31,11 @@ func operate[B any](ctx context.Context, p *program, c *cli.Command, act func(co
 	if err != nil {
 		return err
 	}
-	if c.IsSet("api") && c.IsSet("database-url") {
-		return usagef("--api and --database-url: want one of them")
+	viaAPI, err := wantsAPI(c, s)
+	if err != nil {
+		return err
 	}
-	if s.apiURL != "" && !c.IsSet("database-url") {
+	if viaAPI {
 		return p.throughAPI(ctx, c, s, func(ctx context.Context, r *remote) error {
 			b, can := any(r).(B)
 			if !can {
@@ -47,6 +48,13 @@ func operate[B any](ctx context.Context, p *program, c *cli.Command, act func(co
 		o := operator.New(pool).As(p.actor()).Because(c.String("reason"))
 		return act(ctx, any(o).(B)) // each B is checked beside its declaration
 	})
+}
+
+func wantsAPI(c *cli.Command, s settings) (bool, error) {
+	if c.IsSet("api") && c.IsSet("database-url") {
+		return false, usagef("--api and --database-url: want one of them")
+	}
+	return s.apiURL != "" && !c.IsSet("database-url"), nil
 }
 
 func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings, act func(context.Context, *remote) error) error {
