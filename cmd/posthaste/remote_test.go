@@ -14,6 +14,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/apitest"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -26,7 +27,7 @@ func ways(t *testing.T) (db *pgxpool.Pool, direct, through env) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(handler)
+	server := httptest.NewServer(apitest.Checked(t, handler))
 	t.Cleanup(server.Close)
 	direct = env{"DATABASE_URL": db.Config().ConnString()}
 	return db, direct, env{"OUTBOX_API_URL": server.URL, "OUTBOX_API_TOKEN": newToken(t, direct)}
