@@ -13,8 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -256,12 +258,31 @@ func TestAJWTThatIsNotGoodIsRefused(t *testing.T) {
 	} {
 		wantRefused(t, o, what, bearer)
 		wantRefused(t, Combine(nil, o), what, bearer)
+		wantLittleMemory(t, o, what, bearer)
 	}
 	wantAccepted(t, o, "the good one", bearer)
 	wantRefused(t, Combine(nil, nil), "where none are taken", bearer)
 	if n := p.keyLooks.Load(); n > 1 {
 		t.Errorf("the provider was asked for its keys %d times, want once at the start: the battery took less than %s", n, keysRest)
 	}
+}
+
+// wantLittleMemory looks at what the whole process allocates, with other tests in it: the
+// least of several times is what the bearer takes, at most.
+func wantLittleMemory(t *testing.T, a Authenticator, what, bearer string) {
+	t.Helper()
+	const enough = 1 << 20
+	least := uint64(math.MaxUint64)
+	for range 50 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _ = a.Authenticate(t.Context(), bearer) // refused: see above
+		runtime.ReadMemStats(&after)
+		if least = min(least, after.TotalAlloc-before.TotalAlloc); least <= enough {
+			return
+		}
+	}
+	t.Errorf("a token %s: it took %d bytes to refuse, want %d at most", what, least, enough)
 }
 
 func signWithEmbeddedKey(t *testing.T, key *ecdsa.PrivateKey, c claims) string {

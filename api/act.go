@@ -231,21 +231,14 @@ func (s *server) byFilter(ctx context.Context, f Filter, unless []outbox.Status)
 	if len(filter.Statuses) == 0 {
 		filter.Statuses = unless
 	}
-	filter.Limit = operator.MaxLimit
-	for {
-		page, err := s.operator.Jobs(ctx, filter)
+	for job, err := range s.operator.All(ctx, filter) {
 		if err != nil {
 			return nil, false, err
 		}
-		for _, job := range page {
-			if len(jobs) == maxBulk {
-				return jobs, true, nil
-			}
-			jobs = append(jobs, candidate{job.ID, job.Status, true})
-			filter.Before = job.ID
+		if len(jobs) == maxBulk {
+			return jobs, true, nil
 		}
-		if len(page) < operator.MaxLimit {
-			return jobs, false, nil
-		}
+		jobs = append(jobs, candidate{job.ID, job.Status, true})
 	}
+	return jobs, false, nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -60,6 +61,31 @@ func TestManyJobsAreActedOnAtOnce(t *testing.T) {
 	}
 	for _, body := range []string{`{}`, `{"filter":{}}`, `{"filter":{"status":[]}}`, `{"ids":[]}`, `{"ids":["x"]}`, `{"ids":["` + dead + `"],"filter":{"kind":"mail"}}`, `{"filter":{"status":["open"]}}`} {
 		r.post("/jobs/dismiss", body).problem(422, "invalid_input")
+	}
+}
+
+// A process counts when it starts, so that who asks first does not wait.
+func TestTheFirstCountIsMadeAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.CountAtOnce = true })
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var counted bool
+		if err := r.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE usename = $1 AND query LIKE '%name: ListQueues%' AND state = 'idle')`,
+			r.pool.Config().ConnConfig.User).Scan(&counted); err != nil {
+			t.Fatal(err)
+		}
+		if counted {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nothing was counted before somebody asked")
+		}
+	}
+	r.enqueue(`{"kind":"mail"}`)
+	var stats api.Stats
+	r.as("root").get("/stats").want(200, &stats)
+	if stats.Open != 0 {
+		t.Errorf("stats = %+v, want the count from before", stats)
 	}
 }
 

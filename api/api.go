@@ -48,6 +48,10 @@ type Config struct {
 	Timeout       time.Duration // of a request; 0 is 15 s
 	MaxStreams    int           // streams of events at once; 0 is 256. Others get a 429
 
+	// CountAtOnce has New begin to count the open jobs of all tenants, so that who asks
+	// for them first need not wait.
+	CountAtOnce bool
+
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers no metrics
 
@@ -113,7 +117,7 @@ type server struct {
 	limits   *limits // nil without
 	inserts  *group[outbox.Request, stored]
 	lookups  *group[operator.Wanted, operator.Job]
-	stats    statsCache
+	stats    *statsCache
 	hub      *hub
 	streams  chan struct{} // a place for each
 	checks   chan struct{} // of payloads by their schemas, at once
@@ -129,7 +133,8 @@ type jobSchema struct {
 	shape    *shape
 }
 
-// New makes the API. It starts nothing: the handler works as long as it is served.
+// New makes the API. It starts nothing but a count, if asked to: the handler works as
+// long as it is served.
 // Its errors are mistakes in the configuration.
 func New(config Config) (http.Handler, error) {
 	config = config.withDefaults()
@@ -142,6 +147,10 @@ func New(config Config) (http.Handler, error) {
 	}
 	if config.RequestsLimit > 0 {
 		s.limits = newLimits(config.RequestsLimit)
+	}
+	s.stats = &statsCache{count: s.count, stopping: config.Stopping}
+	if config.CountAtOnce {
+		s.stats.get(outbox.ID{})
 	}
 	s.inserts = newGroup(2, 256, s.storeGroup)
 	s.lookups = newGroup(2, 256, s.findGroup)

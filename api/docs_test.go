@@ -6,10 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 func readDocs(t *testing.T) string {
@@ -79,6 +81,20 @@ func TestTheDocumentationExplainsEveryCodeAndRoute(t *testing.T) {
 		if !strings.Contains(doc, "\n### "+code+"\n") {
 			t.Errorf("docs/api.md does not explain %s", code)
 		}
+	}
+	// Each word of the table is explained, and by codes that there are.
+	said := regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| (.*) \\| .* \\|$").FindAllStringSubmatch(doc, -1)
+	var words []string
+	for _, row := range said {
+		words = append(words, row[1])
+		for _, m := range regexp.MustCompile("the (problem|job's) `([a-z_]+)`").FindAllStringSubmatch(row[2], -1) {
+			if m[1] == "problem" && !slices.Contains(codes, m[2]) || m[1] == "job's" && !slices.Contains(outbox.ErrorCodes(), m[2]) {
+				t.Errorf("docs/api.md says of %s that it is the %s %s, which there is none of", row[1], m[1], m[2])
+			}
+		}
+	}
+	if want := strings.Fields("job_not_found handler_not_found invalid_input job_timeout job_canceled handler_error internal_error"); !slices.Equal(words, want) {
+		t.Errorf("docs/api.md explains %v, want %v", words, want)
 	}
 	if n := strings.Count(doc, "\n### "); n != len(codes) {
 		t.Errorf("docs/api.md explains %d codes, want %d", n, len(codes))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/apitest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -109,7 +110,7 @@ func (l *listening) until(id, status string) {
 }
 
 func (r *rig) serve() *httptest.Server {
-	server := httptest.NewServer(r.handler)
+	server := httptest.NewServer(apitest.Checked(r.t, r.handler))
 	r.t.Cleanup(server.Close)
 	return server
 }

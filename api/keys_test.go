@@ -113,7 +113,7 @@ func TestSchedulesArePausedAndRun(t *testing.T) {
 	if !list(op)[0].PausedSince.IsZero() {
 		t.Error("it is still paused")
 	}
-	for _, act := range []string{"pause", "resume", "run"} {
+	for _, act := range []string{"pause", "resume", "run", "delete"} {
 		op.post("/schedules/none/"+act, "").problem(404, "schedule_not_found")
 		r.as("root").post("/schedules/daily%20report/"+act, "").problem(404, "schedule_not_found") // the root tenant's
 	}

@@ -1,27 +1,21 @@
 package api_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
-	"github.com/getkin/kin-openapi/routers"
-	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/apitest"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -157,7 +151,7 @@ func (r *rig) send(req *http.Request) response {
 	r.t.Helper()
 	w := httptest.NewRecorder()
 	r.handler.ServeHTTP(w, req)
-	conforms(r.t, req, w)
+	apitest.Check(r.t, req, w.Code, w.Header(), w.Body.Bytes())
 	return response{w, r.t}
 }
 
@@ -166,49 +160,6 @@ func (r *rig) post(target, body string) response { r.t.Helper(); return r.do("PO
 func (r *rig) postBatch(lines string) response {
 	r.t.Helper()
 	return r.do("POST", "/jobs/batch", lines, "Content-Type", "application/x-ndjson")
-}
-
-var contract = sync.OnceValues(func() (routers.Router, error) {
-	text, err := api.OpenAPI()
-	if err != nil {
-		return nil, err
-	}
-	doc, err := openapi3.NewLoader().LoadFromData(text)
-	if err != nil {
-		return nil, err
-	}
-	return gorillamux.NewRouter(doc)
-})
-
-// conforms checks a response against the description of the API.
-func conforms(t *testing.T, req *http.Request, w *httptest.ResponseRecorder) {
-	t.Helper()
-	if w.Header().Get("X-Request-Id") == "" || w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Content-Security-Policy") == "" {
-		t.Errorf("%s %s: headers = %v, want those of every answer", req.Method, req.URL, w.Header())
-	}
-	if w.Code >= 400 {
-		var p api.Problem
-		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Header().Get("Content-Type") != "application/problem+json" ||
-			p.Status != w.Code || p.Code == "" || !strings.HasSuffix(p.Type, "#"+p.Code) || p.RequestID != w.Header().Get("X-Request-Id") {
-			t.Errorf("%s %s: %d %s, want a problem: %v", req.Method, req.URL, w.Code, w.Body, err)
-		}
-	}
-	router, err := contract()
-	if err != nil {
-		t.Fatal(err)
-	}
-	route, params, err := router.FindRoute(req)
-	if err != nil {
-		return // not a route: a problem is all that there can be
-	}
-	err = openapi3filter.ValidateResponse(t.Context(), &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, Route: route, PathParams: params},
-		Status:                 w.Code, Header: w.Header(), Body: io.NopCloser(bytes.NewReader(w.Body.Bytes())),
-		Options: &openapi3filter.Options{IncludeResponseStatus: true},
-	})
-	if err != nil {
-		t.Errorf("%s %s: %d %s is not what openapi.json says: %v", req.Method, req.URL, w.Code, w.Body, err)
-	}
 }
 
 // want fails unless the response has the status, and decodes its body into v.

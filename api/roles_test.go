@@ -48,6 +48,7 @@ func TestTheAPIsRoleSufficesForItsRoutes(t *testing.T) {
 		{"POST", "/schedules/report/pause", "", 200},
 		{"POST", "/schedules/report/resume", "", 200},
 		{"POST", "/schedules/report/run", "", 202},
+		{"POST", "/schedules/report/delete", "", 200},
 		{"GET", "/audit", "", 200},
 	} {
 		if answer := r.do(call.method, call.target, call.body); answer.Code != call.status {

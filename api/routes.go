@@ -73,6 +73,7 @@ var routes = []route{
 	{"POST", "/schedules/{name}/pause", access.AdminMutate, false, "Stop the ticks of a schedule", ok((*server).pauseSchedule)},
 	{"POST", "/schedules/{name}/resume", access.AdminMutate, false, "Let a schedule go on with its next tick", ok((*server).resumeSchedule)},
 	{"POST", "/schedules/{name}/run", access.AdminMutate, false, "Enqueue a schedule's job now", accepted((*server).runSchedule)},
+	{"POST", "/schedules/{name}/delete", access.AdminMutate, false, "Forget a schedule; a program that declares it brings it back when it starts", ok((*server).deleteSchedule)},
 	{"GET", "/workers", access.AdminRead, true, "List dispatchers by name", ok((*server).listWorkers)},
 	{"GET", "/audit", access.AdminRead, false, "List what operators did, newest first", ok((*server).listAudit)},
 	{"GET", "/queues", access.AdminRead, false, "List queues with their open jobs", ok((*server).listQueues)},

@@ -87,6 +87,27 @@ func (s *server) setSchedulePaused(ctx context.Context, in *scheduleInput, pause
 	return out, nil
 }
 
+type deletedOutput struct {
+	Body struct {
+		Name    string `json:"name"`
+		Deleted bool   `json:"deleted"`
+	}
+}
+
+// deleteSchedule leaves the jobs that the schedule has enqueued.
+func (s *server) deleteSchedule(ctx context.Context, in *scheduleInput) (*deletedOutput, error) {
+	tenant, err := in.oneTenant(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.by(ctx).DeleteSchedule(ctx, tenant, in.Name); err != nil {
+		return nil, err
+	}
+	out := &deletedOutput{}
+	out.Body.Name, out.Body.Deleted = in.Name, true
+	return out, nil
+}
+
 // runSchedule enqueues the schedule's job now.
 func (s *server) runSchedule(ctx context.Context, in *scheduleInput) (*enqueueOutput, error) {
 	tenant, err := in.oneTenant(ctx)

@@ -9,31 +9,42 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Counting a million open jobs takes a quarter of a second. A count is new for
-// countedFor; until it is recountBy old it is still shown, while it is made anew.
+// Counting a million open jobs takes a quarter of a second, so nobody waits for it who
+// can be shown an older count: it is made anew beside the answer when it is older than
+// countedFor, and every recountEvery for keptFor after somebody asked, so that there is
+// one for who asks next. Only a count older than recountBy is not shown any more: then
+// nobody asked for long, or counts fail, and their error is the answer.
 const (
-	countedFor = 5 * time.Second
-	recountBy  = time.Minute
+	countedFor   = 5 * time.Second
+	recountEvery = 30 * time.Second
+	recountBy    = time.Minute
+	keptFor      = time.Hour
 )
 
 // maxCounts bounds the tenants whose counts are remembered.
 const maxCounts = 1000
 
-// statsCache remembers the counts of each tenant. However many ask, one counts.
+// statsCache remembers the counts of each tenant. However many ask, one counts. Its
+// timers end by themselves, and with stopping.
 type statsCache struct {
+	count    func(tenant outbox.ID) ([]operator.Queue, error)
+	stopping <-chan struct{}
+
 	mu     sync.Mutex
 	counts map[outbox.ID]*counts
 }
 
 type counts struct {
-	made *counted      // nil before the first
-	next chan struct{} // closed when the count that is being made is there; nil for none
+	made  *counted      // the latest that there is; nil before the first
+	err   error         // of the latest try; nil if made is of it
+	next  chan struct{} // closed when the count that is being made is there; nil for none
+	asked time.Time     // when somebody last did
+	timer *time.Timer   // to the next count that nobody asks for; nil before the first
 }
 
 type counted struct {
-	asOf   time.Time
+	asOf   time.Time // what is counted is at least as new
 	queues []operator.Queue
-	err    error
 }
 
 // forget has the next look wait for a new count.
@@ -43,9 +54,29 @@ func (c *statsCache) forget() {
 	c.counts = nil
 }
 
-// get returns a count that may be shown, or what to wait for; and has count called
-// if it is time.
-func (c *statsCache) get(tenant outbox.ID, count func() *counted) (*counted, *counts, <-chan struct{}) {
+// look returns a count that may be shown. The count itself does not end with the request
+// that set it off: others wait for it.
+func (c *statsCache) look(ctx context.Context, tenant outbox.ID) (*counted, error) {
+	known, made, done := c.get(tenant)
+	if made != nil {
+		return made, nil
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known.err != nil {
+		return nil, known.err
+	}
+	return known.made, nil
+}
+
+// get returns what is known of a tenant and a count that may be shown, or what to wait
+// for; and begins a count if it is time.
+func (c *statsCache) get(tenant outbox.ID) (*counts, *counted, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.counts[tenant]
@@ -56,47 +87,57 @@ func (c *statsCache) get(tenant outbox.ID, count func() *counted) (*counted, *co
 		known = &counts{}
 		c.counts[tenant] = known
 	}
-	old := time.Duration(1<<63 - 1)
-	if known.made != nil && known.made.err == nil {
-		old = time.Since(known.made.asOf)
+	known.asked = time.Now()
+	if known.made == nil || time.Since(known.made.asOf) > countedFor {
+		c.begin(tenant, known)
 	}
-	if old > countedFor && known.next == nil {
-		known.next = make(chan struct{})
-		go c.make(known, count)
+	if known.made != nil && time.Since(known.made.asOf) < recountBy {
+		return known, known.made, nil
 	}
-	if old < recountBy {
-		return known.made, nil, nil
-	}
-	return nil, known, known.next
+	return known, nil, known.next
 }
 
-func (c *statsCache) make(known *counts, count func() *counted) {
-	made := count()
+// begin has a count made, unless one is under way; mu is held.
+func (c *statsCache) begin(tenant outbox.ID, known *counts) {
+	if known.next != nil {
+		return
+	}
+	known.next = make(chan struct{})
+	go c.make(tenant, known)
+}
+
+func (c *statsCache) make(tenant outbox.ID, known *counts) {
+	asOf := time.Now().UTC()
+	queues, err := c.count(tenant)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known.made = made
+	if known.err = err; err == nil {
+		known.made = &counted{asOf: asOf, queues: queues}
+	}
 	close(known.next)
 	known.next = nil
+	if known.timer == nil {
+		known.timer = time.AfterFunc(recountEvery, func() { c.again(tenant, known) })
+	} else {
+		known.timer.Reset(recountEvery)
+	}
 }
 
-// count returns the queues of the principal's tenant, or of all. The count itself
-// does not end with the request that set it off: others wait for it.
-func (s *server) count(ctx context.Context) (*counted, error) {
-	tenant := within(ctx)
-	made, awaited, done := s.stats.get(tenant, func() *counted {
-		asOf := time.Now().UTC() // what is counted is at least as new
-		queues, err := s.operator.QueuesOf(context.WithoutCancel(ctx), tenant)
-		return &counted{asOf: asOf, queues: queues, err: err}
-	})
-	if made != nil {
-		return made, nil
-	}
+// again counts what nobody asks for just now, but did lately.
+func (c *statsCache) again(tenant outbox.ID, known *counts) {
 	select {
-	case <-done:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-c.stopping:
+		return
+	default:
 	}
-	s.stats.mu.Lock()
-	defer s.stats.mu.Unlock()
-	return awaited.made, awaited.made.err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts[tenant] == known && time.Since(known.asked) < keptFor {
+		c.begin(tenant, known)
+	}
+}
+
+// count counts the open jobs of a tenant, or of all, in a transaction that is tied to it.
+func (s *server) count(tenant outbox.ID) ([]operator.Queue, error) {
+	return s.operator.QueuesOf(operator.TiedTo(context.Background(), tenant), tenant)
 }

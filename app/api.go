@@ -74,6 +74,7 @@ func (p *process) addAPI() error {
 	stopping := make(chan struct{})
 	config.Stopping = stopping
 	config.Logger = log
+	config.CountAtOnce = true
 	handler, err := api.New(config)
 	if err != nil {
 		closePool(pool)

@@ -106,6 +106,7 @@ var methods = map[string]route{
 	"POST /schedules/{name}/pause":     onSchedules(ScheduleState{}, (*Client).PauseSchedule),
 	"POST /schedules/{name}/resume":    onSchedules(ScheduleState{}, (*Client).ResumeSchedule),
 	"POST /schedules/{name}/run":       onSchedules(Accepted{}, (*Client).RunSchedule),
+	"POST /schedules/{name}/delete":    onSchedules(DeletedSchedule{}, (*Client).DeleteSchedule),
 	"GET /kinds":                       of(kindsAnswer{}, (*Client).Kinds),
 	"GET /events": stream(func(ctx context.Context, c *Client) (err error) {
 		for _, err = range c.Events(ctx, filled[EventFilter](), "x") {

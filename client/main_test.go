@@ -16,6 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/client"
+	"github.com/posthaste-dev/posthaste/internal/apitest"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -50,6 +51,7 @@ func servedBy(t *testing.T, config client.Config, before func(http.Handler) http
 	if err != nil {
 		t.Fatal(err)
 	}
+	handler = apitest.Checked(t, handler)
 	if before != nil {
 		handler = before(handler)
 	}

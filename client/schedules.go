@@ -23,6 +23,12 @@ type Schedule struct {
 	UpdatedAt    time.Time `json:"updatedAt"` // when a declaration changed it
 }
 
+// DeletedSchedule says which schedule is there no more.
+type DeletedSchedule struct {
+	Name    string `json:"name"`
+	Deleted bool   `json:"deleted"` // true
+}
+
 // ScheduleState says whether a schedule is paused.
 type ScheduleState struct {
 	Name   string `json:"name"`
@@ -58,6 +64,12 @@ func (c *Client) ResumeSchedule(ctx context.Context, name ScheduleName) (Schedul
 // RunSchedule enqueues a schedule's job now, also while it is paused.
 func (c *Client) RunSchedule(ctx context.Context, name ScheduleName) (Accepted, error) {
 	return ask[Accepted](ctx, c, onSchedule(name, "/run"))
+}
+
+// DeleteSchedule forgets a schedule; jobs that it has enqueued stay. A program that still
+// declares it brings it back with its next start: pause it instead.
+func (c *Client) DeleteSchedule(ctx context.Context, name ScheduleName) (DeletedSchedule, error) {
+	return ask[DeletedSchedule](ctx, c, onSchedule(name, "/delete"))
 }
 
 func onSchedule(name ScheduleName, act string) request {

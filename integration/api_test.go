@@ -284,6 +284,8 @@ func (c *caller) tellOfSchedules() {
 		c.Fatal(err)
 	}
 	c.until(called{"id": fired.ID}, outbox.Succeeded)
+	c.wantIn(c.ask("POST /schedules/{name}/delete", name, "", http.StatusOK), `"deleted":true`)
+	c.ask("POST /schedules/{name}/delete", name, "", http.StatusNotFound)
 }
 
 func (c *caller) tellOfOperations() {

@@ -55,10 +55,15 @@ $$;
 --
 -- It waits for a transaction that has locked the job: a claim, a settlement, or a
 -- handler's own that has called Complete or Guard.
-CREATE FUNCTION outbox.cancel(job_id uuid) RETURNS outbox.job_status
+--
+-- Whoever calls it, an operator or the program that enqueued the job: what it does is in
+-- the audit, as it is for POST /jobs/{id}/cancel. actor, request_id and reason are what
+-- stands there; see record_act.
+CREATE FUNCTION outbox.cancel(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS outbox.job_status
 LANGUAGE plpgsql AS $$
 DECLARE
-    found outbox.jobs;
+    found  outbox.jobs;
+    became outbox.job_status;
 BEGIN
     -- The lock gives the newest version of the row; what closed meanwhile is seen by
     -- the next statement.
@@ -68,42 +73,49 @@ BEGIN
     END IF;
     IF found.status IN ('created', 'pending', 'blocked', 'retrying') THEN
         PERFORM outbox.close_jobs(ARRAY[found.id], ARRAY[found.epoch], ARRAY['cancelled']::outbox.job_status[]);
-        RETURN 'cancelled';
-    END IF;
-    IF found.status = 'running' THEN
+        became := 'cancelled';
+    ELSIF found.status = 'running' THEN
         -- The epoch stays: the worker still owns the job, and says how it ended.
         UPDATE outbox.jobs SET cancel_requested_at = statement_timestamp()
         WHERE jobs.id = job_id AND jobs.cancel_requested_at IS NULL;
         PERFORM pg_notify('outbox_jobs', '');
+        became := 'running';
+    ELSE
+        RETURN found.status;
     END IF;
-    RETURN found.status;
+    PERFORM outbox.record_act('job.cancel', found.tenant_id, found.id, found.queue, NULL,
+        jsonb_build_object('status', found.status), jsonb_build_object('status', became), actor, request_id, reason);
+    RETURN became;
 END
 $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 -- release lets a held job run, wakes the dispatchers, and returns the status in
--- which it found the job: created if this released it, NULL if it is not open.
-CREATE FUNCTION outbox.release(job_id uuid) RETURNS outbox.job_status
+-- which it found the job: created if this released it, which then is in the audit;
+-- NULL if it is not open.
+CREATE FUNCTION outbox.release(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS outbox.job_status
 LANGUAGE plpgsql AS $$
 DECLARE
-    found outbox.job_status;
+    found outbox.jobs;
 BEGIN
-    SELECT jobs.status INTO found FROM outbox.jobs WHERE jobs.id = job_id FOR UPDATE;
-    IF found = 'created' THEN
+    SELECT * INTO found FROM outbox.jobs WHERE jobs.id = job_id FOR UPDATE;
+    IF found.status = 'created' THEN
         UPDATE outbox.jobs
         SET status = 'pending',
             -- It takes its place in the queue now: claims look from where they have come to.
             run_at = greatest(jobs.run_at, statement_timestamp())
         WHERE jobs.id = job_id;
         PERFORM pg_notify('outbox_jobs', '');
+        PERFORM outbox.record_act('job.release', found.tenant_id, found.id, found.queue, NULL,
+            jsonb_build_object('status', found.status), jsonb_build_object('status', 'pending'), actor, request_id, reason);
     END IF;
-    RETURN found;
+    RETURN found.status;
 END
 $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION outbox.release(uuid);
-DROP FUNCTION outbox.cancel(uuid);
+DROP FUNCTION outbox.release(uuid, text, text, text);
+DROP FUNCTION outbox.cancel(uuid, text, text, text);
 DROP FUNCTION outbox.close_jobs(uuid[], bigint[], outbox.job_status[], text[], text[]);

@@ -547,16 +547,20 @@ $$;
 -- +goose StatementBegin
 -- unblock_key takes a key up again: the dead letters that hold it up are retried
 -- with all their attempts, at their old places, and the others follow. It returns
--- how many it retried; NULL if nobody knows the key.
-CREATE FUNCTION outbox.unblock_key(of_tenant uuid, of_queue text, of_key text) RETURNS integer
+-- how many it retried; NULL if nobody knows the key. It is in the audit: actor,
+-- request_id and reason are what stands there; see record_act.
+CREATE FUNCTION outbox.unblock_key(of_tenant uuid, of_queue text, of_key text,
+    actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    dead    uuid[];
-    known   boolean;
-    culprit uuid;
+    dead  uuid[];
+    known boolean;
+    stood outbox.keys;
+    was   jsonb;
+    instant CONSTANT text := 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'; -- whatever the session's time zone
 BEGIN
-    SELECT keys.parked_for INTO culprit
+    SELECT * INTO stood
     FROM outbox.keys
     WHERE keys.tenant_id = of_tenant AND keys.queue = of_queue AND keys.key = of_key;
     known := FOUND;
@@ -568,7 +572,7 @@ BEGIN
         FROM outbox.jobs
         WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
           AND jobs.status IN ('failed', 'dead')
-          AND ((jobs.ordered AND jobs.on_death IS DISTINCT FROM 'skip') OR jobs.id = culprit)
+          AND ((jobs.ordered AND jobs.on_death IS DISTINCT FROM 'skip') OR jobs.id = stood.parked_for)
           -- One past its deadline would only expire: it has to be dismissed.
           AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
         ORDER BY jobs.id
@@ -586,6 +590,10 @@ BEGIN
     WHERE jobs.id = ANY (dead);
     PERFORM outbox.promote_keys(ARRAY[of_tenant], ARRAY[of_queue], ARRAY[of_key], ARRAY[1000]);
     PERFORM pg_notify('outbox_jobs', '');
+    was := jsonb_build_object('parked_at', to_char(stood.parked_at AT TIME ZONE 'UTC', instant))
+        || jsonb_strip_nulls(jsonb_build_object('park_at', to_char(stood.park_at AT TIME ZONE 'UTC', instant), 'parked_for', stood.parked_for));
+    PERFORM outbox.record_act('key.unblock', of_tenant, NULL, of_queue, of_key, was,
+        jsonb_build_object('parked_at', NULL, 'retried', coalesce(cardinality(dead), 0)), actor, request_id, reason);
     RETURN coalesce(cardinality(dead), 0);
 END
 $$;
@@ -639,7 +647,7 @@ $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION outbox.unblock_key(uuid, text, text);
+DROP FUNCTION outbox.unblock_key(uuid, text, text, text, text, text);
 DROP FUNCTION outbox.make_room(uuid, text, text, integer, text);
 DROP FUNCTION outbox.forget_keys(uuid[], text[], text[]);
 DROP FUNCTION outbox.promote_keys(uuid[], text[], text[], integer[], boolean);

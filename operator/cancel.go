@@ -32,12 +32,7 @@ const (
 func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	var status string
-	err := o.recorded(ctx, "job.cancel", id, func(q *sqlgen.Queries) (string, bool, error) {
-		var err error
-		status, err = q.CancelJob(ctx, pgID(id))
-		return status, outbox.Status(status) == outbox.Cancelled || outbox.Status(status) == outbox.Running, err
-	})
+	status, err := o.db.CancelJob(ctx, sqlgen.CancelJobParams{ID: pgID(id), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
 	if err != nil {
 		return "", fmt.Errorf("cancel job %s: %w", id, err)
 	}
@@ -58,12 +53,7 @@ func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, erro
 func (o *Operator) Release(ctx context.Context, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	var status string
-	err := o.recorded(ctx, "job.release", id, func(q *sqlgen.Queries) (string, bool, error) {
-		var err error
-		status, err = q.ReleaseJob(ctx, pgID(id))
-		return outbox.Pending.String(), outbox.Status(status) == outbox.Created, err
-	})
+	status, err := o.db.ReleaseJob(ctx, sqlgen.ReleaseJobParams{ID: pgID(id), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
 	switch {
 	case err != nil:
 		return fmt.Errorf("release job %s: %w", id, err)

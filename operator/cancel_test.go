@@ -162,7 +162,7 @@ func TestCancelRacesWithWhateverHappensToTheJob(t *testing.T) {
 		}
 	}
 	cancel := func(ctx context.Context, tx outbox.DB, id outbox.ID, _ int64) error {
-		_, err := sqlgen.New(tx).CancelJob(ctx, pgID(id))
+		_, err := sqlgen.New(tx).CancelJob(ctx, sqlgen.CancelJobParams{ID: pgID(id), Actor: "ada"})
 		return err
 	}
 	type act = func(context.Context, outbox.DB, outbox.ID, int64) error
@@ -221,7 +221,7 @@ func TestAClaimSkipsAJobThatIsBeingCancelled(t *testing.T) {
 	o, db := newRig(t)
 	id, _ := reach(t, db, outbox.Pending)
 	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-		if _, err := sqlgen.New(tx).CancelJob(t.Context(), pgID(id)); err != nil {
+		if _, err := sqlgen.New(tx).CancelJob(t.Context(), sqlgen.CancelJobParams{ID: pgID(id), Actor: "ada"}); err != nil {
 			return err
 		}
 		if got := claim(t, db, "default"); len(got) != 0 {

@@ -128,13 +128,8 @@ func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err 
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	var n int32
-	err = o.recordedKey(ctx, "key.unblock", name, func(q *sqlgen.Queries) (after map[string]any, err error) {
-		n, err = q.UnblockKey(ctx, sqlgen.UnblockKeyParams{TenantID: pgID(name.Tenant), Queue: name.Queue, Key: name.Key})
-		if n < 0 {
-			return nil, err
-		}
-		return map[string]any{"parked_at": nil, "retried": n}, err
+	n, err := o.db.UnblockKey(ctx, sqlgen.UnblockKeyParams{
+		TenantID: pgID(name.Tenant), Queue: name.Queue, Key: name.Key, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	switch {
 	case err != nil:

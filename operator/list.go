@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -215,6 +216,30 @@ func (o *Operator) Jobs(ctx context.Context, f Filter) ([]Job, error) {
 		return nil, fmt.Errorf("list jobs: %w", err)
 	}
 	return jobs, nil
+}
+
+// All yields every job that f means, newest first, and an error at last if there is one.
+// It reads a page at a time, each in a bounded time, whatever f's Limit is; it neither
+// repeats nor leaves out a job that was there from the first page to the last.
+func (o *Operator) All(ctx context.Context, f Filter) iter.Seq2[Job, error] {
+	return func(yield func(Job, error) bool) {
+		for f.Limit = MaxLimit; ; {
+			page, err := o.Page(ctx, f)
+			if err != nil {
+				yield(Job{}, err)
+				return
+			}
+			for _, job := range page.Jobs {
+				if !yield(job, nil) {
+					return
+				}
+			}
+			if page.Next.IsZero() {
+				return
+			}
+			f.Before, f.Skip = page.Next, 0
+		}
+	}
 }
 
 func listJobs(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams) ([]Job, error) {

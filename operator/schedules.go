@@ -193,3 +193,8 @@ func orRoot(tenant outbox.ID) outbox.ID {
 	}
 	return tenant
 }
+
+func statusJSON(status string) []byte {
+	text, _ := json.Marshal(map[string]string{"status": status}) // of strings: cannot fail
+	return text
+}

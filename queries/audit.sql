@@ -1,6 +1,7 @@
 -- name: InsertAudit :exec
 -- InsertAudit records an act in the transaction that acts. A statement that acts
--- by itself records it in a CTE of its own instead, as RetryJob does. Empty texts
+-- by itself records it in a CTE of its own instead, as RetryJob does; a function of the
+-- schema that acts calls outbox.record_act. Empty texts
 -- and NULLs are what does not apply.
 INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, target, before, after)
 VALUES (@actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), @act, sqlc.narg(tenant_id)::uuid, sqlc.narg(job_id)::uuid,
@@ -62,10 +63,3 @@ WITH act AS MATERIALIZED (
 SELECT count(*) AS looked_at, coalesce(max(act.id), 0)::bigint AS last, count(*) FILTER (WHERE act.unchained) AS missing,
        ARRAY(SELECT act.id FROM act WHERE act.unchained ORDER BY act.id LIMIT 100)::bigint[] AS unchained
 FROM act;
-
--- name: LockJob :many
--- LockJob locks an open job for an act on it, and returns how it is.
-SELECT status::text AS status, tenant_id, queue
-FROM outbox.jobs
-WHERE id = @id
-FOR UPDATE;

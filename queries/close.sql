@@ -1,11 +1,12 @@
 -- name: CancelJob :one
--- CancelJob calls a job off and returns its status then, "" if there is no such job.
-SELECT coalesce(outbox.cancel(@id)::text, '')::text AS status;
+-- CancelJob calls a job off and returns its status then, "" if there is no such job. What
+-- it does is in the audit.
+SELECT coalesce(outbox.cancel(@id, @actor, @request_id, @reason)::text, '')::text AS status;
 
 -- name: ReleaseJob :one
 -- ReleaseJob lets a held job run and returns the status in which it found it, ""
--- if it is not open.
-SELECT coalesce(outbox.release(@id)::text, '')::text AS status;
+-- if it is not open. What it does is in the audit.
+SELECT coalesce(outbox.release(@id, @actor, @request_id, @reason)::text, '')::text AS status;
 
 -- name: ListCancelRequests :many
 -- ListCancelRequests returns those of the given attempts that somebody wants to

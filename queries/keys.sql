@@ -256,17 +256,7 @@ WHERE (standing.blocked > 0 OR keys.parked_at IS NOT NULL OR (@key::text <> '' A
 ORDER BY standing.blocked_since NULLS LAST, 2, 3, 1
 LIMIT @max_keys;
 
--- name: FindParking :many
--- FindParking returns whether a key is parked, or will be, and because of which job;
--- nothing for a key that nobody knows.
-SELECT keys.park_at, keys.parked_at, keys.parked_for
-FROM outbox.keys
-WHERE keys.tenant_id = @tenant_id
-  AND keys.queue = @queue
-  AND keys.key = @key
-LIMIT 1;
-
 -- name: UnblockKey :one
 -- UnblockKey takes a key up again and returns how many dead letters it retried; -1
--- if nobody knows the key.
-SELECT coalesce(outbox.unblock_key(@tenant_id::uuid, @queue::text, @key::text), -1)::integer;
+-- if nobody knows the key. It is in the audit.
+SELECT coalesce(outbox.unblock_key(@tenant_id::uuid, @queue::text, @key::text, @actor, @request_id, @reason), -1)::integer;

@@ -36,7 +36,10 @@ type letters struct {
 }
 
 func whichLetters(c *cli.Command) (which letters, err error) {
-	if which.filter, err = letterFilter(c); err != nil {
+	if which.filter, err = letterFilter(c); err == nil {
+		err = noEmptyFilter(c)
+	}
+	if err != nil {
 		return which, &usageError{err}
 	}
 	filtered := which.filter != operator.DeadLetterFilter{}
@@ -155,10 +158,8 @@ func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string,
 		if c.Bool("dry-run") {
 			return p.dryRun(verb, n)
 		}
-		if n > 1 && !c.Bool("yes") && p.isInteractive() {
-			if err := p.confirm(fmt.Sprintf("%s %d dead letters?", verb, n)); err != nil {
-				return err
-			}
+		if err := p.sure(c, verb, int(n), "dead letters"); err != nil {
+			return err
 		}
 		if len(which.ids) > 0 {
 			return p.actOnEach(ctx, o, verb, which.ids, one)
@@ -175,22 +176,16 @@ func (p *program) dryRun(verb string, n int64) error {
 // actOnEach acts on the jobs that were named. One that cannot be done does not keep
 // the others from it.
 func (p *program) actOnEach(ctx context.Context, o letterActs, verb string, ids []outbox.ID, act actOnOne) error {
-	var errs []error
-	for _, id := range ids {
+	return p.onEach(ids, "", func(id outbox.ID) error {
 		job, err := o.Job(ctx, id)
-		if err == nil && !slices.Contains([]outbox.Status{outbox.Failed, outbox.Dead}, job.Status) {
+		if err == nil && !slices.Contains(deadLetters, job.Status) {
 			err = &operator.StatusError{ID: id, Status: job.Status, Act: verb} // "jobs retry" is also for jobs that wait
 		}
-		if err == nil {
-			err = act(o, ctx, id)
-		}
 		if err != nil {
-			errs = append(errs, err)
-			continue
+			return err
 		}
-		fmt.Fprintln(p.stdout, id)
-	}
-	return errors.Join(errs...)
+		return act(o, ctx, id)
+	})
 }
 
 // follow shows the progress of an act on many, and at last what came of it.
@@ -228,6 +223,14 @@ func progressBar(p operator.BulkProgress) string {
 func (p *program) isInteractive() bool {
 	stdin, ok := p.stdin.(*os.File)
 	return ok && isTerminal(stdin) && isTerminal(p.stderr)
+}
+
+// sure asks before an act on more than one, if there is somebody to ask.
+func (p *program) sure(c *cli.Command, verb string, n int, what string) error {
+	if n <= 1 || c.Bool("yes") || !p.isInteractive() {
+		return nil
+	}
+	return p.confirm(fmt.Sprintf("%s %d %s?", verb, n, what))
 }
 
 var errDeclined = errors.New("nothing was done")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -22,8 +24,10 @@ func (p *program) enqueueCommand() *cli.Command {
 		ArgsUsage: "KIND [PAYLOAD|-]",
 		Description: `PAYLOAD is JSON unless --content-type says otherwise; without it the payload is
 {}, and - reads it from standard input. Write -- before a payload that begins
-with a dash.`,
-		Flags: append(flags("database-url", "notify"),
+with a dash.
+
+Through the API (--api) the job is one of the token's tenant, and its payload JSON.`,
+		Flags: append(append(operatorFlags(), flags("notify")...),
 			&cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"},
 			&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
 			&cli.StringFlag{Name: "delay", Usage: "due after this `DURATION`"},
@@ -55,7 +59,7 @@ func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 1, 2); err != nil {
 		return err
 	}
-	s, err := p.load(c, "database-url", "notify")
+	s, err := p.load(c, "database-url", "api", "token", "notify")
 	if err != nil {
 		return err
 	}
@@ -68,6 +72,20 @@ func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	job := outbox.Raw{KindName: c.Args().First(), Payload: payload, ContentType: c.String("content-type")}
+	viaAPI, err := wantsAPI(c, s)
+	if err != nil {
+		return err
+	}
+	if viaAPI {
+		return p.throughAPI(ctx, c, s, func(ctx context.Context, r *remote) error {
+			id, err := r.enqueue(ctx, job, options)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(p.stdout, id)
+			return err
+		})
+	}
 	return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
 		producer := outbox.NewProducer(pool, s.notify)
 		var id outbox.ID
@@ -82,6 +100,28 @@ func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
 		_, err = fmt.Fprintln(p.stdout, id)
 		return err
 	})
+}
+
+func (r *remote) enqueue(ctx context.Context, job outbox.Raw, o outbox.Options) (id string, err error) {
+	switch {
+	case job.ContentType != "" && job.ContentType != "application/json":
+		return "", usagef("--content-type: the API takes JSON")
+	case !o.Tenant.IsZero():
+		return "", usagef("--tenant: the API stores jobs of the token's tenant")
+	case !json.Valid(job.Payload):
+		return "", usagef("PAYLOAD is not valid JSON")
+	}
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	accepted, err := r.api.Enqueue(ctx, client.NewJob{
+		Kind: job.KindName, Payload: json.RawMessage(job.Payload), Queue: o.Queue, Priority: o.Priority, DelaySeconds: o.Delay.Seconds(), RunAt: o.RunAt,
+		MaxAttempts: o.MaxAttempts, TimeoutSeconds: o.Timeout.Seconds(), Deadline: o.Deadline, Hold: o.Hold, Key: o.Key, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers,
+		KeyRules: client.KeyRules{
+			MaxActive: o.MaxActive, Ordered: o.Ordered, Sequence: o.Sequence, OnDeath: string(o.OnDeath), ParkAfterSeconds: o.ParkAfter.Seconds(),
+			OnLapse: string(o.OnLapse), MaxQueued: o.MaxQueued, WhenFull: string(o.WhenFull),
+		},
+	})
+	return accepted.ID, err
 }
 
 func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {

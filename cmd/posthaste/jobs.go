@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"iter"
 
 	"github.com/urfave/cli/v3"
 
@@ -20,10 +20,7 @@ func (p *program) jobsCommand() *cli.Command {
 			{
 				Name:  "list",
 				Usage: "list jobs, open and closed, newest first",
-				Flags: append(operatorFlags(), outputFlag(),
-					&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
-					&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
-					&cli.StringSliceFlag{Name: "status", Usage: "only of this `STATUS`, repeated or separated by commas; dead letters are failed,dead"},
+				Flags: append(jobFlags(), outputFlag(), fingerprintFlag(),
 					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` jobs"},
 					&cli.StringFlag{Name: "before", Usage: "only older ones than the job with this `ID`: the next page begins with the last id of this one"},
 				),
@@ -36,13 +33,12 @@ func (p *program) jobsCommand() *cli.Command {
 				Flags:     append(operatorFlags(), outputFlag()),
 				Action:    p.showJob,
 			},
-			p.cancelCommand(),
-			p.actCommand("release", "let held jobs run", []outbox.Status{outbox.Created}, jobActs.Release),
+			p.actCommand(cancelAct),
+			p.actCommand(releaseAct),
 			p.jobLogsCommand(),
 			p.tailCommand(),
-			p.actCommand("retry", "have dead letters run again with all their attempts, and waiting jobs at once",
-				[]outbox.Status{outbox.Failed, outbox.Dead, outbox.Pending, outbox.Retrying}, jobActs.Retry),
-			p.actCommand("dismiss", "put dead letters away: they move to the history", []outbox.Status{outbox.Failed, outbox.Dead}, jobActs.Dismiss),
+			p.actCommand(retryAct, fingerprintFlag()),
+			p.actCommand(dismissAct, fingerprintFlag()),
 		},
 	}
 }
@@ -58,6 +54,7 @@ type (
 		Steps(context.Context, outbox.ID) ([]operator.Step, error)
 	}
 	jobActs interface {
+		All(context.Context, operator.Filter) iter.Seq2[operator.Job, error]
 		Job(context.Context, outbox.ID) (operator.Job, error)
 		Cancel(context.Context, outbox.ID) (operator.Cancellation, error)
 		Release(context.Context, outbox.ID) error
@@ -71,6 +68,22 @@ var (
 	_ jobDetails = (*operator.Operator)(nil)
 	_ jobActs    = (*operator.Operator)(nil)
 )
+
+// jobFlags are the filters that all commands about jobs have.
+func jobFlags() []cli.Flag {
+	return append(operatorFlags(),
+		&cli.StringFlag{Name: "kind", Usage: "only of this `KIND`"},
+		&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
+		&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
+		&cli.StringSliceFlag{Name: "status", Usage: "only of this `STATUS`, repeated or separated by commas; dead letters are failed,dead"},
+		&cli.StringFlag{Name: "created-since", Usage: "enqueued at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
+		&cli.StringFlag{Name: "created-until", Usage: "enqueued before this `TIME`"},
+	)
+}
+
+func fingerprintFlag() cli.Flag {
+	return &cli.StringFlag{Name: "fingerprint", Usage: "only dead letters of this group: a `FINGERPRINT` of \"dlq groups\""}
+}
 
 func (p *program) listJobs(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
@@ -89,21 +102,20 @@ func (p *program) listJobs(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-func jobsFilter(c *cli.Command) (f operator.Filter, err error) {
-	f = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue")}
-	var errs []error
-	if f.Statuses, err = readStatuses(c); err != nil {
-		errs = append(errs, err)
-	}
-	if v := c.String("before"); v != "" {
-		if f.Before, err = outbox.ParseID(v); err != nil {
-			errs = append(errs, fmt.Errorf("--before: %w", err))
-		}
-	}
+func jobsFilter(c *cli.Command) (operator.Filter, error) {
+	f, err := jobConditions(c)
+	err = errors.Join(err, readID(c, "before", &f.Before))
 	if n := c.Int("limit"); n < 1 {
-		errs = append(errs, fmt.Errorf("--limit is %d: want at least 1", n))
+		err = errors.Join(err, fmt.Errorf("--limit is %d: want at least 1", n))
 	}
-	return f, errors.Join(errs...)
+	return f, err
+}
+
+// jobConditions are those of jobFlags.
+func jobConditions(c *cli.Command) (f operator.Filter, err error) {
+	f = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue"), Key: c.String("key"), Fingerprint: c.String("fingerprint")}
+	f.Statuses, err = readStatuses(c)
+	return f, errors.Join(err, readMoment(c, "created-since", &f.CreatedAfter), readMoment(c, "created-until", &f.CreatedBefore))
 }
 
 func readStatuses(c *cli.Command) (statuses []outbox.Status, err error) {
@@ -169,69 +181,4 @@ func jobIDs(c *cli.Command) ([]outbox.ID, error) {
 		ids = append(ids, id)
 	}
 	return ids, nil
-}
-
-// actCommand does something to each of the jobs that are named. One that cannot
-// be done does not keep the others from it.
-func (p *program) actCommand(name, usage string, possible []outbox.Status, act func(jobActs, context.Context, outbox.ID) error) *cli.Command {
-	return &cli.Command{
-		Name: name, Usage: usage, ArgsUsage: "ID…",
-		Flags: append(operatorFlags(),
-			&cli.BoolFlag{Name: "dry-run", Usage: "only say which jobs it would be, as their statuses are now"},
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one"},
-		),
-		Action: func(ctx context.Context, c *cli.Command) error {
-			ids, err := jobIDs(c)
-			if err != nil {
-				return err
-			}
-			return operate(ctx, p, c, func(ctx context.Context, o jobActs) error {
-				if c.Bool("dry-run") {
-					return p.onEach(ids, "would "+name+" ", func(id outbox.ID) error { return isPossible(ctx, o, name, possible, id) })
-				}
-				if len(ids) > 1 && !c.Bool("yes") && p.isInteractive() {
-					if err := p.confirm(fmt.Sprintf("%s %d jobs?", name, len(ids))); err != nil {
-						return err
-					}
-				}
-				return p.onEach(ids, "", func(id outbox.ID) error { return act(o, ctx, id) })
-			})
-		},
-	}
-}
-
-// onEach prints those for which do has no error, behind a word.
-func (p *program) onEach(ids []outbox.ID, word string, do func(outbox.ID) error) error {
-	var errs []error
-	for _, id := range ids {
-		if err := do(id); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		fmt.Fprintf(p.stdout, "%s%s\n", word, id)
-	}
-	return errors.Join(errs...)
-}
-
-// isPossible says why an act on the job would be refused.
-func isPossible(ctx context.Context, o jobActs, act string, possible []outbox.Status, id outbox.ID) error {
-	job, err := o.Job(ctx, id)
-	if err == nil && !slices.Contains(possible, job.Status) {
-		return &operator.StatusError{ID: id, Status: job.Status, Act: act}
-	}
-	return err
-}
-
-// cancelCommand says of each job what became of the request: those that were
-// running are not cancelled yet.
-func (p *program) cancelCommand() *cli.Command {
-	cancel := func(o jobActs, ctx context.Context, id outbox.ID) error {
-		done, err := o.Cancel(ctx, id)
-		if done == operator.CancelRequested {
-			fmt.Fprintf(p.stderr, "%s is running: its handler has been asked to stop\n", id)
-		}
-		return err
-	}
-	return p.actCommand("cancel", "call jobs off: waiting ones at once, running ones by asking their handlers to stop",
-		[]outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Retrying, outbox.Running, outbox.Cancelled}, cancel)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"os"
 	"os/signal"
@@ -30,10 +31,11 @@ func operate[B any](ctx context.Context, p *program, c *cli.Command, act func(co
 	if err != nil {
 		return err
 	}
-	if c.IsSet("api") && c.IsSet("database-url") {
-		return usagef("--api and --database-url: want one of them")
+	viaAPI, err := wantsAPI(c, s)
+	if err != nil {
+		return err
 	}
-	if s.apiURL != "" && !c.IsSet("database-url") {
+	if viaAPI {
 		return p.throughAPI(ctx, c, s, func(ctx context.Context, r *remote) error {
 			b, can := any(r).(B)
 			if !can {
@@ -46,6 +48,13 @@ func operate[B any](ctx context.Context, p *program, c *cli.Command, act func(co
 		o := operator.New(pool).As(p.actor()).Because(c.String("reason"))
 		return act(ctx, any(o).(B)) // each B is checked beside its declaration
 	})
+}
+
+func wantsAPI(c *cli.Command, s settings) (bool, error) {
+	if c.IsSet("api") && c.IsSet("database-url") {
+		return false, usagef("--api and --database-url: want one of them")
+	}
+	return s.apiURL != "" && !c.IsSet("database-url"), nil
 }
 
 func (p *program) throughAPI(ctx context.Context, c *cli.Command, s settings, act func(context.Context, *remote) error) error {
@@ -150,12 +159,7 @@ func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Se
 // Jobs reads one page. The page after it is found by the cursor that it came with;
 // before a job that nobody has listed yet, all newer ones are gone through.
 func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, error) {
-	filter := client.JobFilter{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
-	}
-	for _, s := range f.Statuses {
-		filter.Status = append(filter.Status, s.String())
-	}
+	filter := jobFilterOf(f)
 	found, err := before(r.cursors, textOf(f.Before), f.Limit, func(limit int, cursor string) ([]client.Job, string, error) {
 		ctx, cancel := patient(ctx)
 		defer cancel()
@@ -167,6 +171,38 @@ func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, e
 		jobs[i] = jobOf(j)
 	}
 	return jobs, err
+}
+
+// All reads page after page.
+func (r *remote) All(ctx context.Context, f operator.Filter) iter.Seq2[operator.Job, error] {
+	return func(yield func(operator.Job, error) bool) {
+		for f.Limit = operator.MaxLimit; ; {
+			jobs, err := r.Jobs(ctx, f)
+			if err != nil {
+				yield(operator.Job{}, err)
+				return
+			}
+			for _, job := range jobs {
+				if !yield(job, nil) {
+					return
+				}
+				f.Before = job.ID
+			}
+			if len(jobs) < f.Limit {
+				return
+			}
+		}
+	}
+}
+
+func jobFilterOf(f operator.Filter) client.JobFilter {
+	filter := client.JobFilter{
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
+	}
+	for _, s := range f.Statuses {
+		filter.Status = append(filter.Status, s.String())
+	}
+	return filter
 }
 
 // before reads the page that begins after the item with the given id: with the
@@ -251,6 +287,26 @@ func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(con
 		return fmt.Errorf("%s job %s: %w", verb, id, err)
 	}
 	return nil
+}
+
+// actOnSome is one request about jobs that are named.
+func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID) (d partDone, err error) {
+	which := client.Bulk{IDs: make([]string, len(ids))}
+	for i, id := range ids {
+		which.IDs[i] = id.String()
+	}
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	result, err := map[string]func(context.Context, client.Bulk) (client.BulkResult, error){
+		cancelAct.name: r.api.CancelJobs, releaseAct.name: r.api.ReleaseJobs, retryAct.name: r.api.RetryJobs, dismissAct.name: r.api.DismissJobs,
+	}[act](ctx, which)
+	d.done, d.passed = result.Done, result.Refused
+	for _, job := range result.Jobs {
+		if job.Requested {
+			d.requested++
+		}
+	}
+	return d, err
 }
 
 func (r *remote) Progress(ctx context.Context, id outbox.ID) (operator.Progress, error) {

@@ -196,6 +196,13 @@ func (r *remote) ResumeSchedule(ctx context.Context, tenant outbox.ID, name stri
 	return err
 }
 
+func (r *remote) DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	_, err := r.api.DeleteSchedule(ctx, client.ScheduleName{Tenant: textOf(tenant), Name: name})
+	return err
+}
+
 func (r *remote) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, outbox.Status, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/apitest"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -26,7 +27,7 @@ func ways(t *testing.T) (db *pgxpool.Pool, direct, through env) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(handler)
+	server := httptest.NewServer(apitest.Checked(t, handler))
 	t.Cleanup(server.Close)
 	direct = env{"DATABASE_URL": db.Config().ConnString()}
 	return db, direct, env{"OUTBOX_API_URL": server.URL, "OUTBOX_API_TOKEN": newToken(t, direct)}
@@ -152,13 +153,20 @@ func TestActsThroughTheAPI(t *testing.T) {
 	if r := posthaste(t, through, "", "jobs", "show", outbox.NewID().String()); r.code != exitFailed || !strings.Contains(r.errOut, "job_not_found") {
 		t.Errorf("show of a job that does not exist: %+v", r)
 	}
+	sqlExec(t, db, `INSERT INTO outbox.schedules (name, every, kind, payload, next_at) VALUES ('nightly', '1 hour', 'mail', '{}', now() + interval '1 hour')`)
+	if out := ok(t, through, "schedules", "delete", "nightly"); out != "deleted: nightly\n" || len(rows(t, direct, "schedules", "list")) != 0 {
+		t.Errorf("schedules delete printed %q", out)
+	}
+	if r := posthaste(t, through, "", "schedules", "delete", "nightly"); r.code != exitFailed || !strings.Contains(r.errOut, "schedule_not_found") {
+		t.Errorf("schedules delete of none: %+v", r)
+	}
 	var names []string
 	for _, row := range values(t, ok(t, direct, "audit", "-o", "json")).([]any) {
 		if row := row.(map[string]any); row["actor"] == "ops" && row["request"] != "" {
 			names = append(names, row["act"].(string))
 		}
 	}
-	if got := strings.Join(names, " "); got != "queue.limit queue.limit queue.limit queue.resume queue.pause job.retry job.release job.cancel job.cancel" {
+	if got := strings.Join(names, " "); got != "schedule.delete queue.limit queue.limit queue.limit queue.resume queue.pause job.retry job.release job.cancel job.cancel" {
 		t.Errorf("the audit has %s", got)
 	}
 }
@@ -203,11 +211,64 @@ func TestDeadLettersThroughTheAPI(t *testing.T) {
 	}
 }
 
+// The same row is stored either way, but for the caller that the API notes.
+func TestJobsAreEnqueuedThroughTheAPI(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	through["OUTBOX_API_TOKEN"] = strings.TrimSpace(ok(t, direct, "tokens", "create", "shop", "-c", "jobs.enqueue"))
+	stored := func(way env, kind string, args ...string) (row string) {
+		t.Helper()
+		id := strings.TrimSpace(ok(t, way, append([]string{"enqueue", kind}, args...)...))
+		if err := db.QueryRow(t.Context(), `
+			SELECT to_jsonb(jobs) - '{id,kind,created_at,payload,headers,line_position}'::text[] || jsonb_build_object('payload', convert_from(payload, 'UTF8')::jsonb, 'headers', coalesce(headers, '{}') - '{caller-service,caller-user,correlation-id}'::text[])
+			FROM outbox.jobs WHERE id = $1 AND kind = $2`, id, kind).Scan(&row); err != nil {
+			t.Fatal(err)
+		}
+		return row
+	}
+	for kind, args := range map[string][]string{
+		"options": {
+			`{"name": "Ada", "n": 12345678901234567890}`, "--queue", "mail", "--priority", "-3", "--run-at", "2099-01-01T00:00:00Z", "--max-attempts", "7",
+			"--timeout", "90s", "--header", "user=a,b=c", "--header", "x=y", "--deadline", "2099-01-02T00:00:00Z", "--hold", "--key", "k", "--max-active", "3", "--on-lapse", "fail-stale",
+		},
+		"line": {"--key", "l", "--ordered", "--sequence", "7", "--on-death", "park", "--park-after", "90m", "--run-at", "2099-01-01T00:00:00Z"},
+	} {
+		if diff := cmp.Diff(stored(direct, "d-"+kind, args...), stored(through, "a-"+kind, args...)); diff != "" {
+			t.Errorf("%s: directly (-) and through the API (+):\n%s", kind, diff)
+		}
+	}
+	once := []string{"enqueue", "once", "--idempotency-key", "k1", "--delay", "1h"}
+	if first, again := ok(t, through, once...), ok(t, through, once...); first != again {
+		t.Errorf("a repeat printed %q, want %q", again, first)
+	}
+	if piped := posthaste(t, through, `{"from": "stdin"}`, "enqueue", "piped", "-"); piped.code != exitOK {
+		t.Errorf("from standard input: %+v", piped)
+	}
+	full := []string{"enqueue", "full", "--key", "full", "--max-queued", "1"}
+	ok(t, through, full...)
+	if r := posthaste(t, through, "", full...); r.code != exitFailed || r.out != "" || !strings.Contains(r.errOut, "key_full") {
+		t.Errorf("a full key: %+v", r)
+	}
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"the API takes JSON", []string{"x", "--content-type", "text/plain"}},
+		{"the token's tenant", []string{"--tenant", outbox.RootTenant.String()}},
+		{"PAYLOAD is not valid JSON", []string{"{"}},
+		{"invalid_input", []string{"--queue", "a b"}},
+	} {
+		if r := posthaste(t, through, "", append([]string{"enqueue", "greet"}, c.args...)...); r.code != exitUsage || !strings.Contains(r.errOut, c.want) {
+			t.Errorf("%v: %+v, want exit status 2 and %q", c.args, r, c.want)
+		}
+	}
+}
+
 func TestWhatTheAPIHasNoPartInSaysSo(t *testing.T) {
 	t.Parallel()
 	through := env{"OUTBOX_API_URL": "http://127.0.0.1:1", "OUTBOX_API_TOKEN": "ph_1_hush"}
 	for _, line := range []string{
-		"serve", "migrate up", "doctor", "enqueue greet", "tokens list", "schedules delete x", "migrate up --api http://127.0.0.1:1", "doctor --token ph_1_hush",
+		"serve", "migrate up", "doctor", "tokens list", "audit verify", "migrate up --api http://127.0.0.1:1", "doctor --token ph_1_hush",
 	} {
 		if r := posthaste(t, through, "", strings.Fields(line)...); r.code != exitUsage || !strings.Contains(r.errOut, notThroughAPI) || strings.Contains(r.errOut, "hush") {
 			t.Errorf("%s: %+v", line, r)

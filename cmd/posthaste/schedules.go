@@ -10,22 +10,15 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-type (
-	scheduleActs interface {
-		Schedules(context.Context) ([]operator.Schedule, error)
-		PauseSchedule(ctx context.Context, tenant outbox.ID, name string) error
-		ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error
-		RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, outbox.Status, error)
-	}
-	scheduleDeleter interface {
-		DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error
-	}
-)
+type scheduleActs interface {
+	Schedules(context.Context) ([]operator.Schedule, error)
+	PauseSchedule(ctx context.Context, tenant outbox.ID, name string) error
+	ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error
+	RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, outbox.Status, error)
+	DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error
+}
 
-var (
-	_ scheduleActs    = (*operator.Operator)(nil)
-	_ scheduleDeleter = (*operator.Operator)(nil)
-)
+var _ scheduleActs = (*operator.Operator)(nil)
 
 func (p *program) schedulesCommand() *cli.Command {
 	return &cli.Command{
@@ -40,7 +33,7 @@ func (p *program) schedulesCommand() *cli.Command {
 			},
 			scheduleCommand(p, "pause", "stop the ticks of a schedule; its jobs go on", "paused: ", scheduleActs.PauseSchedule),
 			scheduleCommand(p, "resume", "let a schedule go on with its next tick", "resumed: ", scheduleActs.ResumeSchedule),
-			scheduleCommand(p, "delete", "forget a schedule; a program that declares it brings it back when it starts", "deleted: ", scheduleDeleter.DeleteSchedule),
+			scheduleCommand(p, "delete", "forget a schedule; a program that declares it brings it back when it starts", "deleted: ", scheduleActs.DeleteSchedule),
 			{
 				Name:      "run",
 				Usage:     "enqueue a schedule's job now, also while it is paused, and print the job's id",
@@ -98,11 +91,11 @@ func tenantFlag() cli.Flag {
 	return &cli.StringFlag{Name: "tenant", Usage: "whose schedule it is: an `ID` (default: the root tenant)"}
 }
 
-func scheduleCommand[B any](p *program, name, usage, done string, act func(B, context.Context, outbox.ID, string) error) *cli.Command {
+func scheduleCommand(p *program, name, usage, done string, act func(scheduleActs, context.Context, outbox.ID, string) error) *cli.Command {
 	return &cli.Command{
 		Name: name, Usage: usage, ArgsUsage: "NAME", Flags: append(operatorFlags(), tenantFlag()),
 		Action: func(ctx context.Context, c *cli.Command) error {
-			return onSchedule(ctx, p, c, func(ctx context.Context, o B, tenant outbox.ID, name string) error {
+			return onSchedule(ctx, p, c, func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
 				if err := act(o, ctx, tenant, name); err != nil {
 					return err
 				}
@@ -114,7 +107,7 @@ func scheduleCommand[B any](p *program, name, usage, done string, act func(B, co
 }
 
 // onSchedule runs a command's act on the schedule that it names.
-func onSchedule[B any](ctx context.Context, p *program, c *cli.Command, act func(context.Context, B, outbox.ID, string) error) error {
+func onSchedule(ctx context.Context, p *program, c *cli.Command, act func(context.Context, scheduleActs, outbox.ID, string) error) error {
 	if err := wantArgs(c, 1, 1); err != nil {
 		return err
 	}
@@ -129,5 +122,5 @@ func onSchedule[B any](ctx context.Context, p *program, c *cli.Command, act func
 			return usagef("--tenant: %w", err)
 		}
 	}
-	return operate(ctx, p, c, func(ctx context.Context, o B) error { return act(ctx, o, tenant, name) })
+	return operate(ctx, p, c, func(ctx context.Context, o scheduleActs) error { return act(ctx, o, tenant, name) })
 }

@@ -66,7 +66,8 @@ type InsertAuditParams struct {
 }
 
 // InsertAudit records an act in the transaction that acts. A statement that acts
-// by itself records it in a CTE of its own instead, as RetryJob does. Empty texts
+// by itself records it in a CTE of its own instead, as RetryJob does; a function of the
+// schema that acts calls outbox.record_act. Empty texts
 // and NULLs are what does not apply.
 func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error {
 	_, err := q.db.Exec(ctx, InsertAudit,
@@ -167,40 +168,6 @@ func (q *Queries) ListAudit(ctx context.Context, arg ListAuditParams) ([]ListAud
 			&i.Reason,
 			&i.RequestID,
 		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const LockJob = `-- name: LockJob :many
-SELECT status::text AS status, tenant_id, queue
-FROM outbox.jobs
-WHERE id = $1
-FOR UPDATE
-`
-
-type LockJobRow struct {
-	Status   string
-	TenantID pgtype.UUID
-	Queue    string
-}
-
-// LockJob locks an open job for an act on it, and returns how it is.
-func (q *Queries) LockJob(ctx context.Context, id pgtype.UUID) ([]LockJobRow, error) {
-	rows, err := q.db.Query(ctx, LockJob, id)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []LockJobRow
-	for rows.Next() {
-		var i LockJobRow
-		if err := rows.Scan(&i.Status, &i.TenantID, &i.Queue); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -12,12 +12,25 @@ import (
 )
 
 const CancelJob = `-- name: CancelJob :one
-SELECT coalesce(outbox.cancel($1)::text, '')::text AS status
+SELECT coalesce(outbox.cancel($1, $2, $3, $4)::text, '')::text AS status
 `
 
-// CancelJob calls a job off and returns its status then, "" if there is no such job.
-func (q *Queries) CancelJob(ctx context.Context, id pgtype.UUID) (string, error) {
-	row := q.db.QueryRow(ctx, CancelJob, id)
+type CancelJobParams struct {
+	ID        pgtype.UUID
+	Actor     string
+	RequestID string
+	Reason    string
+}
+
+// CancelJob calls a job off and returns its status then, "" if there is no such job. What
+// it does is in the audit.
+func (q *Queries) CancelJob(ctx context.Context, arg CancelJobParams) (string, error) {
+	row := q.db.QueryRow(ctx, CancelJob,
+		arg.ID,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
 	var status string
 	err := row.Scan(&status)
 	return status, err
@@ -229,13 +242,25 @@ func (q *Queries) ListCancelRequests(ctx context.Context, ids []pgtype.UUID, epo
 }
 
 const ReleaseJob = `-- name: ReleaseJob :one
-SELECT coalesce(outbox.release($1)::text, '')::text AS status
+SELECT coalesce(outbox.release($1, $2, $3, $4)::text, '')::text AS status
 `
 
+type ReleaseJobParams struct {
+	ID        pgtype.UUID
+	Actor     string
+	RequestID string
+	Reason    string
+}
+
 // ReleaseJob lets a held job run and returns the status in which it found it, ""
-// if it is not open.
-func (q *Queries) ReleaseJob(ctx context.Context, id pgtype.UUID) (string, error) {
-	row := q.db.QueryRow(ctx, ReleaseJob, id)
+// if it is not open. What it does is in the audit.
+func (q *Queries) ReleaseJob(ctx context.Context, arg ReleaseJobParams) (string, error) {
+	row := q.db.QueryRow(ctx, ReleaseJob,
+		arg.ID,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
 	var status string
 	err := row.Scan(&status)
 	return status, err

@@ -201,49 +201,6 @@ func (q *Queries) FindMovableKeys(ctx context.Context, arg FindMovableKeysParams
 	return items, nil
 }
 
-const FindParking = `-- name: FindParking :many
-SELECT keys.park_at, keys.parked_at, keys.parked_for
-FROM outbox.keys
-WHERE keys.tenant_id = $1
-  AND keys.queue = $2
-  AND keys.key = $3
-LIMIT 1
-`
-
-type FindParkingParams struct {
-	TenantID pgtype.UUID
-	Queue    string
-	Key      string
-}
-
-type FindParkingRow struct {
-	ParkAt    pgtype.Timestamptz
-	ParkedAt  pgtype.Timestamptz
-	ParkedFor pgtype.UUID
-}
-
-// FindParking returns whether a key is parked, or will be, and because of which job;
-// nothing for a key that nobody knows.
-func (q *Queries) FindParking(ctx context.Context, arg FindParkingParams) ([]FindParkingRow, error) {
-	rows, err := q.db.Query(ctx, FindParking, arg.TenantID, arg.Queue, arg.Key)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []FindParkingRow
-	for rows.Next() {
-		var i FindParkingRow
-		if err := rows.Scan(&i.ParkAt, &i.ParkedAt, &i.ParkedFor); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const ForgetKeys = `-- name: ForgetKeys :one
 SELECT outbox.forget_keys($1::uuid[], $2::text[], $3::text[])::integer
 `
@@ -679,19 +636,29 @@ func (q *Queries) SweepKeys(ctx context.Context, arg SweepKeysParams) ([]SweepKe
 }
 
 const UnblockKey = `-- name: UnblockKey :one
-SELECT coalesce(outbox.unblock_key($1::uuid, $2::text, $3::text), -1)::integer
+SELECT coalesce(outbox.unblock_key($1::uuid, $2::text, $3::text, $4, $5, $6), -1)::integer
 `
 
 type UnblockKeyParams struct {
-	TenantID pgtype.UUID
-	Queue    string
-	Key      string
+	TenantID  pgtype.UUID
+	Queue     string
+	Key       string
+	Actor     string
+	RequestID string
+	Reason    string
 }
 
 // UnblockKey takes a key up again and returns how many dead letters it retried; -1
-// if nobody knows the key.
+// if nobody knows the key. It is in the audit.
 func (q *Queries) UnblockKey(ctx context.Context, arg UnblockKeyParams) (int32, error) {
-	row := q.db.QueryRow(ctx, UnblockKey, arg.TenantID, arg.Queue, arg.Key)
+	row := q.db.QueryRow(ctx, UnblockKey,
+		arg.TenantID,
+		arg.Queue,
+		arg.Key,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
 	var column_1 int32
 	err := row.Scan(&column_1)
 	return column_1, err

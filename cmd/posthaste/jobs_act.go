@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// jobAct is something that the commands about jobs do to them.
+type jobAct struct {
+	name, usage string
+	possible    []outbox.Status // in another it is refused
+	unless      []outbox.Status // are meant by a filter that names none, as by the API
+	do          func(jobActs, context.Context, outbox.ID) (requested bool, err error)
+}
+
+var (
+	deadLetters = []outbox.Status{outbox.Failed, outbox.Dead}
+	stoppable   = []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Retrying, outbox.Running}
+
+	cancelAct = jobAct{
+		"cancel", "call jobs off: waiting ones at once, running ones by asking their handlers to stop",
+		append(slices.Clone(stoppable), outbox.Cancelled), stoppable, // to repeat it is harmless
+		func(o jobActs, ctx context.Context, id outbox.ID) (bool, error) {
+			became, err := o.Cancel(ctx, id)
+			return became == operator.CancelRequested, err
+		},
+	}
+	releaseAct = jobAct{"release", "let held jobs run", []outbox.Status{outbox.Created}, []outbox.Status{outbox.Created}, outright(jobActs.Release)}
+	retryAct   = jobAct{
+		"retry", "have dead letters run again with all their attempts, and waiting jobs at once",
+		append(slices.Clone(deadLetters), outbox.Pending, outbox.Retrying), deadLetters, outright(jobActs.Retry),
+	}
+	dismissAct = jobAct{"dismiss", "put dead letters away: they move to the history", deadLetters, deadLetters, outright(jobActs.Dismiss)}
+)
+
+// outright is an act that is done when it returns.
+func outright(do func(jobActs, context.Context, outbox.ID) error) func(jobActs, context.Context, outbox.ID) (bool, error) {
+	return func(o jobActs, ctx context.Context, id outbox.ID) (bool, error) { return false, do(o, ctx, id) }
+}
+
+const actDescription = `Which ones: the IDs, or those that all of the filters mean. A filter without --status
+means jobs that are %s.
+
+By filter it acts on the jobs that there are when it begins, newest first, and passes
+over those that it cannot act on any more when their turn comes. It may be interrupted
+at any time: what was done is done. To go on, repeat the command.`
+
+func (p *program) actCommand(a jobAct, more ...cli.Flag) *cli.Command {
+	return &cli.Command{
+		Name: a.name, Usage: a.usage, ArgsUsage: "[ID…]", Description: fmt.Sprintf(actDescription, oneOf(a.unless)),
+		Flags: slices.Concat(jobFlags(), more, []cli.Flag{
+			&cli.BoolFlag{Name: "dry-run", Usage: "only say which jobs it would be, or how many by filter, as their statuses are now"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one"},
+		}),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			ids, filter, err := whichJobs(c, a)
+			if err != nil {
+				return err
+			}
+			return operate(ctx, p, c, func(ctx context.Context, o jobActs) error {
+				if len(ids) > 0 {
+					return p.actOnNamed(ctx, c, o, a, ids)
+				}
+				return p.actOnMatching(ctx, c, o, a, filter)
+			})
+		},
+	}
+}
+
+// whichJobs are the jobs that a command is to act on: without ids, those of the filter.
+func whichJobs(c *cli.Command, a jobAct) (ids []outbox.ID, f operator.Filter, err error) {
+	if f, err = jobConditions(c); err == nil {
+		err = noEmptyFilter(c)
+	}
+	for _, s := range f.Statuses {
+		if err == nil && !slices.Contains(a.possible, s) {
+			err = fmt.Errorf("--status is %s: want %s, or there is nothing to %s", s, oneOf(a.possible), a.name)
+		}
+	}
+	if err != nil {
+		return nil, f, &usageError{err}
+	}
+	filtered := f.Kind != "" || f.Queue != "" || f.Key != "" || f.Fingerprint != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero()
+	switch {
+	case c.NArg() > 0 && filtered:
+		return nil, f, usagef("want IDs or filters, not both")
+	case c.NArg() > 0:
+		ids, err = jobIDs(c)
+		return ids, f, err
+	case !filtered:
+		return nil, f, usagef("which ones? want IDs or filters (see %s --help)", c.FullName())
+	}
+	if len(f.Statuses) == 0 {
+		f.Statuses = a.unless
+	}
+	return nil, f, nil
+}
+
+// noEmptyFilter refuses --kind "$KIND" where KIND is not set: it would mean all.
+func noEmptyFilter(c *cli.Command) error {
+	for _, name := range []string{"kind", "queue", "key", "fingerprint", "error-code", "status", "tenant", "created-since", "created-until", "failed-since", "failed-until"} {
+		if c.IsSet(name) && c.Value(name) == "" {
+			return fmt.Errorf("--%s is empty: leave it out to mean any", name)
+		}
+	}
+	return nil
+}
+
+// actOnNamed acts on each of the jobs. One that cannot be done does not keep the
+// others from it.
+func (p *program) actOnNamed(ctx context.Context, c *cli.Command, o jobActs, a jobAct, ids []outbox.ID) error {
+	if c.Bool("dry-run") {
+		return p.onEach(ids, "would "+a.name+" ", func(id outbox.ID) error { return isPossible(ctx, o, a, id) })
+	}
+	if err := p.sure(c, a.name, len(ids), "jobs"); err != nil {
+		return err
+	}
+	return p.onEach(ids, "", func(id outbox.ID) error {
+		requested, err := a.do(o, ctx, id)
+		if requested { // those that were running are not cancelled yet
+			fmt.Fprintf(p.stderr, "%s is running: its handler has been asked to stop\n", id)
+		}
+		return err
+	})
+}
+
+// onEach prints those for which do has no error, behind a word.
+func (p *program) onEach(ids []outbox.ID, word string, do func(outbox.ID) error) error {
+	var errs []error
+	for _, id := range ids {
+		if err := do(id); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Fprintf(p.stdout, "%s%s\n", word, id)
+	}
+	return errors.Join(errs...)
+}
+
+// isPossible says why an act on the job would be refused.
+func isPossible(ctx context.Context, o jobActs, a jobAct, id outbox.ID) error {
+	job, err := o.Job(ctx, id)
+	if err == nil && !slices.Contains(a.possible, job.Status) {
+		return &operator.StatusError{ID: id, Status: job.Status, Act: a.name}
+	}
+	return err
+}
+
+// actOnMatching acts on the jobs that the filter means now: it finds all of them first,
+// so that nobody says yes to less than what happens.
+func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, a jobAct, f operator.Filter) error {
+	var ids []outbox.ID
+	for job, err := range o.All(ctx, f) {
+		if err != nil {
+			return err
+		}
+		ids = append(ids, job.ID)
+	}
+	if c.Bool("dry-run") {
+		return p.dryRun(a.name, int64(len(ids)))
+	}
+	if err := p.sure(c, a.name, len(ids), "jobs"); err != nil {
+		return err
+	}
+	requested := 0
+	err := p.follow(a.name, a.inParts(ctx, o, ids, &requested))
+	if requested > 0 {
+		fmt.Fprintf(p.stderr, "%d of them are running: their handlers have been asked to stop\n", requested)
+	}
+	return err
+}
+
+const actPart = 100 // jobs between two looks at the progress; one request through the API
+
+// inParts acts on jobs, one after the other, and counts those that were only asked.
+func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, requested *int) iter.Seq2[operator.BulkProgress, error] {
+	return func(yield func(operator.BulkProgress, error) bool) {
+		progress := operator.BulkProgress{Matched: int64(len(ids))}
+		for part := range slices.Chunk(ids, actPart) {
+			done, err := a.onPart(ctx, o, part)
+			progress.Done += int64(done.done)
+			progress.Passed += int64(done.passed)
+			*requested += done.requested
+			if !yield(progress, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// partDone is what came of an act on some jobs; what was requested is done, too.
+type partDone struct{ done, requested, passed int }
+
+func (a jobAct) onPart(ctx context.Context, o jobActs, ids []outbox.ID) (d partDone, err error) {
+	if r, ok := o.(*remote); ok {
+		return r.actOnSome(ctx, a.name, ids)
+	}
+	for _, id := range ids {
+		requested, err := a.do(o, ctx, id)
+		switch _, conflict := errors.AsType[*operator.StatusError](err); {
+		case err == nil:
+			d.done++
+		case conflict, errors.Is(err, operator.ErrNotFound), errors.Is(err, operator.ErrPastDeadline):
+			d.passed++
+		default:
+			return d, err
+		}
+		if requested {
+			d.requested++
+		}
+	}
+	return d, nil
+}
+
+// oneOf is a list for people: created, pending or blocked.
+func oneOf(statuses []outbox.Status) string {
+	text := ""
+	for i, s := range statuses {
+		switch i {
+		case 0:
+		case len(statuses) - 1:
+			text += " or "
+		default:
+			text += ", "
+		}
+		text += s.String()
+	}
+	return text
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// stored are jobs of a kind, and their ids.
+func stored(t *testing.T, db *pgxpool.Pool, n int, kind string, options outbox.Options) (ids []string) {
+	t.Helper()
+	requests := make([]outbox.Request, n)
+	for i := range requests {
+		requests[i] = outbox.Request{Args: outbox.Raw{KindName: kind, Payload: []byte(`{}`)}, Options: options}
+	}
+	jobs, err := outbox.EnqueueMany(t.Context(), db, requests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range jobs {
+		ids = append(ids, id.String())
+	}
+	return ids
+}
+
+func TestJobsAreActedOnByFilter(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		// Two parts and a page, so that both go on.
+		many := name[:4] + "-many"
+		stored(t, db, 205, many, outbox.Options{Queue: "mail", Hold: true})
+		stored(t, db, 2, many, outbox.Options{Queue: "other", Hold: true})
+		count := func(filter ...string) int {
+			return len(listed(t, direct, append([]string{"--limit", "1000", "--kind", many}, filter...)...))
+		}
+		if out := ok(t, way, "jobs", "release", "--kind", many, "--queue", "mail", "--dry-run"); out != "would release 205\n" || count("--status", "created") != 207 {
+			t.Errorf("%s: a dry run said %q and left %d held, want 207", name, out, count("--status", "created"))
+		}
+		if r := posthaste(t, way, "", "jobs", "release", "--kind", many, "--queue", "mail"); r.out != "release: 205 done, 0 passed over\n" || r.errOut != "" || count("--status", "created") != 2 {
+			t.Errorf("%s: release said %+v and left %d held, want 2", name, r, count("--status", "created"))
+		}
+		sqlExec(t, db, `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = epoch + 1, lease_owner = 'w', lease_expires_at = now(), started_at = now()
+			WHERE id IN (SELECT id FROM outbox.jobs WHERE kind = $1 AND queue = 'mail' ORDER BY id LIMIT 3)`, many)
+		r := posthaste(t, way, "", "jobs", "cancel", "--kind", many, "--status", "pending,running", "--created-since", "1h")
+		if r.code != exitOK || r.out != "cancel: 205 done, 0 passed over\n" || r.errOut != "3 of them are running: their handlers have been asked to stop\n" {
+			t.Errorf("%s: cancel: %+v", name, r)
+		}
+		if got, running := count("--status", "cancelled"), count("--status", "running"); got != 202 || running != 3 {
+			t.Errorf("%s: %d are cancelled and %d run, want 202 and 3", name, got, running)
+		}
+		if r := posthaste(t, way, "", "jobs", "cancel", "--kind", many, "--created-until", "1h"); r.out != "cancel: 0 done, 0 passed over\n" {
+			t.Errorf("%s: cancel of what is an hour old: %+v", name, r)
+		}
+
+		// Without a status retry means dead letters: what waits is left as it is.
+		dead, late := name[:4]+"-dead", time.Now().Add(time.Hour)
+		stored(t, db, 3, dead, outbox.Options{Key: "k"})
+		stored(t, db, 1, dead, outbox.Options{Key: "other"})
+		bury(t, db, dead)
+		stored(t, db, 1, dead, outbox.Options{Key: "k", RunAt: late})
+		if out := ok(t, way, "jobs", "retry", "--kind", dead, "--key", "k", "--fingerprint", "f1"); out != "retry: 3 done, 0 passed over\n" {
+			t.Errorf("%s: retry said %q", name, out)
+		}
+		if out := ok(t, way, "jobs", "retry", "--kind", dead, "--dry-run"); out != "would retry 1\n" {
+			t.Errorf("%s: a second dry run said %q", name, out)
+		}
+		if out := ok(t, way, "jobs", "list", "--kind", dead, "--fingerprint", "f1"); strings.Count(out, dead) != 1 {
+			t.Errorf("%s: the rest of the group is\n%s", name, out)
+		}
+		if out := ok(t, way, "jobs", "dismiss", "--kind", dead); out != "dismiss: 1 done, 0 passed over\n" {
+			t.Errorf("%s: dismiss said %q", name, out)
+		}
+	}
+	for act, want := range map[string]int{"job.release": 410, "job.cancel": 410, "job.retry": 6, "job.dismiss": 2} {
+		if got := len(rows(t, direct, "audit", "--act", act, "--limit", "1000")); got != want {
+			t.Errorf("the audit has %d of %s, want %d", got, act, want)
+		}
+	}
+}
+
+// What cannot be done any more when its turn comes is passed over.
+func TestAnActByFilterPassesOverWhatHasMoved(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for _, way := range []env{direct, through} {
+		sqlExec(t, db, `DELETE FROM outbox.jobs`)
+		stored(t, db, 3, "late", outbox.Options{})
+		bury(t, db, "late")
+		sqlExec(t, db, `UPDATE outbox.jobs SET deadline = now() - interval '1 second' WHERE id = (SELECT min(id::text)::uuid FROM outbox.jobs)`)
+		if r := posthaste(t, way, "", "jobs", "retry", "--kind", "late"); r.code != exitOK || r.out != "retry: 2 done, 1 passed over\n" {
+			t.Errorf("retry of one past its deadline: %+v", r)
+		}
+	}
+}
