@@ -19,6 +19,7 @@ type record struct {
 	route       *route
 	maxAttempts int
 	timeout     time.Duration
+	backoff     outbox.Backoff
 	headers     []byte
 	submitted   time.Time
 	key         keyOf         // zero without an idempotency key
@@ -63,7 +64,7 @@ func (q *Queue) begin(r *record) *attempt {
 	q.running[r] = struct{}{}
 	q.metrics.running.Inc()
 	return &attempt{r, ctx, stop, &outbox.Claimed{
-		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Timeout: r.timeout,
+		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Timeout: r.timeout, Backoff: r.backoff,
 		RunAt: r.submitted, CreatedAt: r.submitted, StartedAt: r.started, RawHeaders: r.headers,
 		Recorder: r.reports,
 	}}
