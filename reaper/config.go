@@ -38,6 +38,9 @@ type Config struct {
 	// receive is a hint; any number may be lost, and nil is never. Not the channel
 	// that a dispatcher receives from.
 	Wake <-chan struct{}
+	// Hearing reports whether Wake can be relied on now; nil is never. While it cannot,
+	// deadlines are looked for every 0.8 s, whether or not there are any.
+	Hearing func() bool
 
 	HistoryAhead  int           // days for which the history has partitions ready; 0 is 7
 	DepthInterval time.Duration // between samples of the queues' depth; 0 is 30 s. Longer if a sample takes more than a fiftieth of it
@@ -72,6 +75,9 @@ func (c Config) withDefaults() Config {
 	c.KeepAudit = cmp.Or(c.KeepAudit, defaultKeepAudit)
 	c.HistoryAhead = cmp.Or(c.HistoryAhead, defaultAhead)
 	c.DepthInterval = cmp.Or(c.DepthInterval, 30*time.Second)
+	if c.Hearing == nil {
+		c.Hearing = func() bool { return false }
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
