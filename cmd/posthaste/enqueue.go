@@ -161,7 +161,7 @@ func (p *program) payload(argument string) ([]byte, error) {
 
 // flagWords are our words for the fields that package outbox complains of.
 var flagWords = strings.NewReplacer(
-	"Args.Kind()", "KIND", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Args are", "PAYLOAD is",
+	"Args.Kind()", "KIND", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Args are", "PAYLOAD is", "Args/", "PAYLOAD/",
 	"Options.Queue", "--queue", "Options.Priority", "--priority", "Options.Delay", "--delay", "Options.RunAt", "--run-at",
 	"Options.Deadline", "--deadline", "Options.Hold", "--hold",
 	"Options.MaxAttempts", "--max-attempts", "Options.Timeout", "--timeout", "Options.Backoff", "--backoff", "Options.IdempotencyKey", "--idempotency-key",
