@@ -158,10 +158,7 @@ func (s *server) replayJob(ctx context.Context, in *replayJobInput) (*jobOutput,
 	if err != nil {
 		return nil, err
 	}
-	if problem := s.checkPayload(ctx, job.Kind, outbox.Content{Type: job.ContentType, Bytes: payload}); problem != nil {
-		return nil, problem
-	}
-	err = s.by(ctx).Because(in.Body.Reason).ReplayEdited(ctx, job.ID, payload)
+	err = s.by(ctx).Because(in.Body.Reason).CheckedBy(s.checker(ctx)).ReplayEdited(ctx, job.ID, payload)
 	if isSQL(err, insufficientPrivilege) {
 		return nil, forbidden.because("This server may not change payloads: its database role does not let it.")
 	}

@@ -31,6 +31,7 @@ type NewJob struct {
 	RunAt          time.Time         `json:"runAt,omitzero" doc:"Due at this time; excludes delaySeconds"`
 	MaxAttempts    int               `json:"maxAttempts,omitempty" minimum:"1" maximum:"32767" doc:"25 if left out"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" minimum:"0" maximum:"3153600000" doc:"Of one attempt; the worker's if left out"`
+	BackoffSeconds []float64         `json:"backoffSeconds,omitempty" maxItems:"64" doc:"Waits after the first failed attempt, the second and so on, the last from then on, each up to 100 years; the worker's if left out" example:"[5, 30, 120]"`
 	Deadline       time.Time         `json:"deadline,omitzero" doc:"From this time on it neither starts nor succeeds: it expires"`
 	Hold           bool              `json:"hold,omitempty" doc:"Stored as created: it is not run before somebody releases it"`
 	Key            string            `json:"key,omitempty" maxLength:"512" doc:"Jobs of a queue with the same key run one at a time, or as the rules below say"`
@@ -59,7 +60,7 @@ func (j NewJob) request(ctx context.Context) outbox.Request {
 		Args: outbox.Raw{KindName: j.Kind, Payload: j.payload()},
 		Options: outbox.Options{
 			Queue: j.Queue, Priority: j.Priority, Delay: seconds(j.DelaySeconds), RunAt: j.RunAt, MaxAttempts: j.MaxAttempts,
-			Timeout: seconds(j.TimeoutSeconds), Key: j.Key, IdempotencyKey: j.IdempotencyKey,
+			Timeout: seconds(j.TimeoutSeconds), Backoff: backoff(j.BackoffSeconds), Key: j.Key, IdempotencyKey: j.IdempotencyKey,
 			Deadline: j.Deadline, Hold: j.Hold,
 			MaxActive: j.MaxActive, Ordered: j.Ordered, Sequence: j.Sequence, OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: seconds(j.ParkAfterSeconds),
 			OnLapse: outbox.LapsePolicy(j.OnLapse), MaxQueued: j.MaxQueued, WhenFull: outbox.DepthPolicy(j.WhenFull),
@@ -73,6 +74,13 @@ func (j NewJob) payload() []byte {
 		return []byte("{}")
 	}
 	return j.Payload
+}
+
+func backoff(waits []float64) (b outbox.Backoff) {
+	for _, wait := range waits {
+		b = append(b, seconds(wait))
+	}
+	return b
 }
 
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }

@@ -3,6 +3,7 @@ package api_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +21,7 @@ func TestAJobIsStoredAsItWasAskedFor(t *testing.T) {
 	r := newRig(t)
 	var a api.Accepted
 	answer := r.do("POST", "/jobs", `{"kind":"mail","payload":{"b": 1.0,  "a":"ü"},"queue":"post","priority":3,"delaySeconds":3600,"maxAttempts":4,
-		"timeoutSeconds":1.5,"key":"k","headers":{"user":"7"}}`,
+		"timeoutSeconds":1.5,"backoffSeconds":[0,1.5,3600],"key":"k","headers":{"user":"7"}}`,
 		"Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "Tracestate", "x=1").want(202, &a)
 	if got, want := answer.Header().Get("Location"), "jobs/"+a.ID; got != want || a.Status != "pending" {
 		t.Errorf("Location = %q, status %q, want %q, pending", got, a.Status, want)
@@ -41,7 +42,7 @@ func TestAJobIsStoredAsItWasAskedFor(t *testing.T) {
 	if diff := cmp.Diff(want, headers); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)
 	}
-	if job.Tenant != tenantA || job.Kind != "mail" || job.Queue != "post" || job.Priority != 3 || job.MaxAttempts != 4 || job.Timeout != 1500*time.Millisecond ||
+	if job.Tenant != tenantA || job.Kind != "mail" || job.Queue != "post" || job.Priority != 3 || job.MaxAttempts != 4 || job.Timeout != 1500*time.Millisecond || !slices.Equal(job.Backoff, outbox.Backoff{0, 1500 * time.Millisecond, time.Hour}) ||
 		job.Key != "k" || job.RunAt.Sub(job.CreatedAt) != time.Hour || string(job.Payload) != `{"b": 1.0,  "a":"ü"}` {
 		t.Errorf("stored job = %+v, payload %s", job, job.Payload)
 	}

@@ -56,6 +56,7 @@ type Internals struct {
 	LostLeases     int             `json:"lostLeases"`
 	Epoch          int64           `json:"epoch"`
 	TimeoutSeconds float64         `json:"timeoutSeconds,omitempty"`
+	BackoffSeconds []float64       `json:"backoffSeconds,omitempty" doc:"The job's own waits between attempts; left out for those of its kind"`
 	Worker         string          `json:"worker,omitempty"`
 	LeaseExpiresAt time.Time       `json:"leaseExpiresAt,omitzero"`
 	PayloadBytes   int             `json:"payloadBytes"`
@@ -75,7 +76,7 @@ func view(who access.Principal, j operator.Job) Job {
 	if who.Can(access.AdminRead) {
 		v.Internals = &Internals{
 			Tenant: j.Tenant.String(), Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, LostLeases: j.LostLeases, Epoch: j.Epoch,
-			TimeoutSeconds: j.Timeout.Seconds(), Worker: j.Worker, LeaseExpiresAt: utc(j.LeaseExpiresAt), PayloadBytes: j.PayloadBytes,
+			TimeoutSeconds: j.Timeout.Seconds(), BackoffSeconds: backoffSeconds(j.Backoff), Worker: j.Worker, LeaseExpiresAt: utc(j.LeaseExpiresAt), PayloadBytes: j.PayloadBytes,
 		}
 		if who.Can(access.PayloadRead) {
 			v.Internals.Headers = j.Headers
@@ -96,6 +97,13 @@ func viewError(who access.Principal, j operator.Job) *JobError {
 		e.Message = j.ErrorMessage
 	}
 	return e
+}
+
+func backoffSeconds(b outbox.Backoff) (waits []float64) {
+	for _, wait := range b {
+		waits = append(waits, wait.Seconds())
+	}
+	return waits
 }
 
 // utc keeps zero zero.

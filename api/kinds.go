@@ -38,20 +38,32 @@ func (s *server) checkJob(ctx context.Context, job NewJob) *Problem {
 	return s.checkPayload(ctx, job.Kind, outbox.Content{Type: "application/json", Bytes: job.payload()})
 }
 
-// checkPayload says what a payload lacks to be its kind's. A check takes many times
-// its size in memory: no more are made at once than there are processors.
+// checkPayload says what a payload lacks to be its kind's.
 func (s *server) checkPayload(ctx context.Context, kind string, payload outbox.Content) *Problem {
-	if !s.config.Kinds.Has(kind) {
-		return nil
-	}
-	select {
-	case s.checks <- struct{}{}:
-		defer func() { <-s.checks }()
-	case <-ctx.Done():
-		return problemOf(ctx.Err())
-	}
-	if err := s.config.Kinds.Check(kind, payload); err != nil {
+	if err := s.checker(ctx).Check(kind, payload); err != nil {
 		return problemOf(err)
 	}
 	return nil
 }
+
+// checker holds payloads of a request against their kinds' schemas. A check takes
+// many times its size in memory: no more are made at once than there are processors.
+func (s *server) checker(ctx context.Context) checkFunc {
+	return func(kind string, payload outbox.Content) error {
+		if !s.config.Kinds.Has(kind) {
+			return nil
+		}
+		select {
+		case s.checks <- struct{}{}:
+			defer func() { <-s.checks }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return s.config.Kinds.Check(kind, payload)
+	}
+}
+
+// checkFunc is a function as an [outbox.Checker].
+type checkFunc func(kind string, payload outbox.Content) error
+
+func (check checkFunc) Check(kind string, payload outbox.Content) error { return check(kind, payload) }

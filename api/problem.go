@@ -183,7 +183,7 @@ func databaseIsAway(err error) bool {
 // wireNames are our clients' words for the fields that package outbox complains of.
 var wireNames = map[string]string{
 	"Args.Kind()": "kind", "Args": "payload", "Raw.Payload": "payload", "Options.Queue": "queue", "Options.Priority": "priority",
-	"Options.Delay": "delaySeconds", "Options.RunAt": "runAt", "Options.MaxAttempts": "maxAttempts", "Options.Timeout": "timeoutSeconds",
+	"Options.Delay": "delaySeconds", "Options.RunAt": "runAt", "Options.MaxAttempts": "maxAttempts", "Options.Timeout": "timeoutSeconds", "Options.Backoff": "backoffSeconds",
 	"Options.Key": "key", "Options.IdempotencyKey": "idempotencyKey", "Options.Headers": "headers", "Options.Headers name": "headers",
 	"Options.Deadline": "deadline", "Options.MaxActive": "maxActive", "Options.Ordered": "ordered", "Options.Sequence": "sequence",
 	"Options.OnDeath": "onDeath", "Options.ParkAfter": "parkAfterSeconds", "Options.OnLapse": "onLapse", "Options.MaxQueued": "maxQueued",

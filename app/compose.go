@@ -23,8 +23,8 @@ const noHandlers = "no handler and no webhook: jobs are left alone"
 var errStopped = errors.New("it returned without having been asked to")
 
 // compose makes the components and introduces them to each other: the listener's
-// signals wake the dispatcher and the reaper, and its hearing decides how often the
-// dispatcher polls.
+// signals wake the dispatcher and the reaper, and its hearing decides how often they
+// poll.
 func (p *process) compose(mux *dispatcher.Mux) error {
 	var errs []error
 	note := func(err error) {
@@ -75,7 +75,7 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 func (p *process) addListener(wake, wakeReaper listener.Signal) error {
 	l, err := listener.New(p.config.listenURL(), outbox.Channel, wake, listener.Config{
 		AlsoWake:  []listener.Signal{wakeReaper},
-		OnHearing: func(bool) { wake.Set() }, // the dispatcher looks at the new poll interval at once
+		OnHearing: func(bool) { wake.Set(); wakeReaper.Set() }, // they look at their new poll intervals at once
 		Canary:    p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,
 	})
 	if err != nil {
@@ -113,9 +113,13 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) error
 }
 
 func (p *process) addReaper(wake <-chan struct{}) error {
-	r, err := reaper.New(p.handlerPool(), reaper.Config{
+	c := reaper.Config{
 		Keep: p.config.Keep, KeepByStatus: p.config.KeepByStatus, Wake: wake, KeepByQueue: p.config.KeepByQueue, Logger: p.log, Registerer: p.config.Registry,
-	})
+	}
+	if p.listener != nil {
+		c.Hearing = p.listener.Hearing
+	}
+	r, err := reaper.New(p.handlerPool(), c)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ type NewJob struct {
 	RunAt          time.Time         `json:"runAt,omitzero"` // excludes DelaySeconds
 	MaxAttempts    int               `json:"maxAttempts,omitempty"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"` // of one attempt
+	BackoffSeconds []float64         `json:"backoffSeconds,omitempty"` // waits between attempts, the last from then on; nil: its kind's
 	Deadline       time.Time         `json:"deadline,omitzero"`        // from then on it neither starts nor succeeds
 	Hold           bool              `json:"hold,omitempty"`           // it is not run before somebody releases it
 	Key            string            `json:"key,omitempty"`            // jobs of a queue with the same key run one at a time, or as KeyRules say
@@ -94,6 +95,7 @@ type Internals struct {
 	LostLeases     int             `json:"lostLeases"`
 	Epoch          int64           `json:"epoch"`
 	TimeoutSeconds float64         `json:"timeoutSeconds,omitempty"`
+	BackoffSeconds []float64       `json:"backoffSeconds,omitempty"`
 	Worker         string          `json:"worker,omitempty"`
 	LeaseExpiresAt time.Time       `json:"leaseExpiresAt,omitzero"`
 	PayloadBytes   int             `json:"payloadBytes"`

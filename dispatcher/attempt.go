@@ -54,11 +54,12 @@ func (q *queue) readAttempt(rows pgx.Rows, sent time.Time, rest ...any) (*attemp
 	var kind, contentType pgtype.DriverBytes // the driver's memory, valid until the next row
 	var key *string
 	var timeout pgtype.Interval
+	var backoff pgtype.FlatArray[pgtype.Interval] // takes whatever somebody stored by hand: one that it refused would stop all claims
 	var deadline pgtype.Timestamptz
 	var watched pgtype.Bool
 	columns := [...]any{
 		&job.ID, &job.Tenant, &kind, &job.Priority, &job.Attempt, &job.MaxAttempts, &job.LostLeases,
-		&job.Epoch, &key, &job.Payload, &contentType, &job.RawHeaders, &timeout,
+		&job.Epoch, &key, &job.Payload, &contentType, &job.RawHeaders, &timeout, &backoff,
 		&job.RunAt, &job.CreatedAt, &job.StartedAt, &deadline, &watched,
 	}
 	if err := rows.Scan(append(columns[:], rest...)...); err != nil {
@@ -77,8 +78,10 @@ func (q *queue) readAttempt(rows pgx.Rows, sent time.Time, rest ...any) (*attemp
 		job.Key = *key
 	}
 	if timeout.Valid {
-		job.Timeout = time.Duration(timeout.Microseconds)*time.Microsecond +
-			time.Duration(timeout.Days)*24*time.Hour + time.Duration(timeout.Months)*30*24*time.Hour
+		job.Timeout = duration(timeout)
+	}
+	for _, wait := range backoff {
+		job.Backoff = append(job.Backoff, duration(wait))
 	}
 	if hook := a.route.success; hook != nil {
 		job.HookSuccess(hook.kind, hook.withResult)
@@ -95,6 +98,10 @@ func (q *queue) readAttempt(rows pgx.Rows, sent time.Time, rest ...any) (*attemp
 }
 
 const contentJSON = "application/json"
+
+func duration(i pgtype.Interval) time.Duration {
+	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
+}
 
 // work runs attempts until the buffer is closed.
 func (q *queue) work() { q.workOn(q.nextAttempt, q.work) }

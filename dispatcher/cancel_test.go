@@ -58,6 +58,47 @@ func TestACancelledHandlerIsStopped(t *testing.T) {
 	}
 }
 
+// There is no listener: no notification arrives. Whenever it is that a job is
+// cancelled, between two looks or while its handler starts, the handler hears of it
+// within a second.
+func TestAHandlerHearsOfACancellationWithinASecond(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const jobs = 12
+	started, heard := make(chan int, jobs), [jobs]chan time.Time{}
+	for n := range heard {
+		heard[n] = make(chan time.Time, 1)
+	}
+	ids := enqueueProbes(t, db, jobs, outbox.Options{})
+	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		started <- job.Args.N
+		<-ctx.Done()
+		heard[job.Args.N] <- time.Now()
+		return context.Cause(ctx)
+	}), quiet(nil))
+	stalled := pgtest.Stalls(t, db)
+	var asked [jobs]time.Time
+	tick := time.NewTicker(170 * time.Millisecond)
+	defer tick.Stop()
+	for range jobs {
+		n := receive(t, started, "a handler to start")
+		cancelJob(t, db, ids[n], "running")
+		asked[n] = time.Now()
+		<-tick.C
+	}
+	var after [jobs]time.Duration
+	for n := range jobs {
+		after[n] = receive(t, heard[n], "the cancellation").Sub(asked[n])
+	}
+	excused := stalled()
+	t.Logf("heard after %v; the machine stood still for %s", after, excused)
+	for n, wait := range after {
+		if wait > time.Second+excused {
+			t.Errorf("handler %d heard of it after %s, want a second at most, and %s that the machine stood still", n, wait, excused)
+		}
+	}
+}
+
 // Whatever the handler of a cancelled job returns but nil, and whatever else ends
 // its attempt, the job is cancelled, whether or not the request was noticed before.
 func TestACancelledJobIsNotTriedAgain(t *testing.T) {

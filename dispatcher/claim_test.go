@@ -476,6 +476,7 @@ func TestOddRowsDoNotStopTheQueue(t *testing.T) {
 		"made at the end of time": `created_at = 'infinity'`,
 		"negative timeout":        `timeout = '-1 hour'`,
 		"timeout of years":        `timeout = '10000 years'`,
+		"waits of nonsense":       `backoff = '{{NULL,-1 hour},{10000 years,NULL}}'`,
 		"headers of other types":  `headers = '[1, {"a": null}]'`,
 		"headers that are null":   `headers = 'null'`,
 		"empty key and type":      `key = '', content_type = ''`,
@@ -492,7 +493,7 @@ func TestOddRowsDoNotStopTheQueue(t *testing.T) {
 		_ = job.Headers()
 		return nil
 	}), quiet(nil))
-	awaitSucceeded(t, db, 19)
+	awaitSucceeded(t, db, 20)
 }
 
 // slowFirstSurvey makes the first survey take long, as it does on a machine that

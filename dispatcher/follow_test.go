@@ -161,7 +161,7 @@ func TestAFollowUpIsStoredLikeAnEnqueuedJob(t *testing.T) {
 	db := pgtest.New(t)
 	values := map[string]any{
 		"Queue": "later", "Priority": -3, "Delay": time.Hour, "RunAt": time.Now().Add(time.Hour).Round(time.Second), "MaxAttempts": 4,
-		"Timeout": time.Minute, "Key": "a {\"key\"}", "Headers": map[string]string{"a": "NULL"}, "Watched": true,
+		"Timeout": time.Minute, "Backoff": outbox.Backoff{0, time.Hour}, "Key": "a {\"key\"}", "Headers": map[string]string{"a": "NULL"}, "Watched": true,
 		"Deadline": time.Now().Add(2 * time.Hour).Round(time.Second), "Hold": true,
 		"MaxActive": 3, "Ordered": true, "Sequence": int64(7), "OnDeath": outbox.ParkKey, "ParkAfter": time.Minute, "OnLapse": outbox.FailStale,
 	}

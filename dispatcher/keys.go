@@ -203,7 +203,7 @@ type tally struct {
 func (t *tally) read(rows pgx.Rows, queue string) error {
 	var tenant pgtype.UUID
 	var key *string
-	err := rows.Scan(nil, &tenant, nil, nil, nil, nil, nil, nil, &key, nil, nil, nil, nil, nil, nil, nil, nil, nil,
+	err := rows.Scan(nil, &tenant, nil, nil, nil, nil, nil, nil, &key, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil,
 		&t.looked, &t.passed, &t.blocked, &t.promoted) // the last row says them
 	if err == nil && key != nil {
 		t.halted = append(t.halted, keyName{tenant.Bytes, queue, *key})

@@ -29,7 +29,7 @@ type Middleware func(next Handler) Handler
 // defaults.
 type KindConfig struct {
 	Timeout time.Duration // of one attempt; 0 is Config.Timeout. A job's own Options.Timeout comes first
-	Retry   RetryPolicy   // nil is Config.Retry
+	Retry   RetryPolicy   // nil is Config.Retry. A job's own Options.Backoff comes first
 
 	// FailOn are error codes that fail a job for good, as [Discard] does, whatever
 	// attempts are left; its own Options.MaxAttempts is for all others. A lost lease

@@ -130,6 +130,9 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 	if asked, ok := errors.AsType[*retryAfterError](err); ok {
 		return failure(job, asked.wait, err)
 	}
+	if len(job.Backoff) > 0 { // its own comes before its kind's
+		retry = Delays(job.Backoff...)
+	}
 	return failure(job, retry(job, err), err)
 }
 

@@ -49,6 +49,22 @@ func TestDecide(t *testing.T) {
 			first(), boom, nil,
 			outcome{status: outbox.Retrying, delay: 7 * time.Second, code: "error", message: "boom"},
 		},
+		"a job's own back-off comes before the policy": {
+			&outbox.Claimed{Attempt: 2, MaxAttempts: 9, Backoff: outbox.Backoff{time.Second, time.Minute, time.Hour}}, boom, nil,
+			outcome{status: outbox.Retrying, delay: time.Minute, code: "error", message: "boom"},
+		},
+		"the last wait of a back-off is that from then on": {
+			&outbox.Claimed{Attempt: 7, MaxAttempts: 9, Backoff: outbox.Backoff{time.Second, time.Hour}}, boom, nil,
+			outcome{status: outbox.Retrying, delay: time.Hour, code: "error", message: "boom"},
+		},
+		"what the handler asks for comes before a back-off": {
+			&outbox.Claimed{Attempt: 1, MaxAttempts: 9, Backoff: outbox.Backoff{time.Hour}}, RetryAfter(time.Second, boom), nil,
+			outcome{status: outbox.Retrying, delay: time.Second, code: "error", message: "boom"},
+		},
+		"a wait of nonsense is none": {
+			&outbox.Claimed{Attempt: 1, MaxAttempts: 9, Backoff: outbox.Backoff{-time.Hour}}, boom, nil,
+			outcome{status: outbox.Retrying, code: "error", message: "boom"},
+		},
 		"an error of the last attempt is dead": {
 			last(), boom, nil,
 			outcome{status: outbox.Dead, keepDue: true, delay: 7 * time.Second, code: "error", message: "boom"},

@@ -1,6 +1,7 @@
 package dispatcher_test
 
 import (
+	"context"
 	"errors"
 	"math"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -78,5 +80,38 @@ func TestDelaysRepeatTheLast(t *testing.T) {
 	})
 	if got := dispatcher.Delays()(&outbox.Claimed{Attempt: 4}, errBoom); got != 0 {
 		t.Errorf("Delays() waits %s, want none", got)
+	}
+}
+
+// Whichever statement claims it: each has the job's own waits, which come before its
+// kind's, and a job without any leaves them to the kind.
+func TestAJobsOwnBackoffIsKept(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	own := outbox.Options{Backoff: outbox.Backoff{time.Hour, 2 * time.Hour}}
+	keyed, tenant, none := own, own, outbox.Options{}
+	keyed.Key, tenant.Tenant = "k", outbox.NewID()
+	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return errBoom },
+		dispatcher.KindConfig{Retry: dispatcher.Delays(time.Minute, 2*time.Minute)}), dispatcher.Config{})
+	for name, c := range map[string]struct {
+		opts outbox.Options
+		want [2]string
+	}{
+		"plain": {own, [2]string{"01:00:00", "02:00:00"}}, "with a key": {keyed, [2]string{"01:00:00", "02:00:00"}},
+		"of a tenant": {tenant, [2]string{"01:00:00", "02:00:00"}}, "of its kind": {none, [2]string{"00:01:00", "00:02:00"}},
+	} {
+		id := enqueue(t, db, probe{}, c.opts)
+		for i, want := range c.want {
+			await(t, db, "the attempt fails", `SELECT attempt = $2 AND status = 'retrying' FROM outbox.jobs WHERE id = $1`, id, i+1)
+			got := ask[string](t, db, `
+				SELECT (jobs.run_at - attempts.finished_at)::text
+				FROM outbox.jobs JOIN outbox.attempts ON attempts.job_id = jobs.id AND attempts.attempt = jobs.attempt
+				WHERE jobs.id = $1`, id)
+			if got != want {
+				t.Errorf("%s: it waits %s after attempt %d, want %s", name, got, i+1, want)
+			}
+			exec(t, db, `UPDATE outbox.jobs SET run_at = now() WHERE id = $1`, id)
+			exec(t, db, `SELECT pg_notify('outbox_jobs', '')`)
+		}
 	}
 }

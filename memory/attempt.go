@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -19,6 +20,7 @@ type record struct {
 	route       *route
 	maxAttempts int
 	timeout     time.Duration
+	backoff     outbox.Backoff
 	headers     []byte
 	submitted   time.Time
 	key         keyOf         // zero without an idempotency key
@@ -30,6 +32,7 @@ type record struct {
 	started, finished time.Time
 	progress          Progress
 	checkpoint        []byte    // nil for none
+	awaySince         time.Time // the first outage in a row; zero if its latest outcome was none
 	reports           *recorder // of the attempt that runs; nil between attempts
 	result            any
 	code, message     string
@@ -63,7 +66,7 @@ func (q *Queue) begin(r *record) *attempt {
 	q.running[r] = struct{}{}
 	q.metrics.running.Inc()
 	return &attempt{r, ctx, stop, &outbox.Claimed{
-		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Timeout: r.timeout,
+		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Timeout: r.timeout, Backoff: r.backoff,
 		RunAt: r.submitted, CreatedAt: r.submitted, StartedAt: r.started, RawHeaders: r.headers,
 		Recorder: r.reports,
 	}}
@@ -101,6 +104,7 @@ func (q *Queue) settle(r *record, v dispatcher.Verdict, result any, cause error)
 	r.cancel(nil)
 	r.cancel, r.reports = nil, nil
 	r.route.counts.processing.Observe(time.Since(r.started).Seconds())
+	spared := r.spare(&v, time.Now())
 	again := v.Status == outbox.Retrying || v.Status == outbox.Pending
 	switch {
 	case v.Status == outbox.Succeeded:
@@ -111,10 +115,35 @@ func (q *Queue) settle(r *record, v dispatcher.Verdict, result any, cause error)
 	case again && (q.stopping || errors.Is(cause, dispatcher.ErrShutdown)):
 		q.end(r, outbox.Cancelled, codeShutdown, v.Message)
 	case again:
+		if spared {
+			r.attempt--
+		}
 		q.schedule(r, v)
 	default:
 		q.end(r, v.Status, v.Code, v.Message)
 	}
+}
+
+// spare makes a retry of an outage, which spends no attempt as long as the first one
+// in a row was less than the kind's limit ago. q.mu is held.
+func (r *record) spare(v *dispatcher.Verdict, now time.Time) bool {
+	if v.OutageLimit == 0 {
+		r.awaySince = time.Time{}
+		return false
+	}
+	if r.awaySince.IsZero() {
+		r.awaySince = now
+	}
+	lasted := now.Sub(r.awaySince)
+	if lasted >= v.OutageLimit {
+		return false
+	}
+	v.Status, v.Delay = outbox.Retrying, v.Wait
+	if v.Wait == 0 { // jittered, so that what was put off together does not come back together
+		growing := min(max(lasted, time.Second), 5*time.Minute)
+		v.Delay = growing*3/4 + rand.N(growing/2)
+	}
+	return true
 }
 
 // schedule has a job wait for its next attempt. q.mu is held.

@@ -16,13 +16,14 @@
 // # Guarantees
 //
 //   - A job that Submit took is carried out once by this process, as long as the
-//     process lives; again only if [Options.MaxAttempts] says so.
+//     process lives; again only if [Options.MaxAttempts] says so, or its handler
+//     (dispatcher.Snooze, dispatcher.Unavailable).
 //   - No more than [Config.Capacity] jobs wait and [Config.Workers] run. Submit never
 //     blocks: it returns [ErrBackpressure].
-//   - Handlers are those of package dispatcher: the same errors mean the same, but for
-//     dispatcher.Unavailable, which is a failure like any other here. job.Progress and
-//     checkpoints are kept with the job, in memory; job.Log goes to [Config.Logger],
-//     and dispatcher.Step remembers nothing. What needs a job's row (job.Complete,
+//   - Handlers are those of package dispatcher: the same errors mean the same, and so
+//     does the kind's config, dispatcher.Unavailable and its OutageLimit included.
+//     job.Progress and checkpoints are kept with the job, in memory; job.Log goes to
+//     [Config.Logger], and dispatcher.Step remembers nothing. What needs a job's row (job.Complete,
 //     job.Guard) returns an [*outbox.NotStoredError].
 //   - When Run is told to stop, jobs that were taken are carried out for the grace
 //     period; then running ones are cut off with the cause dispatcher.ErrShutdown, and

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -168,7 +169,7 @@ func TestWhatTheHandlerSees(t *testing.T) {
 		}
 		tenant := outbox.NewID()
 		id, err := q.Submit(outbox.Raw{KindName: "raw", Payload: []byte("x"), ContentType: "text/plain"},
-			Options{Tenant: tenant, Headers: map[string]string{"user": "ada"}, MaxAttempts: 3, Timeout: time.Minute})
+			Options{Tenant: tenant, Headers: map[string]string{"user": "ada"}, MaxAttempts: 3, Timeout: time.Minute, Backoff: outbox.Backoff{time.Hour}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +188,7 @@ func TestWhatTheHandlerSees(t *testing.T) {
 				t.Errorf("method %d: got %v, want a NotStoredError", i, err)
 			}
 		}
-		if seen.ID != id || seen.Tenant != tenant || seen.Kind != "raw" || seen.Attempt != 1 || seen.MaxAttempts != 3 || seen.Timeout != time.Minute ||
+		if seen.ID != id || seen.Tenant != tenant || seen.Kind != "raw" || seen.Attempt != 1 || seen.MaxAttempts != 3 || seen.Timeout != time.Minute || !slices.Equal(seen.Backoff, outbox.Backoff{time.Hour}) ||
 			string(seen.Payload) != "x" || seen.ContentType != "text/plain" || seen.Headers()["user"] != "ada" || seen.StartedAt.IsZero() {
 			t.Errorf("the handler saw %+v", seen)
 		}

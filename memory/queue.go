@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -119,6 +120,7 @@ func New(mux *Mux, config Config) (*Queue, error) {
 type Options struct {
 	MaxAttempts    int               // 0 is 1
 	Timeout        time.Duration     // of one attempt; 0 is the kind's
+	Backoff        outbox.Backoff    // waits between attempts; nil is the kind's retry policy
 	IdempotencyKey string            // unique per tenant and kind: as long as its job is known, a repeat returns that job's id
 	Headers        map[string]string // handed to the handler
 	Tenant         outbox.ID         // zero is outbox.RootTenant
@@ -174,14 +176,14 @@ func (q *Queue) newRecord(args outbox.Args, opts Options) (*record, error) {
 		opts.Tenant = outbox.RootTenant
 	}
 	_, err := outbox.Freeze(outbox.Raw{KindName: route.kind, Payload: []byte("0")}, outbox.Options{
-		MaxAttempts: opts.MaxAttempts, Timeout: opts.Timeout, IdempotencyKey: opts.IdempotencyKey, Headers: opts.Headers, Tenant: opts.Tenant,
+		MaxAttempts: opts.MaxAttempts, Timeout: opts.Timeout, Backoff: opts.Backoff, IdempotencyKey: opts.IdempotencyKey, Headers: opts.Headers, Tenant: opts.Tenant,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &record{
 		id: outbox.NewID(), tenant: opts.Tenant, route: route, args: args,
-		maxAttempts: cmp.Or(opts.MaxAttempts, 1), timeout: cmp.Or(opts.Timeout, route.config.Timeout), headers: headersJSON(opts.Headers),
+		maxAttempts: cmp.Or(opts.MaxAttempts, 1), timeout: cmp.Or(opts.Timeout, route.config.Timeout), backoff: slices.Clone(opts.Backoff), headers: headersJSON(opts.Headers),
 		submitted: time.Now(), done: make(chan struct{}),
 	}, nil
 }

@@ -86,6 +86,7 @@ CREATE TABLE outbox.jobs (
     key                text COLLATE "C",
     headers            jsonb,
     timeout            interval,
+    backoff            interval[], -- the job's own waits between attempts: one after each, the last from then on. NULL leaves them to the kind
     lease_owner        text,
     lease_expires_at   timestamptz,
     started_at         timestamptz,
@@ -185,6 +186,7 @@ CREATE TABLE outbox.history (
     key                text,
     headers            jsonb,
     timeout            interval,
+    backoff            interval[],
     worker             text,
     result             bytea,
     last_error_code    text,

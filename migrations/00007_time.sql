@@ -33,10 +33,10 @@ BEGIN
         RETURNING jobs.*, input.outcome, input.code, input.message
     )
     INSERT INTO outbox.history AS h (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, worker,
+        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker,
         last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
     SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, outcome, status, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, lease_owner,
+        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner,
         coalesce(code, last_error_code), coalesce(message, last_error_message), deadline, cancel_requested_at, parent_id
     FROM closed
     RETURNING h.id;

@@ -106,7 +106,7 @@ CREATE FUNCTION outbox.claim_keyed(
     max_candidates integer
 ) RETURNS TABLE (
     id uuid, tenant_id uuid, kind text, priority smallint, attempt integer, max_attempts integer, lost_leases integer,
-    epoch bigint, key text, payload bytea, content_type text, headers jsonb, timeout interval,
+    epoch bigint, key text, payload bytea, content_type text, headers jsonb, timeout interval, backoff interval[],
     run_at timestamptz, created_at timestamptz, started_at timestamptz, deadline timestamptz, watched boolean,
     looked integer, passed integer, blocked integer, promoted integer
 )
@@ -276,7 +276,7 @@ BEGIN
         FROM taken
         WHERE jobs.ctid = taken.place
         RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
-            jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout,
+            jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
             jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched
     ), blocked AS (
         UPDATE outbox.jobs
@@ -303,10 +303,10 @@ BEGIN
     SELECT claimed.*, 0, 0, 0, 0
     FROM claimed
     UNION ALL
-    SELECT NULL, halted.tenant_id, NULL, NULL, NULL, NULL, NULL, NULL, halted.key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0
+    SELECT NULL, halted.tenant_id, NULL, NULL, NULL, NULL, NULL, NULL, halted.key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0
     FROM (SELECT DISTINCT blocked.tenant_id, blocked.key FROM blocked) AS halted
     UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
            cardinality(places), cardinality(places) - coalesce(cardinality(ours), 0),
            (SELECT count(*) FROM blocked)::integer, (SELECT count(*) FROM promoted)::integer;
 END
@@ -528,11 +528,11 @@ BEGIN
             RETURNING jobs.*
         )
         INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-            max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
+            max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
             last_error_code, last_error_message, deadline, parent_id)
         SELECT gone.id, gone.tenant_id, gone.run_at, gone.created_at, gone.started_at, gone.epoch + 1, 'skipped', gone.status, gone.attempt,
             gone.max_attempts, gone.lost_leases, gone.priority, gone.queue, gone.kind, gone.payload, gone.content_type, gone.key,
-            gone.headers, gone.timeout, gone.last_error_code, gone.last_error_message, gone.deadline, gone.parent_id
+            gone.headers, gone.timeout, gone.backoff, gone.last_error_code, gone.last_error_message, gone.deadline, gone.parent_id
         FROM gone
         RETURNING id INTO job;
         IF job IS NOT NULL THEN

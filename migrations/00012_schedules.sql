@@ -16,6 +16,7 @@ CREATE TABLE outbox.schedules (
     priority     smallint         NOT NULL DEFAULT 0,
     max_attempts integer          NOT NULL DEFAULT 25,
     timeout      interval,
+    backoff      interval[],
     key          text,
     payload      bytea            NOT NULL,
     content_type text             NOT NULL DEFAULT 'application/json',

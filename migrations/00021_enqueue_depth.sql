@@ -1,6 +1,6 @@
--- outbox.enqueue learns how many jobs of a key may wait, and whether somebody waits
--- for the job. The function is replaced by one with three more parameters; whoever
--- calls it meanwhile waits for that to commit.
+-- outbox.enqueue learns how many jobs of a key may wait, whether somebody waits for
+-- the job, and how long that waits between its attempts. The function is replaced by
+-- one with four more parameters; whoever calls it meanwhile waits for that to commit.
 
 -- +goose Up
 DROP FUNCTION outbox.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, interval, text, text, jsonb, uuid, boolean, timestamptz, boolean, integer, boolean, bigint, text, interval, text);
@@ -14,6 +14,8 @@ DROP FUNCTION outbox.enqueue(text, jsonb, text, integer, timestamptz, interval, 
 -- Where max_queued jobs of the key wait already, it does what when_full says: by
 -- itself it stores nothing and returns NULL; coalesce returns the id of the newest
 -- job that waits; replace-oldest closes the one that has waited longest.
+-- backoff is how long the job waits after its first failed attempt, its second one
+-- and so on, the last of them from then on.
 CREATE FUNCTION outbox.enqueue(
     kind            text,
     payload         jsonb       DEFAULT '{}',
@@ -38,7 +40,8 @@ CREATE FUNCTION outbox.enqueue(
     on_lapse        text        DEFAULT NULL,
     max_queued      integer     DEFAULT NULL,
     when_full       text        DEFAULT NULL,
-    watched         boolean     DEFAULT false
+    watched         boolean     DEFAULT false,
+    backoff         interval[]  DEFAULT NULL
 ) RETURNS uuid
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -68,6 +71,9 @@ BEGIN
         CASE WHEN (max_attempts BETWEEN 1 AND 32767) IS NOT TRUE THEN
             format('max_attempts is %s, want 1 to 32767', coalesce(max_attempts::text, 'NULL')) END,
         CASE WHEN timeout NOT BETWEEN '0' AND '36500 days' THEN format('timeout is %s, want 0 to 100 years', timeout) END,
+        CASE WHEN backoff IS NOT NULL AND (interval '0' <= ALL (backoff) AND interval '36500 days' >= ALL (backoff)
+                AND coalesce(array_ndims(backoff), 1) = 1 AND cardinality(backoff) <= 64) IS NOT TRUE THEN
+            format('backoff is %s, want at most 64 waits of 0 to 100 years', backoff) END,
         CASE WHEN deadline NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' THEN
             format('deadline is %s, want the year 1970 to 9999', deadline) END,
         CASE WHEN deadline <= run_at THEN 'deadline is not after run_at: the job could never start' END,
@@ -128,11 +134,11 @@ BEGIN
         END IF;
     END IF;
 
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, run_at, max_attempts, timeout, key, payload, headers, deadline, status,
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, run_at, max_attempts, timeout, backoff, key, payload, headers, deadline, status,
             max_active, ordered, line_position, on_death, park_after, on_lapse, watched)
     VALUES (new_id, tenant_id, queue, kind, priority::smallint,
             coalesce(run_at, statement_timestamp() + coalesce(delay, interval '0')),
-            max_attempts, timeout, nullif(key, ''), bytes, headers, deadline,
+            max_attempts, timeout, nullif(backoff, '{}'), nullif(key, ''), bytes, headers, deadline,
             CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status,
             nullif(max_active, 1)::smallint, nullif(ordered, false), sequence, on_death, park_after, on_lapse, nullif(watched, false));
     IF notify THEN
@@ -146,7 +152,7 @@ $$;
 SELECT outbox.secure(); -- a function that is newer than 00014_roles.sql
 
 -- +goose Down
-DROP FUNCTION outbox.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, interval, text, text, jsonb, uuid, boolean, timestamptz, boolean, integer, boolean, bigint, text, interval, text, integer, text, boolean);
+DROP FUNCTION outbox.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, interval, text, text, jsonb, uuid, boolean, timestamptz, boolean, integer, boolean, bigint, text, interval, text, integer, text, boolean, interval[]);
 
 -- +goose StatementBegin
 CREATE FUNCTION outbox.enqueue(

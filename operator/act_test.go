@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,6 +17,9 @@ func TestADeadLetterIsRetriedWithAllItsAttempts(t *testing.T) {
 			t.Parallel()
 			o, db := newRig(t)
 			id, _ := reach(t, db, status)
+			if _, err := db.Exec(t.Context(), `UPDATE outbox.jobs SET backoff = '{1 s,1 h}'`); err != nil {
+				t.Fatal(err)
+			}
 			before := job(t, o, id)
 			if !woken(t, db, func() {
 				if err := o.Retry(t.Context(), id); err != nil {
@@ -27,6 +31,9 @@ func TestADeadLetterIsRetriedWithAllItsAttempts(t *testing.T) {
 			after := job(t, o, id)
 			if after.Status != outbox.Pending || after.Attempt != 0 || after.LostLeases != 0 || after.Epoch != before.Epoch+1 {
 				t.Errorf("after a retry it is %s, attempt %d, epoch %d, want pending, 0, %d", after.Status, after.Attempt, after.Epoch, before.Epoch+1)
+			}
+			if !slices.Equal(after.Backoff, outbox.Backoff{time.Second, time.Hour}) {
+				t.Errorf("after a retry its back-off is %v, want it kept", after.Backoff)
 			}
 			if len(after.Attempts) != 1 {
 				t.Errorf("attempts on record = %d, want the one that failed", len(after.Attempts))

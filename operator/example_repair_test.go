@@ -30,10 +30,11 @@ func ExampleOperator_Unblock() {
 // One job failed because of what it was told. How does it run again with the mistake
 // mended, or is put away?
 func ExampleOperator_ReplayEdited() {
-	mend := func(ctx context.Context, o *operator.Operator, id outbox.ID, corrected []byte) error {
+	mend := func(ctx context.Context, o *operator.Operator, schemas outbox.Checker, id outbox.ID, corrected []byte) error {
 		if corrected == nil {
 			return o.Because("the customer has left").Dismiss(ctx, id)
 		}
+		o = o.CheckedBy(schemas)                                                           // of package kinds: the new payload is its kind's, or refused
 		return o.Because("a typing error in the address").ReplayEdited(ctx, id, corrected) // the audit keeps the old payload
 	}
 	_ = mend

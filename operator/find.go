@@ -42,7 +42,7 @@ func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 			ID: row.ID, TenantID: row.TenantID, Queue: row.Queue, Kind: row.Kind, Status: row.Status, Priority: row.Priority,
 			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
 			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, LeaseExpiresAt: row.LeaseExpiresAt, Worker: row.Worker,
-			Timeout: row.Timeout, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
+			Timeout: row.Timeout, Backoff: row.Backoff, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
 			Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID,
 		})
 	}
@@ -64,7 +64,7 @@ func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 			ID: row.ID, TenantID: row.TenantID, Queue: row.Queue, Kind: row.Kind, Status: row.Status, Priority: row.Priority,
 			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
 			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, FinishedAt: row.FinishedAt, Worker: row.Worker,
-			Timeout: row.Timeout, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
+			Timeout: row.Timeout, Backoff: row.Backoff, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
 			Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID,
 		})
 	}

@@ -27,7 +27,8 @@ type Job struct {
 	LostLeases  int
 	Epoch       int64
 	Key         string
-	Timeout     time.Duration // 0 leaves it to the kind
+	Timeout     time.Duration  // 0 leaves it to the kind
+	Backoff     outbox.Backoff // nil leaves it to the kind
 
 	CreatedAt      time.Time
 	RunAt          time.Time // due, or to become due
@@ -96,13 +97,21 @@ func fromRow(row sqlgen.FindJobRow) Job {
 	return Job{
 		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Parent: row.ParentID.Bytes, Queue: row.Queue, Kind: row.Kind, Status: outbox.Status(row.Status),
 		Priority: int(row.Priority), Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases),
-		Epoch: row.Epoch, Key: row.Key, Timeout: duration(row.Timeout),
+		Epoch: row.Epoch, Key: row.Key, Timeout: duration(row.Timeout), Backoff: backoff(row.Backoff),
 		CreatedAt: row.CreatedAt.Time, RunAt: row.RunAt.Time, StartedAt: row.StartedAt.Time, FinishedAt: row.FinishedAt.Time,
 		LeaseExpiresAt: row.LeaseExpiresAt.Time, Worker: row.Worker,
 		Deadline: row.Deadline.Time, CancelRequestedAt: row.CancelRequestedAt.Time,
 		ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
 		ContentType: row.ContentType, PayloadBytes: len(row.Payload), Payload: row.Payload, Headers: row.Headers, Result: row.Result,
 	}
+}
+
+// backoff is nil for NULL.
+func backoff(waits []pgtype.Interval) (b outbox.Backoff) {
+	for _, wait := range waits {
+		b = append(b, duration(wait))
+	}
+	return b
 }
 
 // duration is 0 for NULL.

@@ -13,9 +13,9 @@ import (
 func TestAJobIsFoundOpenAndClosed(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
-	id := enqueue(t, db, "mail", outbox.Options{Queue: "post", Key: "k", Timeout: time.Minute, Headers: map[string]string{"a": "b"}})
+	id := enqueue(t, db, "mail", outbox.Options{Queue: "post", Key: "k", Timeout: time.Minute, Backoff: outbox.Backoff{0, time.Hour}, Headers: map[string]string{"a": "b"}})
 	j := job(t, o, id)
-	if j.ID != id || j.Status != outbox.Pending || j.Kind != "mail" || j.Queue != "post" || j.Key != "k" || j.Timeout != time.Minute ||
+	if j.ID != id || j.Status != outbox.Pending || j.Kind != "mail" || j.Queue != "post" || j.Key != "k" || j.Timeout != time.Minute || !slices.Equal(j.Backoff, outbox.Backoff{0, time.Hour}) ||
 		string(j.Payload) != `{"n":1}` || j.PayloadBytes != 7 || string(j.Headers) != `{"a": "b"}` || j.Tenant != outbox.RootTenant ||
 		j.MaxAttempts != outbox.DefaultMaxAttempts || j.CreatedAt.IsZero() || !j.StartedAt.IsZero() || !j.FinishedAt.IsZero() {
 		t.Errorf("a pending job is %+v", j)
@@ -25,7 +25,7 @@ func TestAJobIsFoundOpenAndClosed(t *testing.T) {
 		t.Errorf("a running job is %+v", j)
 	}
 	settle(t, db, id, epoch, outbox.Succeeded)
-	if j := job(t, o, id); j.Status != outbox.Succeeded || j.FinishedAt.IsZero() || string(j.Result) != "done" || j.Worker != "worker-1" {
+	if j := job(t, o, id); j.Status != outbox.Succeeded || !slices.Equal(j.Backoff, outbox.Backoff{0, time.Hour}) || j.FinishedAt.IsZero() || string(j.Result) != "done" || j.Worker != "worker-1" {
 		t.Errorf("a closed job is %+v", j)
 	}
 }

@@ -253,7 +253,7 @@ func listJobs(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsPar
 			ID: row.ID, TenantID: row.TenantID, Queue: row.Queue, Kind: row.Kind, Status: row.Status, Priority: row.Priority,
 			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
 			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, FinishedAt: row.FinishedAt,
-			LeaseExpiresAt: row.LeaseExpiresAt, Worker: row.Worker, Timeout: row.Timeout, ContentType: row.ContentType,
+			LeaseExpiresAt: row.LeaseExpiresAt, Worker: row.Worker, Timeout: row.Timeout, Backoff: row.Backoff, ContentType: row.ContentType,
 			ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage, Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID,
 		})
 		jobs[i].PayloadBytes = int(row.PayloadBytes)

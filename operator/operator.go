@@ -44,6 +44,8 @@ type Operator struct {
 	pool tied
 	txs  outbox.Beginner // the pool
 	by   by
+
+	check outbox.Checker // nil takes every payload
 }
 
 // New makes an operator of the database that pool connects to. Its acts are
@@ -52,6 +54,14 @@ type Operator struct {
 func New(pool *pgxpool.Pool) *Operator {
 	db := tied{pool}
 	return &Operator{db: sqlgen.New(db), pool: db, txs: db, by: by{actor: unknownActor}}
+}
+
+// CheckedBy returns an operator that holds new payloads against their kinds' schemas,
+// as outbox.Options.Check does; nil takes every one. Package kinds has such a checker.
+func (o *Operator) CheckedBy(check outbox.Checker) *Operator {
+	strict := *o
+	strict.check = check
+	return &strict
 }
 
 // bounded is the context of one statement.

@@ -190,8 +190,9 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // ReplayEdited makes a dead letter pending again with another payload. The payload
-// has to be JSON if the old one was to be, and no larger than any other
-// ([*outbox.InvalidError]). The audit tells both payloads apart by hash and length
+// has to be JSON if the old one was to be, no larger than any other, and one of the
+// job's kind if the operator is told how to know ([Operator.CheckedBy]); else it is
+// refused by [*outbox.InvalidError]s, joined. The audit tells both payloads apart by hash and length
 // and keeps the old one, up to 64 KiB. It returns a [*StatusError] for a job that is
 // no dead letter, or is none any more, and [ErrNotFound].
 func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
@@ -203,14 +204,8 @@ func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byt
 	if job.Status != outbox.Failed && job.Status != outbox.Dead {
 		return &StatusError{ID: id, Status: job.Status, Act: act}
 	}
-	if len(payload) > outbox.MaxPayloadBytes {
-		return &outbox.InvalidError{Field: "payload", Reason: fmt.Sprintf("is %d bytes, want at most %d", len(payload), outbox.MaxPayloadBytes)}
-	}
-	if strings.HasPrefix(job.ContentType, outbox.SealedTypes) {
-		return &outbox.InvalidError{Field: "payload", Reason: "of this job is sealed (" + job.ContentType + "): enqueue the job anew and dismiss this one"}
-	}
-	if job.ContentType == "application/json" && !json.Valid(payload) {
-		return &outbox.InvalidError{Field: "payload", Reason: "is not JSON, as the job's content type says"}
+	if err := o.acceptable(job, payload); err != nil {
+		return err
 	}
 	if payload == nil {
 		payload = []byte{} // which is not NULL
@@ -228,6 +223,22 @@ func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byt
 		return o.refuseEdited(ctx, job, act)
 	}
 	return nil
+}
+
+// acceptable says what is wrong with a job's new payload.
+func (o *Operator) acceptable(job Job, payload []byte) error {
+	refuse := func(reason string) error { return &outbox.InvalidError{Field: "payload", Reason: reason} }
+	switch {
+	case len(payload) > outbox.MaxPayloadBytes:
+		return refuse(fmt.Sprintf("is %d bytes, want at most %d", len(payload), outbox.MaxPayloadBytes))
+	case strings.HasPrefix(job.ContentType, outbox.SealedTypes):
+		return refuse("of this job is sealed (" + job.ContentType + "): enqueue the job anew and dismiss this one")
+	case job.ContentType == "application/json" && !json.Valid(payload):
+		return refuse("is not JSON, as the job's content type says")
+	case o.check == nil:
+		return nil
+	}
+	return o.check.Check(job.Kind, outbox.Content{Type: job.ContentType, Bytes: payload})
 }
 
 // refuseEdited says why a dead letter was not replayed. One that is still as it was

@@ -322,6 +322,32 @@ func TestAPayloadIsEdited(t *testing.T) {
 	}
 }
 
+// strict takes payloads of one kind that are as they were.
+type strict struct{ kind string }
+
+func (s strict) Check(kind string, payload outbox.Content) error {
+	if kind == s.kind && payload.Type == "application/json" && string(payload.Bytes) != `{"n":1}` {
+		return errors.Join(&outbox.InvalidError{Field: "Args/n", Reason: "is not 1"}, &outbox.InvalidError{Field: "Args/m", Reason: "is missing"})
+	}
+	return nil
+}
+
+func TestAnEditedPayloadIsHeldAgainstItsKind(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	id := fail(t, db, "mail", outbox.Options{}, outbox.Dead, "bad", "bad address")
+	err := o.CheckedBy(strict{"mail"}).As(operator.Actor{Name: "ada"}).ReplayEdited(t.Context(), id, []byte(`{"n":2}`))
+	if invalid, ok := errors.AsType[*outbox.InvalidError](err); !ok || invalid.Field != "Args/n" || !strings.Contains(err.Error(), "is missing") {
+		t.Errorf("got %v, want both mistakes", err)
+	}
+	if j := job(t, o, id); j.Status != outbox.Dead || string(j.Payload) != `{"n":1}` {
+		t.Errorf("after the refusal the job is %s: %s", j.Status, j.Payload)
+	}
+	if err := o.CheckedBy(strict{"other"}).ReplayEdited(t.Context(), id, []byte(`{"n":2}`)); err != nil {
+		t.Errorf("the checker has nothing against it: got %v", err)
+	}
+}
+
 func TestALargePayloadIsNotKeptByTheAudit(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)

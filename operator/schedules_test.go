@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,8 +19,8 @@ func storeSchedules(t *testing.T, db *pgxpool.Pool) (other outbox.ID) {
 	t.Helper()
 	other = outbox.NewID()
 	_, err := db.Exec(t.Context(), `
-		INSERT INTO outbox.schedules (name, expression, time_zone, kind, queue, priority, max_attempts, timeout, key, max_active, on_lapse, deadline, hold, payload, headers, next_at)
-		VALUES ('report', '0 7 * * *', 'Europe/Berlin', 'mail', 'post', 2, 3, '1 minute', 'k', 3, 'block', '2 hours', true, '{"n":1}', '{"user": "ada"}', now() + interval '1 hour')`)
+		INSERT INTO outbox.schedules (name, expression, time_zone, kind, queue, priority, max_attempts, timeout, backoff, key, max_active, on_lapse, deadline, hold, payload, headers, next_at)
+		VALUES ('report', '0 7 * * *', 'Europe/Berlin', 'mail', 'post', 2, 3, '1 minute', '{1 s}', 'k', 3, 'block', '2 hours', true, '{"n":1}', '{"user": "ada"}', now() + interval '1 hour')`)
 	if err == nil {
 		_, err = db.Exec(t.Context(), `
 			INSERT INTO outbox.schedules (tenant_id, name, every, missed, missed_limit, kind, payload, next_at, last_at)
@@ -138,7 +139,7 @@ func TestRunScheduleEnqueuesItsJob(t *testing.T) {
 	if stored != outbox.Created || got.Status != outbox.Created {
 		t.Errorf("it was stored as %s, they say, and is %s; want it held, as the schedule says", stored, got.Status)
 	}
-	if got.Kind != "mail" || got.Queue != "post" || got.Priority != 2 || got.MaxAttempts != 3 || got.Timeout != time.Minute || got.Key != "k" ||
+	if got.Kind != "mail" || got.Queue != "post" || got.Priority != 2 || got.MaxAttempts != 3 || got.Timeout != time.Minute || !slices.Equal(got.Backoff, outbox.Backoff{time.Second}) || got.Key != "k" ||
 		string(got.Payload) != `{"n":1}` || got.Tenant != outbox.RootTenant {
 		t.Errorf("job = %+v, want it as the schedule says", got)
 	}

@@ -169,6 +169,7 @@ var copyColumns = []copyColumn{
 	{"max_attempts", func(r *row) any { return r.MaxAttempts }, func(r *row) bool { return r.MaxAttempts == DefaultMaxAttempts }},
 	{"run_at", func(r *row) any { return r.RunAt }, func(r *row) bool { return !r.RunAt.Valid }},
 	{"timeout", func(r *row) any { return r.Timeout }, func(r *row) bool { return !r.Timeout.Valid }},
+	{"backoff", backoffOf, func(r *row) bool { return r.Backoff == nil }},
 	{"key", func(r *row) any { return r.Key }, func(r *row) bool { return r.Key == nil }},
 	{"content_type", func(r *row) any { return r.ContentType }, func(r *row) bool { return r.ContentType == contentJSON }},
 	{"deadline", func(r *row) any { return &r.Deadline }, func(r *row) bool { return !r.Deadline.Valid }},
@@ -188,6 +189,14 @@ func headersOf(r *row) any {
 		return nil
 	}
 	return *r.Headers
+}
+
+// backoffOf is a string, too: pgx makes an array of it.
+func backoffOf(r *row) any {
+	if r.Backoff == nil {
+		return nil
+	}
+	return *r.Backoff
 }
 
 // watchedOf is NULL for false.
@@ -278,6 +287,7 @@ func arrays(requests []Request, rows []row, chunk []int) sqlgen.EnqueueJobsParam
 		p.RunAts = append(p.RunAts, r.RunAt)
 		p.Delays = append(p.Delays, r.Delay)
 		p.Timeouts = append(p.Timeouts, r.Timeout)
+		p.Backoffs = append(p.Backoffs, textOf(r.Backoff))
 		p.Keys = append(p.Keys, textOf(r.Key))
 		p.Payloads = append(p.Payloads, r.Payload)
 		p.ContentTypes = append(p.ContentTypes, r.ContentType)

@@ -87,6 +87,8 @@ var optionCases = map[string]struct {
 	"max attempts":                 {Options{MaxAttempts: 32767}, map[string]any{"max_attempts": 32767.}},
 	"one attempt":                  {Options{MaxAttempts: 1}, map[string]any{"max_attempts": 1.}},
 	"timeout":                      {Options{Timeout: 26*time.Hour + time.Millisecond}, map[string]any{"timeout": "26:00:00.001"}},
+	"back-off":                     {Options{Backoff: Backoff{0, 1500 * time.Millisecond, 26*time.Hour + time.Microsecond}}, map[string]any{"backoff": []any{"00:00:00", "00:00:01.5", "26:00:00.000001"}}},
+	"no back-off in a list":        {Options{Backoff: Backoff{}}, nil},
 	"key":                          {Options{Key: "order 7\té\u2028"}, map[string]any{"key": "order 7\té\u2028"}},
 	"idempotency key":              {Options{IdempotencyKey: "order 7"}, nil},
 	"headers":                      {Options{Headers: map[string]string{"": "", "traceparent": "00-1", "odd": "\u2028<\x01"}}, map[string]any{"headers": map[string]any{"": "", "traceparent": "00-1", "odd": "\u2028<\x01"}}},

@@ -151,6 +151,7 @@ func settleSucceeded(ctx context.Context, db DB, jobs []*Claimed, notify bool) (
 			p.RunAts = append(p.RunAts, r.RunAt)
 			p.Delays = append(p.Delays, r.Delay)
 			p.Timeouts = append(p.Timeouts, r.Timeout)
+			p.Backoffs = append(p.Backoffs, textOf(r.Backoff))
 			p.Keys = append(p.Keys, textOf(r.Key))
 			p.Payloads = append(p.Payloads, r.Payload)
 			p.ContentTypes = append(p.ContentTypes, r.ContentType)

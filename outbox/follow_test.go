@@ -28,7 +28,7 @@ func TestEveryExecModeStoresTheSameFollowUps(t *testing.T) {
 			job := lease(t, db, id)
 			job.Tenant, job.RawHeaders = tenant, ask[[]byte](t, db, `SELECT headers::text FROM outbox.jobs`)
 			payload := Raw{KindName: "raw", Payload: []byte("\x00\xff\\{\"'\n"), ContentType: "application/x-protobuf"}
-			odd, err := job.Then(payload, Options{Queue: "mail", Priority: -5, MaxAttempts: 3, Key: `a "key", {\with} 'é'`, Timeout: 1e9, Delay: 1e9, Watched: true})
+			odd, err := job.Then(payload, Options{Queue: "mail", Priority: -5, MaxAttempts: 3, Key: `a "key", {\with} 'é'`, Timeout: 1e9, Backoff: Backoff{0, 1e9}, Delay: 1e9, Watched: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -52,7 +52,7 @@ func TestEveryExecModeStoresTheSameFollowUps(t *testing.T) {
 			}
 			want := wantRow(map[string]any{
 				"tenant_id": tenant.String(), "parent_id": id.String(), "queue": "mail", "kind": "raw", "priority": -5., "max_attempts": 3.,
-				"payload": "\\000\\377\\\\{\"'\n", "content_type": "application/x-protobuf", "key": `a "key", {\with} 'é'`, "timeout": "00:00:01",
+				"payload": "\\000\\377\\\\{\"'\n", "content_type": "application/x-protobuf", "key": `a "key", {\with} 'é'`, "timeout": "00:00:01", "backoff": []any{"00:00:00", "00:00:01"},
 				"due_in": "00:00:01", "headers": map[string]any{"a": `"\u0000' NULL`}, "watched": true,
 			})
 			if diff := cmp.Diff(want, stored(t, db, odd)); diff != "" {

@@ -29,6 +29,7 @@ type Claimed struct {
 	Key         string
 	Worker      string        // who holds the lease
 	Timeout     time.Duration // of this job; 0 leaves it to its kind
+	Backoff     Backoff       // of this job; nil leaves it to its kind
 	RunAt       time.Time     // when it became due, by the database's clock
 	CreatedAt   time.Time
 	StartedAt   time.Time // when it was claimed, by the database's clock

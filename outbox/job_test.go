@@ -153,7 +153,7 @@ func TestWhatTheHistoryKeepsOfAJob(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	id, err := Enqueue(t.Context(), db, greet{"ada"}, Options{
-		Queue: "mail", Priority: 3, MaxAttempts: 4, Timeout: 1e9, Key: "k", Headers: map[string]string{"a": "b"}, Tenant: tenant,
+		Queue: "mail", Priority: 3, MaxAttempts: 4, Timeout: 1e9, Backoff: Backoff{1e9}, Key: "k", Headers: map[string]string{"a": "b"}, Tenant: tenant,
 	})
 	if err != nil {
 		t.Fatal(err)

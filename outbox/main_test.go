@@ -79,7 +79,7 @@ func wantRow(differences map[string]any) map[string]any {
 		"tenant_id": "00000000-0000-0000-0000-000000000001", "queue": "default", "kind": "greet", "status": "pending",
 		"priority": 0., "attempt": 0., "max_attempts": 25., "epoch": 0., "lost_leases": 0., "due_in": "00:00:00",
 		"max_active": nil, "slot": nil, "ordered": nil, "line_position": nil, "on_death": nil, "park_after": nil, "on_lapse": nil,
-		"payload": `{"name":"ada"}`, "content_type": "application/json", "key": nil, "headers": nil, "timeout": nil,
+		"payload": `{"name":"ada"}`, "content_type": "application/json", "key": nil, "headers": nil, "timeout": nil, "backoff": nil,
 		"lease_owner": nil, "lease_expires_at": nil, "started_at": nil, "last_error_code": nil, "last_error_message": nil,
 		"deadline": nil, "cancel_requested_at": nil,
 		"unavailable_since": nil, "failed_at": nil, "error_fingerprint": nil,

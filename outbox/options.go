@@ -12,6 +12,7 @@ import (
 const (
 	MaxNameBytes    = 128      // a kind or a queue
 	MaxKeyBytes     = 512      // Key and IdempotencyKey
+	MaxBackoffs     = 64       // waits of a Backoff
 	MaxHeadersBytes = 64 << 10 // all headers as JSON
 	MaxPayloadBytes = 4 << 20
 	MaxResultBytes  = MaxPayloadBytes // what a handler leaves with its job
@@ -32,6 +33,7 @@ type Options struct {
 	RunAt          time.Time         // due at this instant; excludes Delay. Zero is at once
 	MaxAttempts    int               // 0 is 25. The attempt that uses up the last one leaves the job dead
 	Timeout        time.Duration     // of one attempt; 0 is what the kind's handler says, then 5 minutes
+	Backoff        Backoff           // how long it waits between attempts; nil leaves it to the kind's retry policy
 	Key            string            // jobs of a tenant, queue and key are limited (MaxActive) or run in order (Ordered)
 	IdempotencyKey string            // unique per tenant and kind: a repeat returns the first job's id and changes nothing
 	Headers        map[string]string // trace context, correlation id, user id …; handed to the handler
@@ -97,6 +99,7 @@ func (o *Options) validate() []error {
 	} else if o.Timeout != 0 && o.Timeout < time.Microsecond { // it would be stored as none
 		add(invalid("Options.Timeout", "is %s, want at least 1µs, or 0 for what the kind's handler says", o.Timeout))
 	}
+	add(o.Backoff.validate())
 	add(validKey("Options.Key", o.Key))
 	add(validKey("Options.IdempotencyKey", o.IdempotencyKey))
 	errs = append(errs, o.validateKey()...)

@@ -42,6 +42,9 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 		"attempts without end":                 {Options{MaxAttempts: 32768}, []InvalidError{{"Options.MaxAttempts", "is 32768, want 1 to 32767, or 0 for 25"}}},
 		"a timeout below none":                 {Options{Timeout: -time.Second}, []InvalidError{{"Options.Timeout", "is -1s, want 0 to 100 years"}}},
 		"a timeout that no clock knows":        {Options{Timeout: 999}, []InvalidError{{"Options.Timeout", "is 999ns, want at least 1µs, or 0 for what the kind's handler says"}}},
+		"a wait below none":                    {Options{Backoff: Backoff{1, -1}}, []InvalidError{{"Options.Backoff", "waits -1ns after attempt 2, want 0 to 100 years"}}},
+		"a wait without end":                   {Options{Backoff: Backoff{math.MaxInt64}}, []InvalidError{{"Options.Backoff", "waits 2562047h47m16.854775807s after attempt 1, want 0 to 100 years"}}},
+		"too many waits":                       {Options{Backoff: make(Backoff, 65)}, []InvalidError{{"Options.Backoff", "has 65 waits, want at most 64"}}},
 		"a key that is too long":               {Options{Key: long}, []InvalidError{{"Options.Key", "is 513 bytes long, want at most 512"}}},
 		"a key with a NUL":                     {Options{Key: "\x00"}, []InvalidError{{"Options.Key", "has a NUL at byte 0, which Postgres text cannot hold"}}},
 		"a key that is not UTF-8":              {Options{Key: "a\xff"}, []InvalidError{{"Options.Key", "is not valid UTF-8"}}},
@@ -94,6 +97,7 @@ func TestTheLargestAcceptedOptionsCanBeStored(t *testing.T) {
 		"the longest names":   {Queue: strings.Repeat("q", MaxNameBytes), Key: strings.Repeat("é", MaxKeyBytes/2), IdempotencyKey: strings.Repeat("\x01", MaxKeyBytes)},
 		"the largest headers": {Headers: map[string]string{"a": strings.Repeat("x", MaxHeadersBytes-len(`{"a":""}`))}},
 		"the latest time":     {RunAt: time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC), Timeout: maxHorizon},
+		"the longest waits":   {Backoff: slices.Repeat(Backoff{maxHorizon}, MaxBackoffs)},
 		"any tenant":          {Tenant: ID(slices.Repeat([]byte{0xff}, 16))},
 	} {
 		for _, request := range [][]Request{slices.Repeat([]Request{{greet{"ada"}, opts}}, 2), slices.Repeat([]Request{{greet{"ada"}, opts}}, copyFrom)} {

@@ -4,7 +4,7 @@
 -- times are -infinity and infinity. GroupDeadLetters and FindDeadLetters have the
 -- same filter.
 SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
-       jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at, jobs.timeout,
+       jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at, jobs.timeout, jobs.backoff,
        jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
        coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message,
        coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint
@@ -192,10 +192,10 @@ WITH input AS MATERIALIZED (
     FROM dismissed
 )
 INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
     last_error_code, last_error_message, deadline, parent_id)
 SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, 'dismissed', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
     last_error_code, last_error_message, deadline, parent_id
 FROM dismissed
 RETURNING id;

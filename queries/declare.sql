@@ -1,7 +1,7 @@
 -- name: LockSchedules :many
 -- LockSchedules locks those of the named schedules that exist, so that none of
 -- them fires until the transaction ends, and returns what is needed to fire them.
-SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, key,
+SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, backoff, key,
        deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE (tenant_id, name) IN (SELECT unnest(@tenant_ids::uuid[]), unnest(@names::text[]))
@@ -19,9 +19,9 @@ SELECT statement_timestamp()::timestamptz AS now;
 -- declared; one that is declared as it is stored stays as it is, and nothing is
 -- returned. Only another timing moves next_at.
 INSERT INTO outbox.schedules AS stored (tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority,
-    max_attempts, timeout, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, since, next_at)
+    max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, since, next_at)
 VALUES (@tenant_id, @name, sqlc.narg('expression'), sqlc.narg('time_zone'), sqlc.narg('every'), @missed, @missed_limit, @kind, @queue, @priority,
-    @max_attempts, sqlc.narg('timeout'), sqlc.narg('key'), sqlc.narg('deadline'), sqlc.narg('hold'), sqlc.narg('max_active'), sqlc.narg('ordered'),
+    @max_attempts, sqlc.narg('timeout'), sqlc.narg('backoff')::interval[], sqlc.narg('key'), sqlc.narg('deadline'), sqlc.narg('hold'), sqlc.narg('max_active'), sqlc.narg('ordered'),
     sqlc.narg('on_death'), sqlc.narg('park_after'), sqlc.narg('on_lapse'), @payload, @content_type, sqlc.narg('headers')::text::jsonb, @since, @next_at)
 ON CONFLICT (tenant_id, name) DO UPDATE
 SET expression   = excluded.expression,
@@ -34,6 +34,7 @@ SET expression   = excluded.expression,
     priority     = excluded.priority,
     max_attempts = excluded.max_attempts,
     timeout      = excluded.timeout,
+    backoff      = excluded.backoff,
     key          = excluded.key,
     deadline     = excluded.deadline,
     hold         = excluded.hold,
@@ -52,10 +53,10 @@ SET expression   = excluded.expression,
     generation   = stored.generation + 1,
     updated_at   = excluded.updated_at
 WHERE (stored.expression, stored.time_zone, stored.every, stored.missed, stored.missed_limit, stored.kind, stored.queue, stored.priority,
-       stored.max_attempts, stored.timeout, stored.key, stored.deadline, stored.hold, stored.max_active, stored.ordered, stored.on_death,
+       stored.max_attempts, stored.timeout, stored.backoff, stored.key, stored.deadline, stored.hold, stored.max_active, stored.ordered, stored.on_death,
        stored.park_after, stored.on_lapse, stored.payload, stored.content_type, stored.headers)
       IS DISTINCT FROM
       (excluded.expression, excluded.time_zone, excluded.every, excluded.missed, excluded.missed_limit, excluded.kind, excluded.queue, excluded.priority,
-       excluded.max_attempts, excluded.timeout, excluded.key, excluded.deadline, excluded.hold, excluded.max_active, excluded.ordered, excluded.on_death,
+       excluded.max_attempts, excluded.timeout, excluded.backoff, excluded.key, excluded.deadline, excluded.hold, excluded.max_active, excluded.ordered, excluded.on_death,
        excluded.park_after, excluded.on_lapse, excluded.payload, excluded.content_type, excluded.headers)
 RETURNING generation, next_at;

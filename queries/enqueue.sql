@@ -3,11 +3,11 @@
 -- caller's transaction commits: one statement, one round trip. Headers go as text:
 -- bytes are bytea to pgx in the modes that do not ask the server for types.
 WITH stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
             max_active, ordered, line_position, on_death, park_after, on_lapse)
     VALUES (@id, @tenant_id, @queue, @kind, @priority, @max_attempts,
             coalesce(sqlc.narg('run_at')::timestamptz, statement_timestamp() + sqlc.narg('delay')::interval, statement_timestamp()),
-            sqlc.narg('timeout'), sqlc.narg('key'), @payload, @content_type, sqlc.narg('headers')::text::jsonb, sqlc.narg('deadline')::timestamptz,
+            sqlc.narg('timeout'), sqlc.narg('backoff')::text::interval[], sqlc.narg('key'), @payload, @content_type, sqlc.narg('headers')::text::jsonb, sqlc.narg('deadline')::timestamptz,
             CASE WHEN @hold::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
             nullif(@watched::boolean, false),
             sqlc.narg('max_active'), sqlc.narg('ordered'), sqlc.narg('position'), sqlc.narg('on_death'), sqlc.narg('park_after'), sqlc.narg('on_lapse'))
@@ -26,11 +26,11 @@ WITH first AS (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ), stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
             max_active, ordered, line_position, on_death, park_after, on_lapse)
     SELECT first.job_id, @tenant_id::uuid, @queue::text, @kind::text, @priority::smallint, @max_attempts::integer,
            coalesce(sqlc.narg('run_at')::timestamptz, statement_timestamp() + sqlc.narg('delay')::interval, statement_timestamp()),
-           sqlc.narg('timeout')::interval, sqlc.narg('job_key')::text, @payload::bytea, @content_type::text, sqlc.narg('headers')::text::jsonb, sqlc.narg('deadline')::timestamptz,
+           sqlc.narg('timeout')::interval, sqlc.narg('backoff')::text::interval[], sqlc.narg('job_key')::text, @payload::bytea, @content_type::text, sqlc.narg('headers')::text::jsonb, sqlc.narg('deadline')::timestamptz,
            CASE WHEN @hold::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
            nullif(@watched::boolean, false),
            sqlc.narg('max_active')::smallint, sqlc.narg('ordered')::boolean, sqlc.narg('position')::bigint,
@@ -66,6 +66,7 @@ WITH input AS MATERIALIZED (
            unnest(@run_ats::timestamptz[])     AS run_at,
            unnest(@delays::interval[])         AS delay,
            unnest(@timeouts::interval[])       AS timeout,
+           nullif(unnest(@backoffs::text[]), '')::interval[] AS backoff,
            nullif(unnest(@keys::text[]), '')   AS key,
            unnest(@payloads::bytea[])          AS payload,
            unnest(@content_types::text[])      AS content_type,
@@ -89,11 +90,11 @@ WITH input AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 )
-INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
     max_active, ordered, line_position, on_death, park_after, on_lapse)
 SELECT id, tenant_id, queue, kind, priority, max_attempts,
        coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
-       timeout, key, payload, content_type, headers, deadline,
+       timeout, backoff, key, payload, content_type, headers, deadline,
        CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, watched,
        max_active, ordered, line_position, on_death, park_after, on_lapse
 FROM input

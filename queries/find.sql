@@ -4,7 +4,7 @@
 -- up by itself, whatever the planner believes of the table.
 SELECT j.id, j.tenant_id, j.queue, j.kind, j.status::text AS status, j.priority, j.attempt, j.max_attempts, j.lost_leases, j.epoch,
        coalesce(j.key, '')::text AS key, j.run_at, j.created_at, j.started_at, j.lease_expires_at, coalesce(j.lease_owner, '')::text AS worker,
-       j.timeout, j.content_type, octet_length(j.payload) AS payload_bytes,
+       j.timeout, j.backoff, j.content_type, octet_length(j.payload) AS payload_bytes,
        coalesce(j.last_error_code, '')::text AS error_code, coalesce(j.last_error_message, '')::text AS error_message,
        j.deadline, j.cancel_requested_at, j.parent_id
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@tenants::uuid[]) AS tenant_id) AS wanted
@@ -21,7 +21,7 @@ LIMIT 1000;
 -- FindClosed is FindOpen for the history.
 SELECT h.id, h.tenant_id, h.queue, h.kind, h.status::text AS status, h.priority, h.attempt, h.max_attempts, h.lost_leases, h.epoch,
        coalesce(h.key, '')::text AS key, h.run_at, h.created_at, h.started_at, h.finished_at, coalesce(h.worker, '')::text AS worker,
-       h.timeout, h.content_type, octet_length(h.payload) AS payload_bytes,
+       h.timeout, h.backoff, h.content_type, octet_length(h.payload) AS payload_bytes,
        coalesce(h.last_error_code, '')::text AS error_code, coalesce(h.last_error_message, '')::text AS error_message,
        h.deadline, h.cancel_requested_at, h.parent_id
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@tenants::uuid[]) AS tenant_id) AS wanted

@@ -15,6 +15,7 @@ WITH input AS MATERIALIZED (
            unnest(@run_ats::timestamptz[])        AS run_at,
            unnest(@delays::interval[])            AS delay,
            unnest(@timeouts::interval[])          AS timeout,
+           nullif(unnest(@backoffs::text[]), '')::interval[] AS backoff,
            nullif(unnest(@keys::text[]), '')      AS key,
            unnest(@payloads::bytea[])             AS payload,
            unnest(@content_types::text[])         AS content_type,
@@ -38,19 +39,19 @@ WITH input AS MATERIALIZED (
     RETURNING jobs.*, (input).result AS result
 ), closed AS (
     INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, worker, result,
+        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result,
         last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
     SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, lease_owner, result,
+        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, result,
         last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
     FROM done
     RETURNING id
 ), added AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched, parent_id,
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched, parent_id,
         max_active, ordered, line_position, on_death, park_after, on_lapse)
     SELECT id, tenant_id, queue, kind, priority, max_attempts,
            coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
-           timeout, key, payload, content_type, headers, deadline,
+           timeout, backoff, key, payload, content_type, headers, deadline,
            CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, watched, parent_id,
            max_active, ordered, line_position, on_death, park_after, on_lapse
     FROM follow

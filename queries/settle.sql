@@ -19,10 +19,10 @@ WITH input AS MATERIALIZED (
     RETURNING jobs.*, (input).result AS result
 )
 INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, worker, result,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result,
     last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
 SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, lease_owner, result,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, result,
     last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
 FROM done
 RETURNING id;

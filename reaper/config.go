@@ -16,13 +16,14 @@ import (
 
 // Config is how a reaper works. Its zero value is a sane production setup.
 type Config struct {
-	// Keep is how long closed jobs are kept, and with them their idempotency keys; 0
-	// is 30 days, and 14 days for those that succeeded. Where all that a day of the
+	// Keep is how long closed jobs are kept, and with them their idempotency keys and
+	// results; at least 24 h. 0 is 30 days, and 14 days for those that succeeded. Where all that a day of the
 	// history holds is beyond its retention, the day is dropped at once, unless it is
 	// yesterday: up to a day late, or two. Elsewhere jobs are deleted row by row, which
 	// costs much more.
 	Keep time.Duration
-	// KeepByStatus replaces Keep for the given outcomes; 0 deletes at the next pass.
+	// KeepByStatus replaces Keep for the given outcomes, at least 24 h; 0 deletes at
+	// the next pass.
 	// Failed and Dead are the dead letters, which Keep does not concern: without an
 	// entry here they are removed after 90 days in which nobody did anything about
 	// them.
@@ -38,6 +39,9 @@ type Config struct {
 	// receive is a hint; any number may be lost, and nil is never. Not the channel
 	// that a dispatcher receives from.
 	Wake <-chan struct{}
+	// Hearing reports whether Wake can be relied on now; nil is never. While it cannot,
+	// deadlines are looked for every 0.8 s, whether or not there are any.
+	Hearing func() bool
 
 	HistoryAhead  int           // days for which the history has partitions ready; 0 is 7
 	DepthInterval time.Duration // between samples of the queues' depth; 0 is 30 s. Longer if a sample takes more than a fiftieth of it
@@ -55,6 +59,7 @@ const (
 	defaultKeepAudit       = 365 * day
 	defaultAhead           = 7
 	maxAhead               = 366
+	minKeep                = 24 * time.Hour // results are promised for so long
 )
 
 func (c Config) withDefaults() Config {
@@ -72,6 +77,9 @@ func (c Config) withDefaults() Config {
 	c.KeepAudit = cmp.Or(c.KeepAudit, defaultKeepAudit)
 	c.HistoryAhead = cmp.Or(c.HistoryAhead, defaultAhead)
 	c.DepthInterval = cmp.Or(c.DepthInterval, 30*time.Second)
+	if c.Hearing == nil {
+		c.Hearing = func() bool { return false }
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -85,7 +93,9 @@ func (c Config) validate() error {
 			errs = append(errs, invalid(field, "is %s, want more than 0, or 0 for %s", d, otherwise))
 		}
 	}
-	positive("Config.Keep", c.Keep, defaultKeep)
+	if c.Keep < minKeep {
+		errs = append(errs, invalid("Config.Keep", "is %s, want at least 24h, or 0 for %s", c.Keep, defaultKeep))
+	}
 	positive("Config.KeepInbox", c.KeepInbox, defaultKeepInbox)
 	positive("Config.KeepAudit", c.KeepAudit, defaultKeepAudit)
 	errs = append(errs, validKeeps("Config.KeepByStatus", c.KeepByStatus)...)
@@ -108,9 +118,8 @@ func validKeeps(field string, keeps map[outbox.Status]time.Duration) (errs []err
 	for _, status := range slices.Sorted(maps.Keys(keeps)) {
 		if !status.Closed() && !isDeadLetter(status) {
 			errs = append(errs, invalid(field, "has %q, want only outcomes: %v, failed, dead", status, closedStatuses()))
-		}
-		if keep := keeps[status]; keep < 0 {
-			errs = append(errs, invalid(fmt.Sprintf("%s[%s]", field, status), "is %s, want at least 0", keep))
+		} else if keep := keeps[status]; keep != 0 && keep < minKeep {
+			errs = append(errs, invalid(fmt.Sprintf("%s[%s]", field, status), "is %s, want at least 24h, or 0 to keep none", keep))
 		}
 	}
 	return errs

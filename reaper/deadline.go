@@ -14,13 +14,13 @@ import (
 )
 
 // How often the reaper looks for jobs whose deadline has come. Where nothing has a
-// deadline, the passes over the leases, which look a little ahead and now and then
-// far back, are all there is. Where deadlines are in use, one that nobody has
-// announced is found by the poll.
+// deadline and notifications arrive, the passes over the leases, which look a little
+// ahead and now and then far back, are all there is. Where deadlines are in use, or
+// we are deaf, one that nobody has announced is found by the poll.
 const (
 	deadlineIdle    = 10 * time.Minute
 	deadlineDear    = time.Minute            // instead, where looking far back takes long
-	deadlinePoll    = 800 * time.Millisecond // while one was seen lately:
+	deadlinePoll    = 800 * time.Millisecond // while we are deaf, or one was seen lately:
 	deadlineMemory  = time.Minute
 	wholeLook       = 15                     // every so many looks is far back, unless
 	wholeLookCost   = 20 * time.Millisecond  // the latest one took longer
@@ -133,7 +133,7 @@ func (r *Reaper) deadlinePass(ctx context.Context) error {
 	if !whole { // the rest, as soon as it is affordable
 		wait = max(d.scan.paid.Sub(now), deadlinePoll)
 	}
-	if now.Sub(d.seen) < deadlineMemory {
+	if now.Sub(d.seen) < deadlineMemory || !r.config.Hearing() {
 		wait = min(wait, deadlinePoll)
 	}
 	d.next = earlier(now.Add(wait), after(now, soonest))
@@ -184,6 +184,14 @@ func (d *deadlines) lookFrom() pgtype.Timestamptz {
 	return always
 }
 
+// noteHearing has the polling begin if it has to: we may have become deaf since the
+// last pass over the deadlines.
+func (d *deadlines) noteHearing(hearing bool) {
+	if !hearing {
+		d.hurry(time.Now())
+	}
+}
+
 // noteLook takes what a pass over the leases saw from lookFrom on: the first
 // deadline, in so many seconds, or none within lookAhead of the database's now.
 func (d *deadlines) noteLook(dbNow time.Time, seconds float64) {
@@ -191,8 +199,13 @@ func (d *deadlines) noteLook(dbNow time.Time, seconds float64) {
 		d.advance(dbNow)
 		return
 	}
+	d.hurry(after(time.Now(), seconds))
+}
+
+// hurry has the next pass over the deadlines begin by then.
+func (d *deadlines) hurry(by time.Time) {
 	select {
-	case d.sooner <- after(time.Now(), seconds):
+	case d.sooner <- by:
 	default: // one is waiting; the next look tells again
 	}
 }

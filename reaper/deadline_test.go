@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -158,10 +159,10 @@ func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 
 func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// tracedReaper counts the reaper's passes over deadlines.
-func tracedReaper(t *testing.T, db *pgxpool.Pool, config Config) (*Reaper, *counter) {
+// tracedReaper counts the reaper's passes over deadlines, or another statement of its.
+func tracedReaper(t *testing.T, db *pgxpool.Pool, config Config, statement string) (*Reaper, *counter) {
 	t.Helper()
-	passes := &counter{text: "ExpireDeadlines"}
+	passes := &counter{text: statement}
 	c := db.Config()
 	c.ConnConfig.Tracer = passes
 	pool, err := pgxpool.NewWithConfig(context.Background(), c)
@@ -185,7 +186,7 @@ func TestDeadlinesAreFoundWithAndWithoutNotifications(t *testing.T) {
 			t.Parallel()
 			_, db := newRig(t, Config{})
 			wake := make(chan struct{}, 1)
-			r, passes := tracedReaper(t, db, Config{Wake: wake})
+			r, passes := tracedReaper(t, db, Config{Wake: wake, Hearing: func() bool { return true }}, "ExpireDeadlines")
 			run(t, r)
 			await(t, "the first pass", func() bool { return passes.n.Load() == 1 })
 			storeWithDeadline(t, db, 1, "pending", 700*time.Millisecond)
@@ -198,13 +199,38 @@ func TestDeadlinesAreFoundWithAndWithoutNotifications(t *testing.T) {
 	}
 }
 
+// Nothing arrives, and the listener says so: a deadline that is so near that no pass
+// over the leases comes before it is kept all the same. One is just over, so the next
+// is two seconds away.
+func TestADeafReaperIsInTime(t *testing.T) {
+	t.Parallel()
+	_, db := newRig(t, Config{})
+	var deaf atomic.Bool
+	var asked atomic.Int64
+	hearing := func() bool { asked.Add(1); return !deaf.Load() }
+	r, passes := tracedReaper(t, db, Config{Hearing: hearing}, "ExpireLeases")
+	run(t, r)
+	await(t, "the first passes over leases and deadlines", func() bool { return passes.n.Load() == 1 && asked.Load() == 2 })
+	deaf.Store(true)
+	await(t, "the one that finds us deaf", func() bool { return passes.n.Load() == 2 })
+	await(t, "the one after it", func() bool { return passes.n.Load() == 3 })
+	stalled := pgtest.Stalls(t, db)
+	storeWithDeadline(t, db, 1, "pending", 100*time.Millisecond)
+	await(t, "it expires", func() bool { return query[int](t, db, `SELECT count(*) FROM outbox.history`) == 1 })
+	late, excused := query[time.Duration](t, db, `SELECT finished_at - deadline FROM outbox.history`), stalled()
+	t.Logf("late by %s; the machine stood still for %s", late, excused)
+	if late > time.Second+excused {
+		t.Errorf("it expired %s after its deadline, want a second at most, and %s that the machine stood still", late, excused)
+	}
+}
+
 // Where nothing has a deadline nobody looks for them, and a storm of wake-ups
 // makes for two looks a second at most.
 func TestNobodyLooksForDeadlinesThatNobodyHas(t *testing.T) {
 	t.Parallel()
 	_, db := newRig(t, Config{})
 	wake := make(chan struct{}, 1)
-	r, passes := tracedReaper(t, db, Config{Wake: wake})
+	r, passes := tracedReaper(t, db, Config{Wake: wake, Hearing: func() bool { return true }}, "ExpireDeadlines")
 	run(t, r)
 	await(t, "the first pass", func() bool { return passes.n.Load() == 1 })
 	position := func() bool { return r.deadlines.passed.Load() != nil }

@@ -5,11 +5,14 @@
 //
 //	            every      what                              statements a minute
 //	expire      2.25 s     lapsed leases → retrying, dead, cancelled          27
-//	deadline    10 min     deadlines that have come → expired                  0
+//	deadline    10 min     deadlines that have come → expired                  0, or 75: see below
 //	depth       30 s       gauges, from one count                              2
 //	watch       32 s       wedged listeners of ours                            2
 //	partition   1 h        outbox.history, HistoryAhead days                   0
 //	trim        1 h        history, dead letters, attempts, inbox, audit       0
+//
+// While Config.Hearing says no, and for a minute after a deadline was seen, deadlines
+// are looked for every 0.8 s.
 //
 // It runs in every process and has no leader: whatever two reapers do at once,
 // they skip each other's rows or find nothing left to do.
@@ -17,7 +20,9 @@
 // Guarantees: the jobs of a worker that dies run again within three seconds after
 // their leases have lapsed, by the database's clock and at their old place in the
 // queue; a job whose deadline has come is closed within a second, whatever it was
-// doing, and however many had a deadline and are done; a job that keeps killing its workers ends dead; an outage of Postgres
+// doing, and however many had a deadline and are done (2.5 s if it was stored less than
+// that before, its notification was lost though Config.Hearing says yes, and it is the
+// first deadline in a minute); a job that keeps killing its workers ends dead; an outage of Postgres
 // spends no attempts; nothing that an open job needs is trimmed, but dead letters that
 // nobody has done anything about for 90 days are removed; an idempotency key is free
 // again exactly when its job is gone. What trims, counts

@@ -25,6 +25,7 @@ const (
 func (r *Reaper) expire(ctx context.Context) (time.Duration, error) {
 	err := r.expirePass(ctx)
 	r.health.Store(&err)
+	r.deadlines.noteHearing(r.config.Hearing())
 	return expireInterval - expireJitter/2 + rand.N(expireJitter), err
 }
 

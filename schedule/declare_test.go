@@ -22,7 +22,7 @@ func TestDeclaringWhatIsStoredChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	schedules := []Schedule{
-		Cron("cron", "0 7 * * 1-5", "Europe/Berlin", reportArgs{Of: "a"}, Options{Headers: map[string]string{"b": "1", "a": "2"}, Key: "k", Timeout: time.Hour, Missed: All}),
+		Cron("cron", "0 7 * * 1-5", "Europe/Berlin", reportArgs{Of: "a"}, Options{Headers: map[string]string{"b": "1", "a": "2"}, Key: "k", Timeout: time.Hour, Backoff: outbox.Backoff{time.Second, 36 * time.Hour}, Missed: All}),
 		Every("keyed", time.Hour, reportArgs{}, Options{
 			Key: "k", Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: time.Hour, OnLapse: outbox.BlockLapsed, Hold: true, Deadline: 36 * time.Hour,
 		}),
@@ -52,6 +52,7 @@ func TestADeclarationThatChanged(t *testing.T) {
 		"another priority":   {Every("s", time.Hour, reportArgs{}, Options{Priority: 1}), false},
 		"more attempts":      {Every("s", time.Hour, reportArgs{}, Options{MaxAttempts: 26}), false},
 		"a timeout":          {Every("s", time.Hour, reportArgs{}, Options{Timeout: time.Second}), false},
+		"a back-off":         {Every("s", time.Hour, reportArgs{}, Options{Backoff: outbox.Backoff{time.Second}}), false},
 		"a key":              {Every("s", time.Hour, reportArgs{}, Options{Key: "k"}), false},
 		"a limit of the key": {Every("s", time.Hour, reportArgs{}, Options{Key: "k", MaxActive: 2}), false},
 		"a line":             {Every("s", time.Hour, reportArgs{}, Options{Key: "k", Ordered: true}), false},

@@ -80,7 +80,7 @@ func (f firing) requests() (requests []outbox.Request) {
 	var headers map[string]string
 	_ = json.Unmarshal(f.row.Headers, &headers) // stored by hand with other types: not for us
 	opts := outbox.Options{
-		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: duration(f.row.Timeout),
+		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: duration(f.row.Timeout), Backoff: backoffOf(f.row.Backoff),
 		Tenant: f.row.TenantID.Bytes, Hold: orZero(f.row.Hold),
 		Key: orZero(f.row.Key), MaxActive: int(orZero(f.row.MaxActive)), Ordered: orZero(f.row.Ordered),
 		OnDeath: outbox.DeathPolicy(orZero(f.row.OnDeath)), ParkAfter: duration(f.row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(f.row.OnLapse)),
@@ -248,6 +248,13 @@ func orZero[T any](p *T) (v T) {
 }
 
 func timestamp(at time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: at, Valid: true} }
+
+func backoffOf(waits []pgtype.Interval) (b outbox.Backoff) {
+	for _, wait := range waits {
+		b = append(b, duration(wait))
+	}
+	return b
+}
 
 func duration(i pgtype.Interval) time.Duration {
 	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour

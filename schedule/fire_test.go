@@ -20,7 +20,7 @@ func TestAJobOfAScheduleIsAsItWasDeclared(t *testing.T) {
 	db := pgtest.New(t)
 	tenant := outbox.NewID()
 	s := newScheduler(t, db, Every("hourly", time.Hour, reportArgs{Of: "sales"}, Options{
-		Queue: "mail", Priority: 3, MaxAttempts: 7, Timeout: time.Minute, Key: "k", Headers: map[string]string{"user": "ada"}, Tenant: tenant,
+		Queue: "mail", Priority: 3, MaxAttempts: 7, Timeout: time.Minute, Backoff: outbox.Backoff{0, time.Hour}, Key: "k", Headers: map[string]string{"user": "ada"}, Tenant: tenant,
 	}))
 	declare(t, s)
 	if n := fire(t, s); n != 0 {
@@ -31,10 +31,10 @@ func TestAJobOfAScheduleIsAsItWasDeclared(t *testing.T) {
 		t.Fatalf("fired %d schedules, want 1", n)
 	}
 	got := ask[string](t, db, `
-		SELECT concat_ws('|', tenant_id, queue, kind, priority, max_attempts, timeout, key, convert_from(payload, 'UTF8'), content_type,
+		SELECT concat_ws('|', tenant_id, queue, kind, priority, max_attempts, timeout, backoff, key, convert_from(payload, 'UTF8'), content_type,
 		       headers - 'scheduled_for', run_at BETWEEN now() - interval '1 minute' AND now())
 		FROM outbox.jobs`)
-	want := tenant.String() + `|mail|report|3|7|00:01:00|k|{"of":"sales"}|application/json|{"user": "ada", "schedule": "hourly"}|t`
+	want := tenant.String() + `|mail|report|3|7|00:01:00|{00:00:00,01:00:00}|k|{"of":"sales"}|application/json|{"user": "ada", "schedule": "hourly"}|t`
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -63,6 +63,7 @@ type Options struct {
 	Priority    int
 	MaxAttempts int
 	Timeout     time.Duration
+	Backoff     outbox.Backoff
 	Key         string
 	Headers     map[string]string // "schedule" and "scheduled_for" are taken
 	Tenant      outbox.ID
@@ -121,7 +122,7 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 		TenantID: pgID(o.Tenant), Name: s.name,
 		Missed: string(cmp.Or(s.opts.Missed, Once)), MissedLimit: int32(cmp.Or(s.opts.MissedLimit, defaultMissedLimit)),
 		Kind: job.KindName, Queue: cmp.Or(o.Queue, outbox.DefaultQueue), Priority: int16(o.Priority),
-		MaxAttempts: int32(cmp.Or(o.MaxAttempts, outbox.DefaultMaxAttempts)), Timeout: interval(o.Timeout),
+		MaxAttempts: int32(cmp.Or(o.MaxAttempts, outbox.DefaultMaxAttempts)), Timeout: interval(o.Timeout), Backoff: intervals(o.Backoff),
 		Payload: job.Payload, ContentType: job.ContentType,
 		Every: interval(s.timing.every),
 	}
@@ -156,7 +157,7 @@ func (o Options) job() outbox.Options {
 		o.Tenant = outbox.RootTenant
 	}
 	return outbox.Options{
-		Queue: o.Queue, Priority: o.Priority, MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Key: o.Key,
+		Queue: o.Queue, Priority: o.Priority, MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Backoff: o.Backoff, Key: o.Key,
 		Headers: o.Headers, Tenant: o.Tenant, Hold: o.Hold,
 		MaxActive: o.MaxActive, Ordered: o.Ordered, OnDeath: o.OnDeath, ParkAfter: o.ParkAfter, OnLapse: o.OnLapse,
 	}
@@ -199,6 +200,14 @@ func validName(name string) error {
 // interval is NULL for zero.
 func interval(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
+}
+
+// intervals is NULL for none.
+func intervals(b outbox.Backoff) (waits []pgtype.Interval) {
+	for _, wait := range b {
+		waits = append(waits, pgtype.Interval{Microseconds: wait.Microseconds(), Valid: true})
+	}
+	return waits
 }
 
 // orNull is NULL for the zero value.

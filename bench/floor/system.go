@@ -153,9 +153,9 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 		}
 		b := claimed{make([]pgtype.UUID, 0, batch), make([]int64, 0, batch)}
 		for rows.Next() {
-			row := rows.RawValues() // id, epoch and run_at are the 1st, 8th and 14th: see queries/claim.sql
+			row := rows.RawValues() // id, epoch and run_at are the 1st, 8th and 15th: see queries/claim.sql
 			id := pgtype.UUID{Bytes: [16]byte(row[0]), Valid: true}
-			from.advance(binary.BigEndian.Uint64(row[13]), id)
+			from.advance(binary.BigEndian.Uint64(row[14]), id)
 			b.ids = append(b.ids, id)
 			b.epochs = append(b.epochs, int64(binary.BigEndian.Uint64(row[7])))
 		}

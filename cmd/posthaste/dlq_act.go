@@ -90,9 +90,16 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 	if err != nil {
 		return err
 	}
+	s, err := p.load(c, "api-schemas")
+	if err != nil {
+		return err
+	}
 	return operate(ctx, p, c, func(ctx context.Context, o letterEditor) error {
 		if c.Bool("dry-run") {
 			return p.dryRun("replay", 1)
+		}
+		if direct, ok := o.(*operator.Operator); ok { // the API goes by its own
+			o = direct.CheckedBy(s.app.API.Kinds)
 		}
 		if err := o.ReplayEdited(ctx, which.ids[0], payload); err != nil {
 			return inFlagWords(err)

@@ -142,6 +142,17 @@ func TestAPayloadIsEditedFromAFile(t *testing.T) {
 			t.Errorf("job %d is\n%s\nwant the payload %s", i, out, want)
 		}
 	}
+	schemas := t.TempDir()
+	if err := os.WriteFile(filepath.Join(schemas, "mail.schema.json"), []byte(`{"type": "object", "properties": {"n": {"type": "integer"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	strict := env{"DATABASE_URL": e["DATABASE_URL"], "OUTBOX_API_SCHEMAS": schemas}
+	if r := posthaste(t, strict, "", "dlq", "replay", ids[2], "--payload", `{"n": "4"}`); r.code != exitUsage || !strings.Contains(r.errOut, "PAYLOAD/n") {
+		t.Errorf("got %+v of a payload that is not the kind's, want exit status 2", r)
+	}
+	if r := posthaste(t, e, "", "dlq", "replay", ids[2], "--payload", `{"n": "4"}`, "--api-schemas", schemas); r.code != exitUsage {
+		t.Errorf("got %+v with the folder as a flag, want exit status 2", r)
+	}
 	if r := posthaste(t, e, "", "dlq", "replay", ids[2], "--payload", "{"); r.code != exitUsage || !strings.Contains(r.errOut, "is not JSON") {
 		t.Errorf("got %+v of a payload that is no JSON, want exit status 2", r)
 	}

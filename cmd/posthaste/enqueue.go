@@ -36,6 +36,7 @@ Through the API (--api) the job is one of the token's tenant, and its payload JS
 			&cli.BoolFlag{Name: "hold", Usage: "do not run it before it is released (posthaste jobs release)"},
 			&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
 			&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},
+			&cli.StringFlag{Name: "backoff", Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)"},
 			&cli.StringFlag{Name: "key", Usage: "what ordering or concurrency is bound to"},
 			&cli.IntFlag{Name: "max-active", Usage: "`N` jobs of the key may run at once (default: 1)"},
 			&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key that were stored before"},
@@ -140,6 +141,9 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 			}
 		}
 	}
+	if o.Backoff, err = parseBackoff(c.String("backoff")); err != nil {
+		errs = append(errs, err)
+	}
 	for flag, to := range map[string]*time.Time{"run-at": &o.RunAt, "deadline": &o.Deadline} {
 		if v := c.String(flag); v != "" {
 			if *to, err = time.Parse(time.RFC3339, v); err != nil {
@@ -166,6 +170,20 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 	return o, errors.Join(errs...)
 }
 
+func parseBackoff(list string) (b outbox.Backoff, err error) {
+	if list == "" {
+		return nil, nil
+	}
+	for v := range strings.SplitSeq(list, ",") {
+		wait, err := parseDuration(strings.TrimSpace(v), 0, 100*365*24*time.Hour)
+		if err != nil {
+			return nil, fmt.Errorf("--backoff has %q: %w", v, err)
+		}
+		b = append(b, wait)
+	}
+	return b, nil
+}
+
 // payload reads what the argument says.
 func (p *program) payload(argument string) ([]byte, error) {
 	switch argument {
@@ -183,10 +201,10 @@ func (p *program) payload(argument string) ([]byte, error) {
 
 // flagWords are our words for the fields that package outbox complains of.
 var flagWords = strings.NewReplacer(
-	"Args.Kind()", "KIND", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Args are", "PAYLOAD is",
+	"Args.Kind()", "KIND", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Args are", "PAYLOAD is", "Args/", "PAYLOAD/",
 	"Options.Queue", "--queue", "Options.Priority", "--priority", "Options.Delay", "--delay", "Options.RunAt", "--run-at",
 	"Options.Deadline", "--deadline", "Options.Hold", "--hold",
-	"Options.MaxAttempts", "--max-attempts", "Options.Timeout", "--timeout", "Options.IdempotencyKey", "--idempotency-key",
+	"Options.MaxAttempts", "--max-attempts", "Options.Timeout", "--timeout", "Options.Backoff", "--backoff", "Options.IdempotencyKey", "--idempotency-key",
 	"Options.MaxActive", "--max-active", "Options.Ordered", "--ordered", "Options.Sequence", "--sequence", "Options.OnDeath", "--on-death",
 	"Options.ParkAfter", "--park-after", "Options.OnLapse", "--on-lapse", "Options.MaxQueued", "--max-queued", "Options.WhenFull", "--when-full",
 	"Options.Key", "--key", "Options.Headers", "--header", "Options.Tenant", "--tenant",

@@ -12,15 +12,15 @@ func TestEnqueueStoresWhatWasAsked(t *testing.T) {
 	pool := pgtest.New(t)
 	e := env{"DATABASE_URL": pool.Config().ConnString()}
 	r := posthaste(t, e, "\x00\x01bytes", "enqueue", "greet", "-", "--content-type", "application/x-odd", "--queue", "mail", "--priority", "-3",
-		"--run-at", "2099-01-01T00:00:00Z", "--max-attempts", "7", "--timeout", "90s", "--key", "k", "--header", "user=a,b=c", "--header", "x=y",
+		"--run-at", "2099-01-01T00:00:00Z", "--max-attempts", "7", "--timeout", "90s", "--backoff", "0,5s,1m30s", "--key", "k", "--header", "user=a,b=c", "--header", "x=y",
 		"--tenant", "00000000-0000-0000-0000-000000000009", "--idempotency-key", "once", "--deadline", "2099-01-02T00:00:00Z", "--hold")
 	if r.code != exitOK {
 		t.Fatalf("got %+v", r)
 	}
 	var got string
-	err := pool.QueryRow(t.Context(), `SELECT concat_ws('|', kind, queue, priority, max_attempts, timeout, key, content_type, headers, encode(payload, 'escape'), tenant_id, run_at AT TIME ZONE 'UTC', deadline AT TIME ZONE 'UTC', status)
+	err := pool.QueryRow(t.Context(), `SELECT concat_ws('|', kind, queue, priority, max_attempts, timeout, backoff, key, content_type, headers, encode(payload, 'escape'), tenant_id, run_at AT TIME ZONE 'UTC', deadline AT TIME ZONE 'UTC', status)
 		FROM outbox.jobs WHERE id = $1`, strings.TrimSpace(r.out)).Scan(&got)
-	want := `greet|mail|-3|7|00:01:30|k|application/x-odd|{"x": "y", "user": "a,b=c"}|\000\x01bytes|00000000-0000-0000-0000-000000000009|2099-01-01 00:00:00|2099-01-02 00:00:00|created`
+	want := `greet|mail|-3|7|00:01:30|{00:00:00,00:00:05,00:01:30}|k|application/x-odd|{"x": "y", "user": "a,b=c"}|\000\x01bytes|00000000-0000-0000-0000-000000000009|2099-01-01 00:00:00|2099-01-02 00:00:00|created`
 	if want = strings.ReplaceAll(want, `\x01`, "\x01"); err != nil || got != want {
 		t.Errorf("got  %q (%v)\nwant %q", got, err, want)
 	}
@@ -31,6 +31,9 @@ func TestEnqueueStoresWhatWasAsked(t *testing.T) {
 	if r := posthaste(t, e, "", "enqueue", "greet", `{"a":`, "--queue", "a b"); r.code != exitUsage ||
 		!strings.Contains(r.errOut, "PAYLOAD is not valid JSON") || !strings.Contains(r.errOut, `--queue is "a b"`) {
 		t.Errorf("got %+v, want exit status 2 and both mistakes in the words of the command line", r)
+	}
+	if r := posthaste(t, e, "", "enqueue", "greet", "--backoff", "5s,soon"); r.code != exitUsage || !strings.Contains(r.errOut, `--backoff has "soon"`) {
+		t.Errorf("got %+v, want exit status 2", r)
 	}
 	if r := posthaste(t, e, "", "enqueue", "greet", "--deadline", "tomorrow"); r.code != exitUsage || !strings.Contains(r.errOut, `--deadline is "tomorrow"`) {
 		t.Errorf("got %+v, want exit status 2", r)

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -15,7 +16,7 @@ import (
 // jobColumns are a job in a listing; the first of them fit on a screen.
 var jobColumns = []string{
 	"id", "status", "kind", "queue", "attempt", "max_attempts", "created_at", "run_at", "error_code",
-	"finished_at", "started_at", "lease_expires_at", "worker", "priority", "key", "lost_leases", "epoch", "tenant", "timeout",
+	"finished_at", "started_at", "lease_expires_at", "worker", "priority", "key", "lost_leases", "epoch", "tenant", "timeout", "backoff",
 	"error_message", "content_type", "payload_bytes", "deadline", "cancel_requested_at", "parent",
 }
 
@@ -32,9 +33,18 @@ func jobValues(j operator.Job) []any {
 	}
 	return []any{
 		j.ID, j.Status, j.Kind, j.Queue, j.Attempt, j.MaxAttempts, instant(j.CreatedAt), instant(j.RunAt), j.ErrorCode,
-		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), j.Worker, j.Priority, j.Key, j.LostLeases, j.Epoch, j.Tenant, timeout,
+		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), j.Worker, j.Priority, j.Key, j.LostLeases, j.Epoch, j.Tenant, timeout, backoffText(j.Backoff),
 		j.ErrorMessage, j.ContentType, j.PayloadBytes, instant(j.Deadline), instant(j.CancelRequestedAt), parent,
 	}
+}
+
+// backoffText is what --backoff takes.
+func backoffText(b outbox.Backoff) string {
+	waits := make([]string, len(b))
+	for i, wait := range b {
+		waits[i] = wait.String()
+	}
+	return strings.Join(waits, ",")
 }
 
 // instant is nil for a time that does not apply.

@@ -60,9 +60,9 @@ func parseNotify(v string) (outbox.NotifyMode, error) {
 }
 
 // parseKeep reads a retention and those of outcomes that differ, in all queues or in
-// one: 30d,succeeded=14d,mail:succeeded=2d.
+// one: 30d,succeeded=14d,mail:succeeded=2d. Results are promised for a day.
 func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Duration, byQueue map[string]map[outbox.Status]time.Duration, err error) {
-	const least, most = time.Hour, 100 * 365 * 24 * time.Hour
+	const least, most = 24 * time.Hour, 100 * 365 * 24 * time.Hour
 	byStatus, byQueue = map[outbox.Status]time.Duration{}, map[string]map[outbox.Status]time.Duration{}
 	for part := range strings.SplitSeq(v, ",") {
 		name, value, named := strings.Cut(strings.TrimSpace(part), "=")

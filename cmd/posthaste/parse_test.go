@@ -88,8 +88,8 @@ func FuzzQueues(f *testing.F) {
 // another one.
 func FuzzKeep(f *testing.F) {
 	for _, seed := range []string{
-		"30d", "30d,failed=90d,mail:succeeded=1h", "succeeded=2d,30d", "30d,31d", "failed=1d,failed=2d", "mail:failed=1d,mail:failed=2d",
-		"a:b:dead=1d", ":dead=1d", "pending=1d", "=1d", "dead=", "dead=59m", "", ",", "36500d", "999999d", " dead = 1d",
+		"30d", "30d,failed=90d,mail:succeeded=1d", "succeeded=2d,30d", "30d,31d", "failed=1d,failed=2d", "mail:failed=1d,mail:failed=2d",
+		"a:b:dead=1d", ":dead=1d", "pending=1d", "=1d", "dead=", "dead=23h59m", "", ",", "36500d", "999999d", " dead = 1d",
 	} {
 		f.Add(seed)
 	}

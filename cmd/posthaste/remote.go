@@ -149,6 +149,9 @@ func jobOf(j client.Job) operator.Job {
 	if in := j.Internals; in != nil {
 		job.Tenant, job.Attempt, job.MaxAttempts, job.LostLeases, job.Epoch = idOf(in.Tenant), in.Attempt, in.MaxAttempts, in.LostLeases, in.Epoch
 		job.Timeout, job.Worker, job.LeaseExpiresAt = seconds(in.TimeoutSeconds), in.Worker, in.LeaseExpiresAt
+		for _, wait := range in.BackoffSeconds {
+			job.Backoff = append(job.Backoff, seconds(wait))
+		}
 		job.PayloadBytes, job.Headers = in.PayloadBytes, in.Headers
 	}
 	return job

@@ -79,7 +79,7 @@ func values(t *testing.T, out string, without ...string) (v any) {
 func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
 	t.Parallel()
 	db, direct, through := ways(t)
-	ok(t, direct, "enqueue", "greet", `{"name": "Ada"}`, "--header", "user=7", "--deadline", "2099-01-02T00:00:00Z", "--timeout", "3s")
+	ok(t, direct, "enqueue", "greet", `{"name": "Ada"}`, "--header", "user=7", "--deadline", "2099-01-02T00:00:00Z", "--timeout", "3s", "--backoff", "1s,1m30s")
 	ok(t, direct, "enqueue", "raw", "--queue", "mail", "--hold")
 	id := strings.TrimSpace(ok(t, direct, "enqueue", "doomed"))
 	bury(t, db, "doomed")

@@ -145,7 +145,7 @@ var allSettings = []setting{
 	{
 		"keep",
 		[]string{"OUTBOX_KEEP"},
-		"30d,succeeded=14d,failed=90d,dead=90d", "`DURATION` that closed jobs are kept; outcomes and queues may differ: 7d,cancelled=2d,mail:succeeded=1h", nil,
+		"30d,succeeded=14d,failed=90d,dead=90d", "`DURATION` that closed jobs are kept; outcomes and queues may differ: 7d,cancelled=2d,mail:succeeded=1d", nil,
 		func(s *settings, v string) (err error) {
 			s.app.Keep, s.app.KeepByStatus, s.app.KeepByQueue, err = parseKeep(v)
 			return err

@@ -41,7 +41,7 @@ func TestBadVariablesAreAllNamedWithWhatIsWanted(t *testing.T) {
 	r := posthaste(t, env{
 		"DATABASE_URL": "postgres://ada:hush@:x:y", "OUTBOX_DISPATCH": "maybe", "OUTBOX_POLL_INTERVAL": "fast", "OUTBOX_QUEUES": "mail=none",
 		"OUTBOX_WEBHOOKS": "greet=ftp://u:hush@x", "OUTBOX_NOTIFY": "loud", "OUTBOX_LEASE_TTL": "1ms", "OUTBOX_ADMIN_ADDR": "9090",
-		"OUTBOX_LOG_LEVEL": "loud", "OUTBOX_LOG_FORMAT": "xml", "OUTBOX_KEEP": "-1d", "OUTBOX_WORKER": "a b",
+		"OUTBOX_LOG_LEVEL": "loud", "OUTBOX_LOG_FORMAT": "xml", "OUTBOX_KEEP": "23h", "OUTBOX_WORKER": "a b",
 		"OUTBOX_API_RATE": "NaN",
 	}, "", "serve")
 	if r.code != exitUsage {
@@ -57,7 +57,7 @@ func TestBadVariablesAreAllNamedWithWhatIsWanted(t *testing.T) {
 		`OUTBOX_LEASE_TTL is "1ms": want a duration of 1s to 1d`,
 		`OUTBOX_ADMIN_ADDR is "9090": want HOST:PORT`,
 		`OUTBOX_LOG_LEVEL is "loud": want one of debug, info, warn, error`,
-		`OUTBOX_LOG_FORMAT is "xml"`, `OUTBOX_KEEP is "-1d"`, `OUTBOX_WORKER is "a b"`,
+		`OUTBOX_LOG_FORMAT is "xml"`, `OUTBOX_KEEP is "23h": want a duration of 1d to`, `OUTBOX_WORKER is "a b"`,
 		`OUTBOX_API_RATE is "NaN": want 0.01 to 1000000 a second`,
 	} {
 		if !strings.Contains(r.errOut, want) {
@@ -186,15 +186,15 @@ func TestShort(t *testing.T) {
 }
 
 func TestKeepIsADurationAndThoseOfOutcomes(t *testing.T) {
-	keep, byStatus, byQueue, err := parseKeep("14d, succeeded=2d,cancelled=36h,dead=60d,mail:succeeded=1h, a:b:failed=3h")
+	keep, byStatus, byQueue, err := parseKeep("14d, succeeded=2d,cancelled=36h,dead=60d,mail:succeeded=1d, a:b:failed=30h")
 	want := map[outbox.Status]time.Duration{outbox.Succeeded: 48 * time.Hour, outbox.Cancelled: 36 * time.Hour, outbox.Dead: 60 * 24 * time.Hour}
 	if err != nil || keep != 14*24*time.Hour || !maps.Equal(byStatus, want) {
 		t.Errorf("got %s, %v, %v, want 336h, %v", keep, byStatus, err, want)
 	}
-	if len(byQueue) != 2 || byQueue["mail"][outbox.Succeeded] != time.Hour || byQueue["a:b"][outbox.Failed] != 3*time.Hour {
+	if len(byQueue) != 2 || byQueue["mail"][outbox.Succeeded] != 24*time.Hour || byQueue["a:b"][outbox.Failed] != 30*time.Hour {
 		t.Errorf("got %v for queues", byQueue)
 	}
-	for _, bad := range []string{"", "14d,15d", "running=2d", "succeeded=", "succeeded=-1h", "14d,nonsense=2d", ":succeeded=1d", "mail:running=1d", "mail:=1d"} {
+	for _, bad := range []string{"", "14d,15d", "running=2d", "succeeded=", "succeeded=-1h", "23h", "14d,succeeded=23h59m", "mail:dead=1h", "succeeded=0", "14d,nonsense=2d", ":succeeded=1d", "mail:running=1d", "mail:=1d"} {
 		if keep, byStatus, _, err := parseKeep(bad); err == nil {
 			t.Errorf("parseKeep(%q) is %s, %v, want an error", bad, keep, byStatus)
 		}

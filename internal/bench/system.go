@@ -101,7 +101,7 @@ func (o *ours) Work(ctx context.Context, handle func(context.Context, int)) (fun
 	if err != nil {
 		return nil, err
 	}
-	reap, err := reaper.New(o.pool, reaper.Config{})
+	reap, err := reaper.New(o.pool, reaper.Config{Hearing: l.Hearing})
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ SET status           = 'running',
 FROM due
 WHERE jobs.ctid = due.place
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
-    jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout,
+    jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
     jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched
 `
 
@@ -82,6 +82,7 @@ type ClaimJobsRow struct {
 	ContentType string
 	Headers     []byte
 	Timeout     pgtype.Interval
+	Backoff     []pgtype.Interval
 	RunAt       pgtype.Timestamptz
 	CreatedAt   pgtype.Timestamptz
 	StartedAt   pgtype.Timestamptz
@@ -131,6 +132,7 @@ func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJo
 			&i.ContentType,
 			&i.Headers,
 			&i.Timeout,
+			&i.Backoff,
 			&i.RunAt,
 			&i.CreatedAt,
 			&i.StartedAt,

@@ -25,7 +25,7 @@ WITH input AS MATERIALIZED (
     DELETE FROM outbox.jobs
     USING found
     WHERE jobs.id = ANY (ARRAY[found.id])
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
+    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'job.dismiss', tenant_id, id, queue,
@@ -34,10 +34,10 @@ WITH input AS MATERIALIZED (
     FROM dismissed
 )
 INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
     last_error_code, last_error_message, deadline, parent_id)
 SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, 'dismissed', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
     last_error_code, last_error_message, deadline, parent_id
 FROM dismissed
 RETURNING id
@@ -265,7 +265,7 @@ func (q *Queries) GroupDeadLetters(ctx context.Context, arg GroupDeadLettersPara
 
 const ListDeadLetters = `-- name: ListDeadLetters :many
 SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
-       jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at, jobs.timeout,
+       jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at, jobs.timeout, jobs.backoff,
        jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
        coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message,
        coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint
@@ -318,6 +318,7 @@ type ListDeadLettersRow struct {
 	CreatedAt    pgtype.Timestamptz
 	StartedAt    pgtype.Timestamptz
 	Timeout      pgtype.Interval
+	Backoff      []pgtype.Interval
 	ContentType  string
 	PayloadBytes int32
 	ErrorCode    string
@@ -369,6 +370,7 @@ func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams
 			&i.CreatedAt,
 			&i.StartedAt,
 			&i.Timeout,
+			&i.Backoff,
 			&i.ContentType,
 			&i.PayloadBytes,
 			&i.ErrorCode,

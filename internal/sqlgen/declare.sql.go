@@ -13,10 +13,10 @@ import (
 
 const DeclareSchedule = `-- name: DeclareSchedule :many
 INSERT INTO outbox.schedules AS stored (tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority,
-    max_attempts, timeout, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, since, next_at)
+    max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, since, next_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
-    $11, $12, $13, $14, $15, $16, $17,
-    $18, $19, $20, $21, $22, $23::text::jsonb, $24, $25)
+    $11, $12, $13::interval[], $14, $15, $16, $17, $18,
+    $19, $20, $21, $22, $23, $24::text::jsonb, $25, $26)
 ON CONFLICT (tenant_id, name) DO UPDATE
 SET expression   = excluded.expression,
     time_zone    = excluded.time_zone,
@@ -28,6 +28,7 @@ SET expression   = excluded.expression,
     priority     = excluded.priority,
     max_attempts = excluded.max_attempts,
     timeout      = excluded.timeout,
+    backoff      = excluded.backoff,
     key          = excluded.key,
     deadline     = excluded.deadline,
     hold         = excluded.hold,
@@ -46,11 +47,11 @@ SET expression   = excluded.expression,
     generation   = stored.generation + 1,
     updated_at   = excluded.updated_at
 WHERE (stored.expression, stored.time_zone, stored.every, stored.missed, stored.missed_limit, stored.kind, stored.queue, stored.priority,
-       stored.max_attempts, stored.timeout, stored.key, stored.deadline, stored.hold, stored.max_active, stored.ordered, stored.on_death,
+       stored.max_attempts, stored.timeout, stored.backoff, stored.key, stored.deadline, stored.hold, stored.max_active, stored.ordered, stored.on_death,
        stored.park_after, stored.on_lapse, stored.payload, stored.content_type, stored.headers)
       IS DISTINCT FROM
       (excluded.expression, excluded.time_zone, excluded.every, excluded.missed, excluded.missed_limit, excluded.kind, excluded.queue, excluded.priority,
-       excluded.max_attempts, excluded.timeout, excluded.key, excluded.deadline, excluded.hold, excluded.max_active, excluded.ordered, excluded.on_death,
+       excluded.max_attempts, excluded.timeout, excluded.backoff, excluded.key, excluded.deadline, excluded.hold, excluded.max_active, excluded.ordered, excluded.on_death,
        excluded.park_after, excluded.on_lapse, excluded.payload, excluded.content_type, excluded.headers)
 RETURNING generation, next_at
 `
@@ -68,6 +69,7 @@ type DeclareScheduleParams struct {
 	Priority    int16
 	MaxAttempts int32
 	Timeout     pgtype.Interval
+	Backoff     []pgtype.Interval
 	Key         *string
 	Deadline    pgtype.Interval
 	Hold        *bool
@@ -105,6 +107,7 @@ func (q *Queries) DeclareSchedule(ctx context.Context, arg DeclareScheduleParams
 		arg.Priority,
 		arg.MaxAttempts,
 		arg.Timeout,
+		arg.Backoff,
 		arg.Key,
 		arg.Deadline,
 		arg.Hold,
@@ -138,7 +141,7 @@ func (q *Queries) DeclareSchedule(ctx context.Context, arg DeclareScheduleParams
 }
 
 const LockSchedules = `-- name: LockSchedules :many
-SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, key,
+SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, backoff, key,
        deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE (tenant_id, name) IN (SELECT unnest($1::uuid[]), unnest($2::text[]))
@@ -160,6 +163,7 @@ type LockSchedulesRow struct {
 	Priority    int16
 	MaxAttempts int32
 	Timeout     pgtype.Interval
+	Backoff     []pgtype.Interval
 	Key         *string
 	Deadline    pgtype.Interval
 	Hold        *bool
@@ -201,6 +205,7 @@ func (q *Queries) LockSchedules(ctx context.Context, tenantIds []pgtype.UUID, na
 			&i.Priority,
 			&i.MaxAttempts,
 			&i.Timeout,
+			&i.Backoff,
 			&i.Key,
 			&i.Deadline,
 			&i.Hold,

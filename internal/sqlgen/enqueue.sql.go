@@ -13,14 +13,14 @@ import (
 
 const EnqueueJob = `-- name: EnqueueJob :exec
 WITH stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
             max_active, ordered, line_position, on_death, park_after, on_lapse)
     VALUES ($2, $3, $4, $5, $6, $7,
             coalesce($8::timestamptz, statement_timestamp() + $9::interval, statement_timestamp()),
-            $10, $11, $12, $13, $14::text::jsonb, $15::timestamptz,
-            CASE WHEN $16::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
-            nullif($17::boolean, false),
-            $18, $19, $20, $21, $22, $23)
+            $10, $11::text::interval[], $12, $13, $14, $15::text::jsonb, $16::timestamptz,
+            CASE WHEN $17::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+            nullif($18::boolean, false),
+            $19, $20, $21, $22, $23, $24)
     RETURNING id
 )
 SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
@@ -38,6 +38,7 @@ type EnqueueJobParams struct {
 	RunAt       pgtype.Timestamptz
 	Delay       pgtype.Interval
 	Timeout     pgtype.Interval
+	Backoff     *string
 	Key         *string
 	Payload     []byte
 	ContentType string
@@ -68,6 +69,7 @@ func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 		arg.RunAt,
 		arg.Delay,
 		arg.Timeout,
+		arg.Backoff,
 		arg.Key,
 		arg.Payload,
 		arg.ContentType,
@@ -92,15 +94,15 @@ WITH first AS (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ), stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
             max_active, ordered, line_position, on_death, park_after, on_lapse)
     SELECT first.job_id, $2::uuid, $7::text, $3::text, $8::smallint, $9::integer,
            coalesce($10::timestamptz, statement_timestamp() + $11::interval, statement_timestamp()),
-           $12::interval, $13::text, $14::bytea, $15::text, $16::text::jsonb, $17::timestamptz,
+           $12::interval, $13::text::interval[], $14::text, $15::bytea, $16::text, $17::text::jsonb, $18::timestamptz,
            CASE WHEN $6::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
-           nullif($18::boolean, false),
-           $19::smallint, $20::boolean, $21::bigint,
-           $22::text, $23::interval, $24::text
+           nullif($19::boolean, false),
+           $20::smallint, $21::boolean, $22::bigint,
+           $23::text, $24::interval, $25::text
     FROM first
     RETURNING id
 )
@@ -122,6 +124,7 @@ type EnqueueJobOnceParams struct {
 	RunAt          pgtype.Timestamptz
 	Delay          pgtype.Interval
 	Timeout        pgtype.Interval
+	Backoff        *string
 	JobKey         *string
 	Payload        []byte
 	ContentType    string
@@ -158,6 +161,7 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 		arg.RunAt,
 		arg.Delay,
 		arg.Timeout,
+		arg.Backoff,
 		arg.JobKey,
 		arg.Payload,
 		arg.ContentType,
@@ -200,20 +204,21 @@ WITH input AS MATERIALIZED (
            unnest($7::timestamptz[])     AS run_at,
            unnest($8::interval[])         AS delay,
            unnest($9::interval[])       AS timeout,
-           nullif(unnest($10::text[]), '')   AS key,
-           unnest($11::bytea[])          AS payload,
-           unnest($12::text[])      AS content_type,
-           nullif(unnest($13::text[]), '')::jsonb AS headers,
-           unnest($14::timestamptz[])   AS deadline,
-           unnest($15::boolean[])           AS hold,
-           nullif(unnest($16::smallint[]), 0)  AS max_active,
-           nullif(unnest($17::boolean[]), false)  AS ordered,
-           nullif(unnest($18::bigint[]), 0)      AS line_position,
-           nullif(unnest($19::text[]), '')       AS on_death,
-           unnest($20::interval[])             AS park_after,
-           nullif(unnest($21::text[]), '')       AS on_lapse,
-           nullif(unnest($22::text[]), '') AS idempotency_key,
-           nullif(unnest($23::boolean[]), false) AS watched
+           nullif(unnest($10::text[]), '')::interval[] AS backoff,
+           nullif(unnest($11::text[]), '')   AS key,
+           unnest($12::bytea[])          AS payload,
+           unnest($13::text[])      AS content_type,
+           nullif(unnest($14::text[]), '')::jsonb AS headers,
+           unnest($15::timestamptz[])   AS deadline,
+           unnest($16::boolean[])           AS hold,
+           nullif(unnest($17::smallint[]), 0)  AS max_active,
+           nullif(unnest($18::boolean[]), false)  AS ordered,
+           nullif(unnest($19::bigint[]), 0)      AS line_position,
+           nullif(unnest($20::text[]), '')       AS on_death,
+           unnest($21::interval[])             AS park_after,
+           nullif(unnest($22::text[]), '')       AS on_lapse,
+           nullif(unnest($23::text[]), '') AS idempotency_key,
+           nullif(unnest($24::boolean[]), false) AS watched
 ), first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, held)
     SELECT tenant_id, kind, idempotency_key, id, nullif(hold, false)
@@ -223,11 +228,11 @@ WITH input AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 )
-INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched,
+INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
     max_active, ordered, line_position, on_death, park_after, on_lapse)
 SELECT id, tenant_id, queue, kind, priority, max_attempts,
        coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
-       timeout, key, payload, content_type, headers, deadline,
+       timeout, backoff, key, payload, content_type, headers, deadline,
        CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, watched,
        max_active, ordered, line_position, on_death, park_after, on_lapse
 FROM input
@@ -245,6 +250,7 @@ type EnqueueJobsParams struct {
 	RunAts          []pgtype.Timestamptz
 	Delays          []pgtype.Interval
 	Timeouts        []pgtype.Interval
+	Backoffs        []string
 	Keys            []string
 	Payloads        [][]byte
 	ContentTypes    []string
@@ -276,6 +282,7 @@ func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error 
 		arg.RunAts,
 		arg.Delays,
 		arg.Timeouts,
+		arg.Backoffs,
 		arg.Keys,
 		arg.Payloads,
 		arg.ContentTypes,

@@ -14,12 +14,12 @@ import (
 const FindClosed = `-- name: FindClosed :many
 SELECT h.id, h.tenant_id, h.queue, h.kind, h.status::text AS status, h.priority, h.attempt, h.max_attempts, h.lost_leases, h.epoch,
        coalesce(h.key, '')::text AS key, h.run_at, h.created_at, h.started_at, h.finished_at, coalesce(h.worker, '')::text AS worker,
-       h.timeout, h.content_type, octet_length(h.payload) AS payload_bytes,
+       h.timeout, h.backoff, h.content_type, octet_length(h.payload) AS payload_bytes,
        coalesce(h.last_error_code, '')::text AS error_code, coalesce(h.last_error_message, '')::text AS error_message,
        h.deadline, h.cancel_requested_at, h.parent_id
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (
-    SELECT id, tenant_id, run_at, created_at, started_at, finished_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, worker, result, last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
+    SELECT id, tenant_id, run_at, created_at, started_at, finished_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result, last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
     FROM outbox.history
     WHERE history.id = wanted.id
       AND (wanted.tenant_id IS NULL OR history.tenant_id = wanted.tenant_id)
@@ -46,6 +46,7 @@ type FindClosedRow struct {
 	FinishedAt        pgtype.Timestamptz
 	Worker            string
 	Timeout           pgtype.Interval
+	Backoff           []pgtype.Interval
 	ContentType       string
 	PayloadBytes      int32
 	ErrorCode         string
@@ -83,6 +84,7 @@ func (q *Queries) FindClosed(ctx context.Context, ids []pgtype.UUID, tenants []p
 			&i.FinishedAt,
 			&i.Worker,
 			&i.Timeout,
+			&i.Backoff,
 			&i.ContentType,
 			&i.PayloadBytes,
 			&i.ErrorCode,
@@ -104,12 +106,12 @@ func (q *Queries) FindClosed(ctx context.Context, ids []pgtype.UUID, tenants []p
 const FindOpen = `-- name: FindOpen :many
 SELECT j.id, j.tenant_id, j.queue, j.kind, j.status::text AS status, j.priority, j.attempt, j.max_attempts, j.lost_leases, j.epoch,
        coalesce(j.key, '')::text AS key, j.run_at, j.created_at, j.started_at, j.lease_expires_at, coalesce(j.lease_owner, '')::text AS worker,
-       j.timeout, j.content_type, octet_length(j.payload) AS payload_bytes,
+       j.timeout, j.backoff, j.content_type, octet_length(j.payload) AS payload_bytes,
        coalesce(j.last_error_code, '')::text AS error_code, coalesce(j.last_error_message, '')::text AS error_message,
        j.deadline, j.cancel_requested_at, j.parent_id
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (
-    SELECT id, tenant_id, run_at, created_at, epoch, status, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, lease_owner, lease_expires_at, started_at, last_error_code, last_error_message, deadline, cancel_requested_at, unavailable_since, failed_at, error_fingerprint, watched, parent_id, max_active, slot, ordered, line_position, on_death, park_after, on_lapse
+    SELECT id, tenant_id, run_at, created_at, epoch, status, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, lease_expires_at, started_at, last_error_code, last_error_message, deadline, cancel_requested_at, unavailable_since, failed_at, error_fingerprint, watched, parent_id, max_active, slot, ordered, line_position, on_death, park_after, on_lapse
     FROM outbox.jobs
     WHERE jobs.id = wanted.id
       AND (wanted.tenant_id IS NULL OR jobs.tenant_id = wanted.tenant_id)
@@ -136,6 +138,7 @@ type FindOpenRow struct {
 	LeaseExpiresAt    pgtype.Timestamptz
 	Worker            string
 	Timeout           pgtype.Interval
+	Backoff           []pgtype.Interval
 	ContentType       string
 	PayloadBytes      int32
 	ErrorCode         string
@@ -175,6 +178,7 @@ func (q *Queries) FindOpen(ctx context.Context, ids []pgtype.UUID, tenants []pgt
 			&i.LeaseExpiresAt,
 			&i.Worker,
 			&i.Timeout,
+			&i.Backoff,
 			&i.ContentType,
 			&i.PayloadBytes,
 			&i.ErrorCode,

@@ -42,7 +42,7 @@ func (q *Queries) AdvanceSchedules(ctx context.Context, arg AdvanceSchedulesPara
 }
 
 const LockDueSchedules = `-- name: LockDueSchedules :many
-SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, key,
+SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, backoff, key,
        deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE paused_at IS NULL
@@ -66,6 +66,7 @@ type LockDueSchedulesRow struct {
 	Priority    int16
 	MaxAttempts int32
 	Timeout     pgtype.Interval
+	Backoff     []pgtype.Interval
 	Key         *string
 	Deadline    pgtype.Interval
 	Hold        *bool
@@ -108,6 +109,7 @@ func (q *Queries) LockDueSchedules(ctx context.Context, setAside []string, maxSc
 			&i.Priority,
 			&i.MaxAttempts,
 			&i.Timeout,
+			&i.Backoff,
 			&i.Key,
 			&i.Deadline,
 			&i.Hold,

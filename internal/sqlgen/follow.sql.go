@@ -48,19 +48,20 @@ WITH input AS MATERIALIZED (
            unnest($12::timestamptz[])        AS run_at,
            unnest($13::interval[])            AS delay,
            unnest($14::interval[])          AS timeout,
-           nullif(unnest($15::text[]), '')      AS key,
-           unnest($16::bytea[])             AS payload,
-           unnest($17::text[])         AS content_type,
-           nullif(unnest($18::text[]), '')::jsonb AS headers,
-           unnest($19::timestamptz[])      AS deadline,
-           unnest($20::boolean[])              AS hold,
-           nullif(unnest($21::boolean[]), false)  AS watched,
-           nullif(unnest($22::smallint[]), 0)  AS max_active,
-           nullif(unnest($23::boolean[]), false)  AS ordered,
-           nullif(unnest($24::bigint[]), 0)      AS line_position,
-           nullif(unnest($25::text[]), '')       AS on_death,
-           unnest($26::interval[])             AS park_after,
-           nullif(unnest($27::text[]), '')       AS on_lapse
+           nullif(unnest($15::text[]), '')::interval[] AS backoff,
+           nullif(unnest($16::text[]), '')      AS key,
+           unnest($17::bytea[])             AS payload,
+           unnest($18::text[])         AS content_type,
+           nullif(unnest($19::text[]), '')::jsonb AS headers,
+           unnest($20::timestamptz[])      AS deadline,
+           unnest($21::boolean[])              AS hold,
+           nullif(unnest($22::boolean[]), false)  AS watched,
+           nullif(unnest($23::smallint[]), 0)  AS max_active,
+           nullif(unnest($24::boolean[]), false)  AS ordered,
+           nullif(unnest($25::bigint[]), 0)      AS line_position,
+           nullif(unnest($26::text[]), '')       AS on_death,
+           unnest($27::interval[])             AS park_after,
+           nullif(unnest($28::text[]), '')       AS on_lapse
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
@@ -68,22 +69,22 @@ WITH input AS MATERIALIZED (
       AND jobs.epoch = input.epoch
       -- What has expired can no longer succeed, see SettleSucceeded.
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, (input).result AS result
+    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, (input).result AS result
 ), closed AS (
     INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, worker, result,
+        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result,
         last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
     SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, lease_owner, result,
+        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, result,
         last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
     FROM done
     RETURNING id
 ), added AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, key, payload, content_type, headers, deadline, status, watched, parent_id,
+    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched, parent_id,
         max_active, ordered, line_position, on_death, park_after, on_lapse)
     SELECT id, tenant_id, queue, kind, priority, max_attempts,
            coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
-           timeout, key, payload, content_type, headers, deadline,
+           timeout, backoff, key, payload, content_type, headers, deadline,
            CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, watched, parent_id,
            max_active, ordered, line_position, on_death, park_after, on_lapse
     FROM follow
@@ -111,6 +112,7 @@ type SettleSucceededThenParams struct {
 	RunAts       []pgtype.Timestamptz
 	Delays       []pgtype.Interval
 	Timeouts     []pgtype.Interval
+	Backoffs     []string
 	Keys         []string
 	Payloads     [][]byte
 	ContentTypes []string
@@ -150,6 +152,7 @@ func (q *Queries) SettleSucceededThen(ctx context.Context, arg SettleSucceededTh
 		arg.RunAts,
 		arg.Delays,
 		arg.Timeouts,
+		arg.Backoffs,
 		arg.Keys,
 		arg.Payloads,
 		arg.ContentTypes,

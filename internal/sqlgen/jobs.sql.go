@@ -16,7 +16,7 @@ WITH dismissed AS (
     DELETE FROM outbox.jobs
     WHERE jobs.id = $1
       AND jobs.status IN ('failed', 'dead')
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
+    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT $2, nullif($3::text, ''), nullif($4::text, ''), 'job.dismiss', tenant_id, id, queue,
@@ -25,10 +25,10 @@ WITH dismissed AS (
     FROM dismissed
 )
 INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
     last_error_code, last_error_message, deadline, parent_id)
 SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, 'dismissed', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
     last_error_code, last_error_message, deadline, parent_id
 FROM dismissed
 RETURNING id
@@ -71,7 +71,7 @@ func (q *Queries) DismissJob(ctx context.Context, arg DismissJobParams) ([]pgtyp
 const FindJob = `-- name: FindJob :many
 SELECT id, tenant_id, queue, kind, status::text AS status, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text AS key,
        run_at, created_at, started_at, NULL::timestamptz AS finished_at, lease_expires_at, coalesce(lease_owner, '')::text AS worker,
-       timeout, content_type, payload, headers, NULL::bytea AS result,
+       timeout, backoff, content_type, payload, headers, NULL::bytea AS result,
        coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message, parent_id,
        deadline, cancel_requested_at
 FROM outbox.jobs
@@ -79,7 +79,7 @@ WHERE jobs.id = $1
 UNION ALL
 SELECT id, tenant_id, queue, kind, status::text, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text,
        run_at, created_at, started_at, finished_at, NULL::timestamptz, coalesce(worker, '')::text,
-       timeout, content_type, payload, headers, result,
+       timeout, backoff, content_type, payload, headers, result,
        coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text, parent_id,
        deadline, cancel_requested_at
 FROM outbox.history
@@ -106,6 +106,7 @@ type FindJobRow struct {
 	LeaseExpiresAt    pgtype.Timestamptz
 	Worker            string
 	Timeout           pgtype.Interval
+	Backoff           []pgtype.Interval
 	ContentType       string
 	Payload           []byte
 	Headers           []byte
@@ -147,6 +148,7 @@ func (q *Queries) FindJob(ctx context.Context, id pgtype.UUID) ([]FindJobRow, er
 			&i.LeaseExpiresAt,
 			&i.Worker,
 			&i.Timeout,
+			&i.Backoff,
 			&i.ContentType,
 			&i.Payload,
 			&i.Headers,
@@ -277,7 +279,7 @@ const ListJobs = `-- name: ListJobs :many
 (
     SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
            jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at,
-           NULL::timestamptz AS finished_at, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text AS worker, jobs.timeout,
+           NULL::timestamptz AS finished_at, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text AS worker, jobs.timeout, jobs.backoff,
            jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
            coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message, jobs.parent_id,
            jobs.deadline, jobs.cancel_requested_at
@@ -301,7 +303,7 @@ UNION ALL
 (
     SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
            jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text, jobs.run_at, jobs.created_at, jobs.started_at,
-           NULL::timestamptz, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text, jobs.timeout,
+           NULL::timestamptz, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text, jobs.timeout, jobs.backoff,
            jobs.content_type, octet_length(jobs.payload),
            coalesce(jobs.last_error_code, '')::text, coalesce(jobs.last_error_message, '')::text, jobs.parent_id,
            jobs.deadline, jobs.cancel_requested_at
@@ -325,7 +327,7 @@ UNION ALL
 (
     SELECT history.id, history.tenant_id, history.queue, history.kind, history.status::text, history.priority, history.attempt, history.max_attempts,
            history.lost_leases, history.epoch, coalesce(history.key, '')::text, history.run_at, history.created_at, history.started_at,
-           history.finished_at, NULL::timestamptz, coalesce(history.worker, '')::text, history.timeout,
+           history.finished_at, NULL::timestamptz, coalesce(history.worker, '')::text, history.timeout, history.backoff,
            history.content_type, octet_length(history.payload),
            coalesce(history.last_error_code, '')::text, coalesce(history.last_error_message, '')::text, history.parent_id,
            history.deadline, history.cancel_requested_at
@@ -384,6 +386,7 @@ type ListJobsRow struct {
 	LeaseExpiresAt    pgtype.Timestamptz
 	Worker            string
 	Timeout           pgtype.Interval
+	Backoff           []pgtype.Interval
 	ContentType       string
 	PayloadBytes      int32
 	ErrorCode         string
@@ -440,6 +443,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 			&i.LeaseExpiresAt,
 			&i.Worker,
 			&i.Timeout,
+			&i.Backoff,
 			&i.ContentType,
 			&i.PayloadBytes,
 			&i.ErrorCode,

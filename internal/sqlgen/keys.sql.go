@@ -21,14 +21,14 @@ WITH open AS MATERIALIZED (
 SELECT c.id::uuid AS id, c.tenant_id::uuid AS tenant_id, c.kind::text AS kind, c.priority::smallint AS priority,
     c.attempt::integer AS attempt, c.max_attempts::integer AS max_attempts, c.lost_leases::integer AS lost_leases,
     c.epoch::bigint AS epoch, c.key::text AS key, c.payload::bytea AS payload, c.content_type::text AS content_type,
-    c.headers::jsonb AS headers, c.timeout::interval AS timeout, c.run_at::timestamptz AS run_at,
+    c.headers::jsonb AS headers, c.timeout::interval AS timeout, c.backoff::interval[] AS backoff, c.run_at::timestamptz AS run_at,
     c.created_at::timestamptz AS created_at, c.started_at::timestamptz AS started_at,
     c.deadline::timestamptz AS deadline, coalesce(c.watched, false)::boolean AS watched,
     c.looked::integer AS looked, c.passed::integer AS passed, c.blocked::integer AS blocked, c.promoted::integer AS promoted
 FROM open
 CROSS JOIN LATERAL outbox.claim_keyed($1::text, $2::interval, $3::smallint[], $4::timestamptz[], $5::uuid[],
     open.queue, $6::text[], $7::uuid[], $8::integer, $9::integer)
-    AS c(id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout,
+    AS c(id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout, backoff,
         run_at, created_at, started_at, deadline, watched, looked, passed, blocked, promoted)
 LIMIT 100000
 `
@@ -61,6 +61,7 @@ type ClaimKeyedJobsRow struct {
 	ContentType string
 	Headers     []byte
 	Timeout     pgtype.Interval
+	Backoff     []pgtype.Interval
 	RunAt       pgtype.Timestamptz
 	CreatedAt   pgtype.Timestamptz
 	StartedAt   pgtype.Timestamptz
@@ -113,6 +114,7 @@ func (q *Queries) ClaimKeyedJobs(ctx context.Context, arg ClaimKeyedJobsParams) 
 			&i.ContentType,
 			&i.Headers,
 			&i.Timeout,
+			&i.Backoff,
 			&i.RunAt,
 			&i.CreatedAt,
 			&i.StartedAt,

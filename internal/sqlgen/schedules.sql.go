@@ -40,7 +40,7 @@ func (q *Queries) DeleteSchedule(ctx context.Context, tenantID pgtype.UUID, name
 }
 
 const FindSchedule = `-- name: FindSchedule :many
-SELECT kind, queue, priority, max_attempts, timeout, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse,
+SELECT kind, queue, priority, max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse,
        payload, content_type, headers, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE tenant_id = $1
@@ -54,6 +54,7 @@ type FindScheduleRow struct {
 	Priority    int16
 	MaxAttempts int32
 	Timeout     pgtype.Interval
+	Backoff     []pgtype.Interval
 	Key         *string
 	Deadline    pgtype.Interval
 	Hold        *bool
@@ -84,6 +85,7 @@ func (q *Queries) FindSchedule(ctx context.Context, tenantID pgtype.UUID, name s
 			&i.Priority,
 			&i.MaxAttempts,
 			&i.Timeout,
+			&i.Backoff,
 			&i.Key,
 			&i.Deadline,
 			&i.Hold,

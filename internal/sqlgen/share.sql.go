@@ -68,7 +68,7 @@ SET status           = 'running',
 FROM due
 WHERE jobs.ctid = due.place
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
-    jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout,
+    jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
     jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched
 `
 
@@ -103,6 +103,7 @@ type ClaimSharedRow struct {
 	ContentType string
 	Headers     []byte
 	Timeout     pgtype.Interval
+	Backoff     []pgtype.Interval
 	RunAt       pgtype.Timestamptz
 	CreatedAt   pgtype.Timestamptz
 	StartedAt   pgtype.Timestamptz
@@ -156,6 +157,7 @@ func (q *Queries) ClaimShared(ctx context.Context, arg ClaimSharedParams) ([]Cla
 			&i.ContentType,
 			&i.Headers,
 			&i.Timeout,
+			&i.Backoff,
 			&i.RunAt,
 			&i.CreatedAt,
 			&i.StartedAt,

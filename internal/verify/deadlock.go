@@ -177,8 +177,14 @@ func (f *fight) operate(ctx context.Context, random *rand.Rand) {
 // reap starts reapers one after the other: each begins with a pass over the leases
 // and with trimming everything that is closed.
 func (f *fight) reap(ctx context.Context) {
+	none := map[outbox.Status]time.Duration{}
+	for _, status := range outbox.Statuses() {
+		if status.Closed() {
+			none[status] = 0
+		}
+	}
 	for ctx.Err() == nil {
-		p, err := reaper.New(f.DB, reaper.Config{Keep: time.Millisecond, KeepByStatus: map[outbox.Status]time.Duration{outbox.Succeeded: 0, outbox.Dismissed: 0}})
+		p, err := reaper.New(f.DB, reaper.Config{KeepByStatus: none})
 		if err == nil {
 			short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
 			err = p.Run(short)

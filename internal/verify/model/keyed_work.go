@@ -41,7 +41,7 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 	var halted []string
 	var id pgtype.UUID
 	var key *string
-	columns := make([]any, 22)
+	columns := make([]any, 23)
 	columns[0], columns[8] = &id, &key // a row without an id tells of a key, the last one of neither
 	_, err := pgx.ForEachRow(rows, columns, func() error {
 		switch {

@@ -1,0 +1,57 @@
+package outbox
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Backoff is how long a job waits after its first failed attempt, after its second
+// one and so on, and the last of them from then on, without jitter. It comes before
+// the retry policy of the job's kind, and after what the handler asks for itself
+// (dispatcher.RetryAfter).
+type Backoff []time.Duration
+
+// Doubling is the back-off that waits first after the first failed attempt and
+// twice as long after each further one, up to limit.
+func Doubling(first, limit time.Duration) Backoff {
+	if first <= 0 || first >= limit {
+		return Backoff{min(first, limit)}
+	}
+	var b Backoff
+	for wait := first; wait < limit && len(b) < MaxBackoffs-1; wait *= 2 {
+		b = append(b, wait)
+		if wait > limit/2 {
+			break
+		}
+	}
+	return append(b, limit)
+}
+
+func (b Backoff) validate() error {
+	if len(b) > MaxBackoffs {
+		return invalid("Options.Backoff", "has %d waits, want at most %d", len(b), MaxBackoffs)
+	}
+	for i, wait := range b {
+		if wait < 0 || wait > maxHorizon {
+			return invalid("Options.Backoff", "waits %s after attempt %d, want 0 to 100 years", wait, i+1)
+		}
+	}
+	return nil
+}
+
+// text is the back-off as an array of intervals, in the form that Postgres takes
+// whatever its settings; nil for none. Arrays themselves are not for every driver
+// that [FromSQL] takes.
+func (b Backoff) text() *string {
+	if len(b) == 0 {
+		return nil
+	}
+	waits := make([]string, len(b))
+	for i, wait := range b {
+		us := wait.Microseconds()
+		waits[i] = fmt.Sprintf("%d:%02d:%02d.%06d", us/3_600_000_000, us/60_000_000%60, us/1_000_000%60, us%1_000_000)
+	}
+	text := "{" + strings.Join(waits, ",") + "}"
+	return &text
+}
