@@ -40,10 +40,11 @@ func (c Config) rules(concerned func(outbox.Status) bool) (r rules) {
 	return r
 }
 
-// shorter are the retentions below the longest, each once.
+// shorter are the retentions below the longest, each once, and none at all: a row that
+// is not kept does not wait until its day is over.
 func (r rules) shorter(longest time.Duration) (keeps []pgtype.Interval) {
 	for _, keep := range r.keeps {
-		if keep != interval(longest) && !slices.Contains(keeps, keep) {
+		if (longest == 0 || keep != interval(longest)) && !slices.Contains(keeps, keep) {
 			keeps = append(keeps, keep)
 		}
 	}

@@ -69,6 +69,22 @@ func TestAQueueHasItsOwnRetention(t *testing.T) {
 	}
 }
 
+// What is not kept goes at the next pass, of today, too, and if nothing is kept.
+func TestWhatIsNotKeptGoesAtOnce(t *testing.T) {
+	t.Parallel()
+	none := map[outbox.Status]time.Duration{}
+	for _, status := range closedStatuses() {
+		none[status] = 0
+	}
+	r, db := newRig(t, Config{KeepByStatus: none})
+	storeClosed(t, db, 3, outbox.Succeeded, 0)
+	storeClosed(t, db, 2, outbox.Cancelled, 0)
+	trimPass(t, r)
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.history`); got != 0 {
+		t.Errorf("jobs left = %d, want none", got)
+	}
+}
+
 // A day with nothing left to keep is dropped whole, however young it is; one with a
 // single job to keep is not.
 func TestADayIsDroppedAsSoonAsNothingHasToStay(t *testing.T) {
