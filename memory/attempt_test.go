@@ -84,6 +84,7 @@ func TestAnOutageHasALimit(t *testing.T) {
 					return dispatcher.Unavailable(errAway, time.Minute)
 				}), Options{MaxAttempts: 2})
 				time.Sleep(10*time.Hour + time.Second) // virtual
+				synctest.Wait()
 				r.want(id, c.status, c.attempt, "error")
 				if calls != c.calls {
 					t.Errorf("tried %d times, want %d", calls, c.calls)
@@ -104,6 +105,7 @@ func TestAnUnaskedWaitGrowsWithTheOutage(t *testing.T) {
 			return dispatcher.Unavailable(errAway, 0)
 		}), Options{})
 		time.Sleep(time.Hour) // virtual
+		synctest.Wait()
 		for i := range calls[1:] {
 			lasted := min(max(calls[i].Sub(calls[0]), time.Second), 5*time.Minute)
 			if wait := calls[i+1].Sub(calls[i]); wait < lasted*3/4 || wait > lasted*5/4 {
