@@ -11,7 +11,8 @@ import (
 // trace is the W3C trace context of a request; the job carries it to its handler.
 type trace struct{ parent, state string }
 
-var traceParent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?$`)
+// What a later version appends is not known, but it is text that a job can store.
+var traceParent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?$`)
 
 const maxTraceBytes = 512
 
