@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
+	"github.com/posthaste-dev/posthaste/internal/apitest"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -106,7 +107,7 @@ func with(claims map[string]any, name string, value any) map[string]any {
 	return changed
 }
 
-// asked is what the API answers to a bearer.
+// asked is what the API answers to a bearer, held against its description.
 func asked(t *testing.T, method, url, bearer, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -128,6 +129,7 @@ func asked(t *testing.T, method, url, bearer, body string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	apitest.Check(t, req, res.StatusCode, res.Header, text)
 	return res.StatusCode, string(text)
 }
 
