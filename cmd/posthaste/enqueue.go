@@ -114,9 +114,13 @@ func (r *remote) enqueue(ctx context.Context, job outbox.Raw, o outbox.Options) 
 	}
 	ctx, cancel := patient(ctx)
 	defer cancel()
+	var backoff []float64
+	for _, wait := range o.Backoff {
+		backoff = append(backoff, wait.Seconds())
+	}
 	accepted, err := r.api.Enqueue(ctx, client.NewJob{
 		Kind: job.KindName, Payload: json.RawMessage(job.Payload), Queue: o.Queue, Priority: o.Priority, DelaySeconds: o.Delay.Seconds(), RunAt: o.RunAt,
-		MaxAttempts: o.MaxAttempts, TimeoutSeconds: o.Timeout.Seconds(), Deadline: o.Deadline, Hold: o.Hold, Key: o.Key, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers,
+		MaxAttempts: o.MaxAttempts, TimeoutSeconds: o.Timeout.Seconds(), BackoffSeconds: backoff, Deadline: o.Deadline, Hold: o.Hold, Key: o.Key, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers,
 		KeyRules: client.KeyRules{
 			MaxActive: o.MaxActive, Ordered: o.Ordered, Sequence: o.Sequence, OnDeath: string(o.OnDeath), ParkAfterSeconds: o.ParkAfter.Seconds(),
 			OnLapse: string(o.OnLapse), MaxQueued: o.MaxQueued, WhenFull: string(o.WhenFull),

@@ -226,15 +226,27 @@ func TestJobsAreEnqueuedThroughTheAPI(t *testing.T) {
 		}
 		return row
 	}
+	tried := map[string]bool{
+		"database-url": true, "api": true, "token": true, "notify": true, // the ways
+		"idempotency-key": true, "delay": true, "max-queued": true, "when-full": true, "content-type": true, "tenant": true, // below
+	}
 	for kind, args := range map[string][]string{
 		"options": {
 			`{"name": "Ada", "n": 12345678901234567890}`, "--queue", "mail", "--priority", "-3", "--run-at", "2099-01-01T00:00:00Z", "--max-attempts", "7",
-			"--timeout", "90s", "--header", "user=a,b=c", "--header", "x=y", "--deadline", "2099-01-02T00:00:00Z", "--hold", "--key", "k", "--max-active", "3", "--on-lapse", "fail-stale",
+			"--timeout", "90s", "--backoff", "5s,1m30s", "--header", "user=a,b=c", "--header", "x=y", "--deadline", "2099-01-02T00:00:00Z", "--hold", "--key", "k", "--max-active", "3", "--on-lapse", "fail-stale",
 		},
 		"line": {"--key", "l", "--ordered", "--sequence", "7", "--on-death", "park", "--park-after", "90m", "--run-at", "2099-01-01T00:00:00Z"},
 	} {
 		if diff := cmp.Diff(stored(direct, "d-"+kind, args...), stored(through, "a-"+kind, args...)); diff != "" {
 			t.Errorf("%s: directly (-) and through the API (+):\n%s", kind, diff)
+		}
+		for _, arg := range args {
+			tried[strings.TrimPrefix(arg, "--")] = true
+		}
+	}
+	for _, flag := range (&program{}).enqueueCommand().Flags {
+		if name := flag.Names()[0]; !tried[name] {
+			t.Errorf("--%s is not tried: it has to reach the job through the API, too", name)
 		}
 	}
 	once := []string{"enqueue", "once", "--idempotency-key", "k1", "--delay", "1h"}
@@ -245,7 +257,10 @@ func TestJobsAreEnqueuedThroughTheAPI(t *testing.T) {
 		t.Errorf("from standard input: %+v", piped)
 	}
 	full := []string{"enqueue", "full", "--key", "full", "--max-queued", "1"}
-	ok(t, through, full...)
+	waits := ok(t, through, full...)
+	if same := ok(t, through, append(full, "--when-full", "coalesce")...); same != waits {
+		t.Errorf("coalesced printed %q, want the one that waits, %q", same, waits)
+	}
 	if r := posthaste(t, through, "", full...); r.code != exitFailed || r.out != "" || !strings.Contains(r.errOut, "key_full") {
 		t.Errorf("a full key: %+v", r)
 	}
