@@ -134,7 +134,10 @@ func (r *Run) Check(ctx context.Context) (wasted int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	executions := r.checkOverlaps(b, moves.GivenUp)
+	executions, err := r.checkOverlaps(ctx, b, moves.GivenUp)
+	if err != nil {
+		return 0, err
+	}
 	r.None("processes that fared badly", r.fates())
 	return executions - b.inVain - v.Delivered, nil
 }
@@ -222,11 +225,11 @@ func (r *Run) checkMoves(ctx context.Context) (checker.Replayed, error) {
 // blinding faults keep a process from learning that its lease is over.
 var blinding = map[string]bool{"pause": true, "partition": true, stepAhead: true}
 
-// stepSeen is how long it takes until every session of the server has seen a step of
-// its clock: a lease that is given by one that has not is over for the others.
-const stepSeen = 1500 * time.Millisecond
-
-func (r *Run) checkOverlaps(b *books, givenUp map[checker.Lease]time.Time) (executions int) {
+func (r *Run) checkOverlaps(ctx context.Context, b *books, givenUp map[checker.Lease]time.Time) (executions int, err error) {
+	unaware, err := r.unawareOfStep(ctx)
+	if err != nil {
+		return 0, err
+	}
 	var windows []checker.Window
 	for _, f := range r.Faults.All() {
 		if !blinding[f.Kind] {
@@ -234,7 +237,7 @@ func (r *Run) checkOverlaps(b *books, givenUp map[checker.Lease]time.Time) (exec
 		}
 		w := checker.Window{Process: f.Target, From: f.From, Until: f.Until}
 		if f.Kind == stepAhead {
-			w.Begun = f.From.Add(stepSeen)
+			w.Explains = unaware
 		}
 		windows = append(windows, w)
 	}
@@ -253,5 +256,5 @@ func (r *Run) checkOverlaps(b *books, givenUp map[checker.Lease]time.Time) (exec
 	r.None("two executions under one lease", overlaps.SameLease)
 	r.None("L1: leases given up while the job was still executed", wentOn)
 	r.None("executions of processes that nobody knows", b.unended)
-	return executions
+	return executions, nil
 }

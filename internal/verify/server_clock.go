@@ -8,7 +8,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/internal/verify/checker"
 )
 
 // fakeTime has the server ask libfaketime for the time, which adds what a file
@@ -110,6 +113,30 @@ func (r *Run) standbyOfOneClock(ctx context.Context) (*pgdev.Server, error) {
 		return nil, errors.Join(err, standby.Stop())
 	}
 	return standby, nil
+}
+
+// unawareOfStep tells of executions under a lease from a session that had not seen a
+// step ahead yet: before the step, or when it looks at the clock file a second later
+// and the machine is slow. For the sessions that have, such a lease is over.
+func (r *Run) unawareOfStep(ctx context.Context) (func(job string, x checker.Execution) bool, error) {
+	if r.clock == "" {
+		return nil, nil
+	}
+	rows, err := r.DB.Query(ctx, `SELECT job::text, epoch, at FROM verify.moves WHERE became = 'running'`)
+	if err != nil {
+		return nil, err
+	}
+	given := map[checker.Lease]time.Time{} // by the clock of the session that gave it
+	var lease checker.Lease
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&lease.Job, &lease.Epoch, &at}, func() error {
+		given[lease] = at
+		return nil
+	})
+	return func(job string, x checker.Execution) bool {
+		at, known := given[checker.Lease{Job: job, Epoch: x.Epoch}]
+		return known && at.Sub(x.Start) < serverStep/2
+	}, err
 }
 
 // stepServer steps the clock and waits until new sessions see it. With a standby, the

@@ -59,7 +59,9 @@ func ticks(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	r.checkOverlaps(b, moves.GivenUp)
+	if _, err := r.checkOverlaps(ctx, b, moves.GivenUp); err != nil {
+		return err
+	}
 	r.None("processes that fared badly", r.fates())
 	return nil
 }

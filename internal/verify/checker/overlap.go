@@ -19,9 +19,9 @@ type Execution struct {
 type Window struct {
 	Process     string // "" is all
 	From, Until time.Time
-	// Begun is by when an execution must have begun for the window to explain that it
-	// went on too long; zero is any time.
-	Begun time.Time
+	// Explains says whether it does so for an execution that went on too long; nil
+	// is for every one.
+	Explains func(job string, x Execution) bool
 }
 
 // Overlaps is the executions of one job that ran at the same time.
@@ -52,7 +52,7 @@ func (o *Overlaps) Add(job string, executions []Execution, windows []Window, lap
 			explained := slices.ContainsFunc(windows, func(w Window) bool {
 				return (w.Process == "" || w.Process == a.Process) && w.Until.Sub(w.From) >= lapse &&
 					w.From.Before(b.Start) && w.Until.After(a.Start) && b.Start.Before(w.Until.Add(lapse)) &&
-					(w.Begun.IsZero() || a.Start.Before(w.Begun))
+					(w.Explains == nil || w.Explains(job, a))
 			})
 			if explained {
 				o.Explained++
