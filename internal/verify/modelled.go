@@ -19,6 +19,7 @@ func modelled() []Row {
 			Workload: "P 200, S 2,000 histories of 400 operations: claim, settle, extend, expire, retry, dismiss",
 			Pass:     "every history is linearizable, none undecided",
 			Test:     "TestTheLeaseIsLinearizable",
+			Settings: map[string]string{"synchronous_commit": "off"}, // it is the clients that are killed
 		},
 		{
 			Name: "B8", Fault: "random operations, those of lost leases among them", Tiers: both, run: sameAsModel, direct: true,
