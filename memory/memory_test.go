@@ -310,6 +310,35 @@ func TestAJobThatWaitsForAnotherAttemptTakesRoom(t *testing.T) {
 	})
 }
 
+// durable is a stream whose kind says how its jobs are run, wherever they are.
+type durable struct{ stream }
+
+func (durable) DefaultOptions() outbox.Options {
+	return outbox.Options{Queue: "anything", MaxAttempts: 3, Timeout: time.Second, Backoff: outbox.Backoff{0}, IdempotencyKey: "one"}
+}
+
+func TestAKindSaysHowItsJobsAreRun(t *testing.T) {
+	t.Parallel()
+	mux := &Mux{}
+	Handle(mux, func(ctx context.Context, job *outbox.Job[durable]) error { <-ctx.Done(); return ctx.Err() })
+	synctest.Test(t, func(t *testing.T) {
+		q, err := New(mux, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &rig{Queue: q, t: t, done: make(chan struct{})}
+		r.run()
+		id := r.submit(durable{}, Options{MaxAttempts: 2})
+		if again := r.submit(durable{}, Options{}); again != id {
+			t.Errorf("with the idempotency key of the kind: got job %s, want the first one, %s", again, id)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		r.want(id, outbox.Running, 2, "job_timeout")
+		time.Sleep(time.Second)
+		r.want(id, outbox.Dead, 2, "job_timeout")
+	})
+}
+
 func TestTimeouts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -116,7 +116,9 @@ func New(mux *Mux, config Config) (*Queue, error) {
 	return q, nil
 }
 
-// Options say how a job is to be run. The zero value is one attempt.
+// Options say how a job is to be run. The zero value is one attempt. Arguments that
+// are an [outbox.Defaulter] fill in what is left to the zero value; of their options,
+// those that are not here mean nothing.
 type Options struct {
 	MaxAttempts    int               // 0 is 1
 	Timeout        time.Duration     // of one attempt; 0 is the kind's
@@ -132,6 +134,7 @@ type Options struct {
 // without a handler. Jobs start in the order in which they were taken. Before Run,
 // they wait.
 func (q *Queue) Submit(args outbox.Args, opts Options) (outbox.ID, error) {
+	opts = opts.withDefaults(args)
 	r, err := q.newRecord(args, opts)
 	if err != nil {
 		return outbox.ID{}, err
@@ -159,6 +162,16 @@ func (q *Queue) Submit(args outbox.Args, opts Options) (outbox.ID, error) {
 	return r.id, nil
 }
 
+func (o Options) withDefaults(args outbox.Args) Options {
+	all := outbox.WithDefaults(args, outbox.Options{
+		MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Backoff: o.Backoff, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers, Tenant: o.Tenant,
+	})
+	return Options{
+		MaxAttempts: all.MaxAttempts, Timeout: all.Timeout, Backoff: all.Backoff, IdempotencyKey: all.IdempotencyKey,
+		Headers: all.Caller.AddTo(all.Headers), Tenant: cmp.Or(all.Tenant, outbox.RootTenant),
+	}
+}
+
 // newRecord checks a request by the rules of package outbox; the arguments
 // themselves are nobody's to look into.
 func (q *Queue) newRecord(args outbox.Args, opts Options) (*record, error) {
@@ -172,11 +185,8 @@ func (q *Queue) newRecord(args outbox.Args, opts Options) (*record, error) {
 	if err := route.accept(args); err != nil {
 		return nil, err
 	}
-	if opts.Tenant.IsZero() {
-		opts.Tenant = outbox.RootTenant
-	}
 	_, err := outbox.Freeze(outbox.Raw{KindName: route.kind, Payload: []byte("0")}, outbox.Options{
-		MaxAttempts: opts.MaxAttempts, Timeout: opts.Timeout, Backoff: opts.Backoff, IdempotencyKey: opts.IdempotencyKey, Headers: opts.Headers, Tenant: opts.Tenant,
+		MaxAttempts: opts.MaxAttempts, Timeout: opts.Timeout, Backoff: opts.Backoff, IdempotencyKey: opts.IdempotencyKey, Headers: opts.Headers,
 	})
 	if err != nil {
 		return nil, err

@@ -46,6 +46,7 @@ func Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
 }
 
 func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (ID, error) {
+	opts.fillFrom(args)
 	if opts.MaxQueued != 0 {
 		return enqueueIfRoom(ctx, db, args, opts, notify)
 	}
@@ -122,7 +123,11 @@ func newRow(ctx context.Context, random io.Reader, args Args, opts *Options) (sq
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
-		return sqlgen.EnqueueJobParams{}, fmt.Errorf("enqueue %q: %w", kind, errors.Join(errs...))
+		with := ""
+		if _, ok := args.(Defaulter); ok {
+			with = " with its DefaultOptions"
+		}
+		return sqlgen.EnqueueJobParams{}, fmt.Errorf("enqueue %q%s: %w", kind, with, errors.Join(errs...))
 	}
 	id, tenant := newID(random), opts.Tenant
 	if tenant.IsZero() {

@@ -49,6 +49,7 @@ func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([
 	if len(requests) == 0 {
 		return nil, nil
 	}
+	requests = withDefaults(requests)
 	rows := make([]sqlgen.EnqueueJobParams, len(requests))
 	ids := make([]ID, len(requests))
 	canCopy := len(requests) >= copyFrom
@@ -84,6 +85,21 @@ func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([
 		return nil, fmt.Errorf("enqueue %d jobs: %w", len(requests), explain(err))
 	}
 	return ids, nil
+}
+
+// withDefaults leaves the caller's requests as they are.
+func withDefaults(requests []Request) []Request {
+	mine := false
+	for i := range requests {
+		if _, ok := requests[i].Args.(Defaulter); !ok {
+			continue
+		}
+		if !mine {
+			requests, mine = slices.Clone(requests), true
+		}
+		requests[i].Options.fillFrom(requests[i].Args)
+	}
+	return requests
 }
 
 type copier interface {

@@ -48,6 +48,7 @@ type successHook struct {
 // What is not acceptable gets [*InvalidError]s, joined, and adds nothing; so do more
 // than [MaxFollowUps] or [MaxFollowUpBytes]. Then may be called concurrently.
 func (c *Claimed) Then(args Args, opts Options) (ID, error) {
+	opts.fillFrom(args)
 	var errs []error
 	if opts.IdempotencyKey != "" {
 		errs = append(errs, invalid("Options.IdempotencyKey", "is set, which a follow-up cannot have: it exists once, with its parent's settlement"))

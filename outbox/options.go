@@ -25,7 +25,8 @@ const (
 )
 
 // Options say how a job is to be run. The zero value is a job of the default
-// queue that is due at once.
+// queue that is due at once. Args that are a [Defaulter] fill in what is left to the
+// zero value.
 type Options struct {
 	Queue          string            // "" is "default". Letters, digits and _ . : / -
 	Priority       int               // higher is more urgent; -32768 to 32767

@@ -68,6 +68,7 @@ func Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, err
 }
 
 func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (Submitted, error) {
+	opts.fillFrom(args)
 	if opts.MaxQueued == 0 {
 		id, err := enqueue(ctx, db, args, opts, notify)
 		if err != nil {

@@ -210,7 +210,11 @@ func TestMistakesInADeclarationAreNamed(t *testing.T) {
 		"late from the start": {Cron("s", valid, "UTC", reportArgs{}, Options{Deadline: -time.Second}), []string{"Options.Deadline"}},
 		"an odd deadline":     {Cron("s", valid, "UTC", reportArgs{}, Options{Deadline: time.Nanosecond}), []string{"Options.Deadline"}},
 		"a header of ours":    {Cron("s", valid, "UTC", reportArgs{}, Options{Headers: map[string]string{"schedule": "x"}}), []string{"Options.Headers"}},
-		"all of it":           {Cron("", "x", "x", reportArgs{}, Options{Queue: "a b", Missed: "x"}), []string{"zone", "expression", "name", "Options.Missed", "Options.Queue"}},
+		"options of one job": {Cron("s", valid, "UTC", auditArgs{outbox.Options{
+			RunAt: time.Unix(1, 0), Deadline: time.Unix(2, 0), IdempotencyKey: "i", Key: "k", Ordered: true, Sequence: 1, Headers: map[string]string{"scheduled_for": "x"},
+		}}, Options{}), []string{"Options.IdempotencyKey", "Options.Deadline", "Options.Sequence", "Options.Headers"}},
+		"a key's depth": {Cron("s", valid, "UTC", auditArgs{outbox.Options{Key: "k", MaxQueued: 1}}, Options{}), []string{"Options.MaxQueued"}},
+		"all of it":     {Cron("", "x", "x", reportArgs{}, Options{Queue: "a b", Missed: "x"}), []string{"zone", "expression", "name", "Options.Missed", "Options.Queue"}},
 	}
 	for name, tt := range tests {
 		got := invalidFields(tt.schedule.Validate())
@@ -228,6 +232,23 @@ func TestMistakesInADeclarationAreNamed(t *testing.T) {
 	}
 	if _, err := New(nil, Config{Schedules: []Schedule{Cron("s", valid, "UTC", reportArgs{}, Options{}), Every("s", time.Hour, reportArgs{}, Options{})}}); !cmp.Equal(invalidFields(err), []string{"name"}) {
 		t.Errorf("two schedules of one name: got %v", err)
+	}
+}
+
+// auditArgs is a kind that says how its jobs are run.
+type auditArgs struct{ defaults outbox.Options }
+
+func (auditArgs) Kind() string                     { return "audit" }
+func (a auditArgs) DefaultOptions() outbox.Options { return a.defaults }
+
+func TestAScheduleKeepsTheRulesOfItsKind(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	kind := auditArgs{outbox.Options{Queue: "audits", MaxAttempts: 3, Key: "k", Ordered: true, OnDeath: outbox.SkipDead, Caller: outbox.Caller{Service: "ledger"}}}
+	declare(t, newScheduler(t, db, Every("s", time.Hour, kind, Options{MaxAttempts: 4})))
+	got := askAll[string](t, db, `SELECT concat_ws(' ', queue, max_attempts, key, ordered, on_death, headers) FROM outbox.schedules`)
+	if diff := cmp.Diff([]string{`audits 4 k t skip {"caller-service": "ledger"}`}, got); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
 	}
 }
 

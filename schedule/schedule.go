@@ -113,11 +113,13 @@ func (s Schedule) Next(after time.Time) (time.Time, error) {
 // params is the schedule as it is stored, without its times.
 func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	errs := []error{s.err, validName(s.name), s.opts.validate()}
-	job, err := outbox.Freeze(s.args, s.opts.job())
+	o := outbox.WithDefaults(s.args, s.opts.job())
+	errs = append(errs, storable(o))
+	job, err := outbox.Freeze(s.args, o)
 	if err = errors.Join(append(errs, err)...); err != nil {
 		return p, fmt.Errorf("schedule %q: %w", s.name, err)
 	}
-	o := s.opts.job()
+	o.Headers = o.Caller.AddTo(o.Headers)
 	p = sqlgen.DeclareScheduleParams{
 		TenantID: pgID(o.Tenant), Name: s.name,
 		Missed: string(cmp.Or(s.opts.Missed, Once)), MissedLimit: int32(cmp.Or(s.opts.MissedLimit, defaultMissedLimit)),
@@ -163,6 +165,28 @@ func (o Options) job() outbox.Options {
 	}
 }
 
+// storable refuses headers that are the schedule's own, and what the kind's
+// DefaultOptions may have asked for and a schedule cannot keep: that is about one job,
+// or decided when it is enqueued. When a job is due, the schedule says.
+func storable(o outbox.Options) error {
+	var errs []error
+	refuse := func(set bool, field string) {
+		if set {
+			errs = append(errs, invalid("Options."+field, "is set by the kind's DefaultOptions, and a schedule has none"))
+		}
+	}
+	refuse(o.IdempotencyKey != "", "IdempotencyKey")
+	refuse(!o.Deadline.IsZero(), "Deadline")
+	refuse(o.Sequence != 0, "Sequence")
+	refuse(o.MaxQueued != 0, "MaxQueued")
+	for _, name := range []string{headerSchedule, headerScheduledFor} {
+		if _, taken := o.Headers[name]; taken {
+			errs = append(errs, invalid("Options.Headers", "have %q, which every job of a schedule carries already", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func (o Options) validate() error {
 	var errs []error
 	switch o.Missed {
@@ -175,11 +199,6 @@ func (o Options) validate() error {
 	}
 	if o.Deadline < 0 || o.Deadline > maxDeadline || o.Deadline%time.Microsecond != 0 {
 		errs = append(errs, invalid("Options.Deadline", "is %s, want 1µs to 100 years in whole microseconds, or 0 for none", o.Deadline))
-	}
-	for _, name := range []string{headerSchedule, headerScheduledFor} {
-		if _, taken := o.Headers[name]; taken {
-			errs = append(errs, invalid("Options.Headers", "have %q, which every job of a schedule carries already", name))
-		}
 	}
 	return errors.Join(errs...)
 }
