@@ -223,23 +223,21 @@ func (r *Run) checkMoves(ctx context.Context) (checker.Replayed, error) {
 }
 
 // blinding faults keep a process from learning that its lease is over.
-var blinding = map[string]bool{"pause": true, "partition": true, stepAhead: true}
+var blinding = map[string]bool{"pause": true, "partition": true}
 
 func (r *Run) checkOverlaps(ctx context.Context, b *books, givenUp map[checker.Lease]time.Time) (executions int, err error) {
-	unaware, err := r.unawareOfStep(ctx)
-	if err != nil {
-		return 0, err
-	}
 	var windows []checker.Window
 	for _, f := range r.Faults.All() {
-		if !blinding[f.Kind] {
-			continue
+		if blinding[f.Kind] {
+			windows = append(windows, checker.Window{Process: f.Target, From: f.From, Until: f.Until})
 		}
-		w := checker.Window{Process: f.Target, From: f.From, Until: f.Until}
-		if f.Kind == stepAhead {
-			w.Explains = unaware
+	}
+	if r.clock != "" {
+		byStep, err := r.lapsedByStep(ctx)
+		if err != nil {
+			return 0, err
 		}
-		windows = append(windows, w)
+		windows = append(windows, checker.Window{Until: time.Now(), Explains: byStep})
 	}
 	var overlaps checker.Overlaps
 	var wentOn []string
