@@ -5,7 +5,8 @@
 -- them. A job with a key may have a policy of its own: it closes as stale, or is
 -- dead and its key parked. It returns them and the database's time, which is in the
 -- one row without a job if there are none, and how soon the first deadline from @from_deadline on and
--- within @horizon comes: a pass over the deadlines is made only when there is one.
+-- within @horizon comes: a pass over the deadlines is made only when there is one. And
+-- how soon the next lease lapses, if within @lease_horizon: the next pass waits for it.
 --
 -- A lease that is extended between this statement's snapshot and its lock is
 -- judged anew by its new version, and kept. A row that somebody has locked (a
@@ -101,6 +102,7 @@ WITH lapsed AS MATERIALIZED (
 SELECT clock.now::timestamptz AS now,
        EXISTS (SELECT FROM outbox.keys)::boolean AS keyed, -- else nobody has to sweep them
        coalesce(clock.deadline_in_seconds, 'infinity')::double precision AS deadline_in_seconds,
+       coalesce(clock.lapses_in_seconds, 'infinity')::double precision AS lapses_in_seconds,
        ended.id, coalesce(ended.kind, '')::text AS kind, coalesce(ended.queue, '')::text AS queue,
        coalesce(ended.status::text, '')::text AS status, coalesce(ended.attempt, 0)::integer AS attempt,
        coalesce(ended.lease_owner, '')::text AS worker, ended.lease_expires_at, ended.tenant_id, coalesce(ended.key, '')::text AS key,
@@ -114,7 +116,14 @@ FROM (
           AND jobs.deadline >= least(@from_deadline::timestamptz, statement_timestamp() - @overlap::interval)
           AND jobs.deadline <= statement_timestamp() + @horizon::interval
         ORDER BY jobs.deadline
-        LIMIT 1) AS deadline_in_seconds
+        LIMIT 1) AS deadline_in_seconds, (
+        SELECT extract(epoch FROM jobs.lease_expires_at - statement_timestamp())
+        FROM outbox.jobs
+        WHERE jobs.status = 'running'
+          AND jobs.lease_expires_at >= statement_timestamp()
+          AND jobs.lease_expires_at < statement_timestamp() + @lease_horizon::interval
+        ORDER BY jobs.lease_expires_at
+        LIMIT 1) AS lapses_in_seconds
 ) AS clock
 LEFT JOIN ended ON true
 LIMIT 10000;

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -19,6 +20,13 @@ const (
 	// longer, and an idle process asks no more than it must.
 	expireInterval = 2250 * time.Millisecond
 	expireJitter   = 500 * time.Millisecond
+	// A lease that is about to lapse, as those of live workers are not unless they are
+	// very short, is waited for, and its job runs again that much earlier. The entries
+	// of the index in which it is looked for are those that the next pass has to go
+	// through; where that takes long, a pass does it once, not twice.
+	lapseMargin   = 100 * time.Millisecond // at most: processes do not all come at once
+	lapseSpacing  = 250 * time.Millisecond // between passes, however many leases lapse
+	lapseLookCost = 20 * time.Millisecond
 )
 
 // expire makes one pass over the leases.
@@ -26,17 +34,25 @@ func (r *Reaper) expire(ctx context.Context) (time.Duration, error) {
 	err := r.expirePass(ctx)
 	r.health.Store(&err)
 	r.deadlines.noteHearing(r.config.Hearing())
-	return expireInterval - expireJitter/2 + rand.N(expireJitter), err
+	wait := expireInterval - expireJitter/2 + rand.N(expireJitter)
+	if ahead := time.Duration(min(r.lapsesIn, expireInterval.Seconds()) * float64(time.Second)); ahead < expireInterval {
+		wait = min(wait, max(ahead+rand.N(lapseMargin), lapseSpacing))
+	}
+	return wait, err
 }
 
 func (r *Reaper) expirePass(ctx context.Context) error {
+	r.lapsesIn = math.Inf(1)
+	var total time.Duration
 	for _, s := range r.scan.spans(time.Now()) {
 		cost, now, err := r.expireSpan(ctx, s)
 		r.scan.note(s, cost, now, time.Now(), err)
 		if err != nil {
 			return err
 		}
+		total += cost
 	}
+	r.looksAhead = total < lapseLookCost
 	return nil
 }
 
@@ -51,6 +67,9 @@ func (r *Reaper) expireSpan(ctx context.Context, s span) (cost time.Duration, no
 		FromLease: s.from, BeforeLease: s.before, Overlap: interval(overlap), MaxJobs: expireBatch,
 		FromDeadline: r.deadlines.lookFrom(), Horizon: interval(lookAhead),
 	}
+	if params.LeaseHorizon = interval(0); r.looksAhead {
+		params.LeaseHorizon = interval(lookAhead)
+	}
 	for {
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
 		sent := time.Now()
@@ -63,6 +82,7 @@ func (r *Reaper) expireSpan(ctx context.Context, s span) (cost time.Duration, no
 		now = rows[0].Now.Time // there is always a row
 		r.deadlines.noteLook(now, rows[0].DeadlineInSeconds)
 		r.keyed.Store(rows[0].Keyed)
+		r.lapsesIn = rows[0].LapsesInSeconds
 		if !rows[0].ID.Valid {
 			rows = rows[:0]
 		}

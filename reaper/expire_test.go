@@ -43,6 +43,45 @@ func TestALapsedLeaseIsTakenAway(t *testing.T) {
 	}
 }
 
+// A pass later it might have waited for as long as the passes are apart.
+func TestALeaseThatIsAboutToLapseIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	wait := func() time.Duration {
+		t.Helper()
+		d, err := r.expire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	regular := expireInterval - expireJitter/2
+	wait() // of the first, nobody knows yet what it costs to look
+	storeRunning(t, db, 1, time.Minute)
+	if d := wait(); d < regular {
+		t.Errorf("with a lease that lasts, the next pass is in %s, want %s or more", d, regular)
+	}
+	storeRunning(t, db, 1, 1500*time.Millisecond)
+	d := wait()
+	if d < time.Second || d > 1500*time.Millisecond+lapseMargin {
+		t.Errorf("with a lease that lapses in 1.5 s, the next pass is in %s", d)
+	}
+	time.Sleep(d)
+	wait()
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'retrying'`); got != 1 {
+		t.Errorf("jobs taken back when their lease lapsed = %d, want 1", got)
+	}
+	storeRunning(t, db, 1, 50*time.Millisecond)
+	if d := wait(); d != lapseSpacing {
+		t.Errorf("with a lease that lapses at once, the next pass is in %s, want %s", d, lapseSpacing)
+	}
+	storeRunning(t, db, 1, 2*time.Second)
+	r.looksAhead = false // looking takes long
+	if d := wait(); d < regular {
+		t.Errorf("where looking takes long, the next pass is in %s, want %s or more", d, regular)
+	}
+}
+
 // The fingerprint is made in SQL here and in Go by the dispatcher.
 func TestTheDeadOfALapsedLeaseAreGroupedByKind(t *testing.T) {
 	t.Parallel()

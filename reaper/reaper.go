@@ -41,14 +41,16 @@ type Reaper struct {
 	leases *pgxpool.Pool // two connections, with plans that do not depend on statistics
 	chores *pgxpool.Pool // one connection for everything that can wait
 
-	deadlines deadlines
-	keyed     atomic.Bool                 // there are keys to sweep
-	scan      scan                        // used by expire only
-	trimmed   map[string]int64            // used by trim only; see trimDays
-	surveyed  map[string]map[string]int64 // used by trim only: jobs by outcome in days that wait to be dropped
-	depth     depthGauges                 // used by sampleDepth only
-	suspects  []suspect                   // used by watch only
-	keysPage  int32                       // keys that one statement of sweepKeys looks at
+	deadlines  deadlines
+	keyed      atomic.Bool                 // there are keys to sweep
+	scan       scan                        // used by expire only, as are:
+	lapsesIn   float64                     // seconds, from the last look on; infinite if nobody looked, or none does soon
+	looksAhead bool                        // the last pass was cheap enough for that
+	trimmed    map[string]int64            // used by trim only; see trimDays
+	surveyed   map[string]map[string]int64 // used by trim only: jobs by outcome in days that wait to be dropped
+	depth      depthGauges                 // used by sampleDepth only
+	suspects   []suspect                   // used by watch only
+	keysPage   int32                       // keys that one statement of sweepKeys looks at
 
 	complaints outage.Complaints
 

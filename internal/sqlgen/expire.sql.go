@@ -19,10 +19,10 @@ WITH lapsed AS MATERIALIZED (
     FROM outbox.jobs
     WHERE jobs.status = 'running'
       -- When the clock was set back, the remembered position lies in the future.
-      AND jobs.lease_expires_at >= least($4::timestamptz, statement_timestamp() - $2::interval)
-      AND jobs.lease_expires_at < least($5::timestamptz, statement_timestamp())
+      AND jobs.lease_expires_at >= least($5::timestamptz, statement_timestamp() - $2::interval)
+      AND jobs.lease_expires_at < least($6::timestamptz, statement_timestamp())
     ORDER BY jobs.lease_expires_at
-    LIMIT $6
+    LIMIT $7
     FOR UPDATE SKIP LOCKED
 ), judged AS MATERIALIZED (
     SELECT lapsed.id, lapsed.tenant_id, lapsed.epoch, lapsed.attempt, lapsed.max_attempts, lapsed.lost_leases, lapsed.lease_owner, lapsed.lease_expires_at, lapsed.started_at, lapsed.cancel_requested_at, lapsed.kind, lapsed.queue, lapsed.key, lapsed.on_lapse,
@@ -103,6 +103,7 @@ WITH lapsed AS MATERIALIZED (
 SELECT clock.now::timestamptz AS now,
        EXISTS (SELECT FROM outbox.keys)::boolean AS keyed, -- else nobody has to sweep them
        coalesce(clock.deadline_in_seconds, 'infinity')::double precision AS deadline_in_seconds,
+       coalesce(clock.lapses_in_seconds, 'infinity')::double precision AS lapses_in_seconds,
        ended.id, coalesce(ended.kind, '')::text AS kind, coalesce(ended.queue, '')::text AS queue,
        coalesce(ended.status::text, '')::text AS status, coalesce(ended.attempt, 0)::integer AS attempt,
        coalesce(ended.lease_owner, '')::text AS worker, ended.lease_expires_at, ended.tenant_id, coalesce(ended.key, '')::text AS key,
@@ -116,7 +117,14 @@ FROM (
           AND jobs.deadline >= least($1::timestamptz, statement_timestamp() - $2::interval)
           AND jobs.deadline <= statement_timestamp() + $3::interval
         ORDER BY jobs.deadline
-        LIMIT 1) AS deadline_in_seconds
+        LIMIT 1) AS deadline_in_seconds, (
+        SELECT extract(epoch FROM jobs.lease_expires_at - statement_timestamp())
+        FROM outbox.jobs
+        WHERE jobs.status = 'running'
+          AND jobs.lease_expires_at >= statement_timestamp()
+          AND jobs.lease_expires_at < statement_timestamp() + $4::interval
+        ORDER BY jobs.lease_expires_at
+        LIMIT 1) AS lapses_in_seconds
 ) AS clock
 LEFT JOIN ended ON true
 LIMIT 10000
@@ -126,6 +134,7 @@ type ExpireLeasesParams struct {
 	FromDeadline pgtype.Timestamptz
 	Overlap      pgtype.Interval
 	Horizon      pgtype.Interval
+	LeaseHorizon pgtype.Interval
 	FromLease    pgtype.Timestamptz
 	BeforeLease  pgtype.Timestamptz
 	MaxJobs      int32
@@ -135,6 +144,7 @@ type ExpireLeasesRow struct {
 	Now               pgtype.Timestamptz
 	Keyed             bool
 	DeadlineInSeconds float64
+	LapsesInSeconds   float64
 	ID                pgtype.UUID
 	Kind              string
 	Queue             string
@@ -153,7 +163,8 @@ type ExpireLeasesRow struct {
 // them. A job with a key may have a policy of its own: it closes as stale, or is
 // dead and its key parked. It returns them and the database's time, which is in the
 // one row without a job if there are none, and how soon the first deadline from @from_deadline on and
-// within @horizon comes: a pass over the deadlines is made only when there is one.
+// within @horizon comes: a pass over the deadlines is made only when there is one. And
+// how soon the next lease lapses, if within @lease_horizon: the next pass waits for it.
 //
 // A lease that is extended between this statement's snapshot and its lock is
 // judged anew by its new version, and kept. A row that somebody has locked (a
@@ -163,6 +174,7 @@ func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]E
 		arg.FromDeadline,
 		arg.Overlap,
 		arg.Horizon,
+		arg.LeaseHorizon,
 		arg.FromLease,
 		arg.BeforeLease,
 		arg.MaxJobs,
@@ -178,6 +190,7 @@ func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]E
 			&i.Now,
 			&i.Keyed,
 			&i.DeadlineInSeconds,
+			&i.LapsesInSeconds,
 			&i.ID,
 			&i.Kind,
 			&i.Queue,
