@@ -70,7 +70,7 @@ func TestTheFirstCountIsMadeAtOnce(t *testing.T) {
 	r := newRig(t, func(c *api.Config) { c.CountAtOnce = true })
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		var counted bool
-		if err := r.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE usename = $1 AND query LIKE '%name: ListQueues%' AND state = 'idle')`,
+		if err := r.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE usename = $1 AND query LIKE '%name: CountOpenJobs%' AND state = 'idle')`,
 			r.pool.Config().ConnConfig.User).Scan(&counted); err != nil {
 			t.Fatal(err)
 		}

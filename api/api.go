@@ -48,8 +48,8 @@ type Config struct {
 	Timeout       time.Duration // of a request; 0 is 15 s
 	MaxStreams    int           // streams of events at once; 0 is 256. Others get a 429
 
-	// CountAtOnce has New begin to count the open jobs of all tenants, so that who asks
-	// for them first need not wait.
+	// CountAtOnce has New begin to count the open jobs of all tenants, and go on with it
+	// twice a minute until Stopping is closed, so that who asks for them need not wait.
 	CountAtOnce bool
 
 	Logger     *slog.Logger          // nil logs nothing
@@ -148,7 +148,7 @@ func New(config Config) (http.Handler, error) {
 	if config.RequestsLimit > 0 {
 		s.limits = newLimits(config.RequestsLimit)
 	}
-	s.stats = &statsCache{count: s.count, stopping: config.Stopping}
+	s.stats = &statsCache{count: s.count, keepAll: config.CountAtOnce, stopping: config.Stopping}
 	if config.CountAtOnce {
 		s.stats.get(outbox.ID{})
 	}

@@ -44,7 +44,6 @@ func (s *server) limitQueue(ctx context.Context, in *queueLimitsInput) (*queueLi
 	if err != nil {
 		return nil, err
 	}
-	s.stats.forget() // the next look is to show it
 	out := &queueLimitsOutput{}
 	out.Body.Queue, out.Body.MaxRunning, out.Body.Rate = in.Queue, maxRunning, rateOf(rate)
 	return out, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -23,16 +24,30 @@ type queuesOutput struct {
 	}
 }
 
+// queues are those of the jobs that the principal may see, as they were counted, and
+// the rules of queues as they are.
+func (s *server) queues(ctx context.Context) (queues []operator.Queue, asOf time.Time, err error) {
+	counted, err := s.stats.look(ctx, within(ctx))
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	rules, err := s.operator.QueueRules(ctx)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	return counted.jobs.In(rules), counted.asOf, nil
+}
+
 // listQueues counts the jobs that the principal may see.
 func (s *server) listQueues(ctx context.Context, _ *struct{}) (*queuesOutput, error) {
-	counted, err := s.stats.look(ctx, within(ctx))
+	queues, asOf, err := s.queues(ctx)
 	if err != nil {
 		return nil, err
 	}
 	out := &queuesOutput{}
-	out.Body.AsOf = counted.asOf
-	out.Body.Queues = make([]Queue, len(counted.queues))
-	for i, q := range counted.queues {
+	out.Body.AsOf = asOf
+	out.Body.Queues = make([]Queue, len(queues))
+	for i, q := range queues {
 		jobs := map[string]int64{}
 		for status, n := range q.Jobs {
 			jobs[status.String()] = n
@@ -69,7 +84,6 @@ func (s *server) setPaused(ctx context.Context, queue string, paused bool) (*que
 	if err := set(ctx, queue); err != nil {
 		return nil, err
 	}
-	s.stats.forget() // the next look is to show it
 	out := &queueOutput{}
 	out.Body.Queue, out.Body.Paused = queue, paused
 	return out, nil
@@ -87,12 +101,12 @@ type Stats struct {
 }
 
 func (s *server) getStats(ctx context.Context, _ *struct{}) (*statsOutput, error) {
-	counted, err := s.stats.look(ctx, within(ctx))
+	queues, asOf, err := s.queues(ctx)
 	if err != nil {
 		return nil, err
 	}
-	stats := Stats{Jobs: map[string]int64{}, AsOf: counted.asOf}
-	for _, q := range counted.queues {
+	stats := Stats{Jobs: map[string]int64{}, AsOf: asOf}
+	for _, q := range queues {
 		if !q.PausedSince.IsZero() {
 			stats.Paused++
 		}

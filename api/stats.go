@@ -12,13 +12,17 @@ import (
 // Counting a million open jobs takes a quarter of a second, so nobody waits for it who
 // can be shown an older count: it is made anew beside the answer when it is older than
 // countedFor, and every recountEvery for keptFor after somebody asked, so that there is
-// one for who asks next. Only a count older than recountBy is not shown any more: then
-// nobody asked for long, or counts fail, and their error is the answer.
+// one for who asks next. A tenant whose jobs were not counted yet is shown what the count
+// of all tenants says of them, which is made anew for as long as the process runs if it
+// was told to keep it. Only a count older than recountBy is not shown any more: then
+// nobody asked for long, or counts fail, and their error is the answer. After an act that
+// changed much, who asks waits for a new count, but no longer than patience.
 const (
 	countedFor   = 5 * time.Second
 	recountEvery = 30 * time.Second
 	recountBy    = time.Minute
 	keptFor      = time.Hour
+	patience     = 50 * time.Millisecond
 )
 
 // maxCounts bounds the tenants whose counts are remembered.
@@ -27,11 +31,13 @@ const maxCounts = 1000
 // statsCache remembers the counts of each tenant. However many ask, one counts. Its
 // timers end by themselves, and with stopping.
 type statsCache struct {
-	count    func(tenant outbox.ID) ([]operator.Queue, error)
+	count    func(tenant outbox.ID) (jobs operator.OpenJobs, byTenant map[outbox.ID]operator.OpenJobs, err error)
+	keepAll  bool // the count of all tenants is made whether anybody asks or not
 	stopping <-chan struct{}
 
 	mu     sync.Mutex
 	counts map[outbox.ID]*counts
+	acted  time.Time // when an act changed much: counts from before say too little
 }
 
 type counts struct {
@@ -43,58 +49,99 @@ type counts struct {
 }
 
 type counted struct {
-	asOf   time.Time // what is counted is at least as new
-	queues []operator.Queue
+	asOf     time.Time // what is counted is at least as new
+	jobs     operator.OpenJobs
+	byTenant map[outbox.ID]operator.OpenJobs // nil if it is not known
 }
 
-// forget has the next look wait for a new count.
-func (c *statsCache) forget() {
+// outdate has those who ask wait a little for a count of what is so now.
+func (c *statsCache) outdate() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.counts = nil
+	c.acted = time.Now()
 }
 
 // look returns a count that may be shown. The count itself does not end with the request
 // that set it off: others wait for it.
 func (c *statsCache) look(ctx context.Context, tenant outbox.ID) (*counted, error) {
-	known, made, done := c.get(tenant)
-	if made != nil {
-		return made, nil
+	waited := time.NewTimer(patience)
+	defer waited.Stop()
+	for {
+		known, made, next := c.get(tenant)
+		if next == nil {
+			return made, nil
+		}
+		impatient := waited.C
+		if made == nil { // there is nothing to show instead
+			impatient = nil
+		}
+		select {
+		case <-next:
+		case <-impatient:
+			return made, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if err := c.failure(known); err != nil && made == nil {
+			return nil, err
+		} else if err != nil {
+			return made, nil
+		}
 	}
-	select {
-	case <-done:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if known.err != nil {
-		return nil, known.err
-	}
-	return known.made, nil
 }
 
-// get returns what is known of a tenant and a count that may be shown, or what to wait
-// for; and begins a count if it is time.
-func (c *statsCache) get(tenant outbox.ID) (*counts, *counted, <-chan struct{}) {
+func (c *statsCache) failure(known *counts) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := c.counts[tenant]
-	if known == nil {
-		if c.counts == nil || len(c.counts) >= maxCounts {
-			c.counts = map[outbox.ID]*counts{}
-		}
-		known = &counts{}
-		c.counts[tenant] = known
-	}
+	return known.err
+}
+
+// get returns a count that may be shown, if there is one, and what to wait for if it
+// is better to; and begins a count if it is time.
+func (c *statsCache) get(tenant outbox.ID) (known *counts, made *counted, next <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known = c.of(tenant)
 	known.asked = time.Now()
-	if known.made == nil || time.Since(known.made.asOf) > countedFor {
+	made = known.made
+	if made == nil || made.asOf.Before(c.acted) || time.Since(made.asOf) > countedFor {
 		c.begin(tenant, known)
 	}
-	if known.made != nil && time.Since(known.made.asOf) < recountBy {
-		return known, known.made, nil
+	switch {
+	case made == nil || time.Since(made.asOf) >= recountBy:
+		return known, nil, known.next
+	case made.asOf.Before(c.acted):
+		return known, made, known.next
 	}
-	return known, nil, known.next
+	return known, made, nil
+}
+
+// of returns what is known of a tenant; mu is held.
+func (c *statsCache) of(tenant outbox.ID) *counts {
+	known := c.counts[tenant]
+	if known == nil {
+		all := c.counts[outbox.ID{}]
+		if len(c.counts) >= maxCounts {
+			c.counts = nil
+		}
+		if c.counts == nil {
+			c.counts = map[outbox.ID]*counts{}
+		}
+		if known = (&counts{}); all != nil {
+			c.counts[outbox.ID{}] = all
+			known.made = all.made.of(tenant)
+		}
+		c.counts[tenant] = known
+	}
+	return known
+}
+
+// of is what a count of all tenants, if there is one, says of one of them.
+func (c *counted) of(tenant outbox.ID) *counted {
+	if c == nil || c.byTenant == nil {
+		return nil
+	}
+	return &counted{asOf: c.asOf, jobs: c.byTenant[tenant]}
 }
 
 // begin has a count made, unless one is under way; mu is held.
@@ -108,11 +155,11 @@ func (c *statsCache) begin(tenant outbox.ID, known *counts) {
 
 func (c *statsCache) make(tenant outbox.ID, known *counts) {
 	asOf := time.Now().UTC()
-	queues, err := c.count(tenant)
+	jobs, byTenant, err := c.count(tenant)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known.err = err; err == nil {
-		known.made = &counted{asOf: asOf, queues: queues}
+		known.made = &counted{asOf: asOf, jobs: jobs, byTenant: byTenant}
 	}
 	close(known.next)
 	known.next = nil
@@ -132,12 +179,13 @@ func (c *statsCache) again(tenant outbox.ID, known *counts) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.counts[tenant] == known && time.Since(known.asked) < keptFor {
+	kept := time.Since(known.asked) < keptFor || c.keepAll && tenant.IsZero()
+	if c.counts[tenant] == known && kept {
 		c.begin(tenant, known)
 	}
 }
 
 // count counts the open jobs of a tenant, or of all, in a transaction that is tied to it.
-func (s *server) count(tenant outbox.ID) ([]operator.Queue, error) {
-	return s.operator.QueuesOf(operator.TiedTo(context.Background(), tenant), tenant)
+func (s *server) count(tenant outbox.ID) (operator.OpenJobs, map[outbox.ID]operator.OpenJobs, error) {
+	return s.operator.CountOpen(operator.TiedTo(context.Background(), tenant), tenant)
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -12,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// slowCounts is a cache whose counts take a second of virtual time.
+// slowCounts is a cache whose counts take a second of virtual time, or so long.
 type slowCounts struct {
 	*statsCache
 	t        *testing.T
@@ -21,27 +20,36 @@ type slowCounts struct {
 	made     map[outbox.ID]int64
 	running  map[outbox.ID]bool
 	failures error
-
-	forgotten bool // then there may be two counts at once
+	takes    time.Duration
+	tenants  bool // the count of all says what each tenant has
 }
 
 func newSlowCounts(t *testing.T) *slowCounts {
-	s := &slowCounts{t: t, stop: make(chan struct{}), made: map[outbox.ID]int64{}, running: map[outbox.ID]bool{}}
-	s.statsCache = &statsCache{stopping: s.stop, count: func(tenant outbox.ID) ([]operator.Queue, error) {
+	s := &slowCounts{t: t, stop: make(chan struct{}), made: map[outbox.ID]int64{}, running: map[outbox.ID]bool{}, takes: time.Second}
+	s.statsCache = &statsCache{stopping: s.stop, count: func(tenant outbox.ID) (jobs operator.OpenJobs, byTenant map[outbox.ID]operator.OpenJobs, err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.running[tenant] && !s.forgotten {
+		if s.running[tenant] {
 			t.Error("two counts of one tenant at once")
 		}
 		s.running[tenant] = true
+		takes := s.takes
 		s.mu.Unlock()
-		time.Sleep(time.Second)
+		time.Sleep(takes)
 		s.mu.Lock()
 		s.running[tenant] = false
 		s.made[tenant]++
-		return []operator.Queue{{Name: tenant.String(), Jobs: map[outbox.Status]int64{outbox.Pending: s.made[tenant]}}}, s.failures
+		if s.tenants && tenant.IsZero() {
+			byTenant = map[outbox.ID]operator.OpenJobs{{1}: jobsOf(outbox.ID{1}, 100)}
+		}
+		return jobsOf(tenant, s.made[tenant]), byTenant, s.failures
 	}}
 	return s
+}
+
+// jobsOf are in a queue named for their tenant.
+func jobsOf(tenant outbox.ID, n int64) operator.OpenJobs {
+	return operator.OpenJobs{tenant.String(): {outbox.Pending: n}}
 }
 
 // ask returns the number of the count that was shown, and how long it took.
@@ -55,10 +63,10 @@ func (s *slowCounts) ask(tenant outbox.ID) (n int64, took time.Duration, err err
 	if age := time.Since(got.asOf); age > recountBy {
 		s.t.Errorf("shown after %s", age)
 	}
-	if got.queues[0].Name != tenant.String() {
-		s.t.Errorf("%s was shown %s", tenant, got.queues[0].Name)
+	if len(got.jobs) != 1 || got.jobs[tenant.String()] == nil {
+		s.t.Errorf("%s was shown %v", tenant, got.jobs)
 	}
-	return got.queues[0].Jobs[outbox.Pending], time.Since(began), nil
+	return got.jobs[tenant.String()][outbox.Pending], time.Since(began), nil
 }
 
 func (s *slowCounts) want(tenant outbox.ID, n int64, took time.Duration) {
@@ -135,29 +143,80 @@ func TestAnErrorIsNotHiddenBehindAnOldCount(t *testing.T) {
 	})
 }
 
-func TestAForgottenCountIsMadeAnewAndNotKept(t *testing.T) {
+// Who asks after an act is shown what it did, if that can be counted soon.
+func TestAfterAnActACountIsWaitedForButNotForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlowCounts(t)
-		s.want(outbox.ID{}, 1, time.Second)
-		s.forget()
-		s.want(outbox.ID{}, 2, time.Second)
-		s.forgotten = true
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		s.forget()
-		if _, err := s.look(ctx, outbox.ID{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("who does not wait gets %v", err)
-		}
+		defer close(s.stop)
+		s.takes = patience - time.Millisecond
+		s.want(outbox.ID{}, 1, s.takes)
+		time.Sleep(time.Millisecond)
+		s.outdate()
+		s.want(outbox.ID{}, 2, s.takes)
+		s.want(outbox.ID{}, 2, 0)
+
+		s.mu.Lock()
+		s.takes = time.Second
+		s.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		s.outdate()
+		s.want(outbox.ID{}, 2, patience)
 		time.Sleep(time.Second)
 		s.want(outbox.ID{}, 3, 0)
-		time.Sleep(recountEvery + time.Second) // three timers are over, one of which counts
-		s.want(outbox.ID{}, 4, 0)
+
+		// A count that was under way at the act is not what is waited for.
+		time.Sleep(countedFor)
+		s.want(outbox.ID{}, 3, 0)
+		time.Sleep(time.Second - 10*time.Millisecond)
+		s.mu.Lock()
+		s.takes = 10 * time.Millisecond
+		s.mu.Unlock()
+		s.outdate()
+		s.want(outbox.ID{}, 5, 20*time.Millisecond)
+
+		s.fail(errors.New("no database"))
+		time.Sleep(time.Millisecond)
+		s.outdate()
+		s.want(outbox.ID{}, 5, 10*time.Millisecond)
+	})
+}
+
+func TestATenantThatWasNotCountedYetIsShownItsPartOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlowCounts(t)
+		s.tenants, s.keepAll = true, true
+		s.get(outbox.ID{})
+		time.Sleep(3 * keptFor) // and nobody asks
+		s.mu.Lock()
+		if n := s.made[outbox.ID{}]; n < 300 {
+			t.Errorf("%d counts of all in three hours, want one every half a minute", n)
+		}
+		s.mu.Unlock()
+		a, none := outbox.ID{1}, outbox.ID{2}
+		s.want(a, 100, 0)
+		time.Sleep(countedFor + recountEvery)
+		if n, took, err := s.ask(a); n == 100 || took != 0 || err != nil { // its own by now
+			t.Errorf("shown count %d after %s, %v; want one of its own", n, took, err)
+		}
+		if got, err := s.look(t.Context(), none); err != nil || len(got.jobs) != 0 {
+			t.Errorf("a tenant without jobs is shown %v, %v", got, err)
+		}
+		for n := range maxCounts { // more than are remembered, but for that of all
+			if _, err := s.look(t.Context(), outbox.ID{3, byte(n), byte(n >> 8)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.want(a, 100, 0)
 		close(s.stop)
 		time.Sleep(2 * recountEvery)
 		s.mu.Lock()
+		n := s.made[outbox.ID{}]
+		s.mu.Unlock()
+		time.Sleep(keptFor)
+		s.mu.Lock()
 		defer s.mu.Unlock()
-		if n := s.made[outbox.ID{}]; n != 4 {
-			t.Errorf("%d counts: it goes on after the end", n)
+		if s.made[outbox.ID{}] != n {
+			t.Error("it goes on after the end")
 		}
 	})
 }

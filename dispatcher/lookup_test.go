@@ -28,7 +28,7 @@ var walks = map[string]string{
 	"SampleDepth jobs":         "a chore: it counts them all",
 	"ListKeys jobs":            "a page of what has a key",
 	"ListKeys keys":            "a page of them",
-	"ListQueues jobs":          "a page: it counts them all",
+	"CountOpenJobs jobs":       "a page: it counts them all",
 	"KindsWithoutHandler jobs": "a page of what is due",
 	"ListWorkers jobs":         "a page: it counts the leases of each",
 	"MeasureQueue jobs":        "what runs when a limit is set is looked for in the index of leases, once",

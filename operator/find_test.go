@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -85,8 +87,12 @@ func TestJobsAreListedByTenantKeyAndTime(t *testing.T) {
 			t.Errorf("leaving out %d: %v, want an InvalidError", skip, err)
 		}
 	}
-	queues, err := o.QueuesOf(t.Context(), mine)
-	if err != nil || len(queues) != 1 || queues[0].Jobs[outbox.Pending] != 2 {
-		t.Errorf("queues of a tenant = %+v, %v", queues, err)
+	theirs, byTenant, err := o.CountOpen(t.Context(), mine)
+	if err != nil || len(theirs) != 1 || theirs["default"][outbox.Pending] != 2 || byTenant != nil {
+		t.Errorf("open jobs of a tenant = %v, %v, %v", theirs, byTenant, err)
+	}
+	all, byTenant, err := o.CountOpen(t.Context(), outbox.ID{})
+	if err != nil || !cmp.Equal(theirs, byTenant[mine]) || cmp.Equal(all, theirs) {
+		t.Errorf("open jobs of all = %v, of which %v, %v; want those of the tenant to be a part of them", all, byTenant, err)
 	}
 }

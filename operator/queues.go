@@ -3,6 +3,8 @@ package operator
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -24,31 +26,98 @@ const maxQueues = 1000
 // the first 1000 of them. It counts every open job: with a million that takes about half a
 // second.
 func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
-	return o.QueuesOf(ctx, outbox.ID{})
+	jobs, _, err := o.CountOpen(ctx, outbox.ID{})
+	if err != nil {
+		return nil, err
+	}
+	rules, err := o.QueueRules(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return jobs.In(rules), nil
 }
 
-// QueuesOf is Queues with the jobs of one tenant alone; the zero tenant is any.
-func (o *Operator) QueuesOf(ctx context.Context, tenant outbox.ID) ([]Queue, error) {
+// OpenJobs is how many jobs are open, by queue and status.
+type OpenJobs map[string]map[outbox.Status]int64
+
+func (j OpenJobs) add(queue, status string, n int64) {
+	if j[queue] == nil {
+		j[queue] = map[outbox.Status]int64{}
+	}
+	j[queue][outbox.Status(status)] = n
+}
+
+// In returns the queues that have jobs or rules (see [Operator.QueueRules]), by name,
+// the first 1000 of them. The maps of jobs are shared, not copied.
+func (j OpenJobs) In(rules []Queue) []Queue {
+	queues := map[string]Queue{}
+	for name, jobs := range j {
+		queues[name] = Queue{Name: name, Jobs: jobs}
+	}
+	for _, q := range rules {
+		if q.Jobs = j[q.Name]; q.Jobs == nil {
+			q.Jobs = map[outbox.Status]int64{}
+		}
+		queues[q.Name] = q
+	}
+	var list []Queue
+	for _, name := range slices.Sorted(maps.Keys(queues)) {
+		if len(list) < maxQueues {
+			list = append(list, queues[name])
+		}
+	}
+	return list
+}
+
+// CountOpen counts the open jobs of a tenant or, if it is zero, of all. Then it also
+// says how many of them are each tenant's: byTenant has every tenant that has any, but
+// is nil if they and their queues are too many to remember. With a million jobs it takes
+// about half a second.
+func (o *Operator) CountOpen(ctx context.Context, tenant outbox.ID) (jobs OpenJobs, byTenant map[outbox.ID]OpenJobs, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListQueues(ctx, tenantOrAny(tenant), maxQueues)
+	rows, err := o.db.CountOpenJobs(ctx, tenantOrAny(tenant), maxTenantRows)
 	if err != nil {
-		return nil, fmt.Errorf("list queues: %w", err)
+		return nil, nil, fmt.Errorf("count the open jobs: %w", err)
 	}
-	var queues []Queue
+	jobs = OpenJobs{}
+	if tenant.IsZero() && len(rows) == 0 {
+		byTenant = map[outbox.ID]OpenJobs{}
+	}
 	for _, row := range rows {
-		if len(queues) == 0 || queues[len(queues)-1].Name != row.Queue {
-			q := Queue{Name: row.Queue, PausedSince: row.PausedAt.Time, Jobs: map[outbox.Status]int64{}}
-			if row.MaxRunning != nil {
-				q.MaxRunning = int(*row.MaxRunning)
-			}
-			if row.Rate != nil {
-				q.Rate = Rate{Starts: int(*row.Rate), Interval: seconds(row.RateSeconds)}
-			}
-			queues = append(queues, q)
+		if !row.TenantID.Valid {
+			jobs.add(row.Queue, row.Status, row.Jobs)
+			continue
 		}
-		if row.Status != "" {
-			queues[len(queues)-1].Jobs[outbox.Status(row.Status)] = row.Jobs
+		if byTenant == nil {
+			byTenant = map[outbox.ID]OpenJobs{}
+		}
+		of := outbox.ID(row.TenantID.Bytes)
+		if byTenant[of] == nil {
+			byTenant[of] = OpenJobs{}
+		}
+		byTenant[of].add(row.Queue, row.Status, row.Jobs)
+	}
+	return jobs, byTenant, nil
+}
+
+// maxTenantRows bounds what CountOpen remembers of single tenants, some 10 MB.
+const maxTenantRows = 50_000
+
+// QueueRules returns the queues that are paused or limited, without their jobs, by
+// name, the first 1000 of them.
+func (o *Operator) QueueRules(ctx context.Context) ([]Queue, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListQueueRules(ctx, maxQueues)
+	if err != nil {
+		return nil, fmt.Errorf("list the rules of queues: %w", err)
+	}
+	queues := make([]Queue, len(rows))
+	for i, row := range rows {
+		queues[i] = Queue{Name: row.Queue, PausedSince: row.PausedAt.Time, MaxRunning: int(orZero(row.MaxRunning))}
+		if row.Rate != nil {
+			queues[i].Rate = Rate{Starts: int(*row.Rate), Interval: seconds(row.RateSeconds)}
 		}
 	}
 	return queues, nil

@@ -80,28 +80,31 @@ SELECT coalesce(wanted.max_running, 0)::integer AS max_running, coalesce(wanted.
 FROM wanted
 LIMIT 1;
 
--- name: ListQueues :many
--- ListQueues counts the open jobs of up to @max_queues queues by status, in the
--- order of their names. A paused or limited queue without jobs has one row with no
--- status.
--- With a @tenant, only its jobs count.
+-- name: CountOpenJobs :many
+-- CountOpenJobs counts the open jobs by queue and status; with a @tenant, only its own.
+-- Without one it also says how many of them are each tenant's, unless that would be
+-- more than @max_rows.
 WITH depth AS MATERIALIZED (
-    SELECT jobs.queue, jobs.status, count(*) AS jobs
+    SELECT jobs.tenant_id, jobs.queue, jobs.status, count(*) AS jobs
     FROM outbox.jobs
     WHERE sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant')
-    GROUP BY jobs.queue, jobs.status
-), known AS MATERIALIZED (
-    SELECT depth.queue FROM depth
-    UNION
-    SELECT queues.queue FROM outbox.queues WHERE queues.paused_at IS NOT NULL OR queues.limited
-    ORDER BY queue
-    LIMIT @max_queues
+    GROUP BY jobs.tenant_id, jobs.queue, jobs.status
 )
-SELECT known.queue, queues.paused_at, queues.max_running, queues.rate,
-       coalesce(extract(epoch FROM queues.rate_interval), 0)::double precision AS rate_seconds,
-       coalesce(depth.status::text, '')::text AS status, coalesce(depth.jobs, 0)::bigint AS jobs
-FROM known
-LEFT JOIN depth ON depth.queue = known.queue
-LEFT JOIN outbox.queues ON queues.queue = known.queue
-ORDER BY known.queue, depth.status
-LIMIT 100000;
+SELECT NULL::uuid AS tenant_id, depth.queue, depth.status::text AS status, sum(depth.jobs)::bigint AS jobs
+FROM depth
+GROUP BY depth.queue, depth.status
+UNION ALL
+SELECT depth.tenant_id, depth.queue, depth.status::text, depth.jobs
+FROM depth
+WHERE sqlc.narg('tenant')::uuid IS NULL
+  AND (SELECT count(*) FROM depth) <= @max_rows::bigint
+LIMIT 200000;
+
+-- name: ListQueueRules :many
+-- ListQueueRules lists up to @max_queues queues that are paused or limited.
+SELECT queues.queue, queues.paused_at, queues.max_running, queues.rate,
+       coalesce(extract(epoch FROM queues.rate_interval), 0)::double precision AS rate_seconds
+FROM outbox.queues
+WHERE queues.paused_at IS NOT NULL OR queues.limited
+ORDER BY queues.queue
+LIMIT @max_queues;

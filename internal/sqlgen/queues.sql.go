@@ -11,6 +11,59 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const CountOpenJobs = `-- name: CountOpenJobs :many
+WITH depth AS MATERIALIZED (
+    SELECT jobs.tenant_id, jobs.queue, jobs.status, count(*) AS jobs
+    FROM outbox.jobs
+    WHERE $1::uuid IS NULL OR jobs.tenant_id = $1
+    GROUP BY jobs.tenant_id, jobs.queue, jobs.status
+)
+SELECT NULL::uuid AS tenant_id, depth.queue, depth.status::text AS status, sum(depth.jobs)::bigint AS jobs
+FROM depth
+GROUP BY depth.queue, depth.status
+UNION ALL
+SELECT depth.tenant_id, depth.queue, depth.status::text, depth.jobs
+FROM depth
+WHERE $1::uuid IS NULL
+  AND (SELECT count(*) FROM depth) <= $2::bigint
+LIMIT 200000
+`
+
+type CountOpenJobsRow struct {
+	TenantID pgtype.UUID
+	Queue    string
+	Status   string
+	Jobs     int64
+}
+
+// CountOpenJobs counts the open jobs by queue and status; with a @tenant, only its own.
+// Without one it also says how many of them are each tenant's, unless that would be
+// more than @max_rows.
+func (q *Queries) CountOpenJobs(ctx context.Context, tenant pgtype.UUID, maxRows int64) ([]CountOpenJobsRow, error) {
+	rows, err := q.db.Query(ctx, CountOpenJobs, tenant, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CountOpenJobsRow
+	for rows.Next() {
+		var i CountOpenJobsRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Queue,
+			&i.Status,
+			&i.Jobs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const LimitQueue = `-- name: LimitQueue :one
 WITH found AS MATERIALIZED (
     SELECT queues.max_running, queues.rate, queues.rate_interval
@@ -95,60 +148,39 @@ func (q *Queries) LimitQueue(ctx context.Context, arg LimitQueueParams) (LimitQu
 	return i, err
 }
 
-const ListQueues = `-- name: ListQueues :many
-WITH depth AS MATERIALIZED (
-    SELECT jobs.queue, jobs.status, count(*) AS jobs
-    FROM outbox.jobs
-    WHERE $1::uuid IS NULL OR jobs.tenant_id = $1
-    GROUP BY jobs.queue, jobs.status
-), known AS MATERIALIZED (
-    SELECT depth.queue FROM depth
-    UNION
-    SELECT queues.queue FROM outbox.queues WHERE queues.paused_at IS NOT NULL OR queues.limited
-    ORDER BY queue
-    LIMIT $2
-)
-SELECT known.queue, queues.paused_at, queues.max_running, queues.rate,
-       coalesce(extract(epoch FROM queues.rate_interval), 0)::double precision AS rate_seconds,
-       coalesce(depth.status::text, '')::text AS status, coalesce(depth.jobs, 0)::bigint AS jobs
-FROM known
-LEFT JOIN depth ON depth.queue = known.queue
-LEFT JOIN outbox.queues ON queues.queue = known.queue
-ORDER BY known.queue, depth.status
-LIMIT 100000
+const ListQueueRules = `-- name: ListQueueRules :many
+SELECT queues.queue, queues.paused_at, queues.max_running, queues.rate,
+       coalesce(extract(epoch FROM queues.rate_interval), 0)::double precision AS rate_seconds
+FROM outbox.queues
+WHERE queues.paused_at IS NOT NULL OR queues.limited
+ORDER BY queues.queue
+LIMIT $1
 `
 
-type ListQueuesRow struct {
+type ListQueueRulesRow struct {
 	Queue       string
 	PausedAt    pgtype.Timestamptz
 	MaxRunning  *int32
 	Rate        *int32
 	RateSeconds float64
-	Status      string
-	Jobs        int64
 }
 
-// ListQueues counts the open jobs of up to @max_queues queues by status, in the
-// order of their names. A paused or limited queue without jobs has one row with no
-// status.
-// With a @tenant, only its jobs count.
-func (q *Queries) ListQueues(ctx context.Context, tenant pgtype.UUID, maxQueues int32) ([]ListQueuesRow, error) {
-	rows, err := q.db.Query(ctx, ListQueues, tenant, maxQueues)
+// ListQueueRules lists up to @max_queues queues that are paused or limited.
+func (q *Queries) ListQueueRules(ctx context.Context, maxQueues int32) ([]ListQueueRulesRow, error) {
+	rows, err := q.db.Query(ctx, ListQueueRules, maxQueues)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListQueuesRow
+	var items []ListQueueRulesRow
 	for rows.Next() {
-		var i ListQueuesRow
+		var i ListQueueRulesRow
 		if err := rows.Scan(
 			&i.Queue,
 			&i.PausedAt,
 			&i.MaxRunning,
 			&i.Rate,
 			&i.RateSeconds,
-			&i.Status,
-			&i.Jobs,
 		); err != nil {
 			return nil, err
 		}
