@@ -18,8 +18,8 @@
 // they skip each other's rows or find nothing left to do.
 //
 // Guarantees: the jobs of a worker that dies run again within three seconds after
-// their leases have lapsed, by the database's clock and at their old place in the
-// queue; a job whose deadline has come is closed within a second, whatever it was
+// their leases have lapsed (as a rule at once: a lease that is about to lapse is
+// waited for), by the database's clock and at their old place in the queue; a job whose deadline has come is closed within a second, whatever it was
 // doing, and however many had a deadline and are done (2.5 s if it was stored less than
 // that before, its notification was lost though Config.Hearing says yes, and it is the
 // first deadline in a minute); a job that keeps killing its workers ends dead; an outage of Postgres

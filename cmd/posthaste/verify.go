@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -36,7 +38,7 @@ means for: they say so.`,
 			&cli.StringFlag{Name: "out", Usage: "`folder` for a JSON record a row (default: a temporary one)"},
 			&cli.BoolFlag{Name: "pooler", Usage: "have the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN"},
 			&cli.BoolFlag{Name: "list", Usage: "print the rows and run none"},
-			&cli.StringFlag{Name: "write-proof", Usage: "write `FILE` from the records in the folder given as argument, and run nothing"},
+			&cli.StringFlag{Name: "write-proof", Usage: "write `FILE` from the records in the folder given as argument, add a line for each to the CSV file beside it, and run nothing"},
 			outputFlag(),
 		},
 		Action: p.verify,
@@ -173,9 +175,34 @@ func writeProof(c *cli.Command, file string) error {
 	if len(records) == 0 {
 		return fmt.Errorf("no records in %s", c.Args().First())
 	}
+	runs, err := addRuns(strings.TrimSuffix(file, filepath.Ext(file))+".csv", records)
+	if err != nil {
+		return err
+	}
 	out, err := os.Create(filepath.Clean(file))
 	if err != nil {
 		return err
 	}
-	return errors.Join(verify.WriteProof(out, records), out.Close())
+	return errors.Join(verify.WriteProof(out, records, runs), out.Close())
+}
+
+// addRuns adds the lines of records to a file, which need not exist.
+func addRuns(file string, records []*verify.Record) ([]verify.RunLine, error) {
+	var runs []verify.RunLine
+	old, err := os.ReadFile(filepath.Clean(file))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	default:
+		if runs, err = verify.ReadRuns(bytes.NewReader(old)); err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
+		}
+	}
+	runs = verify.AddRuns(runs, records)
+	var text bytes.Buffer
+	if err := verify.WriteRuns(&text, runs); err != nil {
+		return nil, err
+	}
+	return runs, os.WriteFile(filepath.Clean(file), text.Bytes(), 0o644)
 }

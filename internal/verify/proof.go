@@ -10,14 +10,16 @@ import (
 )
 
 // WriteProof writes what the records show, the newest of each row and tier, as a
-// page for docs/. It leaves nothing out: rows without a record say so.
-func WriteProof(w io.Writer, records []*Record) error {
+// page for docs/, beside which the lines of all runs are. It leaves nothing out: rows
+// without a record say so.
+func WriteProof(w io.Writer, records []*Record, runs []RunLine) error {
 	var b strings.Builder
 	b.WriteString("# Proof\n\n" +
 		"Written by `posthaste verify --write-proof` from the records of runs; do not edit it. Each row starts real processes on a\n" +
 		"durable Postgres of its own, injects the fault, heals, drains, and holds ledgers outside of the database against it.\n" +
 		"Any row can be run again: `posthaste verify A2`, with `--seed` for the same schedule of faults.\n\n" +
-		"In a row: with how many seeds it has passed since it failed last, on each major version of PostgreSQL.\n\n" +
+		"In a row: with how many seeds it has passed since it failed last, on each major version of PostgreSQL. Every run is a\n" +
+		"line of [proof.csv](proof.csv).\n\n" +
 		"| row | tier | result | fault | runs on | date | in a row |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	newest := newestOf(records)
 	var shown []*Record
@@ -30,7 +32,7 @@ func WriteProof(w io.Writer, records []*Record) error {
 			}
 			shown = append(shown, r)
 			fmt.Fprintf(&b, "| [%s](#%s-tier-%s) | %s | %s | %s | PostgreSQL %s, %d cores | %s | %s |\n", r.Row, strings.ToLower(r.Row), strings.ToLower(string(r.Tier)), r.Tier,
-				result(r), cell(r.Fault), r.Server.Version, r.Machine.Cores, r.Started.Format("2006-01-02"), inARow(records, r))
+				result(r), cell(r.Fault), r.Server.Version, r.Machine.Cores, r.Started.Format("2006-01-02"), inARow(runs, r))
 		}
 	}
 	listTested(&b)
@@ -50,29 +52,6 @@ func newestOf(records []*Record) map[string]*Record {
 		}
 	}
 	return newest
-}
-
-// inARow is how often the row of a record has passed since it last failed, on each
-// major version of the server, counting every seed once.
-func inARow(records []*Record, like *Record) string {
-	seeds := map[string]map[uint64]bool{} // by major version
-	for _, r := range slices.SortedFunc(slices.Values(records), func(a, b *Record) int { return a.Started.Compare(b.Started) }) {
-		if r.Row != like.Row || r.Tier != like.Tier || r.Skipped != "" {
-			continue
-		}
-		major, _, _ := strings.Cut(r.Server.Version, ".")
-		if seeds[major] == nil || !r.Passed {
-			seeds[major] = map[uint64]bool{}
-		}
-		if r.Passed {
-			seeds[major][r.Seed] = true
-		}
-	}
-	var list []string
-	for _, major := range slices.Sorted(maps.Keys(seeds)) {
-		list = append(list, fmt.Sprintf("%d on %s", len(seeds[major]), major))
-	}
-	return strings.Join(list, ", ")
 }
 
 func result(r *Record) string {

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -77,11 +78,28 @@ func TestTheProofCountsTheSeedsSinceTheLastFailure(t *testing.T) {
 	if err != nil || len(records) != len(runs) {
 		t.Fatalf("%d records were read of %d, error %v", len(records), len(runs), err)
 	}
+	lines := AddRuns(nil, records[:4])
+	for range 2 { // what was added before is not added again, and what is read is what was written
+		var file bytes.Buffer
+		if err := WriteRuns(&file, AddRuns(lines, records)); err != nil {
+			t.Fatal(err)
+		}
+		if lines, err = ReadRuns(&file); err != nil || len(lines) != len(runs) {
+			t.Fatalf("%d lines were read of %d, error %v", len(lines), len(runs), err)
+		}
+	}
+	other := lines[3]
+	other.Started, other.Result, other.Texts = time.Unix(99, 0), "failed", "of another text"
 	var page strings.Builder
-	if err := WriteProof(&page, records); err != nil {
+	if err := WriteProof(&page, records, append(lines, other)); err != nil {
 		t.Fatal(err)
 	}
 	if want := "| 2 on 15, 1 on 18 |\n"; !strings.Contains(page.String(), want) {
 		t.Errorf("the page has no %q:\n%s", want, page.String())
+	}
+	for _, bad := range []string{"", "started,row\n", "started,row,tier,postgresql,seed,result,commit,texts\nyesterday,A1,P,15.1,1,passed,,\n"} {
+		if lines, err := ReadRuns(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q was read as %v", bad, lines)
+		}
 	}
 }
