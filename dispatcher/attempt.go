@@ -21,6 +21,7 @@ type attempt struct {
 	route   *route
 	queue   *queue
 	claimed time.Time // when the claim was sent, by the monotonic clock
+	arrived time.Time // when its answer was there, by which the job waits for a worker
 	until   time.Time // the job's deadline by the monotonic clock; zero: it has none
 	outcome outcome
 	err     error         // what the handler returned, for the log

@@ -119,8 +119,9 @@ func (q *queue) take(ctx context.Context, h *haul) error {
 
 	q.leases.add(claimed)
 	q.inHand.Add(int64(len(claimed)))
-	surplus, together := 0, 0
+	surplus, together, now := 0, 0, time.Now()
 	for _, a := range claimed {
+		a.arrived = now
 		a.route.counts.claimed.Inc()
 		if a.unused {
 			surplus++

@@ -228,7 +228,7 @@ func (a *attempt) bufferedAt() time.Time {
 	if a.batch != nil {
 		return a.batch.sent
 	}
-	return a.claimed
+	return a.arrived
 }
 
 // giveBack returns what was in the buffer, a job or a batch.

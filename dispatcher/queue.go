@@ -12,14 +12,16 @@ import (
 
 const (
 	defaultConcurrency = 64
-	maxBatch           = 2000                   // jobs a claim
-	maxPrefetch        = 6000                   // jobs claimed beyond what can run at once
-	maxClaimBytes      = 32 << 20               // of a claim's payloads, as far as the last ones tell
-	firstBatch         = 16                     // jobs of the first claim: their size is not known
-	prefetchTime       = 40 * time.Millisecond  // how long a job should wait in the buffer at most
-	outlier            = 32                     // times the usual run of a job that is believed of one
-	staleAfter         = 2 * time.Second        // a job that waited longer in the buffer goes back
-	surveyInterval     = 100 * time.Millisecond // between looks for other priorities while busy
+	maxBatch           = 2000                  // jobs a claim
+	maxPrefetch        = 6000                  // jobs claimed beyond what can run at once
+	maxClaimBytes      = 32 << 20              // of a claim's payloads, as far as the last ones tell
+	firstBatch         = 16                    // jobs of the first claim: their size is not known
+	prefetchTime       = 40 * time.Millisecond // how long a job should wait in the buffer at most
+	outlier            = 32                    // times the usual run of a job that is believed of one
+	// A job that waited longer in the buffer goes back: looked for twice as often, it
+	// has not begun a second later, nor has it a second after its queue was paused.
+	staleAfter     = 650 * time.Millisecond
+	surveyInterval = 100 * time.Millisecond // between looks for other priorities while busy
 )
 
 // queue is one queue's part of the dispatcher: one goroutine claims, a number of
