@@ -231,7 +231,9 @@ func (w *ward) judge(r *Run) error {
 		killed, ended = killed+n, ended+s.starts-1
 	}
 	r.Count("workers killed for want of memory", killed)
-	r.Expect("workers killed for want of memory", float64(killed), ">=", poisonAttempts)
+	// An attempt can also end in a worker that lives: want of memory stalls it until its
+	// leases lapse, which stops the handlers and frees what they took.
+	r.Expect("workers killed for want of memory", float64(killed), ">=", 1)
 	r.Expect("workers that ended otherwise", float64(ended-killed), "=", 0)
 	return nil
 }
