@@ -42,8 +42,8 @@ var expire = []Mutant{
 		Name:      "reaper waits for locked rows",
 		Breaks:    "one handler's open transaction keeps every lapsed lease from being taken away",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{expireSQL, `    LIMIT $6
-    FOR UPDATE SKIP LOCKED`, `    LIMIT $6
+		Edits: []Edit{{expireSQL, `    LIMIT $7
+    FOR UPDATE SKIP LOCKED`, `    LIMIT $7
     FOR UPDATE`}},
 		Checks: []Check{test("reaper", "TestALockedRowIsSkippedAndTheOthersAreNot", "lock timeout")},
 	},

@@ -21,16 +21,25 @@ func TestTheProofSaysWhatTheRowsDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	type line struct{ row, tier, fault string }
+	list, err := os.Open("../../docs/proof.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer list.Close()
+	runs, err := ReadRuns(list)
+	if err != nil {
+		t.Fatalf("docs/proof.csv: %v", err)
+	}
+	type line struct{ row, tier, fault, inARow string }
 	var want, got []line
 	for _, row := range Scorecard() {
 		for _, tier := range row.Tiers {
-			want = append(want, line{row.Name, string(tier), cell(row.Fault)})
+			want = append(want, line{row.Name, string(tier), cell(row.Fault), inARow(runs, newRecord(row, Options{Tier: tier}))})
 		}
 	}
-	listed := regexp.MustCompile(`(?m)^\| (?:\[(\w+)\]\(#\S+\)|(\w+)) \| ([PS]) \| .*? \| (.*) \|[^|]*\|[^|]*\|[^|]*\|$`)
+	listed := regexp.MustCompile(`(?m)^\| (?:\[(\w+)\]\(#\S+\)|(\w+)) \| ([PS]) \| .*? \| (.*) \|[^|]*\|[^|]*\| ?([^|]*?) \|$`)
 	for _, m := range listed.FindAllStringSubmatch(string(page), -1) {
-		got = append(got, line{m[1] + m[2], m[3], m[4]})
+		got = append(got, line{m[1] + m[2], m[3], m[4], m[5]})
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(line{})); diff != "" {
 		t.Errorf("the table of docs/proof.md (-the rows +the page):\n%s", diff)
