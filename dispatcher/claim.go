@@ -106,7 +106,7 @@ func (q *queue) take(ctx context.Context, h *haul) error {
 		q.noteSize(int64(size / len(claimed))) // of a claim that broke off, too
 	}
 	if h.err != nil {
-		q.uncertain = time.Now().Add(serverTimeout + staleAfter)
+		q.uncertain = time.Now().Add(uncertainFor)
 		return fmt.Errorf("claim %d jobs: %w", room, h.err)
 	}
 	h.learn()

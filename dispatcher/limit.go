@@ -110,7 +110,7 @@ func (q *queue) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int
 		err = q.commit(ctx, conn, used, n > 0)
 	}
 	if err != nil {
-		q.uncertain = time.Now().Add(serverTimeout + staleAfter)
+		q.uncertain = time.Now().Add(uncertainFor)
 		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", allowed, err)
 	}
 	for _, h := range hauls {

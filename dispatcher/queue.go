@@ -20,7 +20,11 @@ const (
 	outlier            = 32                    // times the usual run of a job that is believed of one
 	// A job that waited longer in the buffer goes back: looked for twice as often, it
 	// has not begun a second later, nor has it a second after its queue was paused.
-	staleAfter     = 650 * time.Millisecond
+	staleAfter = 650 * time.Millisecond
+	// For so long after a claim without an answer there may be jobs that nobody knows
+	// of, and they are looked for.
+	uncertainFor   = serverTimeout + 2*time.Second
+	orphanInterval = time.Second
 	surveyInterval = 100 * time.Millisecond // between looks for other priorities while busy
 )
 
@@ -117,6 +121,8 @@ func (q *queue) claimUntil(ctx context.Context) {
 	defer wait.Stop()
 	stale := time.NewTicker(staleAfter / 2)
 	defer stale.Stop()
+	orphans := time.NewTicker(orphanInterval)
+	defer orphans.Stop()
 	defer func() { // a stop in the middle of an outage
 		if time.Now().Before(q.uncertain) {
 			q.returnOrphans(context.WithoutCancel(ctx))
@@ -128,6 +134,8 @@ func (q *queue) claimUntil(ctx context.Context) {
 			return
 		case now := <-stale.C:
 			q.giveBackStale(now)
+			continue
+		case now := <-orphans.C:
 			if now.Before(q.uncertain) {
 				q.returnOrphans(ctx)
 			}
