@@ -90,7 +90,9 @@ func (r *Run) placePoison(ctx context.Context) (ids []outbox.ID, err error) {
 
 // judgePoison expects that each was tried as often as it may be, and no more. An
 // attempt counts from the claim: one poison job may be claimed by a worker that
-// another kills before the first has begun.
+// another kills before the first has begun. A worker that want of memory stalls, but
+// that lives, may find that its lease is about to lapse and give the job back, which
+// spends no attempt.
 func (r *Run) judgePoison(ctx context.Context, ids []outbox.ID) error {
 	executions := map[outbox.ID]int{}
 	for e, err := range ledger.All(r.ledgers()) {
@@ -104,16 +106,17 @@ func (r *Run) judgePoison(ctx context.Context, ids []outbox.ID) error {
 	var claimed, executed, notDead []string
 	unbegun := 0
 	for _, id := range ids {
-		claims, err := r.Number(ctx, `SELECT count(*) FROM verify.moves WHERE job = $1 AND became = 'running' AND was <> 'running'`, id.String())
+		var claims, spent int
+		var status string
+		err := r.DB.QueryRow(ctx, `
+			SELECT count(*) FILTER (WHERE became = 'running' AND was <> 'running'), count(*) FILTER (WHERE was = 'running' AND became IN ('retrying', 'dead')),
+			       (SELECT status::text FROM outbox.jobs WHERE id = $1)
+			FROM verify.moves WHERE job = $1`, id).Scan(&claims, &spent, &status)
 		if err != nil {
 			return err
 		}
-		var status string
-		if err := r.DB.QueryRow(ctx, `SELECT status FROM outbox.jobs WHERE id = $1`, id).Scan(&status); err != nil {
-			return err
-		}
-		where := fmt.Sprintf("%s: claimed %d times, executed %d times, %s", id, claims, executions[id], status)
-		if claims != poisonAttempts {
+		where := fmt.Sprintf("%s: claimed %d times, executed %d times, spent %d attempts, %s", id, claims, executions[id], spent, status)
+		if spent != poisonAttempts {
 			claimed = append(claimed, where)
 		}
 		if n := executions[id]; n < 1 || n > claims {
