@@ -91,7 +91,7 @@ func serverClock(ctx context.Context, r *Run) (err error) {
 	if _, err := f.run(ctx, r); err != nil {
 		return err
 	}
-	r.Expect("leases lapsed by a step", float64(r.record.Counts["leases lapsed"]), ">=", 5)
+	r.Expect("leases lapsed by a step", float64(r.record.Counts["leases lapsed"]), ">=", 1) // those of the killed worker at least
 	r.allAcked(f.jobs)
 	return nil
 }
