@@ -18,9 +18,7 @@ const (
 	firstBatch         = 16                    // jobs of the first claim: their size is not known
 	prefetchTime       = 40 * time.Millisecond // how long a job should wait in the buffer at most
 	outlier            = 32                    // times the usual run of a job that is believed of one
-	// A job that waited longer in the buffer goes back: looked for twice as often, it
-	// has not begun a second later, nor has it a second after its queue was paused.
-	staleAfter = 650 * time.Millisecond
+	staleAfter         = 2 * time.Second       // a job that waited longer in the buffer goes back
 	// For so long after a claim without an answer there may be jobs that nobody knows
 	// of, and they are looked for.
 	uncertainFor   = serverTimeout + 2*time.Second
