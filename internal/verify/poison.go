@@ -103,7 +103,7 @@ func (r *Run) judgePoison(ctx context.Context, ids []outbox.ID) error {
 			executions[e.Job]++
 		}
 	}
-	var claimed, executed, notDead []string
+	var misspent, executed, notDead []string
 	unbegun := 0
 	for _, id := range ids {
 		var claims, spent int
@@ -117,7 +117,7 @@ func (r *Run) judgePoison(ctx context.Context, ids []outbox.ID) error {
 		}
 		where := fmt.Sprintf("%s: claimed %d times, executed %d times, spent %d attempts, %s", id, claims, executions[id], spent, status)
 		if spent != poisonAttempts {
-			claimed = append(claimed, where)
+			misspent = append(misspent, where)
 		}
 		if n := executions[id]; n < 1 || n > claims {
 			executed = append(executed, where)
@@ -128,7 +128,7 @@ func (r *Run) judgePoison(ctx context.Context, ids []outbox.ID) error {
 		unbegun += claims - executions[id]
 	}
 	r.Count("attempts at poison that ended before they began, with the worker", unbegun)
-	r.None(fmt.Sprintf("poison jobs that did not spend exactly %d attempts", poisonAttempts), claimed)
+	r.None(fmt.Sprintf("poison jobs that did not spend exactly %d attempts", poisonAttempts), misspent)
 	r.None("poison jobs that were never executed, or more often than claimed", executed)
 	r.None("poison jobs that are not dead in the end", notDead)
 	return nil

@@ -18,8 +18,8 @@ func WriteProof(w io.Writer, records []*Record, runs []RunLine) error {
 		"Written by `posthaste verify --write-proof` from the records of runs; do not edit it. Each row starts real processes on a\n" +
 		"durable Postgres of its own, injects the fault, heals, drains, and holds ledgers outside of the database against it.\n" +
 		"Any row can be run again: `posthaste verify A2`, with `--seed` for the same schedule of faults.\n\n" +
-		"In a row: with how many seeds it has passed since it failed last, on each major version of PostgreSQL. Every run is a\n" +
-		"line of [proof.csv](proof.csv).\n\n" +
+		"In a row: with how many seeds it has passed since it failed last, on each major version of PostgreSQL. The runs that\n" +
+		"this was written from, and those of the times before, are the lines of [proof.csv](proof.csv).\n\n" +
 		"| row | tier | result | fault | runs on | date | in a row |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	newest := newestOf(records)
 	var shown []*Record

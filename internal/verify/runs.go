@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// RunLine is what is kept of every run, also of those whose records are gone: the
-// claim that a row passes with so many seeds can be looked up.
+// RunLine is what is kept of a run when its record is gone: the claim that a row
+// passes with so many seeds can be looked up.
 type RunLine struct {
 	Started    time.Time
 	Row        string
@@ -53,13 +53,14 @@ func hashOf(r *Record) string {
 // order in which the runs began.
 func AddRuns(lines []RunLine, records []*Record) []RunLine {
 	type one struct {
-		started int64
-		row     string
-		tier    Tier
-		seed    uint64
+		started    int64
+		row        string
+		tier       Tier
+		postgreSQL string // runs of one seed on two versions may begin in one second
+		seed       uint64
 	}
 	all := map[one]RunLine{}
-	add := func(l RunLine) { all[one{l.Started.Unix(), l.Row, l.Tier, l.Seed}] = l }
+	add := func(l RunLine) { all[one{l.Started.Unix(), l.Row, l.Tier, l.PostgreSQL, l.Seed}] = l }
 	for _, l := range lines {
 		add(l)
 	}
@@ -67,7 +68,7 @@ func AddRuns(lines []RunLine, records []*Record) []RunLine {
 		add(lineOf(r))
 	}
 	return slices.SortedFunc(maps.Values(all), func(a, b RunLine) int {
-		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Row, b.Row), cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Seed, b.Seed))
+		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Row, b.Row), cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.PostgreSQL, b.PostgreSQL), cmp.Compare(a.Seed, b.Seed))
 	})
 }
 
