@@ -109,6 +109,10 @@ func (q *queue) work() { q.workOn(q.nextAttempt, q.work) }
 
 func (q *queue) workOn(next func() *attempt, again func()) {
 	for a := next(); a != nil; a = next() {
+		if !q.mayStart(a) {
+			q.giveBack(a)
+			continue
+		}
 		if a.batch != nil {
 			q.attemptBatch(a.batch, again)
 			continue

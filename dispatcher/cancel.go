@@ -11,7 +11,8 @@ import (
 // How soon a handler learns that its job was cancelled: at once when a
 // notification arrives, and otherwise within a second of the request and of its
 // own start: heedTick + heedInterval after its first heedFresh. Handlers that all
-// return within heedAfter cost no query, whatever wakes us up.
+// start and return within heedAfter cost no query, whatever wakes us up. A job that is
+// cancelled while it waits in this process to be started is not started.
 const (
 	heedTick     = 100 * time.Millisecond
 	heedFresh    = 100 * time.Millisecond // who has run for less is not asked for
@@ -85,11 +86,19 @@ func (l *leases) longRunning(now time.Time) []*attempt {
 	return running
 }
 
-// age is how long the handler has been running, 0 if it is not or was told to stop.
+// age is how long the handler has been running, or its job has waited for a worker or
+// for the rest of its batch; 0 if that is not long enough to matter, or if it was told
+// to stop.
 func (a *attempt) age(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.begun.IsZero() || a.ended != nil {
+	if a.ended != nil {
+		return 0
+	}
+	if a.begun.IsZero() {
+		if waited := now.Sub(a.claimed); waited >= heedAfter { // most are started long before
+			return waited
+		}
 		return 0
 	}
 	return now.Sub(a.begun)

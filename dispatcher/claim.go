@@ -120,6 +120,9 @@ func (q *queue) take(ctx context.Context, h *haul) error {
 	q.leases.add(claimed)
 	q.inHand.Add(int64(len(claimed)))
 	surplus, together, now := 0, 0, time.Now()
+	if len(claimed) > 0 {
+		q.standing.noteOpen(claimed[0].claimed, now)
+	}
 	for _, a := range claimed {
 		a.arrived = now
 		a.route.counts.claimed.Inc()

@@ -43,6 +43,7 @@ type queue struct {
 	kept   keptSlots  // for jobs that go ahead
 
 	gathered gathered // claimed, and waiting for others of their kind
+	standing standing // whether what is claimed may start
 
 	inHand   atomic.Int64 // claimed and not finished
 	meanWork atomic.Int64 // nanoseconds of a handler's run, moving average

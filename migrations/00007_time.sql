@@ -74,6 +74,15 @@ BEGIN
     IF found.status IN ('created', 'pending', 'blocked', 'retrying') THEN
         PERFORM outbox.close_jobs(ARRAY[found.id], ARRAY[found.epoch], ARRAY['cancelled']::outbox.job_status[]);
         became := 'cancelled';
+        IF found.key IS NOT NULL THEN
+            -- What waits behind it moves on when this commits: 00020_keys_move_on.sql. Once
+            -- is enough for all that a transaction calls off.
+            INSERT INTO outbox.freed_keys (tenant_id, queue, key)
+            SELECT found.tenant_id, found.queue, found.key
+            WHERE NOT EXISTS (
+                SELECT FROM outbox.freed_keys AS f
+                WHERE f.tenant_id = found.tenant_id AND f.queue = found.queue AND f.key = found.key);
+        END IF;
     ELSIF found.status = 'running' THEN
         -- The epoch stays: the worker still owns the job, and says how it ended.
         UPDATE outbox.jobs SET cancel_requested_at = statement_timestamp()

@@ -4,7 +4,7 @@
 
 -- +goose Up
 
--- What a producer's transaction has taken the next job from, by a depth policy:
+-- What a transaction has taken the next job from, by a depth policy or outbox.cancel:
 -- nobody settles that job, so nobody else would promote the one behind it before
 -- the reaper's sweep. Each row lives until the commit of the transaction that makes
 -- it, so nobody ever sees one.
@@ -16,8 +16,8 @@ CREATE TABLE outbox.freed_keys (
 );
 
 -- +goose StatementBegin
--- move_freed_key_on promotes what waited behind the job that was replaced, if its
--- replacement is not due itself. It runs while the transaction commits, so that
+-- move_freed_key_on promotes what waited behind the job that was taken away, or what
+-- could not be promoted while the transaction had it. It runs while the transaction commits, so that
 -- claims find the key's row locked for no longer than that, however long the
 -- transaction was. It waits for nobody who has the key, because a producer may have
 -- replaced jobs of several keys, in any order; what it leaves is the sweep's.

@@ -123,14 +123,15 @@ BEGIN
     END IF;
 
     IF max_queued IS NOT NULL THEN
-        SELECT m.verdict, m.job INTO room
-        FROM outbox.make_room(tenant_id, queue, key, max_queued, coalesce(when_full, '')) AS m;
+        SELECT m.verdict, m.job, m.moves_on INTO room
+        FROM outbox.make_room(tenant_id, queue, key, kind, max_queued, coalesce(when_full, ''), notify) AS m;
+        IF room.moves_on THEN
+            INSERT INTO outbox.freed_keys (tenant_id, queue, key) VALUES (tenant_id, queue, key);
+        END IF;
         IF room.verdict = 'rejected' THEN
             RETURN NULL;
         ELSIF room.verdict = 'coalesced' THEN
             RETURN room.job;
-        ELSIF room.verdict = 'replaced' THEN
-            INSERT INTO outbox.freed_keys (tenant_id, queue, key) VALUES (tenant_id, queue, key);
         END IF;
     END IF;
 

@@ -84,11 +84,11 @@ func (o *Options) validate() []error {
 	if o.Delay != 0 && !o.RunAt.IsZero() {
 		add(invalid("Options.RunAt", "excludes Options.Delay; set one of them"))
 	}
-	if !o.RunAt.IsZero() && (o.RunAt.Year() < 1970 || o.RunAt.Year() > 9999) {
-		add(invalid("Options.RunAt", "is in the year %d, want 1970 to 9999", o.RunAt.Year()))
+	if !o.RunAt.IsZero() && (o.RunAt.UTC().Year() < 1970 || o.RunAt.UTC().Year() > 9999) {
+		add(invalid("Options.RunAt", "is in the year %d, want 1970 to 9999", o.RunAt.UTC().Year()))
 	}
-	if !o.Deadline.IsZero() && (o.Deadline.Year() < 1970 || o.Deadline.Year() > 9999) {
-		add(invalid("Options.Deadline", "is in the year %d, want 1970 to 9999", o.Deadline.Year()))
+	if !o.Deadline.IsZero() && (o.Deadline.UTC().Year() < 1970 || o.Deadline.UTC().Year() > 9999) {
+		add(invalid("Options.Deadline", "is in the year %d, want 1970 to 9999", o.Deadline.UTC().Year()))
 	} else if !o.Deadline.IsZero() && !o.RunAt.IsZero() && !o.Deadline.After(o.RunAt) {
 		add(invalid("Options.Deadline", "is %s, want it after Options.RunAt, %s", o.Deadline.Format(time.RFC3339Nano), o.RunAt.Format(time.RFC3339Nano)))
 	}

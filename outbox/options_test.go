@@ -34,6 +34,8 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 		"a delay and a time":                   {Options{Delay: 1, RunAt: time.Unix(1, 0)}, []InvalidError{{"Options.RunAt", "excludes Options.Delay; set one of them"}}},
 		"a time before computers":              {Options{RunAt: time.Date(1969, 12, 31, 23, 59, 59, 0, time.UTC)}, []InvalidError{{"Options.RunAt", "is in the year 1969, want 1970 to 9999"}}},
 		"a time after the calendar":            {Options{RunAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, []InvalidError{{"Options.RunAt", "is in the year 10000, want 1970 to 9999"}}},
+		"after the calendar in UTC":            {Options{RunAt: time.Date(9999, 12, 31, 23, 30, 0, 0, time.FixedZone("", -5*3600))}, []InvalidError{{"Options.RunAt", "is in the year 10000, want 1970 to 9999"}}},
+		"a deadline after it in UTC":           {Options{Deadline: time.Date(9999, 12, 31, 23, 30, 0, 0, time.FixedZone("", -5*3600))}, []InvalidError{{"Options.Deadline", "is in the year 10000, want 1970 to 9999"}}},
 		"a deadline before computers":          {Options{Deadline: time.Date(1969, 12, 31, 23, 59, 59, 0, time.UTC)}, []InvalidError{{"Options.Deadline", "is in the year 1969, want 1970 to 9999"}}},
 		"a deadline after the calendar":        {Options{Deadline: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, []InvalidError{{"Options.Deadline", "is in the year 10000, want 1970 to 9999"}}},
 		"a deadline before its start":          {Options{RunAt: time.Unix(9, 0).UTC(), Deadline: time.Unix(8, 0).UTC()}, []InvalidError{{"Options.Deadline", "is 1970-01-01T00:00:08Z, want it after Options.RunAt, 1970-01-01T00:00:09Z"}}},

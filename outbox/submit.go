@@ -15,8 +15,11 @@ type DepthPolicy string
 const (
 	// RejectFull stores nothing.
 	RejectFull DepthPolicy = ""
-	// CoalesceFull stores nothing either: the newest job that waits has not started
-	// yet and will do for this request, too.
+	// CoalesceFull stores nothing either: the newest job of the same kind that waits
+	// will do for this request, too. It does not start before this transaction has
+	// ended, so its handler sees what is committed with the request; it starts when it
+	// was to start, which may be later than Options.RunAt. If all that wait are of other
+	// kinds, the request is rejected.
 	CoalesceFull DepthPolicy = "coalesce"
 	// ReplaceOldest closes the job that has waited longest as [Skipped] and stores
 	// the new one. A running job is never replaced.
@@ -94,7 +97,8 @@ func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (S
 
 func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, opts Options) (Submitted, error) {
 	room, err := q.MakeRoom(ctx, sqlgen.MakeRoomParams{
-		TenantID: job.TenantID, Queue: job.Queue, Key: opts.Key, MaxQueued: int32(opts.MaxQueued), WhenFull: string(opts.WhenFull),
+		TenantID: job.TenantID, Queue: job.Queue, Key: opts.Key, Kind: job.Kind, MaxQueued: int32(opts.MaxQueued), WhenFull: string(opts.WhenFull),
+		Notify: job.Notify,
 	})
 	if err != nil {
 		return Submitted{}, err

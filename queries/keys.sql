@@ -165,15 +165,16 @@ SELECT outbox.forget_keys(@tenant_ids::uuid[], @queues::text[], @keys::text[])::
 
 -- name: MakeRoom :one
 -- MakeRoom decides on one more queued job of a key that may have @max_queued. Where
--- that replaced one, the key is moved on when the transaction commits.
+-- that says so, the key is moved on when the transaction commits.
 WITH room AS MATERIALIZED (
-    SELECT m.verdict, m.job, m.queued
-    FROM outbox.make_room(@tenant_id::uuid, @queue::text, @key::text, @max_queued::integer, @when_full::text) AS m(verdict, job, queued)
+    SELECT m.verdict, m.job, m.queued, m.moves_on
+    FROM outbox.make_room(@tenant_id::uuid, @queue::text, @key::text, @kind::text, @max_queued::integer, @when_full::text, @notify::boolean)
+        AS m(verdict, job, queued, moves_on)
 ), freed AS (
     INSERT INTO outbox.freed_keys (tenant_id, queue, key)
     SELECT @tenant_id::uuid, @queue::text, @key::text
     FROM room
-    WHERE room.verdict = 'replaced'
+    WHERE room.moves_on
 )
 SELECT coalesce(room.verdict, '')::text AS verdict, room.job::uuid AS job, coalesce(room.queued, 0)::integer AS queued
 FROM room;

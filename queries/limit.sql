@@ -1,3 +1,9 @@
+-- name: QueueIsPaused :one
+-- QueueIsPaused is asked before a job starts that was claimed a while ago.
+SELECT EXISTS (
+    SELECT FROM outbox.queues
+    WHERE queues.queue = @queue AND queues.paused_at IS NOT NULL);
+
 -- name: BoundClaim :exec
 -- BoundClaim bounds how long a limited claim waits for another one, and how long
 -- the server waits for a claimer that has stopped in the middle of one: nobody else

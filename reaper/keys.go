@@ -14,7 +14,7 @@ import (
 const (
 	sweepInterval = 2 * time.Second
 	sweepPage     = 500
-	sweepShare    = 50 // a sweep may take this part of the time
+	sweepShare    = 19 // times as long as a sweep took there is none, as with scans
 	// What is found stuck is looked at again after this: as a rule whoever freed a
 	// slot is about to promote the next job.
 	sweepPatience = 250 * time.Millisecond

@@ -19,8 +19,9 @@ import (
 
 const (
 	// A look at the table every so often finds what timers cannot know of: a
-	// schedule that another process has declared, or an operator resumed.
-	pollInterval = time.Minute
+	// schedule that another process has declared, or an operator resumed. It is, give
+	// or take a quarter, well before a tick of such a one is missed: see lateAfter.
+	pollInterval = 40 * time.Second
 	// When another process is firing what is due, we look again after this, should
 	// it not succeed.
 	yieldInterval = 250 * time.Millisecond

@@ -53,6 +53,9 @@ func TestAnIdleSchedulerAsksLittle(t *testing.T) {
 	if wait, err = s.round(t.Context()); err != nil || wait > 9*time.Second || wait < time.Second {
 		t.Errorf("sleeps %s, %v; want up to 9s", wait, err)
 	}
+	if latest := pollInterval * 5 / 4; latest > lateAfter-5*time.Second {
+		t.Errorf("what was resumed is noticed after up to %s: a tick is missed after %s", latest, lateAfter)
+	}
 	// A far year is no time.Duration.
 	exec(t, db, `UPDATE outbox.schedules SET next_at = '9999-01-01'`)
 	if wait, err = s.round(t.Context()); err != nil || wait < pollInterval/2 || wait > 2*pollInterval {

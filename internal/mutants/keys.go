@@ -54,7 +54,7 @@ var keys = []Mutant{
 		Name:      "a replaced job that moves no key on",
 		Breaks:    "the job behind one that a producer replaced waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"internal/sqlgen/keys.sql.go", `    WHERE room.verdict = 'replaced'`, `    WHERE room.verdict = 'never'`}},
+		Edits:     []Edit{{"internal/sqlgen/keys.sql.go", `    WHERE room.moves_on`, `    WHERE room.moves_on AND false`}},
 		Checks:    []Check{test("outbox", "TestTheJobBehindOneThatWasReplacedIsMovedOn", "want pending")},
 	},
 	{
@@ -93,5 +93,22 @@ var keys = []Mutant{
 			test("dispatcher", "TestOrderSurvivesRetriesAndLostLeases", "inversions ="),
 			test("internal/verify/model", "TestKeysKeepTheirPromises", "was claimed at position"),
 		},
+	},
+	{
+		Name:      "a job that stands for a request is not held",
+		Breaks:    "it runs before what it is about has been committed, and nobody looks again",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{keysMigration, "            FOR SHARE;", "            ;"}},
+		Checks: []Check{
+			test("outbox", "TestTheJobThatStandsForARequestWaitsForItsCommit", "before the commit"),
+			test("outbox", "TestAJobThatStartsMeanwhileDoesNotDo", "fewer than 1 sessions"),
+		},
+	},
+	{
+		Name:      "a cancelled job that moves no key on",
+		Breaks:    "the job behind one that was called off in SQL waits for the sweep",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"migrations/00007_time.sql", `        IF found.key IS NOT NULL THEN`, `        IF false THEN`}},
+		Checks:    []Check{test("outbox", "TestTheJobBehindOneThatWasCancelledIsMovedOn", "want pending")},
 	},
 }

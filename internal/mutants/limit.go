@@ -67,4 +67,14 @@ var limit = []Mutant{
 			test("dispatcher", "TestPauseAndResumeWithoutAWakeUp", "in vain"),
 		},
 	},
+	{
+		Name:      "what is claimed starts whatever happens",
+		Breaks:    "what was claimed ahead, or gathered, starts long after its queue was paused",
+		Invariant: "A queue's limits hold across all processes",
+		Edits:     []Edit{{"dispatcher/attempt.go", `		if !q.mayStart(a) {`, `		if false && !q.mayStart(a) {`}},
+		Checks: []Check{
+			test("dispatcher", "TestNothingStartsASecondAfterAPause", "after the pause"),
+			test("dispatcher", "TestABatchOfAPausedQueueGoesBack", "while the queue was paused"),
+		},
+	},
 }

@@ -55,4 +55,11 @@ var ending = []Mutant{
 		Edits:     []Edit{{expireSQL, "          AND jobs.deadline <= statement_timestamp() + $3::interval\n", "          AND (jobs.deadline <= statement_timestamp() + $3::interval OR jobs.id IS NOT NULL)\n"}},
 		Checks:    []Check{test("reaper", "TestAHeldSnapshotDoesNotSlowDeadlinesDown", "as if it walked them all")},
 	},
+	{
+		Name:      "what waits to be started is not asked for",
+		Breaks:    "a job that is cancelled while it waits for the rest of its batch is started",
+		Invariant: "Cancelled is not tried again",
+		Edits:     []Edit{{"dispatcher/cancel.go", `waited >= heedAfter {`, `false && waited >= heedAfter {`}},
+		Checks:    []Check{test("dispatcher", "TestAJobCancelledBeforeItStartsIsNotStarted", "want")},
+	},
 }

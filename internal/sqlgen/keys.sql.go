@@ -338,13 +338,14 @@ func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysR
 
 const MakeRoom = `-- name: MakeRoom :one
 WITH room AS MATERIALIZED (
-    SELECT m.verdict, m.job, m.queued
-    FROM outbox.make_room($1::uuid, $2::text, $3::text, $4::integer, $5::text) AS m(verdict, job, queued)
+    SELECT m.verdict, m.job, m.queued, m.moves_on
+    FROM outbox.make_room($1::uuid, $2::text, $3::text, $4::text, $5::integer, $6::text, $7::boolean)
+        AS m(verdict, job, queued, moves_on)
 ), freed AS (
     INSERT INTO outbox.freed_keys (tenant_id, queue, key)
     SELECT $1::uuid, $2::text, $3::text
     FROM room
-    WHERE room.verdict = 'replaced'
+    WHERE room.moves_on
 )
 SELECT coalesce(room.verdict, '')::text AS verdict, room.job::uuid AS job, coalesce(room.queued, 0)::integer AS queued
 FROM room
@@ -354,8 +355,10 @@ type MakeRoomParams struct {
 	TenantID  pgtype.UUID
 	Queue     string
 	Key       string
+	Kind      string
 	MaxQueued int32
 	WhenFull  string
+	Notify    bool
 }
 
 type MakeRoomRow struct {
@@ -365,14 +368,16 @@ type MakeRoomRow struct {
 }
 
 // MakeRoom decides on one more queued job of a key that may have @max_queued. Where
-// that replaced one, the key is moved on when the transaction commits.
+// that says so, the key is moved on when the transaction commits.
 func (q *Queries) MakeRoom(ctx context.Context, arg MakeRoomParams) (MakeRoomRow, error) {
 	row := q.db.QueryRow(ctx, MakeRoom,
 		arg.TenantID,
 		arg.Queue,
 		arg.Key,
+		arg.Kind,
 		arg.MaxQueued,
 		arg.WhenFull,
+		arg.Notify,
 	)
 	var i MakeRoomRow
 	err := row.Scan(&i.Verdict, &i.Job, &i.Queued)

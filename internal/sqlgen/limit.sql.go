@@ -189,3 +189,17 @@ func (q *Queries) NoteStarts(ctx context.Context, arg NoteStartsParams) error {
 	)
 	return err
 }
+
+const QueueIsPaused = `-- name: QueueIsPaused :one
+SELECT EXISTS (
+    SELECT FROM outbox.queues
+    WHERE queues.queue = $1 AND queues.paused_at IS NOT NULL)
+`
+
+// QueueIsPaused is asked before a job starts that was claimed a while ago.
+func (q *Queries) QueueIsPaused(ctx context.Context, queue string) (bool, error) {
+	row := q.db.QueryRow(ctx, QueueIsPaused, queue)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}

@@ -1,0 +1,79 @@
+package dispatcher
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// standing is what the workers of a queue know of whether it is paused.
+//
+// A paused queue refuses claims, so a claim that brought something proves that the
+// queue was open when it was sent. What waits for a worker in this process (it was
+// fetched ahead, is gathered for a batch, or its process stood still) is started on
+// that proof while it is fresh; and on a fresh one, which one worker asks for and all
+// use, when it is not:
+//
+//	claim sent               pause        0.7 s        (asks: paused, gives back)
+//	     └──────── may start on this proof ──┘
+//
+// So nothing starts later than a second after its queue was paused, while the
+// database answers within 0.7 s. Jobs that start as soon as they should ask nothing.
+type standing struct {
+	open   atomic.Int64 // until then it is proven to be, by sinceStart
+	asking sync.Mutex
+	paused time.Time // until then nobody asks whether it still is; asking is held
+}
+
+const (
+	proofAge   = 700 * time.Millisecond // from when the question was sent,
+	proofNews  = 300 * time.Millisecond // or from its answer, if that took long
+	pauseReask = 100 * time.Millisecond // thousands of jobs may have to be given back
+)
+
+var processStart = time.Now()
+
+// proven is until when an answer says that a queue is open.
+func proven(sent, answered time.Time) time.Time {
+	until := sent.Add(proofAge)
+	if news := answered.Add(proofNews); news.After(until) {
+		return news
+	}
+	return until
+}
+
+// noteOpen takes the proof of a claim that brought something.
+func (s *standing) noteOpen(sent, answered time.Time) {
+	s.open.Store(int64(proven(sent, answered).Sub(processStart))) // an older one that wins is only asked for sooner
+}
+
+func (s *standing) isOpen(now time.Time) bool { return int64(now.Sub(processStart)) < s.open.Load() }
+
+// mayStart reports whether what waited for a worker may start, which it may not if
+// an operator has paused the queue.
+func (q *queue) mayStart(a *attempt) bool {
+	s := &q.standing
+	if now := time.Now(); now.Before(proven(a.claimed, a.arrived)) || s.isOpen(now) {
+		return true
+	}
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	sent := time.Now()
+	switch {
+	case s.isOpen(sent): // somebody else has asked
+		return true
+	case sent.Before(s.paused):
+		return false
+	}
+	ctx, cancel := bounded(q.jobs)
+	defer cancel()
+	paused, err := q.db.QueueIsPaused(ctx, q.name)
+	if err == nil && paused {
+		s.paused = time.Now().Add(pauseReask)
+		return false
+	}
+	// Where nobody answers, the job goes on, as those that run do: an operator cannot
+	// reach the database either, and the claims complain.
+	s.noteOpen(sent, time.Now())
+	return true
+}

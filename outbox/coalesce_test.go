@@ -1,0 +1,145 @@
+package outbox
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+// P changes something and its request is coalesced into J, which waits already. If J ran
+// before P commits, it would work on what was there before, and nobody would look again:
+//
+//	P   change S; coalesced into J                      commit
+//	D                               claim: nothing to do        claim J, wakes up for it
+func TestTheJobThatStandsForARequestWaitsForItsCommit(t *testing.T) {
+	t.Parallel()
+	for _, standing := range []string{"pending", "blocked"} {
+		t.Run(standing, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			opts := Options{Key: "k", MaxQueued: 1, WhenFull: CoalesceFull}
+			first, err := Submit(t.Context(), db, greet{"ada"}, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if standing == "blocked" {
+				exec(t, db, `UPDATE outbox.jobs SET status = 'blocked' WHERE id = $1`, first.ID)
+			}
+			exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'k')`, RootTenant)
+			listener, err := db.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Release()
+			exec(t, listener, `LISTEN outbox_jobs`)
+
+			tx := begin(t, db, pgx.ReadCommitted)
+			if done, err := Submit(t.Context(), tx, greet{"ada"}, opts); err != nil || done.Verdict != Coalesced || done.ID != first.ID {
+				t.Fatalf("submitted %+v, %v; want coalesced into %s", done, err, first.ID)
+			}
+			// As claims and promotions lock.
+			const lock = `SELECT count(*) FROM (SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE SKIP LOCKED) AS locked`
+			if n := ask[int](t, db, lock, first.ID); n != 0 {
+				t.Error("it could be claimed before the commit")
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := ask[int](t, db, lock, first.ID); n != 1 {
+				t.Error("it cannot be claimed after the commit")
+			}
+			if standing == "blocked" { // whoever freed its slot meanwhile could not promote it
+				if got := ask[string](t, db, `SELECT status::text FROM outbox.jobs WHERE id = $1`, first.ID); got != "pending" {
+					t.Errorf("it is %s, want pending", got)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if _, err := listener.Conn().WaitForNotification(ctx); err != nil {
+				t.Errorf("nobody is woken for it: %v", err)
+			}
+		})
+	}
+}
+
+// A job that a claim is about to take does not do: it may have read what was there before.
+func TestAJobThatStartsMeanwhileDoesNotDo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	opts := Options{Key: "k", MaxQueued: 1, WhenFull: CoalesceFull}
+	first, err := Submit(t.Context(), db, greet{"ada"}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := begin(t, db, pgx.ReadCommitted)
+	exec(t, claim, `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 minute',
+		started_at = now() WHERE id = $1`, first.ID)
+	type answer struct {
+		Submitted
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		done, err := Submit(t.Context(), db, greet{"ada"}, opts)
+		answers <- answer{done, err}
+	}()
+	awaitLock(t, db, 1)
+	if err := claim.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-answers; a.err != nil || a.Verdict != Accepted {
+		t.Errorf("submitted %+v, want a job of its own", a)
+	}
+}
+
+// What stands for a request does what was asked for, and will run.
+func TestNoOtherKindStandsForARequest(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	opts := Options{Key: "k", MaxQueued: 1, WhenFull: CoalesceFull}
+	if _, err := Submit(t.Context(), db, Raw{KindName: "other", Payload: []byte("{}")}, opts); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := Submit(t.Context(), db, greet{"ada"}, opts); err != nil || done.Verdict != Rejected {
+		t.Errorf("submitted %+v, %v; want rejected: nothing of this kind waits", done, err)
+	}
+	exec(t, db, `UPDATE outbox.jobs SET deadline = now() - interval '1 second'`)
+	if done, err := Submit(t.Context(), db, greet{"ada"}, opts); err != nil || done.Verdict != Accepted {
+		t.Errorf("submitted %+v, %v; want accepted: what waits is past its deadline", done, err)
+	}
+}
+
+// The job behind one that a transaction calls off is moved on when that commits.
+func TestTheJobBehindOneThatWasCancelledIsMovedOn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	var ids []ID
+	for range 3 {
+		id, err := Enqueue(t.Context(), db, greet{"ada"}, Options{Key: "k", Ordered: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	exec(t, db, `UPDATE outbox.jobs SET status = 'blocked' WHERE id <> $1`, ids[0])
+	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'k')`, RootTenant)
+	tx := begin(t, db, pgx.ReadCommitted)
+	for _, id := range ids[:2] {
+		if got := ask[string](t, tx, `SELECT outbox.cancel($1)::text`, id); got != "cancelled" {
+			t.Fatalf("cancel = %s", got)
+		}
+	}
+	if n := ask[int](t, tx, `SELECT count(*) FROM outbox.freed_keys`); n != 1 {
+		t.Errorf("the key is to be moved on %d times, want once", n)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask[string](t, db, `SELECT status::text FROM outbox.jobs WHERE id = $1`, ids[2]); got != "pending" {
+		t.Errorf("the job behind is %s, want pending", got)
+	}
+}
