@@ -73,9 +73,7 @@ func runBench(ctx context.Context, c *cli.Command) error {
 		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
 			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)
 		},
-		API: func(pool *pgxpool.Pool) (http.Handler, error) {
-			return api.New(api.Config{Pool: pool, Authenticator: anybody{}})
-		},
+		API: benchAPI,
 	}
 	if mode := c.String("notify"); mode != "" {
 		var err error
@@ -109,13 +107,16 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	return nil
 }
 
-// anybody is a client of the root tenant.
-type anybody struct{}
-
-func (anybody) Authenticate(context.Context, string) (access.Principal, error) {
-	return access.Principal{Name: "bench", Tenant: outbox.RootTenant, Capabilities: map[access.Capability]bool{
-		access.JobsEnqueue: true, access.JobsRead: true,
-	}}, nil
+// benchAPI is the API as it is run, and a token of the root tenant.
+func benchAPI(ctx context.Context, owner, pool *pgxpool.Pool) (http.Handler, string, error) {
+	token, _, err := access.NewTokens(owner, access.TokensConfig{}).Create(ctx, access.Grant{
+		Name: "bench", CreatedBy: "bench", Tenant: outbox.RootTenant, Capabilities: []access.Capability{access.JobsEnqueue, access.JobsRead},
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	handler, err := api.New(api.Config{Pool: pool, Authenticator: access.NewTokens(pool, access.TokensConfig{})})
+	return handler, token.Reveal(), err
 }
 
 func printResult(w io.Writer, r *bench.Result, asJSON bool) error {

@@ -41,8 +41,8 @@ type Options struct {
 	// Worker starts a child process that works on databaseURL with all defaults,
 	// as Hold does. For recovery and idle.
 	Worker func(ctx context.Context, databaseURL, ledger string) (kill func() error, err error)
-	// API makes the API of the pool's database, for whoever has any token. For api.
-	API func(pool *pgxpool.Pool) (http.Handler, error)
+	// API makes the API of pool's database, and with owner a token for it. For api.
+	API func(ctx context.Context, owner, pool *pgxpool.Pool) (handler http.Handler, bearer string, err error)
 }
 
 // Figure is one number of a result.

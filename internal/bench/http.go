@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ func overHTTP(ctx context.Context, r *rig) ([]Figure, error) {
 		return beside(ctx, r)
 	}
 	clients, duration := cmp.Or(r.Clients, 32), cmp.Or(r.Duration, 10*time.Second)
-	addr, stop, err := r.serveAPI()
+	addr, bearer, stop, err := r.serveAPI(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -36,10 +37,7 @@ func overHTTP(ctx context.Context, r *rig) ([]Figure, error) {
 	}
 	var ids []string
 	var mu sync.Mutex
-	const job = `{"kind":"bench.noop","payload":{"n":7}}`
-	post := func(int) string {
-		return fmt.Sprintf("POST /jobs HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(job), job)
-	}
+	post := posting(bearer, `{"kind":"bench.noop","payload":{"n":7}}`)
 	posted, err := load(ctx, addr, clients, duration, post, http.StatusAccepted, func(answer []byte) error {
 		var a struct{ ID string }
 		if err := json.Unmarshal(answer, &a); err != nil {
@@ -55,7 +53,7 @@ func overHTTP(ctx context.Context, r *rig) ([]Figure, error) {
 	}
 	figures := append([]Figure{{"post_per_s", posted.rate}}, named("post_", posted.took)...)
 	got, err := load(ctx, addr, clients, duration, func(i int) string {
-		return "GET /jobs/" + ids[i*7919%len(ids)] + " HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\n\r\n"
+		return "GET /jobs/" + ids[i*7919%len(ids)] + " HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer " + bearer + "\r\n\r\n"
 	}, http.StatusOK, func([]byte) error { return nil })
 	if err != nil {
 		return nil, err
@@ -82,23 +80,32 @@ func named(prefix string, took []time.Duration) []Figure {
 // they ask again at once, as badly written ones do.
 const overload = 20
 
-// serveAPI serves it as package app does, with as many connections.
-func (r *rig) serveAPI() (addr string, stop func(), err error) {
-	config := r.pool.Config()
-	config.MaxConns = 8
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+// posting is a request that stores a job.
+func posting(bearer, job string) func(int) string {
+	request := fmt.Sprintf("POST /jobs HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		bearer, len(job), job)
+	return func(int) string { return request }
+}
+
+// serveAPI serves it as package app does: with as many connections, as a login of its
+// own that row security keeps to the tenant of a token, which is looked up.
+func (r *rig) serveAPI(ctx context.Context) (addr, bearer string, stop func(), err error) {
+	pool, drop, err := r.loginAPI(ctx)
 	if err != nil {
-		return "", nil, err
+		return "", "", nil, err
 	}
-	handler, err := r.API(pool)
+	defer func() {
+		if err != nil {
+			drop()
+		}
+	}()
+	handler, bearer, err := r.API(ctx, r.pool, pool)
 	if err != nil {
-		pool.Close()
-		return "", nil, err
+		return "", "", nil, err
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		pool.Close()
-		return "", nil, err
+		return "", "", nil, err
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second}
 	ended := make(chan struct{})
@@ -106,11 +113,35 @@ func (r *rig) serveAPI() (addr string, stop func(), err error) {
 		defer close(ended)
 		_ = server.Serve(ln) // until Close
 	}()
-	return ln.Addr().String(), func() {
+	return ln.Addr().String(), bearer, func() {
 		_ = server.Close()
 		<-ended
-		pool.Close()
+		drop()
 	}, nil
+}
+
+// loginAPI makes a login that may do what the API needs, and no more, and connects as
+// it; drop takes both away.
+func (r *rig) loginAPI(ctx context.Context) (pool *pgxpool.Pool, drop func(), err error) {
+	config := r.pool.Config()
+	name := config.ConnConfig.Database + "_api" // there is one database of this name
+	password := rand.Text()
+	if _, err := r.pool.Exec(ctx, fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD '%s' IN ROLE outbox_api`, name, password)); err != nil {
+		return nil, nil, fmt.Errorf("make a login for the API: %w", err)
+	}
+	config.MaxConns = 8
+	config.ConnConfig.User, config.ConnConfig.Password = name, password
+	pool, err = pgxpool.NewWithConfig(context.Background(), config)
+	drop = func() {
+		if pool != nil {
+			pool.Close()
+		}
+		_, _ = r.pool.Exec(context.WithoutCancel(ctx), `DROP ROLE `+name)
+	}
+	if err != nil {
+		drop()
+	}
+	return pool, drop, err
 }
 
 type loaded struct {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -28,7 +27,7 @@ const (
 // refused. All of it is one process, its clients included, on one machine.
 func beside(ctx context.Context, r *rig) ([]Figure, error) {
 	clients, duration := cmp.Or(r.Clients, 32), cmp.Or(r.Duration, 10*time.Second)
-	addr, stop, err := r.serveAPI()
+	addr, bearer, stop, err := r.serveAPI(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -40,10 +39,7 @@ func beside(ctx context.Context, r *rig) ([]Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	const job = `{"kind":"bench.other","payload":{"n":7}}` // that nobody here handles
-	post := func(int) string {
-		return fmt.Sprintf("POST /jobs HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(job), job)
-	}
+	post := posting(bearer, `{"kind":"bench.other","payload":{"n":7}}`) // that nobody here handles
 	var asked [2]loaded
 	var dispatched [2]flow
 	for i, n := range []int{clients, clients * overloadFactor} {
