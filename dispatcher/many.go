@@ -41,9 +41,9 @@ const (
 // A batch takes one of the queue's worker slots, whatever its size, and lasts as
 // long as the kind's timeout allows; a job's own Options.Timeout is not looked at.
 // Its context ends with the timeout, when a shutdown's grace period is over, and
-// when the lease of every job is lost. For one of the jobs, ask [JobContext]. What
-// the handler says of a job whose lease was lost is refused by the fence, as ever,
-// and concerns no other job.
+// when every job has lost its lease or was cancelled. For one of the jobs, ask
+// [JobContext]. What the handler says of a job whose lease was lost is refused by
+// the fence, as ever, and concerns no other job.
 //
 // Middleware of the mux wraps handlers of one job and does not wrap this one. A
 // config that is out of bounds is a bug in the program and panics.
@@ -89,7 +89,8 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 }
 
 // JobContext returns the context of one job of a batch, for what is done for that
-// job alone: it ends with ctx, and when the job's own lease is lost. ctx is the
+// job alone: it ends with ctx, and when the job's own lease is lost, the job is
+// cancelled, or its deadline has come. ctx is the
 // handler's, or derived from it. In a handler of one job it is ctx itself.
 func JobContext(ctx context.Context, job *outbox.Claimed) context.Context {
 	b, ok := ctx.Value(batchKey{}).(*batch)
