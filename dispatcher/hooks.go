@@ -39,7 +39,9 @@ func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox
 	onSuccess[T](m, false, hook, config)
 }
 
-// OnResult is OnSuccess with the result of a kind whose handler returns one.
+// OnResult is OnSuccess with the result of a kind whose handler returns one. A sealed
+// result is not told: the hook of a job with one fails for good, with the error code
+// undecodable_result. [OnSuccess] and package await serve such kinds.
 func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]], result R) error, config ...KindConfig) {
 	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error {
 		result, err := outbox.DecodeResult[R](job.Args.ID, job.Args.Result)
