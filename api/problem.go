@@ -198,6 +198,8 @@ func faultsOf(err error) []Fault {
 	case *outbox.InvalidError:
 		name := wireNames[e.Field]
 		switch {
+		case e.Field == "queue": // of an operator: a path's
+			faults = append(faults, Fault{Parameter: e.Field, Detail: e.Reason})
 		case name != "":
 			faults = append(faults, Fault{Pointer: "#/" + name, Detail: e.Reason})
 		case strings.HasPrefix(e.Field, "Args/"):
