@@ -95,6 +95,15 @@ var keys = []Mutant{
 		},
 	},
 	{
+		Name:      "a head that waits for its retry is passed over",
+		Breaks:    "an ordered job that comes while the one before it waits for another attempt overtakes that",
+		Invariant: "A key's order holds",
+		Edits: []Edit{{keysMigration, `            WHERE queued.first AND queued.has_line
+`, `            WHERE queued.first AND queued.has_line AND NOT (jobs.status = 'retrying' AND jobs.run_at > now())
+`}},
+		Checks: []Check{row("K2", "jobs claimed before an earlier one of their key was closed")},
+	},
+	{
 		Name:      "a job that stands for a request is not held",
 		Breaks:    "it runs before what it is about has been committed, and nobody looks again",
 		Invariant: "Nothing lost",

@@ -12,7 +12,8 @@ func semantics() []Row {
 		{
 			Name: "K2", Fault: "kill -9 of a random worker every second and an immediate restart of Postgres every 3 s (S: 30 s); one attempt in eight fails", Tiers: both, run: orderedKeys,
 			Workload: "P 500, S 100,000 ordered jobs of 30 keys, numbered in the order of their commits, from 4 producers that repeat with idempotency keys, 3 workers",
-			Pass:     accounts + ", two jobs of a key at once never, first starts of each key in the order of the commits",
+			Pass: accounts + ", two jobs of a key at once never, a job claimed before the earlier ones of its key had closed, however often they were tried, never, " +
+				"starts of each key in the order of the commits; heads that failed held up their lines",
 		},
 		{
 			Name: "K3", Fault: "kill -9 of a random scheduler every 0.5 s and an immediate restart of Postgres every 3 s (S: 20 s)", Tiers: both, run: ticks,

@@ -49,7 +49,7 @@ func (l lines) join(ctx context.Context, tx pgx.Tx, task *Task, options *outbox.
 		ON CONFLICT (key) DO UPDATE SET last = line.last + 1 RETURNING last`, options.Key).Scan(&task.Seq); err != nil {
 		return err
 	}
-	if task.Seq%8 == 0 {
+	if task.Seq%8 == 4 { // not the last one of a short line, which holds up nobody
 		task.Fails = 1
 	}
 	return nil
