@@ -44,7 +44,7 @@ type Payload struct {
 
 // JobError is why an attempt failed.
 type JobError struct {
-	Code    string `json:"code" doc:"The handler's, or one of panic, job_timeout, handler_error and others" example:"job_timeout"`
+	Code    string `json:"code" doc:"The handler's, or one of error, panic, job_timeout, cancelled and others" example:"job_timeout"`
 	Message string `json:"message,omitempty" doc:"For admin.read only"`
 }
 
@@ -217,7 +217,7 @@ func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, er
 	switch job.Status {
 	case outbox.Succeeded:
 	case outbox.Cancelled:
-		r.Error = &JobError{Code: "job_canceled"}
+		r.Error = &JobError{Code: outbox.CodeCancelled} // also of one that never ran, and so has no attempt's
 	default:
 		r.Error = viewError(principal(ctx), job)
 	}

@@ -64,6 +64,13 @@ func TestResultsAreOfFinishedJobs(t *testing.T) {
 	if dead.Status != "dead" || dead.Result != nil || dead.Error == nil || dead.Error.Code != "smtp" {
 		t.Errorf("result of a dead letter = %+v", dead)
 	}
+	cancelled := r.reach(outbox.Pending)
+	r.post("/jobs/"+cancelled+"/cancel", "").want(200, nil)
+	var called api.Result
+	r.get("/jobs/"+cancelled+"/result").want(200, &called)
+	if called.Error == nil || called.Error.Code != outbox.CodeCancelled {
+		t.Errorf("result of a cancelled job = %+v, want the code that its attempt would have", called)
+	}
 	r.get("/jobs/"+r.reach(outbox.Running)+"/result").problem(409, "job_not_finished")
 }
 

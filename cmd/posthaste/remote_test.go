@@ -200,8 +200,16 @@ func TestDeadLettersThroughTheAPI(t *testing.T) {
 		t.Errorf("got %s, want the new payload", out)
 	}
 	bury(t, db, "one")
-	if r := posthaste(t, through, "", "dlq", "dismiss", one, "--reason", "x"); r.code == exitOK || !strings.Contains(r.errOut, "the API takes one for acts by filter") {
-		t.Errorf("a reason for one: %+v", r)
+	if out := ok(t, through, "dlq", "replay", one, "--reason", "again"); out != one+"\n" {
+		t.Errorf("replay of one with a reason: %s", out)
+	}
+	bury(t, db, "one")
+	var reasons []any
+	for _, act := range rows(t, direct, "audit", "--job", one) {
+		reasons = append(reasons, act["reason"])
+	}
+	if !slices.Contains(reasons, any("again")) {
+		t.Errorf("reasons = %v, want the one that was given", reasons)
 	}
 	if r := posthaste(t, through, "", "dlq", "list", "--tenant", outbox.RootTenant.String()); r.code != exitUsage || !strings.Contains(r.errOut, "the API has no such filter") {
 		t.Errorf("a tenant: %+v", r)
