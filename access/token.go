@@ -49,6 +49,13 @@ func parseToken(bearer string) (Token, bool) {
 // revoked by.
 func (t Token) ID() string { return t.id }
 
+// TokenID is the ID of the token that a bearer says it is, good or not; "" if it does
+// not have the form of one. It is for logs.
+func TokenID(bearer string) string {
+	token, _ := parseToken(bearer)
+	return token.id
+}
+
 // Reveal returns the token itself, for the one who is to use it.
 func (t Token) Reveal() string { return tokenPrefix + t.id + "_" + t.secret }
 

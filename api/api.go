@@ -44,9 +44,11 @@ type Config struct {
 	MaxInFlight   int           // requests that are worked on at once; 0 is 64
 	MaxQueued     int           // requests that wait for that; 0 is 128. Others get a 429
 	MaxBodyBytes  int           // of a request; 0 is 1 MiB. A batch may have 16 times that
+	MaxBodies     int           // bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes, and 32 times the least. Those of one caller may be half of it. Others get a 429
 	RequestsLimit float64       // of one principal, a second; 0 is without limit
 	Timeout       time.Duration // of a request; 0 is 15 s
 	MaxStreams    int           // streams of events at once; 0 is 256. Others get a 429
+	CallerStreams int           // of them, those of one caller; 0 is a quarter of MaxStreams, and 4 at least
 
 	// CountAtOnce has New begin to count the open jobs of all tenants, and go on with it
 	// twice a minute until Stopping is closed, so that who asks for them need not wait.
@@ -66,7 +68,9 @@ func (c Config) withDefaults() Config {
 	c.MaxQueued = cmp.Or(c.MaxQueued, 128)
 	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, 1<<20)
 	c.Timeout = cmp.Or(c.Timeout, 15*time.Second)
+	c.MaxBodies = cmp.Or(c.MaxBodies, 4*batchFactor*c.MaxBodyBytes)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 256)
+	c.CallerStreams = cmp.Or(c.CallerStreams, max(c.MaxStreams/4, 4))
 	c.lookEvery, c.keepAlive, c.writeTimeout = cmp.Or(c.lookEvery, lookEvery), cmp.Or(c.keepAlive, keepAlive), cmp.Or(c.writeTimeout, writeTimeout)
 	if c.restAfter == nil {
 		c.restAfter = restAfter
@@ -99,10 +103,14 @@ func (c Config) validate() error {
 		{"RequestsLimit", c.RequestsLimit},
 		{"Timeout", float64(c.Timeout)},
 		{"MaxStreams", float64(c.MaxStreams)},
+		{"CallerStreams", float64(c.CallerStreams)},
 	} {
 		if n.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is negative, want more than 0, or 0 for the default", n.name))
 		}
+	}
+	if least := 2 * batchFactor * c.MaxBodyBytes; c.MaxBodies < least {
+		errs = append(errs, fmt.Errorf("MaxBodies is %d, want at least %d, twice what a batch may have", c.MaxBodies, least))
 	}
 	return errors.Join(errs...)
 }
@@ -119,11 +127,13 @@ type server struct {
 	lookups  *group[operator.Wanted, operator.Job]
 	stats    *statsCache
 	hub      *hub
-	streams  chan struct{} // a place for each
+	bodies   *bodies
+	streams  *places
 	checks   chan struct{} // of payloads by their schemas, at once
 	newJob   jobSchema
 
 	complaints outage.Complaints
+	refused    outage.Complaints // of bearers
 }
 
 // jobSchema is what a line of a batch is checked by.
@@ -143,7 +153,9 @@ func New(config Config) (http.Handler, error) {
 	}
 	s := &server{
 		config: config, log: config.Logger, metrics: newMetrics(config.Registerer), operator: operator.New(config.Pool),
-		gate: newGate(config.MaxInFlight, config.MaxQueued),
+		gate:    newGate(config.MaxInFlight, config.MaxQueued),
+		bodies:  newBodies(int64(config.MaxBodies), int64(config.MaxBodyBytes), config.MaxQueued),
+		refused: outage.Complaints{Most: maxRefusedTold},
 	}
 	if config.RequestsLimit > 0 {
 		s.limits = newLimits(config.RequestsLimit)
@@ -154,7 +166,7 @@ func New(config Config) (http.Handler, error) {
 	}
 	s.inserts = newGroup(2, 256, s.storeGroup)
 	s.lookups = newGroup(2, 256, s.findGroup)
-	s.hub, s.streams, s.checks = newHub(s), make(chan struct{}, config.MaxStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
+	s.hub, s.streams, s.checks = newHub(s), newPlaces(config.MaxStreams, config.CallerStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
 	mux := http.NewServeMux()
 	if _, err := s.register(mux, routes); err != nil {
 		return nil, err

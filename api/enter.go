@@ -1,19 +1,16 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"mime"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"path"
 	"reflect"
 	"runtime/debug"
@@ -175,7 +172,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	rt := ctx.Operation().Metadata["route"].(*entry)
 	refuse := func(p *Problem) { writeProblem(w, r, p) }
 
-	leave, err := s.gate.enter(r.Context())
+	leave, err := s.gate.enter(r.Context(), func() {})
 	if err != nil {
 		refuse(problemOf(err))
 		return
@@ -200,11 +197,19 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		refuse(rateLimited.because("").after(wait))
 		return
 	}
-	if p := s.readRequest(ctx.Operation(), rt.shape, w, r); p != nil {
+	room := s.bodies.room(who)
+	defer room.keep(0)
+	if p := s.readRequest(ctx.Operation(), rt.shape, room, w, r); p != nil {
 		refuse(p)
 		return
 	}
-	if leave, err = s.gate.enter(r.Context()); err != nil {
+	forget := func() {
+		if read, ok := r.Body.(*body); ok {
+			_ = read.Close()
+		}
+		room.keep(0)
+	}
+	if leave, err = s.gate.enter(r.Context(), forget); err != nil {
 		refuse(problemOf(err))
 		return
 	}
@@ -227,8 +232,10 @@ func (s *server) authenticate(r *http.Request) (access.Principal, error) {
 	if len(given) != 1 || len(given[0]) <= len(scheme) || !strings.EqualFold(given[0][:len(scheme)], scheme) || s.config.Authenticator == nil {
 		return access.Principal{}, unauthenticated.because("")
 	}
-	who, err := s.config.Authenticator.Authenticate(r.Context(), given[0][len(scheme):])
+	bearer := given[0][len(scheme):]
+	who, err := s.config.Authenticator.Authenticate(r.Context(), bearer)
 	if errors.Is(err, access.ErrUnauthenticated) {
+		s.noteRefused(r, bearer, err)
 		return access.Principal{}, unauthenticated.because("")
 	}
 	if err == nil && who.Tenant.IsZero() && !who.AllTenants {
@@ -269,7 +276,7 @@ func isOwnOrigin(r *http.Request) bool {
 }
 
 // readRequest reads the body, checks it and the parameters, and leaves the body for huma.
-func (s *server) readRequest(op *huma.Operation, body *shape, w http.ResponseWriter, r *http.Request) *Problem {
+func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w http.ResponseWriter, r *http.Request) *Problem {
 	if p := checkParameters(r); p != nil {
 		return p
 	}
@@ -289,20 +296,25 @@ func (s *server) readRequest(op *huma.Operation, body *shape, w http.ResponseWri
 		limit *= batchFactor
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout))) // not supported in some tests
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	data, err := room.read(w, r, limit)
 	if err != nil {
-		return bodyProblem(err, limit)
+		room.keep(0)
+		p := bodyProblem(err, limit)
+		if p.Status == http.StatusTooManyRequests {
+			_ = s.gate.hold(r.Context()) // who has gone reads no answer
+		}
+		return p
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	if len(data) == 0 {
 		return malformed.because("The body is empty.")
 	}
 	if !lines {
-		if p := readable(data, body); p != nil {
+		if p := readable(data, shape); p != nil {
 			return p
 		}
 	}
-	r.Body = io.NopCloser(bytes.NewReader(data))
+	r.Body = &body{data}
 	return nil
 }
 
@@ -311,16 +323,6 @@ func oneOf(content map[string]*huma.MediaType) string {
 		return name
 	}
 	return "no body"
-}
-
-func bodyProblem(err error, limit int64) *Problem {
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return bodyTooLarge.because("It is more than " + bytesText(limit) + ".")
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return requestTimeout.because("")
-	}
-	return malformed.because("The body ended early.")
 }
 
 // checkParameters refuses what no parameter can hold, and what is there twice.

@@ -553,6 +553,35 @@ func TestStreamsEnd(t *testing.T) {
 	}
 }
 
+// One caller who opens all the streams that he can leaves the most of them to others.
+func TestOneCallersStreamsLeavePlacesToOthers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.MaxStreams = 20 })
+	server := r.serve()
+	job := r.as("client-a").enqueue(`{"kind":"mail"}`)
+	var open []*listening
+	for range 5 {
+		open = append(open, r.as("client-a").listen(server, "/jobs/"+job+"/events", ""))
+	}
+	p := r.as("client-a").get("/jobs/"+job+"/events").problem(429, "rate_limited")
+	if !strings.Contains(p.Detail, "5 streams") {
+		t.Errorf("detail = %q, want which limit it is", p.Detail)
+	}
+	for _, other := range []string{"operator-a", "operator-b"} {
+		if l := r.as(other).listen(server, "/events", ""); l.status != 200 {
+			t.Errorf("%s: %d", other, l.status)
+		}
+	}
+	open[0].close()
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if l := r.as("client-a").listen(server, "/jobs/"+job+"/events", ""); l.status == 200 {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("the place of one that is over: %d", l.status)
+		}
+	}
+}
+
 // A writer without deadlines could not get rid of who does not read.
 func TestAStreamNeedsDeadlines(t *testing.T) {
 	t.Parallel()

@@ -41,8 +41,9 @@ func newGate(working, waiting int) *gate {
 	}
 }
 
-// enter returns once there is room. The request calls leave when it is done.
-func (g *gate) enter(ctx context.Context) (leave func(), err error) {
+// enter returns once there is room. The request calls leave when it is done. One that
+// is refused gives up what it keeps, by giveUp, before its refusal is held back.
+func (g *gate) enter(ctx context.Context, giveUp func()) (leave func(), err error) {
 	select {
 	case g.working <- struct{}{}:
 		g.free.Store(int64(time.Since(g.made)))
@@ -52,6 +53,7 @@ func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case g.waiting <- struct{}{}:
 	default:
+		giveUp()
 		return nil, g.refuse(ctx, "Its queue is full.")
 	}
 	most := g.patience()
@@ -63,6 +65,7 @@ func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 		return g.leave, nil
 	case <-patience.C:
 		<-g.waiting
+		giveUp()
 		return nil, g.refuse(ctx, "The request waited "+most.String()+" in vain.")
 	case <-ctx.Done():
 		<-g.waiting
@@ -82,17 +85,26 @@ func (g *gate) patience() time.Duration {
 
 // refuse holds the refusal back for a while, and says when to ask again.
 func (g *gate) refuse(ctx context.Context, why string) error {
+	if err := g.hold(ctx); err != nil {
+		return err
+	}
+	return overloaded.because(why).after(1)
+}
+
+// hold holds a refusal back. The error is ctx's: nobody waits for it any more.
+func (g *gate) hold(ctx context.Context) error {
 	select {
 	case g.refusals <- struct{}{}:
 		defer func() { <-g.refusals }()
-		held := time.NewTimer(refusalWait/2 + rand.N(refusalWait)) // not all of them together again
-		defer held.Stop()
-		select {
-		case <-held.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 	default:
+		return nil
 	}
-	return overloaded.because(why).after(1)
+	held := time.NewTimer(refusalWait/2 + rand.N(refusalWait)) // not all of them together again
+	defer held.Stop()
+	select {
+	case <-held.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

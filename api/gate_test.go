@@ -11,7 +11,7 @@ import (
 
 // hold takes a place for a while, and tells what became of it.
 func hold(g *gate, ctx context.Context, d time.Duration, taken, refused *atomic.Int64) {
-	leave, err := g.enter(ctx)
+	leave, err := g.enter(ctx, func() {})
 	if err != nil {
 		refused.Add(1)
 		return
@@ -45,7 +45,7 @@ func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 			go func() {
 				for ctx.Err() == nil {
 					asked := time.Now()
-					leave, err := g.enter(ctx)
+					leave, err := g.enter(ctx, func() {})
 					if err != nil {
 						refused.Add(1)
 						continue
@@ -81,7 +81,7 @@ func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 1)
-		leave, err := g.enter(t.Context())
+		leave, err := g.enter(t.Context(), func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			left := make(chan error, 2)
 			for range 2 {
-				go func() { _, err := g.enter(ctx); left <- err }()
+				go func() { _, err := g.enter(ctx, func() {}); left <- err }()
 			}
 			synctest.Wait()
 			cancel()

@@ -12,11 +12,12 @@ import (
 // Counting a million open jobs takes a quarter of a second, so nobody waits for it who
 // can be shown an older count: it is made anew beside the answer when it is older than
 // countedFor, and every recountEvery for keptFor after somebody asked, so that there is
-// one for who asks next. A tenant whose jobs were not counted yet is shown what the count
-// of all tenants says of them, which is made anew for as long as the process runs if it
-// was told to keep it. Only a count older than recountBy is not shown any more: then
-// nobody asked for long, or counts fail, and their error is the answer. After an act that
-// changed much, who asks waits for a new count, but no longer than patience.
+// one for who asks next. While there is a count of all tenants that is made anew so, for
+// as long as the process runs if it was told to keep it, a tenant is shown what that says
+// of it, and nothing is counted for it alone. Only a count older than recountBy is not
+// shown any more: then nobody asked for long, or counts fail, and their error is the
+// answer. After an act that changed much, who asks waits for a new count, but no longer
+// than patience.
 const (
 	countedFor   = 5 * time.Second
 	recountEvery = 30 * time.Second
@@ -28,8 +29,8 @@ const (
 // maxCounts bounds the tenants whose counts are remembered.
 const maxCounts = 1000
 
-// statsCache remembers the counts of each tenant. However many ask, one counts. Its
-// timers end by themselves, and with stopping.
+// statsCache remembers the counts of each tenant. However many ask, one counts, and one
+// count is made at a time; see counting. Its timers end by themselves, and with stopping.
 type statsCache struct {
 	count    func(tenant outbox.ID) (jobs operator.OpenJobs, byTenant map[outbox.ID]operator.OpenJobs, err error)
 	keepAll  bool // the count of all tenants is made whether anybody asks or not
@@ -38,14 +39,17 @@ type statsCache struct {
 	mu     sync.Mutex
 	counts map[outbox.ID]*counts
 	acted  time.Time // when an act changed much: counts from before say too little
+	counting
 }
 
+// counts is what is known of a tenant, or of all.
 type counts struct {
-	made  *counted      // the latest that there is; nil before the first
-	err   error         // of the latest try; nil if made is of it
-	next  chan struct{} // closed when the count that is being made is there; nil for none
-	asked time.Time     // when somebody last did
-	timer *time.Timer   // to the next count that nobody asks for; nil before the first
+	tenant outbox.ID
+	made   *counted      // the latest that there is; nil before the first
+	err    error         // of the latest try; nil if made is of it
+	next   chan struct{} // closed when the count that is being made, or is to be, is there; nil for none
+	asked  time.Time     // when somebody last did
+	timer  *time.Timer   // to the next count that nobody asks for; nil before the first
 }
 
 type counted struct {
@@ -97,43 +101,69 @@ func (c *statsCache) failure(known *counts) error {
 }
 
 // get returns a count that may be shown, if there is one, and what to wait for if it
-// is better to; and begins a count if it is time.
+// is better to; and has a count made if it is time.
 func (c *statsCache) get(tenant outbox.ID) (known *counts, made *counted, next <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known = c.of(tenant)
-	known.asked = time.Now()
 	made = known.made
 	if made == nil || made.asOf.Before(c.acted) || time.Since(made.asOf) > countedFor {
-		c.begin(tenant, known)
+		c.request(known)
+	}
+	if known.tenant != tenant {
+		made = made.of(tenant)
+	} else {
+		known.asked = time.Now()
 	}
 	switch {
 	case made == nil || time.Since(made.asOf) >= recountBy:
+		c.hurry(known)
 		return known, nil, known.next
 	case made.asOf.Before(c.acted):
+		c.hurry(known)
 		return known, made, known.next
 	}
 	return known, made, nil
 }
 
-// of returns what is known of a tenant; mu is held.
+// of returns what is known of a tenant: of all, if that says enough. mu is held.
 func (c *statsCache) of(tenant outbox.ID) *counts {
+	all := c.counts[outbox.ID{}]
+	if c.serves(all) {
+		return all
+	}
 	known := c.counts[tenant]
 	if known == nil {
-		all := c.counts[outbox.ID{}]
 		if len(c.counts) >= maxCounts {
 			c.counts = nil
 		}
 		if c.counts == nil {
 			c.counts = map[outbox.ID]*counts{}
 		}
-		if known = (&counts{}); all != nil {
+		if all != nil {
 			c.counts[outbox.ID{}] = all
-			known.made = all.made.of(tenant)
 		}
+		known = &counts{tenant: tenant}
 		c.counts[tenant] = known
 	}
 	return known
+}
+
+// serves reports whether what is known of all is made anew, and says what each tenant
+// has. One that was not made yet is waited for: it may.
+func (c *statsCache) serves(all *counts) bool {
+	if all == nil || !c.kept(all) {
+		return false
+	}
+	if all.made == nil {
+		return all.err == nil && all.next != nil
+	}
+	return all.made.byTenant != nil && (all.err == nil || time.Since(all.made.asOf) < recountBy)
+}
+
+// kept reports whether a count is made anew though nobody asks for it just now.
+func (c *statsCache) kept(known *counts) bool {
+	return time.Since(known.asked) < keptFor || c.keepAll && known.tenant.IsZero()
 }
 
 // of is what a count of all tenants, if there is one, says of one of them.
@@ -144,34 +174,23 @@ func (c *counted) of(tenant outbox.ID) *counted {
 	return &counted{asOf: c.asOf, jobs: c.byTenant[tenant]}
 }
 
-// begin has a count made, unless one is under way; mu is held.
-func (c *statsCache) begin(tenant outbox.ID, known *counts) {
-	if known.next != nil {
-		return
-	}
-	known.next = make(chan struct{})
-	go c.make(tenant, known)
-}
-
-func (c *statsCache) make(tenant outbox.ID, known *counts) {
-	asOf := time.Now().UTC()
-	jobs, byTenant, err := c.count(tenant)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// note remembers a count, and has the next one made after a while; mu is held.
+func (c *statsCache) note(known *counts, made *counted, err error) {
 	if known.err = err; err == nil {
-		known.made = &counted{asOf: asOf, jobs: jobs, byTenant: byTenant}
+		known.made = made
 	}
 	close(known.next)
 	known.next = nil
 	if known.timer == nil {
-		known.timer = time.AfterFunc(recountEvery, func() { c.again(tenant, known) })
+		known.timer = time.AfterFunc(recountEvery, func() { c.again(known) })
 	} else {
 		known.timer.Reset(recountEvery)
 	}
 }
 
-// again counts what nobody asks for just now, but did lately.
-func (c *statsCache) again(tenant outbox.ID, known *counts) {
+// again counts what nobody asks for just now, but did lately. What the count of all says
+// as well is not counted.
+func (c *statsCache) again(known *counts) {
 	select {
 	case <-c.stopping:
 		return
@@ -179,9 +198,8 @@ func (c *statsCache) again(tenant outbox.ID, known *counts) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kept := time.Since(known.asked) < keptFor || c.keepAll && tenant.IsZero()
-	if c.counts[tenant] == known && kept {
-		c.begin(tenant, known)
+	if c.counts[known.tenant] == known && c.kept(known) && c.of(known.tenant) == known {
+		c.request(known)
 	}
 }
 

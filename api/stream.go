@@ -52,12 +52,11 @@ func streaming[I any](handle func(*server, context.Context, *I) (*tale, error)) 
 			"204": {Description: "There is nothing more to tell: do not ask again"},
 		}
 		huma.Register(to, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
-			select {
-			case s.streams <- struct{}{}:
-			default:
-				return nil, overloaded.because("Too many streams are open.").after(10)
+			leave, p := s.streams.take(principal(ctx))
+			if p != nil {
+				return nil, p
 			}
-			place := sync.OnceFunc(func() { <-s.streams })
+			place := sync.OnceFunc(leave)
 			begun := false
 			defer func() {
 				if !begun { // nor after a panic

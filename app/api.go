@@ -35,16 +35,17 @@ var usual = patience{header: 5 * time.Second, request: 15 * time.Second, answer:
 
 // apiServer serves the API on an address of its own.
 type apiServer struct {
-	addr     string
-	listener net.Listener // taken at the start, so that an address in use is a mistake found then
-	handler  http.Handler
-	producer *outbox.Producer
-	pool     *pgxpool.Pool
-	provider *lateOIDC // nil without
-	patience patience
-	bound    time.Duration // of a stop
-	stopping func()        // ends the streams of events
-	log      *slog.Logger
+	addr        string
+	listener    net.Listener // taken at the start, so that an address in use is a mistake found then
+	handler     http.Handler
+	producer    *outbox.Producer
+	pool        *pgxpool.Pool
+	provider    *lateOIDC // nil without
+	patience    patience
+	connections int           // of clients, at once
+	bound       time.Duration // of a stop
+	stopping    func()        // ends the streams of events
+	log         *slog.Logger
 }
 
 func (p *process) addAPI() error {
@@ -87,7 +88,8 @@ func (p *process) addAPI() error {
 	}
 	p.api = &apiServer{
 		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
-		bound: max(p.config.GracePeriod, 0) + stopMargin/2, stopping: sync.OnceFunc(func() { close(stopping) }),
+		connections: cmp.Or(p.config.APIConnections, defaultConnections),
+		bound:       max(p.config.GracePeriod, 0) + stopMargin/2, stopping: sync.OnceFunc(func() { close(stopping) }),
 	}
 	p.components = append(p.components, &component{name: "api", run: p.api.run, look: provider.look})
 	return nil
@@ -132,7 +134,7 @@ func (a *apiServer) run(ctx context.Context) error {
 		_ = a.producer.Flush(bound) // the poll covers a lost wake-up
 		stopped <- err
 	})
-	err := server.Serve(ln)
+	err := server.Serve(boundConnections(ln, a.connections, a.log))
 	if stop() { // ctx has not ended
 		return err
 	}

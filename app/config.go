@@ -62,6 +62,9 @@ type Config struct {
 	// APIAddr is where the API is served, such as "0.0.0.0:8080"; "" serves it
 	// nowhere. It has connections of its own. TLS ends in front of it.
 	APIAddr string
+	// APIConnections is how many connections of clients the API has at once; 0 is 4096.
+	// Others wait until one ends.
+	APIConnections int
 	// APIOptional goes on without it if APIAddr is taken.
 	APIOptional bool
 	// APIDatabaseURL is where the API connects to; "" is DatabaseURL. With a login of
@@ -104,6 +107,9 @@ func (c Config) validate() error {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for the default", d.name, d.value))
 		}
+	}
+	if c.APIConnections < 0 {
+		errs = append(errs, errors.New("APIConnections is negative, want more than 0, or 0 for the default"))
 	}
 	if c.OIDC != nil {
 		if err := c.OIDC.Validate(); err != nil {

@@ -10,8 +10,13 @@ import (
 // Complaints remembers what was told, and when. The zero value is ready to use. It
 // is safe for concurrent use.
 type Complaints struct {
-	mu   sync.Mutex
-	told map[string]*complaint
+	// Most is how many different ones are told, and remembered, in any ten seconds: for
+	// what others have a say in. 0 is without limit.
+	Most int
+
+	mu     sync.Mutex
+	told   map[string]*complaint
+	missed int // of those that were too many, and of those that are forgotten
 }
 
 type complaint struct {
@@ -22,7 +27,7 @@ type complaint struct {
 const every = 10 * time.Second
 
 // Due reports whether a complaint is to be told now, and how often it was not told
-// since the last time.
+// since the last time; with a limit, also how often others were not that are forgotten.
 func (c *Complaints) Due(what string, now time.Time) (missed int, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +41,25 @@ func (c *Complaints) Due(what string, now time.Time) (missed int, due bool) {
 	}
 	if last != nil {
 		missed = last.missed
+	} else if !c.roomFor(now) {
+		c.missed++
+		return 0, false
 	}
+	missed, c.missed = missed+c.missed, 0
 	c.told[what] = &complaint{at: now}
 	return missed, true
+}
+
+// roomFor reports whether one more can be told, and forgets what is over if it has to.
+func (c *Complaints) roomFor(now time.Time) bool {
+	if c.Most == 0 || len(c.told) < c.Most {
+		return true
+	}
+	for what, last := range c.told {
+		if now.Sub(last.at) >= every {
+			c.missed += last.missed
+			delete(c.told, what)
+		}
+	}
+	return len(c.told) < c.Most
 }

@@ -1,6 +1,7 @@
 package outage
 
 import (
+	"strconv"
 	"testing"
 	"time"
 )
@@ -24,5 +25,28 @@ func TestComplaintsAreToldOnceInAWhile(t *testing.T) {
 		if missed, due := c.Due(step.what, start.Add(step.after)); missed != step.wantMissed || due != step.want {
 			t.Errorf("%q after %s: told = %v with %d missed, want %v with %d", step.what, step.after, due, missed, step.want, step.wantMissed)
 		}
+	}
+}
+
+// What others have a say in is told so often in all, and the rest is counted.
+func TestOnlySoManyDifferentComplaintsAreTold(t *testing.T) {
+	c := Complaints{Most: 3}
+	start, told := time.Now(), 0
+	for n := range 100 {
+		if _, due := c.Due(strconv.Itoa(n), start.Add(time.Duration(n)*time.Millisecond)); due {
+			told++
+		}
+	}
+	if told != 3 || len(c.told) != 3 {
+		t.Errorf("%d of 100 were told and %d are remembered, want 3", told, len(c.told))
+	}
+	if missed, due := c.Due("0", start.Add(time.Second)); due || missed != 0 {
+		t.Errorf("again within the ten seconds: %v, %d missed", due, missed)
+	}
+	if missed, due := c.Due("new", start.Add(2*every)); !due || missed != 98 {
+		t.Errorf("later: told = %v with %d missed, want 97 others and one that was told before", due, missed)
+	}
+	if missed, due := c.Due("newer", start.Add(2*every)); !due || missed != 0 {
+		t.Errorf("and then: told = %v with %d missed", due, missed)
 	}
 }

@@ -1,0 +1,213 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+)
+
+// smallBody is what any request may keep in memory without asking: no more than its
+// connection takes anyway, so the bound on connections bounds it. Whoever asks for
+// something small is held up by nobody's large bodies.
+const smallBody = 8 << 10
+
+// bodies bounds the bytes of bodies that are in memory at once, from before the first of
+// them is read until the request is done. Who finds no room waits for it a little, with
+// the body still on his side of the connection, and is refused then. One caller may take
+// half, and batches that are larger than other bodies can be, three quarters: neither
+// leaves the others without any.
+type bodies struct {
+	total int64
+	large int64 // what is more than that is large
+	queue chan struct{}
+
+	mu        sync.Mutex
+	taken     int64
+	takenBig  int64
+	takenBy   map[caller]int64
+	roomAgain chan struct{} // closed when somebody gave room back; nil while nobody waits
+}
+
+func newBodies(total, large int64, waiting int) *bodies {
+	return &bodies{total: total, large: large, queue: make(chan struct{}, waiting), takenBy: map[caller]int64{}}
+}
+
+// room is what the body of one request takes; it begins with nothing.
+type room struct {
+	of    *bodies
+	who   caller
+	bytes int64
+	big   bool
+}
+
+func (b *bodies) room(who access.Principal) *room {
+	return &room{of: b, who: caller{who.Tenant, who.Name}}
+}
+
+// take takes n bytes, as soon as there is room for them. The error is a [Problem], or
+// ctx's.
+func (r *room) take(ctx context.Context, n int64) error {
+	again, why := r.try(n)
+	if why == nil {
+		return nil
+	}
+	select {
+	case r.of.queue <- struct{}{}:
+		defer func() { <-r.of.queue }()
+	default:
+		return why
+	}
+	patience := time.NewTimer(queueWait)
+	defer patience.Stop()
+	for why != nil {
+		select {
+		case <-again:
+			again, why = r.try(n)
+		case <-patience.C:
+			return why
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// try takes n bytes if there is room, or says why there is none and when to try again.
+func (r *room) try(n int64) (again <-chan struct{}, why *Problem) {
+	b := r.of
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	big := n > b.large
+	switch {
+	case b.takenBy[r.who]+n > b.total/2:
+		why = rateLimited.because("The bodies of its other requests take up the memory that one caller's may.").after(1)
+	case b.taken+n > b.total || big && b.takenBig+n > b.total/4*3:
+		why = overloaded.because("The bodies of other requests take up the memory that there is for them.").after(1)
+	}
+	if why != nil {
+		if b.roomAgain == nil {
+			b.roomAgain = make(chan struct{})
+		}
+		return b.roomAgain, why
+	}
+	r.bytes, r.big = n, big
+	b.add(r, n)
+	return nil, nil
+}
+
+// add counts n bytes more, or less; mu is held.
+func (b *bodies) add(r *room, n int64) {
+	b.taken += n
+	if r.big {
+		b.takenBig += n
+	}
+	if b.takenBy[r.who] += n; b.takenBy[r.who] == 0 {
+		delete(b.takenBy, r.who)
+	}
+}
+
+// keep gives back what is more than n bytes. It may be called again.
+func (r *room) keep(n int64) {
+	if r.bytes <= n {
+		return
+	}
+	b := r.of
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.add(r, n-r.bytes)
+	r.bytes = n
+	if b.roomAgain != nil {
+		close(b.roomAgain)
+		b.roomAgain = nil
+	}
+}
+
+// read reads a body of up to limit bytes once there is room for it. One that does not
+// say how long it is may be as long as the route allows.
+func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]byte, error) {
+	size := req.ContentLength
+	if size > limit {
+		return nil, &http.MaxBytesError{Limit: limit} // nothing of it is read
+	}
+	from := http.MaxBytesReader(w, req.Body, limit)
+	var begun []byte
+	if size < 0 {
+		var err error
+		if begun, err = io.ReadAll(io.LimitReader(from, smallBody)); err != nil || len(begun) < smallBody {
+			return begun, err
+		}
+		size = limit
+	}
+	if size > smallBody {
+		if err := r.take(req.Context(), size); err != nil {
+			return nil, err
+		}
+	}
+	if begun == nil {
+		data := make([]byte, size)
+		_, err := io.ReadFull(from, data)
+		return data, err
+	}
+	data := begun
+	for {
+		if len(data) == cap(data) {
+			data = append(make([]byte, 0, min(2*int64(cap(data)), size+1)), data...) // one more, to see the end
+		}
+		n, err := from.Read(data[len(data):cap(data)])
+		if data = data[:len(data)+n]; errors.Is(err, io.EOF) {
+			r.keep(int64(cap(data)))
+			return data, nil
+		} else if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// body is one that has been read. Once it was copied it is closed, and then it is not
+// in memory twice.
+type body struct{ data []byte }
+
+func (b *body) Read(p []byte) (n int, err error) {
+	if len(b.data) == 0 {
+		return 0, io.EOF
+	}
+	n = copy(p, b.data)
+	b.data = b.data[n:]
+	return n, nil
+}
+
+// WriteTo has io.Copy copy it at once: a buffer then grows to its size, and not to the
+// next power of two.
+func (b *body) WriteTo(w io.Writer) (int64, error) {
+	n, err := w.Write(b.data)
+	b.data = nil
+	return int64(n), err
+}
+
+// Close forgets it.
+func (b *body) Close() error {
+	b.data = nil
+	return nil
+}
+
+func bodyProblem(err error, limit int64) *Problem {
+	if p, ok := errors.AsType[*Problem](err); ok {
+		return p
+	}
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		return bodyTooLarge.because("It is more than " + bytesText(limit) + ".")
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return requestTimeout.because("")
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return problemOf(err)
+	}
+	return malformed.because("The body ended early.")
+}

@@ -1,0 +1,83 @@
+package api
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// countRest is how often the time that a count took passes before the next one that
+	// nobody waits for: those take a fifth of one connection, however many tenants
+	// there are. maxCountRest bounds it.
+	countRest    = 4
+	maxCountRest = 10 * time.Second
+)
+
+// counting is the counts that are to be made, and that one is being made: one at a time
+// in a process, and first those that somebody waits for. It is guarded by the cache's mu.
+type counting struct {
+	urgent, later []*counts
+	making        bool
+	rested        time.Time // when the next of later may be made
+	resting       bool      // a timer is set for that
+}
+
+// request has a count made, unless it is about to be; mu is held.
+func (c *statsCache) request(known *counts) {
+	if known.next != nil {
+		return
+	}
+	known.next = make(chan struct{})
+	c.later = append(c.later, known)
+	c.advance()
+}
+
+// hurry has a count made before those that nobody waits for; mu is held.
+func (c *statsCache) hurry(known *counts) {
+	if i := slices.Index(c.later, known); i >= 0 {
+		c.later = slices.Delete(c.later, i, i+1)
+		c.urgent = append(c.urgent, known)
+		c.advance()
+	}
+}
+
+// advance begins the next count, if none is being made; mu is held.
+func (c *statsCache) advance() {
+	switch rest := time.Until(c.rested); {
+	case c.making:
+	case len(c.urgent) > 0:
+		c.making = true
+		go c.make(take(&c.urgent), false)
+	case len(c.later) > 0 && rest <= 0:
+		c.making = true
+		go c.make(take(&c.later), true)
+	case len(c.later) > 0 && !c.resting:
+		c.resting = true
+		time.AfterFunc(rest, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.resting = false
+			c.advance()
+		})
+	}
+}
+
+func take(queue *[]*counts) *counts {
+	first := (*queue)[0]
+	*queue = slices.Delete(*queue, 0, 1)
+	return first
+}
+
+// make makes a count, and begins the next.
+func (c *statsCache) make(known *counts, rest bool) {
+	began := time.Now()
+	jobs, byTenant, err := c.count(known.tenant)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.note(known, &counted{asOf: began.UTC(), jobs: jobs, byTenant: byTenant}, err)
+	if rest {
+		c.rested = time.Now().Add(min(countRest*time.Since(began), maxCountRest))
+	}
+	c.making = false
+	c.advance()
+}

@@ -1,0 +1,120 @@
+package api_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/api"
+)
+
+// sending is a request whose body has not come in full.
+type sending struct {
+	t    *testing.T
+	conn net.Conn
+	rest string
+}
+
+// send begins a request that declares its whole body and sends half of it.
+func (r *rig) sendHalf(server *httptest.Server, path, body string) *sending {
+	r.t.Helper()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = conn.Close() })
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%s",
+		path, r.token, len(body), body[:len(body)/2])
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return &sending{r.t, conn, body[len(body)/2:]}
+}
+
+// finish sends the rest, and returns the status of the answer.
+func (s *sending) finish() int {
+	s.t.Helper()
+	if _, err := io.WriteString(s.conn, s.rest); err != nil {
+		s.t.Error(err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(s.conn), nil)
+	if err != nil {
+		s.t.Error(err)
+		return 0
+	}
+	defer func() { _ = res.Body.Close() }()
+	return res.StatusCode
+}
+
+// jobOf is a job that is some n bytes long.
+func jobOf(n int) string {
+	return `{"kind":"mail","payload":{"text":"` + strings.Repeat("x", n) + `"}}`
+}
+
+// Bodies that are on their way take the memory that there is for them; whoever asks
+// beside them for less is served.
+func TestBodiesOnTheirWayHoldUpNobodyWithLess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.MaxBodyBytes, c.MaxBodies = 64<<10, 2<<20 })
+	server := r.serve()
+	batch := strings.Repeat(jobOf(60<<10)+"\n", 16)
+	slow := r.sendHalf(server, "/jobs/batch", batch)
+	time.Sleep(100 * time.Millisecond) // until it takes its room
+
+	ask := func(token, path, contentType string, body io.Reader) (int, string, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), "POST", server.URL+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("Content-Type", contentType)
+		res, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		text, _ := io.ReadAll(res.Body)
+		return res.StatusCode, res.Header.Get("Retry-After"), string(text)
+	}
+	for _, c := range []struct {
+		what, token, path, body string
+		want                    int
+		code                    string
+	}{
+		{"another batch of the caller", "client-a", "/jobs/batch", strings.Repeat(jobOf(60<<10)+"\n", 8), 429, "rate_limited"},
+		{"a job of the caller", "client-a", "/jobs", jobOf(100), 202, ""},
+		{"another's batch", "client-b", "/jobs/batch", strings.Repeat(jobOf(60<<10)+"\n", 10), 429, "overloaded"},
+		{"another's large job", "client-b", "/jobs", jobOf(60 << 10), 202, ""},
+		{"another's small batch", "client-b", "/jobs/batch", jobOf(50<<10) + "\n", 202, ""},
+	} {
+		contentType := "application/json"
+		if strings.HasSuffix(c.path, "batch") {
+			contentType = "application/x-ndjson"
+		}
+		for name, body := range map[string]io.Reader{"declared": strings.NewReader(c.body), "not declared": struct{ io.Reader }{strings.NewReader(c.body)}} {
+			if name == "not declared" && c.what == "another's small batch" {
+				continue // it may be as long as a batch may be
+			}
+			status, after, text := ask(c.token, c.path, contentType, body)
+			if status != c.want || !strings.Contains(text, c.code) || (after != "") != (status == 429) {
+				t.Errorf("%s, %s: %d %q %s, want %d %s", c.what, name, status, after, text, c.want, c.code)
+			}
+		}
+	}
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		if status := slow.finish(); status != 202 {
+			t.Errorf("the batch that came slowly: %d", status)
+		}
+	}()
+	if status, _, text := ask("client-a", "/jobs/batch", "application/x-ndjson", strings.NewReader(batch)); status != 202 {
+		t.Errorf("who waited for the room: %d %s", status, text)
+	}
+}

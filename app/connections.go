@@ -1,0 +1,84 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+// defaultConnections is how many connections the API keeps. Each takes some 30 KB, of
+// which 8 KiB may be a body that package api does not count.
+const defaultConnections = 4096
+
+// tellEvery bounds how often it is said that there are too many.
+const tellEvery = 10 * time.Second
+
+// boundedListener takes so many connections at once. Others wait in the system's queue
+// until one ends: http.Server cuts off those that do nothing. (It is
+// golang.org/x/net/netutil's LimitListener, with a word for the log, and with
+// connections that can still be closed for writing alone: a refusal of what is still
+// being sent would not reach its sender otherwise.)
+type boundedListener struct {
+	net.Listener
+	places chan struct{}
+	closed chan struct{}
+	close  func()
+	log    *slog.Logger
+	told   time.Time // Accept is called by one goroutine
+}
+
+func boundConnections(ln net.Listener, most int, log *slog.Logger) *boundedListener {
+	b := &boundedListener{Listener: ln, places: make(chan struct{}, most), closed: make(chan struct{}), log: log}
+	b.close = sync.OnceFunc(func() { close(b.closed) })
+	return b
+}
+
+// Accept waits for a place, and then for a connection.
+func (b *boundedListener) Accept() (net.Conn, error) {
+	select {
+	case b.places <- struct{}{}:
+	default:
+		if now := time.Now(); now.Sub(b.told) > tellEvery {
+			b.told = now
+			b.log.LogAttrs(context.Background(), slog.LevelWarn, "API has as many connections as it may, others wait", slog.Int("connections", cap(b.places)))
+		}
+		select {
+		case b.places <- struct{}{}:
+		case <-b.closed:
+			return nil, net.ErrClosed
+		}
+	}
+	conn, err := b.Listener.Accept()
+	if err != nil {
+		<-b.places
+		return nil, err
+	}
+	return &placed{Conn: conn, leave: sync.OnceFunc(func() { <-b.places })}, nil
+}
+
+// Close ends Accept, also while that waits for a place.
+func (b *boundedListener) Close() error {
+	b.close()
+	return b.Listener.Close()
+}
+
+// placed is a connection that has a place.
+type placed struct {
+	net.Conn
+	leave func()
+}
+
+func (p *placed) Close() error {
+	defer p.leave()
+	return p.Conn.Close()
+}
+
+// CloseWrite is what http.Server ends a connection with whose client is still sending.
+func (p *placed) CloseWrite() error {
+	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}

@@ -1,0 +1,307 @@
+package app
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// apiAlone is a process that serves the API and does nothing else.
+func apiAlone(t *testing.T, change func(*Config)) *running {
+	t.Helper()
+	config := Config{
+		DatabaseURL: pgtest.New(t).Config().ConnString(), NoListen: true, NoReap: true, NoDispatch: true, NoSchedule: true, APIAddr: "127.0.0.1:0",
+		API: api.Config{AnonymousLoopback: true},
+	}
+	change(&config)
+	r := start(t, nil, config)
+	r.awaitReadyz(200, "ready", map[string]string{"api": "working", "dispatcher": "off", "reaper": "off", "scheduler": "off", "listener": "off"})
+	return r
+}
+
+// honest is a client that stores one small job after the other.
+type honest struct {
+	t      *testing.T
+	url    string
+	client *http.Client
+}
+
+// ask returns how long each of n answers that are a 202 took, the shortest first, and
+// how many others there were.
+func (h honest) ask(n int) (took []time.Duration, refused int) {
+	h.t.Helper()
+	for len(took) < n && refused < 10*n {
+		asked := time.Now()
+		res, err := h.client.Post(h.url+"/jobs", "application/json", strings.NewReader(`{"kind":"mail"}`))
+		if err != nil {
+			h.t.Errorf("an honest client: %v", err)
+			return took, refused
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+		switch {
+		case res.StatusCode == http.StatusAccepted:
+			took = append(took, time.Since(asked))
+		case res.StatusCode == http.StatusTooManyRequests && res.Header.Get("Retry-After") != "":
+			refused++
+		default:
+			h.t.Errorf("an honest client: %d", res.StatusCode)
+		}
+	}
+	slices.Sort(took)
+	return took, refused
+}
+
+func percentile(sorted []time.Duration, p int) time.Duration {
+	return sorted[min(len(sorted)-1, len(sorted)*p/100)]
+}
+
+// heap follows how much memory is in use until stop is called, and returns the most of
+// it, beyond what there was at the beginning.
+func heap() (stop func() int64) {
+	inUse := func() int64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapInuse)
+	}
+	runtime.GC()
+	before, most := inUse(), int64(0)
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			most = max(most, inUse()-before)
+			select {
+			case <-over:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	return func() int64 {
+		close(over)
+		<-done
+		return most
+	}
+}
+
+// noise is what a comparison of two times allows for besides: this machine has other
+// things to do.
+const noise = 250 * time.Millisecond
+
+// H3, bodies: clients that send nearly all of the largest batch that there is, and then
+// nothing, take no more memory than there is for bodies, and an honest client waits no
+// longer beside them.
+func TestH3SlowBodiesTakeBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
+	const attackers, size, bound = 40, 15 << 20, 64 << 20
+	r := apiAlone(t, func(c *Config) { c.API.Timeout = 3 * time.Second })
+	client := honest{t, "http://" + r.api.addr, &http.Client{Timeout: 10 * time.Second}}
+	alone, _ := client.ask(200)
+	text := bytes.Repeat([]byte("\n"), size-1)
+	most := heap()
+
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	for range attackers {
+		wg.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					slowBatch(r.api.addr, size, text, over)
+				}
+			}
+		})
+	}
+	beside, refused := client.ask(400)
+	close(over)
+	wg.Wait()
+	if most := most(); most > bound {
+		t.Errorf("%d MiB more memory, want %d at most", most>>20, bound>>20)
+	}
+	if refused > 0 || percentile(beside, 99) > 2*percentile(alone, 99)+noise {
+		t.Errorf("an honest client: p99 is %s beside them and %s without, %d requests refused", percentile(beside, 99), percentile(alone, 99), refused)
+	}
+	t.Logf("p99 %s alone, %s beside them", percentile(alone, 99), percentile(beside, 99))
+}
+
+// slowBatch sends a batch but for its last byte, and waits until the server has had
+// enough, or over is closed.
+func slowBatch(addr string, size int, text []byte, over <-chan struct{}) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		defer func() { _ = conn.Close() }()
+		select {
+		case <-over:
+		case <-ended:
+		}
+	}()
+	_, _ = fmt.Fprintf(conn, "POST /jobs/batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n", size)
+	_, _ = conn.Write(text) // it may be refused before
+	_, _ = io.Copy(io.Discard, conn)
+}
+
+// anybody takes the bearer for the name.
+type anybody struct{}
+
+func (anybody) Authenticate(_ context.Context, bearer string) (access.Principal, error) {
+	return access.Principal{Name: bearer, Tenant: outbox.RootTenant, Capabilities: map[access.Capability]bool{access.JobsEnqueue: true}}, nil
+}
+
+// crowd has n clients, each with a name of its own, send the same all the time. stop
+// returns what they were answered: 202, 429, and other statuses, none of them wanted.
+func crowd(url, path, contentType string, body []byte, n int) (stop func() map[int]int) {
+	over := make(chan struct{})
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	answers := map[int]int{}
+	for i := range n {
+		wg.Go(func() {
+			own := http.Client{Timeout: 30 * time.Second, Transport: named(fmt.Sprint("client-", i))}
+			defer own.CloseIdleConnections()
+			for {
+				if res, err := own.Post(url+path, contentType, bytes.NewReader(body)); err == nil { // a batch may be refused before it was sent
+					_, _ = io.Copy(io.Discard, res.Body)
+					_ = res.Body.Close()
+					mu.Lock()
+					answers[res.StatusCode]++
+					mu.Unlock()
+				}
+				select {
+				case <-over:
+					return
+				default:
+				}
+			}
+		})
+	}
+	return func() map[int]int {
+		close(over)
+		wg.Wait()
+		return answers
+	}
+}
+
+// wantCrowded checks that some were served and some refused, and none anything else.
+func wantCrowded(t *testing.T, answers map[int]int) {
+	t.Helper()
+	if answers[http.StatusAccepted] == 0 || answers[http.StatusTooManyRequests] == 0 || len(answers) != 2 {
+		t.Errorf("answers by status = %v, want some of 202 and of 429, and no other", answers)
+	}
+}
+
+// H4: a hundred clients for each request that is worked on: what is taken is answered
+// nearly as fast as ever.
+func TestH4WhatIsTakenInAnOverloadIsAnsweredAsEver(t *testing.T) {
+	r := apiAlone(t, func(c *Config) { c.API = api.Config{Authenticator: anybody{}, MaxInFlight: 2, MaxQueued: 4} })
+	client := honest{t, "http://" + r.api.addr, &http.Client{Timeout: 10 * time.Second, Transport: named("honest")}}
+	alone, _ := client.ask(200)
+	stop := crowd(client.url, "/jobs", "application/json", []byte(`{"kind":"mail"}`), 200)
+	time.Sleep(500 * time.Millisecond) // until it is one
+	beside, refused := client.ask(50)
+	wantCrowded(t, stop())
+	if percentile(beside, 99) > 3*percentile(alone, 99)+noise {
+		t.Errorf("what was taken: p99 is %s in the overload and %s without", percentile(beside, 99), percentile(alone, 99))
+	}
+	t.Logf("p99 %s alone, %s in the overload, with %d refused on the way", percentile(alone, 99), percentile(beside, 99), refused)
+}
+
+// H4, memory: 40 callers who send one batch of 8 MiB after the other.
+func TestH4AnOverloadOfBatchesTakesBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
+	const bound = 256 << 20
+	r := apiAlone(t, func(c *Config) { c.API = api.Config{Authenticator: anybody{}} })
+	batch := bytes.Repeat([]byte(`{"kind":"mail","payload":"`+strings.Repeat("x", 80_000)+"\"}\n"), 100)
+	most := heap()
+	stop := crowd("http://"+r.api.addr, "/jobs/batch", "application/x-ndjson", batch, 40)
+	time.Sleep(4 * time.Second)
+	answers := stop()
+	if most := most(); most > bound {
+		t.Errorf("%d MiB more memory, want %d at most", most>>20, bound>>20)
+	} else {
+		t.Logf("%d MiB more memory; answers %v", most>>20, answers)
+	}
+	wantCrowded(t, answers)
+}
+
+// named is a transport of one connection whose requests say who makes them.
+func named(name string) http.RoundTripper {
+	return bearing{&http.Transport{MaxConnsPerHost: 1}, name}
+}
+
+type bearing struct {
+	*http.Transport
+	name string
+}
+
+func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.name)
+	return b.Transport.RoundTrip(r)
+}
+
+// Connections have a bound: who comes when it is reached waits until another leaves, and
+// a stop does not wait for either.
+func TestConnectionsHaveABound(t *testing.T) {
+	t.Parallel()
+	const most = 3
+	r := apiAlone(t, func(c *Config) { c.APIConnections = most })
+	ask := func(conn net.Conn) error {
+		if _, err := io.WriteString(conn, "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+			return err
+		}
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, res.Body)
+		return err
+	}
+	var conns []net.Conn
+	for range most + 2 {
+		conn, err := net.Dial("tcp", r.api.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns[:most] {
+		if err := ask(conn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = conns[most].SetDeadline(time.Now().Add(200 * time.Millisecond))
+	if err := ask(conns[most]); !isTimeout(err) {
+		t.Fatalf("one more than there may be: %v, want it to wait", err)
+	}
+	_ = conns[0].Close()
+	_ = conns[most].SetDeadline(time.Now().Add(time.Minute))
+	if res, err := http.ReadResponse(bufio.NewReader(conns[most]), nil); err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("when one has left: %v", err)
+	}
+	r.end(nil)
+	if _, err := net.Dial("tcp", r.api.addr); err == nil {
+		t.Error("connections are still taken after the end")
+	}
+}
