@@ -144,7 +144,7 @@ func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]by
 		}
 		size = limit
 	}
-	if size > smallBody {
+	if size > 0 {
 		if err := r.take(req.Context(), size); err != nil {
 			return nil, err
 		}

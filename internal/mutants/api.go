@@ -75,6 +75,30 @@ var service = []Mutant{
 		Checks:    []Check{test("api", "TestABurstWaitsAndACrowdIsRefused", "want 25ms at most")},
 	},
 	{
+		Name:      "bodies without a bound",
+		Breaks:    "50 batches of one token that come slowly take 0.8 GiB, and the process is killed",
+		Invariant: "What clients send has a bound in memory",
+		Edits:     []Edit{{"api/bodies.go", `	if why != nil {`, `	if why = nil; why != nil {`}},
+		Checks: []Check{
+			test("api", "TestNobodysBodiesTakeAllOfTheMemory", `want "rate_limited"`),
+			test("app", "TestH3SlowBodiesTakeBoundedMemory", "MiB more memory, want 64 at most"),
+		},
+	},
+	{
+		Name:      "a refusal keeps its body while it is held back",
+		Breaks:    "the more is refused, the more memory is taken",
+		Invariant: "What clients send has a bound in memory",
+		Edits:     []Edit{{"api/enter.go", `			_ = read.Close()`, `			_ = read`}},
+		Checks:    []Check{test("api", "TestARefusalThatIsHeldBackKeepsNoBody", "is still in memory")},
+	},
+	{
+		Name:      "streams of a process, whoever opens them",
+		Breaks:    "one token that opens all of them leaves none to other tenants",
+		Invariant: "What clients send has a bound in memory",
+		Edits:     []Edit{{"api/places.go", `	case p.takenBy[of] >= p.each:`, `	case false:`}},
+		Checks:    []Check{test("api", "TestOneCallersStreamsLeavePlacesToOthers", "is not one that openapi.json has|status = ")},
+	},
+	{
 		Name:      "a position behind late commits",
 		Breaks:    "what was being settled while somebody looked is never told",
 		Invariant: "Who comes back has missed nothing",
