@@ -227,7 +227,10 @@ func (s *server) byID(ctx context.Context, texts []string) ([]candidate, error) 
 }
 
 func (s *server) byFilter(ctx context.Context, f Filter, unless []outbox.Status) (jobs []candidate, more bool, err error) {
-	filter := f.operators(ctx)
+	filter, err := f.operators(ctx, inFilter)
+	if err != nil {
+		return nil, false, err
+	}
 	if len(filter.Statuses) == 0 {
 		filter.Statuses = unless
 	}

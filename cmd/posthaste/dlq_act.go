@@ -24,7 +24,7 @@ func actOnLettersFlags() []cli.Flag {
 	return append(letterFlags(),
 		&cli.BoolFlag{Name: "all", Usage: "all dead letters there are"},
 		&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "only say how many it would be"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "only say which it would be, or how many by filter, as they are now"},
 		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one"},
 	)
 }
@@ -95,17 +95,14 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 		return err
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o letterEditor) error {
-		if c.Bool("dry-run") {
-			return p.dryRun("replay", 1)
-		}
 		if direct, ok := o.(*operator.Operator); ok { // the API goes by its own
 			o = direct.CheckedBy(s.app.API.Kinds)
 		}
-		if err := o.ReplayEdited(ctx, which.ids[0], payload); err != nil {
-			return inFlagWords(err)
+		replay, word := o.ReplayEdited, ""
+		if c.Bool("dry-run") {
+			replay, word = o.WouldReplayEdited, "would replay "
 		}
-		_, err := fmt.Fprintln(p.stdout, which.ids[0])
-		return err
+		return p.onEach(which.ids, word, func(id outbox.ID) error { return inFlagWords(replay(ctx, id, payload)) })
 	})
 }
 
@@ -144,6 +141,7 @@ type (
 	}
 	letterEditor interface {
 		ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error
+		WouldReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error
 	}
 )
 
@@ -155,21 +153,18 @@ var (
 // actOnLetters does something to the dead letters that were named or filtered.
 func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll, one actOnOne) error {
 	return operate(ctx, p, c, func(ctx context.Context, o letterActs) error {
-		n := int64(len(which.ids))
-		if n == 0 {
-			var err error
-			if n, err = o.CountDeadLetters(ctx, which.filter); err != nil {
-				return err
-			}
+		if len(which.ids) > 0 {
+			return p.actOnEach(ctx, c, o, verb, which.ids, one)
+		}
+		n, err := o.CountDeadLetters(ctx, which.filter)
+		if err != nil {
+			return err
 		}
 		if c.Bool("dry-run") {
 			return p.dryRun(verb, n)
 		}
 		if err := p.sure(c, verb, int(n), "dead letters"); err != nil {
 			return err
-		}
-		if len(which.ids) > 0 {
-			return p.actOnEach(ctx, o, verb, which.ids, one)
 		}
 		return p.follow(verb, all(ctx, o, which.filter))
 	})
@@ -182,17 +177,34 @@ func (p *program) dryRun(verb string, n int64) error {
 
 // actOnEach acts on the jobs that were named. One that cannot be done does not keep
 // the others from it.
-func (p *program) actOnEach(ctx context.Context, o letterActs, verb string, ids []outbox.ID, act actOnOne) error {
+func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, verb string, ids []outbox.ID, act actOnOne) error {
+	if c.Bool("dry-run") {
+		return p.onEach(ids, "would "+verb+" ", func(id outbox.ID) error {
+			job, err := deadLetterOf(ctx, o, verb, id)
+			if err == nil && verb == "replay" && !job.Deadline.IsZero() && !job.Deadline.After(time.Now()) {
+				err = fmt.Errorf("%s job %s: %w", verb, id, operator.ErrPastDeadline)
+			}
+			return err
+		})
+	}
+	if err := p.sure(c, verb, len(ids), "dead letters"); err != nil {
+		return err
+	}
 	return p.onEach(ids, "", func(id outbox.ID) error {
-		job, err := o.Job(ctx, id)
-		if err == nil && !slices.Contains(deadLetters, job.Status) {
-			err = &operator.StatusError{ID: id, Status: job.Status, Act: verb} // "jobs retry" is also for jobs that wait
-		}
-		if err != nil {
+		if _, err := deadLetterOf(ctx, o, verb, id); err != nil {
 			return err
 		}
 		return act(o, ctx, id)
 	})
+}
+
+// deadLetterOf is the job, which must be one: "jobs retry" is also for jobs that wait.
+func deadLetterOf(ctx context.Context, o letterActs, verb string, id outbox.ID) (operator.Job, error) {
+	job, err := o.Job(ctx, id)
+	if err == nil && !slices.Contains(deadLetters, job.Status) {
+		err = &operator.StatusError{ID: id, Status: job.Status, Act: verb}
+	}
+	return job, err
 }
 
 // follow shows the progress of an act on many, and at last what came of it.
