@@ -3,6 +3,7 @@ package api_test
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -122,7 +123,17 @@ func TestQueuesArePausedAndCounted(t *testing.T) {
 	if len(list.Queues) != 2 || !list.Queues[1].PausedSince.IsZero() {
 		t.Errorf("resumed queues = %+v", list.Queues)
 	}
-	root.post("/queues/no%20spaces/pause", "").problem(422, "invalid_input")
+	if p := root.post("/queues/no%20spaces/pause", "").problem(422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Parameter != "queue" || !strings.Contains(p.Errors[0].Detail, `"no spaces"`) {
+		t.Errorf("a name that no job can have: %+v", p)
+	}
+	// A job that was stored by hand may be in such a queue.
+	if _, err := r.db.Exec(t.Context(), `INSERT INTO outbox.jobs (id, kind, queue, payload) VALUES (outbox.uuid_v7(), 'mail', 'no spaces', '{}')`); err != nil {
+		t.Fatal(err)
+	}
+	root.post("/queues/no%20spaces/pause", "").want(200, &paused)
+	if paused.Queue != "no spaces" || !paused.Paused {
+		t.Errorf("pause = %+v", paused)
+	}
 }
 
 func TestQueuesAreLimited(t *testing.T) {

@@ -93,12 +93,12 @@ func (s *server) readLine(text []byte) (NewJob, *Problem) {
 	if len(text) > s.config.MaxBodyBytes {
 		return job, bodyTooLarge.because("", Fault{Detail: "is more than " + bytesText(int64(s.config.MaxBodyBytes))})
 	}
-	if fault := checkJSON(text, s.newJob.shape); fault != nil {
-		return job, malformed.because("", *fault)
+	if p := readable(text, s.newJob.shape); p != nil {
+		return job, p
 	}
 	var parsed any
 	if err := unmarshal(text, &parsed); err != nil {
-		return job, malformed.because("", Fault{Pointer: "#", Detail: err.Error()})
+		return job, malformed.because("", Fault{Pointer: "#", Detail: errUnreadable.Error()})
 	}
 	found := &huma.ValidateResult{}
 	huma.Validate(s.newJob.registry, s.newJob.schema, huma.NewPathBuffer([]byte("body"), 4), huma.ModeWriteToServer, parsed, found)
@@ -106,7 +106,7 @@ func (s *server) readLine(text []byte) (NewJob, *Problem) {
 		return job, fromHuma(&huma.ErrorModel{Status: invalidInput.status, Errors: details(found.Errors)})
 	}
 	if err := json.Unmarshal(text, &job); err != nil {
-		return job, invalidInput.because("", Fault{Pointer: "#", Detail: err.Error()})
+		return job, invalidInput.because("", Fault{Pointer: "#", Detail: errUnreadable.Error()})
 	}
 	return job, nil
 }

@@ -44,7 +44,7 @@ func FuzzBatch(f *testing.F) {
 			}
 			before = number
 			job, p := s.readLine(text)
-			if fault := checkJSON(all[number-1], s.newJob.shape); fault != nil && (p == nil || p.Code != malformed.name) {
+			if fault, _ := checkJSON(all[number-1], s.newJob.shape); fault != nil && (p == nil || p.Code != malformed.name) {
 				t.Errorf("%q: as a body %+v, as a line %+v", all[number-1], fault, p)
 			}
 			if p != nil {

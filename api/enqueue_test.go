@@ -281,3 +281,18 @@ func TestAFullKeyDecidesAboutARequest(t *testing.T) {
 	}
 	submit("").problem(409, "idempotency_key_busy")
 }
+
+// A key in the header would be one for all lines: whoever sends it counts on it.
+func TestABatchTakesNoIdempotencyKeyInItsHeader(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	p := r.do("POST", "/jobs/batch", `{"kind":"mail"}`, "Content-Type", "application/x-ndjson", "Idempotency-Key", "k").problem(422, "invalid_input")
+	if len(p.Errors) != 1 || p.Errors[0].Header != "Idempotency-Key" || !strings.Contains(p.Errors[0].Detail, "idempotencyKey") {
+		t.Errorf("errors = %+v, want one that says where the key belongs", p.Errors)
+	}
+	var list struct{ Jobs []api.Job }
+	if r.get("/jobs").want(200, &list); len(list.Jobs) != 0 {
+		t.Errorf("jobs = %+v, want none", list.Jobs)
+	}
+	r.postBatch(`{"kind":"mail","idempotencyKey":"k"}`).want(202, nil)
+}

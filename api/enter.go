@@ -273,8 +273,11 @@ func (s *server) readRequest(op *huma.Operation, body *shape, w http.ResponseWri
 	if p := checkParameters(r); p != nil {
 		return p
 	}
+	if p := refuseKey(op, r); p != nil {
+		return p
+	}
 	if op.RequestBody == nil {
-		return nil
+		return s.wantNoBody(w, r)
 	}
 	contentType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if _, taken := op.RequestBody.Content[contentType]; err != nil || !taken {
@@ -295,8 +298,8 @@ func (s *server) readRequest(op *huma.Operation, body *shape, w http.ResponseWri
 		return malformed.because("The body is empty.")
 	}
 	if !lines {
-		if fault := checkJSON(data, body); fault != nil {
-			return malformed.because("", *fault)
+		if p := readable(data, body); p != nil {
+			return p
 		}
 	}
 	r.Body = io.NopCloser(bytes.NewReader(data))

@@ -44,7 +44,7 @@ type Payload struct {
 
 // JobError is why an attempt failed.
 type JobError struct {
-	Code    string `json:"code" doc:"The handler's, or one of panic, job_timeout, handler_error and others" example:"job_timeout"`
+	Code    string `json:"code" doc:"The handler's, or one of error, panic, job_timeout, cancelled and others" example:"job_timeout"`
 	Message string `json:"message,omitempty" doc:"For admin.read only"`
 }
 
@@ -190,7 +190,8 @@ type Result struct {
 	ID     string          `json:"id" format:"uuid"`
 	Status string          `json:"status"`
 	Result json.RawMessage `json:"result,omitempty" doc:"What the handler returned, if it is JSON"`
-	Base64 string          `json:"resultBase64,omitempty" doc:"In place of result if that is no JSON"`
+	Base64 string          `json:"resultBase64,omitempty" doc:"In place of result if that is no JSON, or sealed"`
+	Sealed string          `json:"resultSealed,omitempty" doc:"Of a sealed result: the content type of the seal. The server cannot open it; outbox.OpenResult opens what resultBase64 holds" example:"application/vnd.posthaste.sealed"`
 	Error  *JobError       `json:"error,omitempty" doc:"Why there is no result"`
 }
 
@@ -211,12 +212,12 @@ func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, er
 	r := Result{ID: job.ID.String(), Status: job.Status.String()}
 	if len(job.Result) > 0 {
 		shown := showBytes(job.Result, "application/json")
-		r.Result, r.Base64 = shown.JSON, shown.Base64
+		r.Result, r.Base64, r.Sealed = shown.JSON, shown.Base64, outbox.SealedResult(job.Result)
 	}
 	switch job.Status {
 	case outbox.Succeeded:
 	case outbox.Cancelled:
-		r.Error = &JobError{Code: "job_canceled"}
+		r.Error = &JobError{Code: outbox.CodeCancelled} // also of one that never ran, and so has no attempt's
 	default:
 		r.Error = viewError(principal(ctx), job)
 	}

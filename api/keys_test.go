@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,13 @@ func TestKeysAreListedAndUnblocked(t *testing.T) {
 	op.post("/keys/default/none/unblock", "").problem(404, "key_not_found")
 
 	var unblocked struct{ Retried int }
+	r.enqueue(`{"kind":"mail","key":"new"}`) // which no claim has looked at
+	op.get("/keys/default/new").want(200, nil)
+	op.post("/keys/default/new/unblock", "").want(200, &unblocked)
+	if unblocked.Retried != 0 {
+		t.Errorf("retried = %d of a key that nothing holds up", unblocked.Retried)
+	}
+	r.as("operator-b").post("/keys/default/new/unblock", "").problem(404, "key_not_found")
 	op.post(path+"/unblock", "").want(200, &unblocked)
 	if j := op.getJob(dead); unblocked.Retried != 1 || j.Status != "pending" {
 		t.Errorf("retried = %d, the dead letter is %s", unblocked.Retried, j.Status)
@@ -64,7 +72,7 @@ func TestKeysAreListedAndUnblocked(t *testing.T) {
 		t.Error("another tenant's key was unblocked")
 	}
 	var acts struct{ Acts []api.Act }
-	op.get("/audit?act=key.unblock").want(200, &acts)
+	op.get("/audit?act=key.unblock&target="+url.QueryEscape(key)).want(200, &acts)
 	if len(acts.Acts) != 1 || acts.Acts[0].Target != key || acts.Acts[0].Actor != "operator-a" ||
 		!strings.Contains(string(acts.Acts[0].Before), `"parked_for":"`+dead+`"`) || string(acts.Acts[0].After) != `{"retried":1,"parked_at":null}` {
 		t.Errorf("audit = %+v", acts.Acts)
@@ -157,6 +165,9 @@ func TestSchedulesArePausedAndRun(t *testing.T) {
 	}
 	if a.Status != "pending" {
 		t.Errorf("its job was stored as %s, they say", a.Status)
+	}
+	if p := op.do("POST", "/schedules/daily%20report/run", "", "Idempotency-Key", "k").problem(422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Header != "Idempotency-Key" {
+		t.Errorf("a run with a key: %+v", p.Errors)
 	}
 	op.post("/schedules/daily%20report/resume", "").want(200, nil)
 	if !list(op)[0].PausedSince.IsZero() {

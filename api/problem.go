@@ -142,7 +142,7 @@ func problemOf(err error) *Problem {
 		return scheduleNotFound.because("This tenant has no schedule of the name.")
 	case errors.Is(err, context.Canceled):
 		return clientGone.because("")
-	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled):
+	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled), isSQL(err, lockNotAvailable):
 		return timedOut.because("The server gave up. Whether anything was changed is not known; a repeat with the same idempotency key is safe.")
 	case errors.Is(err, access.ErrProviderAway):
 		return unavailable.because("The provider of the token does not answer; try again.").after(1)
@@ -198,6 +198,8 @@ func faultsOf(err error) []Fault {
 	case *outbox.InvalidError:
 		name := wireNames[e.Field]
 		switch {
+		case e.Field == "queue": // of an operator: a path's
+			faults = append(faults, Fault{Parameter: e.Field, Detail: e.Reason})
 		case name != "":
 			faults = append(faults, Fault{Pointer: "#/" + name, Detail: e.Reason})
 		case strings.HasPrefix(e.Field, "Args/"):

@@ -19,7 +19,7 @@ type QueueLimits struct {
 }
 
 type queueLimitsInput struct {
-	Queue string `path:"queue" maxLength:"128" pattern:"^[A-Za-z0-9][A-Za-z0-9_.:/-]*$"`
+	Queue string `path:"queue" maxLength:"128" doc:"As for /queues/{queue}/pause"`
 	Body  QueueLimits
 }
 

@@ -62,7 +62,7 @@ func (s *server) listQueues(ctx context.Context, in *OfTenant) (*queuesOutput, e
 }
 
 type queueInput struct {
-	Queue string `path:"queue" maxLength:"128" pattern:"^[A-Za-z0-9][A-Za-z0-9_.:/-]*$"`
+	Queue string `path:"queue" maxLength:"128" doc:"1 to 128 letters, digits and _ . : / -, first a letter or digit; or the name of any queue with open jobs"`
 }
 
 type queueOutput struct {

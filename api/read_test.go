@@ -1,6 +1,8 @@
 package api_test
 
 import (
+	"encoding/base64"
+	"errors"
 	"net/url"
 	"slices"
 	"strings"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/protect"
 )
 
 // What a client must never see of a job that failed, and an operator may.
@@ -61,7 +64,55 @@ func TestResultsAreOfFinishedJobs(t *testing.T) {
 	if dead.Status != "dead" || dead.Result != nil || dead.Error == nil || dead.Error.Code != "smtp" {
 		t.Errorf("result of a dead letter = %+v", dead)
 	}
+	cancelled := r.reach(outbox.Pending)
+	r.post("/jobs/"+cancelled+"/cancel", "").want(200, nil)
+	var called api.Result
+	r.get("/jobs/"+cancelled+"/result").want(200, &called)
+	if called.Error == nil || called.Error.Code != outbox.CodeCancelled {
+		t.Errorf("result of a cancelled job = %+v, want the code that its attempt would have", called)
+	}
 	r.get("/jobs/"+r.reach(outbox.Running)+"/result").problem(409, "job_not_finished")
+}
+
+// A result that a protector sealed is handed out as it is stored, and says so; whoever
+// has the key opens it.
+func TestASealedResultSaysSo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ring, err := protect.NewKeyring(protect.Key{ID: "k", Secret: [32]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := r.reach(outbox.Succeeded)
+	job, err := outbox.ParseID(done)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := ring.Seal(t.Context(), outbox.Part{Tenant: tenantA, Job: job, Column: "payload"}, outbox.Content{Type: "application/json", Bytes: []byte(`{}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed := &outbox.Claimed{ID: job, Tenant: tenantA, ContentType: payload.Type, Payload: payload.Bytes, Result: []byte(`{"iban":"DE02"}`)}
+	if err := errors.Join(claimed.Open(t.Context(), ring), claimed.SealResult(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.db.Exec(t.Context(), `UPDATE outbox.history SET result = $1 WHERE id = $2`, claimed.Result, job); err != nil {
+		t.Fatal(err)
+	}
+	var got api.Result
+	r.get("/jobs/"+done+"/result").want(200, &got)
+	stored, err := base64.StdEncoding.DecodeString(got.Base64)
+	if err != nil || got.Sealed != protect.SealedType || got.Result != nil || got.Error != nil {
+		t.Fatalf("result = %+v, %v", got, err)
+	}
+	if opened, err := outbox.OpenResult(t.Context(), ring, tenantA, job, stored); err != nil || string(opened) != `{"iban":"DE02"}` {
+		t.Errorf("the result opens as %q, %v", opened, err)
+	}
+	var plain api.Result
+	r.get("/jobs/"+r.reach(outbox.Succeeded)+"/result").want(200, &plain)
+	if plain.Sealed != "" {
+		t.Errorf("a plain result says %+v", plain)
+	}
 }
 
 // follow reads all pages by one of the two ways to the next.

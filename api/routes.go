@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -176,12 +177,16 @@ var jsonFormat = huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal:
 
 // unmarshal reads a body for huma: once into an any, to compare it with its schema,
 // and once into the struct. A payload may be anything, and is left out of the any: a
-// megabyte of small numbers takes thirty there.
+// megabyte of small numbers takes thirty there. What it cannot read has been refused
+// by its place before, see form.
 func unmarshal(data []byte, v any) error {
 	target, isAny := v.(*any)
 	var members map[string]json.RawMessage
 	if !isAny || json.Unmarshal(data, &members) != nil || members == nil {
-		return json.Unmarshal(data, v)
+		if json.Unmarshal(data, v) != nil {
+			return errUnreadable
+		}
+		return nil
 	}
 	object := map[string]any{}
 	for name, text := range members {
@@ -190,14 +195,17 @@ func unmarshal(data []byte, v any) error {
 			continue
 		}
 		var member any
-		if err := json.Unmarshal(text, &member); err != nil {
-			return err
+		if json.Unmarshal(text, &member) != nil {
+			return errUnreadable
 		}
 		object[name] = member
 	}
 	*target = object
 	return nil
 }
+
+// errUnreadable is in our clients' words: encoding/json has those of our types.
+var errUnreadable = errors.New("cannot be read as what the description of the API says")
 
 func humaConfig() huma.Config {
 	return huma.Config{

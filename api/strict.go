@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -20,9 +21,13 @@ const maxDepth = 64
 type shape struct {
 	members map[string]*shape // nil: any
 	element *shape            // of an array or of a map
+	form    form              // of a number or a string
 }
 
-// shapeOf reads a schema that does not refer to itself.
+// unshaped is what is where the schema has nothing, and will refuse it.
+var unshaped = &shape{}
+
+// shapeOf reads a schema that does not refer to itself; nil is one that takes anything.
 func shapeOf(registry huma.Registry, s *huma.Schema) *shape {
 	if s == nil {
 		return nil
@@ -38,16 +43,23 @@ func shapeOf(registry huma.Registry, s *huma.Schema) *shape {
 		for name, property := range s.Properties {
 			sh.members[name] = shapeOf(registry, property)
 		}
+		sh.members["filter"].bounds()
 		return sh
+	case s.Type == huma.TypeObject:
+		values, _ := s.AdditionalProperties.(*huma.Schema)
+		return &shape{element: shapeOf(registry, values)}
+	case s.Type == "":
+		return nil
 	}
-	return nil
+	return &shape{form: formOf(s)}
 }
 
 // checkJSON reads one JSON value and refuses what encoding/json lets pass:
 // duplicate members (at any depth, also by escapes), members that the shape does not
 // have, invalid UTF-8, NUL and lone surrogates in strings, values nested deeper than
-// 64, and anything after the value. It returns nil, or what is wrong and where.
-func checkJSON(data []byte, sh *shape) *Fault {
+// 64, and anything after the value. It returns nil, or what is wrong and where; and, if
+// the body can be read, the values in it that are not of their form.
+func checkJSON(data []byte, sh *shape) (fault *Fault, misfits []Fault) {
 	s := scanner{data: data}
 	s.space()
 	if s.value(sh, 0) {
@@ -56,25 +68,20 @@ func checkJSON(data []byte, sh *shape) *Fault {
 			s.fail("has %s after the value, at byte %d", s.shown(), s.at)
 		}
 	}
-	return s.fault
+	return s.fault, s.misfits
 }
 
 type scanner struct {
-	data  []byte
-	at    int
-	path  []string // to the value that is read
-	fault *Fault
+	data    []byte
+	at      int
+	path    []string // to the value that is read
+	fault   *Fault
+	misfits []Fault
 }
 
 // fail notes the mistake; the scan ends.
 func (s *scanner) fail(format string, args ...any) bool {
-	var pointer strings.Builder
-	pointer.WriteByte('#')
-	for _, name := range s.path {
-		pointer.WriteByte('/')
-		pointer.WriteString(strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
-	}
-	s.fault = &Fault{Pointer: pointer.String(), Detail: fmt.Sprintf(format, args...)}
+	s.fault = &Fault{Pointer: s.pointer(), Detail: fmt.Sprintf(format, args...)}
 	return false
 }
 
@@ -119,10 +126,14 @@ func (s *scanner) value(sh *shape, depth int) bool {
 	case c == '[':
 		return s.array(sh, depth)
 	case c == '"':
-		_, ok := s.text("the string")
+		text, ok := s.text("the string")
+		s.textFits(sh, text)
 		return ok
 	case c == '-' || c >= '0' && c <= '9':
-		return s.number()
+		start := s.at
+		ok := s.number()
+		s.numberFits(sh, string(s.data[start:s.at]))
+		return ok
 	}
 	for _, word := range []string{"true", "false", "null"} {
 		if bytes.HasPrefix(s.data[s.at:], []byte(word)) {
@@ -175,8 +186,11 @@ func (s *scanner) object(sh *shape, depth int) bool {
 }
 
 func (sh *shape) member(name string) (*shape, bool) {
-	if sh == nil || sh.members == nil {
+	switch {
+	case sh == nil:
 		return nil, true
+	case sh.members == nil:
+		return cmp.Or(sh.element, unshaped), true
 	}
 	m, known := sh.members[name]
 	return m, known
@@ -186,7 +200,7 @@ func (s *scanner) array(sh *shape, depth int) bool {
 	s.at++
 	var element *shape
 	if sh != nil {
-		element = sh.element
+		element = cmp.Or(sh.element, unshaped)
 	}
 	for i := 0; ; i++ {
 		s.space()

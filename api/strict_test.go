@@ -55,7 +55,7 @@ func TestCheckJSON(t *testing.T) {
 		`{"kind":{` + manyNames(100, "n7") + `}}`:        {"#/kind/n7", "is there twice"},
 		`{"kind":{` + manyNames(100, "n99") + `}}`:       {"#/kind/n99", "is there twice"},
 	} {
-		fault := checkJSON([]byte(text), sh)
+		fault, _ := checkJSON([]byte(text), sh)
 		switch {
 		case want.detail == "" && fault != nil:
 			t.Errorf("%.80s: %+v, want none", text, fault)
@@ -86,7 +86,7 @@ func FuzzCheckJSON(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if checkJSON(data, nil) != nil {
+		if fault, _ := checkJSON(data, nil); fault != nil {
 			return
 		}
 		if !json.Valid(data) || !utf8.Valid(data) {

@@ -116,7 +116,7 @@ func (w *Waiter) askSome(ctx context.Context, pool *pgxpool.Pool, ids []outbox.I
 	told := make(map[outbox.ID]bool)
 	var id outbox.ID
 	var e end
-	_, err := pgx.ForEachRow(rows, []any{&id, &e.status, &e.result, &e.code, &e.message}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &e.status, &e.tenant, &e.result, &e.code, &e.message}, func() error {
 		told[id] = true
 		w.tell(id, e)
 		e = end{}

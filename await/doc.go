@@ -21,6 +21,11 @@
 // All waits of a process share one LISTEN connection and one connection for
 // queries, and a wake-up costs one query, however many wait.
 //
+// # Sealed results
+//
+// What a protector sealed, [Config].Protect opens, with the keys that the dispatcher
+// has, or had. It is opened where it is wanted, once for each Wait.
+//
 // # Guarantees
 //
 //   - Wait returns the result soon after the settlement has committed: within

@@ -172,9 +172,10 @@ func enqueue(t *testing.T, r *rig, db outbox.DB, n int, opts outbox.Options) Ref
 }
 
 // work runs a dispatcher with a handler for doubles.
-func work(t *testing.T, db *pgxpool.Pool, handler func(context.Context, *outbox.Job[double]) (doubled, error)) {
+func work(t *testing.T, db *pgxpool.Pool, handler func(context.Context, *outbox.Job[double]) (doubled, error), use ...dispatcher.Middleware) {
 	t.Helper()
 	mux := new(dispatcher.Mux)
+	mux.Use(use...)
 	dispatcher.HandleResult(mux, handler, dispatcher.KindConfig{Retry: dispatcher.Delays()})
 	d, err := dispatcher.New(db, mux, dispatcher.Config{DeafPollInterval: 20 * time.Millisecond})
 	if err != nil {

@@ -36,14 +36,16 @@ func RefTo[R any](w *Waiter, id outbox.ID) Ref[R] { return Ref[R]{ID: id, waiter
 // Wait returns the job's result when it has succeeded, an [*outbox.JobError] when it
 // has ended otherwise, [outbox.ErrNotFound] when it was not found for 10 seconds,
 // and the cause of ctx when that ends first. A success that left no result, or one
-// that is no R, is an error, too ([outbox.ErrNoResult], or what encoding/json says).
+// that is no R, is an error, too ([outbox.ErrNoResult], or what encoding/json says), and
+// so is a sealed one that [Config].Protect does not open: what that says, like
+// protect.ErrUnreadable, or an [*outbox.SealedError] if there is no Protect.
 // The waiter has to run.
 func (r Ref[R]) Wait(ctx context.Context) (result R, err error) {
 	end, err := r.waiter.wait(ctx, r.ID)
 	if err != nil {
 		return result, fmt.Errorf("wait for job %s: %w", r.ID, err)
 	}
-	return decode[R](r.ID, end)
+	return decode(ctx, r, end)
 }
 
 // Status tells where the job stands now, or returns [outbox.ErrNotFound].
@@ -62,7 +64,7 @@ func (r Ref[R]) Result(ctx context.Context) (result R, err error) {
 	if !now.ended() {
 		return result, fmt.Errorf("result of job %s, which is %s: %w", r.ID, now.status, ErrOpen)
 	}
-	return decode[R](r.ID, now)
+	return decode(ctx, r, now)
 }
 
 func (r Ref[R]) look(ctx context.Context) (end, error) {
@@ -74,12 +76,13 @@ func (r Ref[R]) look(ctx context.Context) (end, error) {
 		return end{}, fmt.Errorf("look at job %s: %w", r.ID, outbox.ErrNotFound)
 	}
 	f := found[0]
-	return end{status: outbox.Status(f.Status), result: f.Result, code: f.ErrorCode, message: f.ErrorMessage}, nil
+	return end{status: outbox.Status(f.Status), tenant: f.TenantID.Bytes, result: f.Result, code: f.ErrorCode, message: f.ErrorMessage}, nil
 }
 
 // end is how a job stands, which is final if it has ended.
 type end struct {
 	status        outbox.Status // "" for a job that is nowhere
+	tenant        outbox.ID     // of a job with a result
 	result        []byte
 	code, message string
 }
@@ -88,11 +91,18 @@ func (e end) ended() bool {
 	return e.status.Closed() || e.status == outbox.Failed || e.status == outbox.Dead
 }
 
-func decode[R any](id outbox.ID, e end) (result R, err error) {
+// decode runs where the result is wanted: a protector may ask a store for it.
+func decode[R any](ctx context.Context, ref Ref[R], e end) (result R, err error) {
 	if e.status != outbox.Succeeded {
-		return result, &outbox.JobError{ID: id, Status: e.status, Code: e.code, Message: e.message}
+		return result, &outbox.JobError{ID: ref.ID, Status: e.status, Code: e.code, Message: e.message}
 	}
-	return outbox.DecodeResult[R](id, e.result)
+	stored := e.result
+	if p := ref.waiter.protect; p != nil {
+		if stored, err = outbox.OpenResult(ctx, p, e.tenant, ref.ID, stored); err != nil {
+			return result, err
+		}
+	}
+	return outbox.DecodeResult[R](ref.ID, stored)
 }
 
 func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

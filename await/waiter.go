@@ -28,12 +28,18 @@ var ErrStopped = errors.New("the waiter has stopped")
 type Config struct {
 	ListenURL string       // the listener's; "" is the pool's. Set it when that leads to a pooler
 	Logger    *slog.Logger // nil logs nothing
+
+	// Protect opens results that were sealed, as dispatcher.Opens seals those of
+	// jobs whose payloads are sealed; others pass. nil leaves them sealed: an
+	// [*outbox.SealedError] for who waits.
+	Protect outbox.Protector
 }
 
 // Waiter waits for jobs on behalf of a whole process. Its methods are safe for
 // concurrent use.
 type Waiter struct {
 	user     *pgxpool.Pool
+	protect  outbox.Protector // nil for none
 	log      *slog.Logger
 	wake     listener.Signal // something may have ended
 	listener *listener.Listener
@@ -75,7 +81,7 @@ func New(pool *pgxpool.Pool, config Config) (*Waiter, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	w := &Waiter{
-		user: pool, log: log.With(slog.String("component", "waiter")),
+		user: pool, protect: config.Protect, log: log.With(slog.String("component", "waiter")),
 		wake: listener.NewSignal(), joined: make(chan struct{}, 1),
 		poll: hearingPoll, missing: missing,
 		waits: map[outbox.ID]*watch{}, fresh: map[outbox.ID]struct{}{},

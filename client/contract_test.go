@@ -35,6 +35,11 @@ func onID[A any](answer any, call func(*Client, context.Context, string) (A, err
 	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx, someID) })
 }
 
+// acting is an act on one job, with a reason.
+func acting(call func(*Client, context.Context, string) (Job, error)) route {
+	return calling(nil, Job{}, func(ctx context.Context, c *Client) (Job, error) { return call(c, WithReason(ctx, "x"), someID) })
+}
+
 func onSchedules[A any](answer any, call func(*Client, context.Context, ScheduleName) (A, error)) route {
 	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx, filled[ScheduleName]()) })
 }
@@ -67,8 +72,8 @@ var methods = map[string]route{
 	"GET /jobs/{id}":              onID(Job{}, (*Client).Job),
 	"GET /jobs/{id}/result":       onID(Result{}, (*Client).Result),
 	"GET /jobs/{id}/attempts":     onID(attemptsAnswer{}, (*Client).Attempts),
-	"POST /jobs/{id}/retry":       onID(Job{}, (*Client).RetryJob),
-	"POST /jobs/{id}/dismiss":     onID(Job{}, (*Client).DismissJob),
+	"POST /jobs/{id}/retry":       acting((*Client).RetryJob),
+	"POST /jobs/{id}/dismiss":     acting((*Client).DismissJob),
 	"POST /jobs/retry":            calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.RetryJobs(ctx, Bulk{}) }),
 	"POST /jobs/dismiss":          calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.DismissJobs(ctx, Bulk{}) }),
 	"GET /queues":                 calling(nil, Queues{}, func(ctx context.Context, c *Client) (Queues, error) { return c.Queues(ctx, "x") }),
@@ -79,8 +84,8 @@ var methods = map[string]route{
 	}),
 	"GET /stats":              calling(nil, Stats{}, func(ctx context.Context, c *Client) (Stats, error) { return c.Stats(ctx, "x") }),
 	"GET /workers":            of(workersAnswer{}, (*Client).Workers),
-	"POST /jobs/{id}/cancel":  onID(Job{}, (*Client).CancelJob),
-	"POST /jobs/{id}/release": onID(Job{}, (*Client).ReleaseJob),
+	"POST /jobs/{id}/cancel":  acting((*Client).CancelJob),
+	"POST /jobs/{id}/release": acting((*Client).ReleaseJob),
 	"POST /jobs/cancel":       calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.CancelJobs(ctx, Bulk{}) }),
 	"POST /jobs/release":      calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.ReleaseJobs(ctx, Bulk{}) }),
 	"GET /jobs/{id}/progress": onID(Progress{}, (*Client).Progress),

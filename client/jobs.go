@@ -107,7 +107,8 @@ type Result struct {
 	ID           string          `json:"id"`
 	Status       string          `json:"status"`
 	Result       json.RawMessage `json:"result,omitempty"`
-	ResultBase64 []byte          `json:"resultBase64,omitempty"` // in place of Result if that is no JSON; decoded
+	ResultBase64 []byte          `json:"resultBase64,omitempty"` // in place of Result if that is no JSON, or sealed; decoded
+	ResultSealed string          `json:"resultSealed,omitempty"` // of a sealed result: the content type of the seal. outbox.OpenResult opens ResultBase64
 	Error        *JobError       `json:"error,omitempty"`        // why there is no result
 }
 

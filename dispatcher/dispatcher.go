@@ -25,7 +25,7 @@ import (
 // that works the queue "default" and polls every two seconds; give it Wake and
 // Hearing, from a listener, to start jobs within milliseconds.
 type Config struct {
-	Queues map[string]QueueConfig // nil works the queue "default"
+	Queues map[string]QueueConfig // nil works the queue "default". Names are those of outbox.ValidName
 	Worker string                 // who holds the leases; "" is host-pid. A random suffix is added, so names may repeat
 
 	// Wake says that there may be work. A receive is a hint; any number may be lost.
@@ -77,8 +77,8 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.Queues)) {
-		if name == "" || len(name) > outbox.MaxNameBytes {
-			errs = append(errs, invalid("Config.Queues", "has a queue whose name is %q, want 1 to %d characters", name, outbox.MaxNameBytes))
+		if bad, ok := errors.AsType[*outbox.InvalidError](outbox.ValidName("Config.Queues", name)); ok {
+			errs = append(errs, invalid(bad.Field, "has a queue whose name %s", bad.Reason))
 		}
 		if n := c.Queues[name].Concurrency; n < 0 || n > 100_000 {
 			errs = append(errs, invalid(fmt.Sprintf("Config.Queues[%q].Concurrency", name), "is %d, want 1 to 100000, or 0 for %d", n, defaultConcurrency))

@@ -27,6 +27,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 			strings.Repeat("q", 129): {},
 			"negative":               {Concurrency: -1},
 			"huge":                   {Concurrency: 100_001},
+			"no such!":               {},
 		},
 		LeaseTTL:         time.Millisecond,
 		PollInterval:     time.Millisecond,
@@ -37,7 +38,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 		t.Fatal("New accepts it")
 	}
 	for _, want := range []string{
-		`name is ""`, "qqqq", "Concurrency is -1", "Concurrency is 100001", `kind "a": KindConfig.Timeout is -1s`, `has the code ""`,
+		"name is empty, want", "name is 129 bytes long", `name is "no such!": byte 2 is " "`, "Concurrency is -1", "Concurrency is 100001", `kind "a": KindConfig.Timeout is -1s`, `has the code ""`,
 		"LeaseTTL is 1ms, want at least 1s", "PollInterval is 1ms", "DeafPollInterval is -1s", "Timeout is -1s",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -45,7 +46,7 @@ func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 		}
 	}
 	want := []string{
-		"Config.Queues", `Config.Queues["huge"].Concurrency`, `Config.Queues["negative"].Concurrency`, "Config.Queues",
+		"Config.Queues", `Config.Queues["huge"].Concurrency`, `Config.Queues["negative"].Concurrency`, "Config.Queues", "Config.Queues",
 		"Config.LeaseTTL", "Config.PollInterval", "Config.DeafPollInterval", "Config.Timeout", "KindConfig.Timeout", "KindConfig.FailOn",
 	}
 	if diff := cmp.Diff(want, fieldsOf(err)); diff != "" {

@@ -29,17 +29,28 @@ type successHook struct {
 	withResult bool
 }
 
+// registered is the function that it was registered by.
+func (h *successHook) registered() string {
+	if h.withResult {
+		return "OnResult"
+	}
+	return "OnSuccess"
+}
+
 // OnSuccess registers a hook that runs at least once for each job of T's kind that
 // succeeds, whatever crashes: it is a job of its own, of the kind "<T's kind>:on_success",
 // which the settling statement stores. It is in the same queue, is tried again like
 // any other, and tells job.Args.Epoch and job.Args.ID to whoever has to notice repeats.
 //
-// The mux must have the handler of T's kind, too. A second hook panics.
+// The mux must have the handler of T's kind, too, or [New] has an [*outbox.InvalidError].
+// A second hook panics, as a second handler does.
 func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error, config ...KindConfig) {
 	onSuccess[T](m, false, hook, config)
 }
 
-// OnResult is OnSuccess with the result of a kind whose handler returns one.
+// OnResult is OnSuccess with the result of a kind whose handler returns one. A sealed
+// result is not told: the hook of a job with one fails for good, with the error code
+// undecodable_result. [OnSuccess] and package await serve such kinds.
 func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]], result R) error, config ...KindConfig) {
 	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error {
 		result, err := outbox.DecodeResult[R](job.Args.ID, job.Args.Result)
@@ -70,7 +81,8 @@ func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context
 // The dispatcher registers the hook in outbox.death_hooks before it claims anything,
 // and nothing takes it away: a hook that is given up has to be deleted there.
 //
-// The mux must have the handler of T's kind, too. A second hook panics.
+// The mux must have the handler of T's kind, too, or [New] has an [*outbox.InvalidError].
+// A second hook panics, as a second handler does.
 func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error, config ...KindConfig) {
 	var zero T
 	handleHook(m, zero.Kind()+deathSuffix, hook, config)
@@ -82,7 +94,7 @@ func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.J
 
 func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.Job[outbox.Ended[T]]) error, config []KindConfig) {
 	if len(kind) > outbox.MaxNameBytes {
-		panic(fmt.Sprintf("dispatcher: the kind of a hook, %q, is %d bytes long, want at most %d", kind, len(kind), outbox.MaxNameBytes))
+		panic(fmt.Errorf("dispatcher: %w", invalid("kind", "of the hook, %q, is %d bytes long, want at most %d", kind, len(kind), outbox.MaxNameBytes)))
 	}
 	m.HandleRaw(kind, func(ctx context.Context, claimed *outbox.Claimed) error {
 		job, err := decode[outbox.Ended[T]](claimed)
@@ -96,12 +108,16 @@ func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.J
 // validate reports hooks of kinds without a handler: nobody would set them off.
 func (h *hooks) validate(routes map[string]*route) error {
 	var errs []error
-	kinds := slices.AppendSeq(slices.Collect(maps.Keys(h.success)), maps.Keys(h.death))
-	slices.Sort(kinds)
-	for _, kind := range slices.Compact(kinds) {
+	want := func(field, kind string) {
 		if routes[kind] == nil {
-			errs = append(errs, fmt.Errorf("there is a hook for kind %q, and no handler", kind))
+			errs = append(errs, invalid(field, "is for kind %q, which has no handler", kind))
 		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(h.success)) {
+		want(h.success[kind].registered(), kind)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(h.death)) {
+		want("OnDeath", kind)
 	}
 	return errors.Join(errs...)
 }

@@ -230,10 +230,13 @@ func TestAHookWithoutItsHandlerIsAMistake(t *testing.T) {
 	dispatcher.OnDeath(mux, func(context.Context, *outbox.Job[outbox.Ended[probe]]) error { return nil })
 	dispatcher.OnSuccess(mux, func(context.Context, *outbox.Job[outbox.Ended[next]]) error { return nil })
 	_, err := dispatcher.New(db, mux, dispatcher.Config{})
-	for _, kind := range []string{"probe", "next"} {
-		if err == nil || !strings.Contains(err.Error(), kind) {
-			t.Errorf("New = %v, want a complaint about %q", err, kind)
+	for _, want := range []string{`OnDeath is for kind "probe", which has no handler`, `OnSuccess is for kind "next", which has no handler`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New = %v, want it to say %q", err, want)
 		}
+	}
+	if diff := cmp.Diff([]string{"OnSuccess", "OnDeath"}, fieldsOf(err)); diff != "" {
+		t.Errorf("fields (-want +got):\n%s", diff)
 	}
 	defer func() {
 		if recover() == nil {

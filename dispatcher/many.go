@@ -31,6 +31,17 @@ const (
 	maxBatchWait     = time.Minute
 )
 
+func (b BatchConfig) validate() error {
+	var errs []error
+	if b.Max < 1 || b.Max > maxBatchMax {
+		errs = append(errs, invalid("BatchConfig.Max", "is %d, want 1 to %d, or 0 for %d", b.Max, maxBatchMax, defaultBatchMax))
+	}
+	if b.Wait < 0 || b.Wait > maxBatchWait {
+		errs = append(errs, invalid("BatchConfig.Wait", "is %s, want up to %s, or 0 for %s", b.Wait, maxBatchWait, defaultBatchWait))
+	}
+	return errors.Join(errs...)
+}
+
 // HandleMany registers a handler that gets up to batch.Max jobs of T's kind at
 // once. It returns an outcome for each of them, in their order: nil, an error,
 // [Discard], [RetryAfter] or [Snooze], with the meaning that they have for
@@ -46,11 +57,12 @@ const (
 // the fence, as ever, and concerns no other job.
 //
 // Middleware of the mux wraps handlers of one job and does not wrap this one. A
-// config that is out of bounds is a bug in the program and panics.
+// config that is out of bounds is a bug in the program and panics, as a second handler
+// of the kind does, with an error that wraps an [*outbox.InvalidError] for each mistake.
 func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []*outbox.Job[T]) []error, batch BatchConfig, config ...KindConfig) {
 	batch.Max, batch.Wait = cmp.Or(batch.Max, defaultBatchMax), cmp.Or(batch.Wait, defaultBatchWait)
-	if batch.Max < 1 || batch.Max > maxBatchMax || batch.Wait < 0 || batch.Wait > maxBatchWait {
-		panic(fmt.Sprintf("dispatcher: a batch of up to %d jobs gathered for %s, want 1 to %d jobs and up to %s", batch.Max, batch.Wait, maxBatchMax, maxBatchWait))
+	if err := batch.validate(); err != nil {
+		panic(fmt.Errorf("dispatcher: %w", err))
 	}
 	var zero T
 	m.HandleRaw(zero.Kind(), nil, config...)

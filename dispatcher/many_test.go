@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -273,27 +272,27 @@ func TestStopCutsABatch(t *testing.T) {
 func TestABatchConfigOutOfBoundsPanics(t *testing.T) {
 	t.Parallel()
 	none := func(context.Context, []*outbox.Job[probe]) []error { return nil }
-	for _, register := range []func(*dispatcher.Mux){
-		func(m *dispatcher.Mux) { dispatcher.HandleMany(m, none, dispatcher.BatchConfig{Max: 1001}) },
-		func(m *dispatcher.Mux) { dispatcher.HandleMany(m, none, dispatcher.BatchConfig{Max: -1}) },
-		func(m *dispatcher.Mux) { dispatcher.HandleMany(m, none, dispatcher.BatchConfig{Wait: time.Hour}) },
-		func(m *dispatcher.Mux) { dispatcher.HandleMany(m, none, dispatcher.BatchConfig{Wait: -1}) },
-		func(m *dispatcher.Mux) {
+	for says, c := range map[string]struct {
+		register func(*dispatcher.Mux)
+		fields   []string
+	}{
+		"BatchConfig.Max is 1001, want 1 to 1000, or 0 for 100": {func(m *dispatcher.Mux) {
+			dispatcher.HandleMany(m, none, dispatcher.BatchConfig{Max: 1001})
+		}, []string{"BatchConfig.Max"}},
+		"BatchConfig.Max is -1": {func(m *dispatcher.Mux) { dispatcher.HandleMany(m, none, dispatcher.BatchConfig{Max: -1}) }, []string{"BatchConfig.Max"}},
+		"BatchConfig.Wait is 1h0m0s, want up to 1m0s, or 0 for 50ms": {func(m *dispatcher.Mux) {
+			dispatcher.HandleMany(m, none, dispatcher.BatchConfig{Wait: time.Hour})
+		}, []string{"BatchConfig.Wait"}},
+		"BatchConfig.Wait is -1ns": {func(m *dispatcher.Mux) { dispatcher.HandleMany(m, none, dispatcher.BatchConfig{Max: 1001, Wait: -1}) }, []string{"BatchConfig.Max", "BatchConfig.Wait"}},
+		`"probe", which has a handler`: {func(m *dispatcher.Mux) {
 			dispatcher.HandleMany(m, none, dispatcher.BatchConfig{})
 			dispatcher.HandleMany(m, none, dispatcher.BatchConfig{})
-		},
-		func(m *dispatcher.Mux) {
+		}, []string{"kind"}},
+		`kind is "probe", which has a handler already`: {func(m *dispatcher.Mux) {
 			dispatcher.Handle(m, func(context.Context, *outbox.Job[probe]) error { return nil })
 			dispatcher.HandleMany(m, none, dispatcher.BatchConfig{})
-		},
+		}, []string{"kind"}},
 	} {
-		func() {
-			defer func() {
-				if said, _ := recover().(string); !strings.HasPrefix(said, "dispatcher: ") {
-					t.Errorf("got %q, want a panic that says what is wrong", said)
-				}
-			}()
-			register(new(dispatcher.Mux))
-		}()
+		wantPanic(t, c.register, says, c.fields...)
 	}
 }

@@ -76,8 +76,9 @@ type route struct {
 // Use adds middleware around every handler; the first added is the outermost.
 func (m *Mux) Use(middleware ...Middleware) { m.middleware = append(m.middleware, middleware...) }
 
-// Handle registers the handler of T's kind. A second handler for a kind is a bug
-// in the program and panics, as http.ServeMux does.
+// Handle registers the handler of T's kind. A second handler for a kind, or a kind that
+// no job can be stored with (see [outbox.ValidName]), is a bug in the program and panics, as
+// http.ServeMux does, with an error that wraps an [*outbox.InvalidError].
 func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...KindConfig) {
 	var zero T
 	m.HandleRaw(zero.Kind(), func(ctx context.Context, claimed *outbox.Claimed) error {
@@ -110,13 +111,15 @@ func HandleResult[T outbox.ResultArgs[R], R any](m *Mux, handler func(ctx contex
 	}, config...)
 }
 
-// HandleRaw registers a handler that reads the payload's bytes itself.
+// HandleRaw registers a handler that reads the payload's bytes itself. It panics as
+// [Handle] does.
 func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
-	if kind == "" {
-		panic("dispatcher: handler for an empty kind")
-	}
+	err := outbox.ValidName("kind", kind)
 	if _, taken := m.routes[kind]; taken {
-		panic(fmt.Sprintf("dispatcher: two handlers for kind %q", kind))
+		err = invalid("kind", "is %q, which has a handler already", kind)
+	}
+	if err != nil {
+		panic(fmt.Errorf("dispatcher: %w", err))
 	}
 	if m.routes == nil {
 		m.routes = map[string]*route{}

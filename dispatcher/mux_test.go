@@ -2,6 +2,7 @@ package dispatcher_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,29 +16,63 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+// wantPanic runs register, which has to panic with an InvalidError for each of fields.
+func wantPanic(t *testing.T, register func(*dispatcher.Mux), says string, fields ...string) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		said := recover()
+		err, _ := said.(error)
+		if err == nil || !strings.HasPrefix(err.Error(), "dispatcher: ") || !strings.Contains(err.Error(), says) {
+			t.Errorf("panic = %v, want an error with %q", said, says)
+			return
+		}
+		if diff := cmp.Diff(fields, fieldsOf(err)); diff != "" {
+			t.Errorf("%v: fields (-want +got):\n%s", err, diff)
+		}
+		if _, ok := errors.AsType[*outbox.InvalidError](err); !ok {
+			t.Errorf("%v is no InvalidError", err)
+		}
+	}()
+	register(new(dispatcher.Mux))
+}
+
 func TestMuxRefusesWhatIsABug(t *testing.T) {
+	t.Parallel()
 	nothing := func(context.Context, *outbox.Claimed) error { return nil }
+	hook := func(context.Context, *outbox.Job[outbox.Ended[probe]]) error { return nil }
 	for name, c := range map[string]struct {
 		register func(*dispatcher.Mux)
 		want     string
 	}{
-		"two handlers for a kind": {func(m *dispatcher.Mux) { m.HandleRaw("a", nothing); m.HandleRaw("a", nothing) }, `two handlers for kind "a"`},
+		"two handlers for a kind": {func(m *dispatcher.Mux) { m.HandleRaw("a", nothing); m.HandleRaw("a", nothing) }, `kind is "a", which has a handler already`},
 		"typed and raw": {func(m *dispatcher.Mux) {
 			m.HandleRaw("probe", nothing)
 			dispatcher.Handle(m, func(context.Context, *outbox.Job[probe]) error { return nil })
-		}, `two handlers for kind "probe"`},
-		"no kind": {func(m *dispatcher.Mux) { m.HandleRaw("", nothing) }, "empty kind"},
+		}, `kind is "probe", which has a handler already`},
+		"two hooks": {func(m *dispatcher.Mux) {
+			dispatcher.OnDeath(m, hook)
+			dispatcher.OnDeath(m, hook)
+		}, `kind is "probe:on_death", which has a handler already`},
+		"no kind":                  {func(m *dispatcher.Mux) { m.HandleRaw("", nothing) }, "kind is empty"},
+		"a kind that no job has":   {func(m *dispatcher.Mux) { m.HandleRaw("send mail", nothing) }, `kind is "send mail": byte 4 is " "`},
+		"a kind that ends in more": {func(m *dispatcher.Mux) { m.HandleRaw("mail ", nothing) }, `kind is "mail ": byte 4 is " "`},
+		"too long a kind":          {func(m *dispatcher.Mux) { m.HandleRaw(strings.Repeat("k", 129), nothing) }, "kind is 129 bytes long"},
+		"too long a hook's kind": {func(m *dispatcher.Mux) {
+			dispatcher.OnDeath(m, func(context.Context, *outbox.Job[outbox.Ended[longKind]]) error { return nil })
+		}, "kkk:on_death\", is 134 bytes long, want at most 128"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			defer func() {
-				if got := fmt.Sprint(recover()); !strings.Contains(got, c.want) {
-					t.Errorf("panic = %q, want one with %q", got, c.want)
-				}
-			}()
-			c.register(new(dispatcher.Mux))
-		})
+		t.Run(name, func(t *testing.T) { wantPanic(t, c.register, c.want, "kind") })
 	}
+	var mux dispatcher.Mux
+	mux.HandleRaw(strings.Repeat("k", 128), nothing)
+	mux.HandleRaw("A9_.:/-", nothing)
 }
+
+// longKind is a kind whose hook has no room for its name.
+type longKind struct{}
+
+func (longKind) Kind() string { return strings.Repeat("k", 125) }
 
 func TestMuxKindsAreSorted(t *testing.T) {
 	mux := new(dispatcher.Mux)

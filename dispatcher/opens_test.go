@@ -81,3 +81,68 @@ func TestASealedJobWaitsForItsKey(t *testing.T) {
 		})
 	}
 }
+
+type scan struct {
+	outbox.Returns[int]
+	Pages string
+}
+
+func (scan) Kind() string { return "scan.read" }
+
+// A claim check takes the large payload and leaves the small result alone, which is
+// then nobody's secret: everybody reads it, the hook too.
+func TestAResultThatTheProtectorLeavesAloneIsStoredAsItIs(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	folder, err := protect.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = folder.Close() })
+	checks := &protect.ClaimCheck{Store: folder, Above: 100}
+	told := make(chan int, 1)
+	var mux dispatcher.Mux
+	mux.Use(dispatcher.Opens(checks))
+	dispatcher.HandleResult(&mux, func(_ context.Context, job *outbox.Job[scan]) (int, error) { return len(job.Args.Pages), nil })
+	dispatcher.OnResult(&mux, func(_ context.Context, _ *outbox.Job[outbox.Ended[scan]], n int) error {
+		told <- n
+		return nil
+	})
+	id := enqueue(t, db, scan{Pages: strings.Repeat("page ", 100)}, outbox.Options{Protect: checks})
+	if stored := ask[string](t, db, `SELECT content_type FROM outbox.jobs`); stored != protect.ClaimCheckType {
+		t.Fatalf("the payload is stored as %s: this proves nothing", stored)
+	}
+	start(t, db, &mux, quiet(nil))
+	if n := receive(t, told, "the hook"); n != 500 {
+		t.Errorf("the hook is told of %d, want 500", n)
+	}
+	stored := ask[[]byte](t, db, `SELECT result FROM outbox.history WHERE id = $1`, id)
+	opened, err := outbox.OpenResult(t.Context(), checks, outbox.RootTenant, id, stored)
+	if string(stored) != "500" || string(opened) != "500" || err != nil {
+		t.Errorf("the result is stored as %q and opens as %q, %v", stored, opened, err)
+	}
+}
+
+// The hook of a job with a sealed result is told neither that nor the arguments: one
+// that wants the result is given up, and the database has neither in the clear.
+func TestAHookIsNotToldWhatIsSealed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ring, err := protect.NewKeyring(protect.Key{ID: "k", Secret: [32]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mux dispatcher.Mux
+	mux.Use(dispatcher.Opens(ring))
+	dispatcher.HandleResult(&mux, func(_ context.Context, job *outbox.Job[scan]) (int, error) { return 424242, nil })
+	dispatcher.OnResult(&mux, func(_ context.Context, _ *outbox.Job[outbox.Ended[scan]], n int) error {
+		t.Errorf("the hook is told of %d", n)
+		return nil
+	})
+	enqueue(t, db, scan{Pages: "s3cret"}, outbox.Options{Protect: ring})
+	start(t, db, &mux, quiet(nil))
+	await(t, db, "the hook is given up", `SELECT count(*) = 1 FROM outbox.jobs WHERE kind = 'scan.read:on_success' AND status = 'failed' AND last_error_code = 'undecodable_result'`)
+	if told := ask[string](t, db, `SELECT convert_from(payload, 'UTF8') FROM outbox.jobs`); strings.Contains(told, "s3cret") || strings.Contains(told, "424242") {
+		t.Errorf("the hook's job holds %s", told)
+	}
+}

@@ -180,7 +180,9 @@ func (c *caller) tellOfJobs() {
 	slow := c.enqueue(`{"kind":"mail","payload":"slow"}`)
 	c.until(slow, outbox.Running)
 	c.ask("GET /jobs/{id}/result", slow, "", http.StatusConflict)
-	c.wantIn(c.ask("POST /jobs/{id}/cancel", slow, "", http.StatusAccepted), `"cancelRequestedAt":`)
+	c.ask("POST /jobs/{id}/cancel", slow, `{"dryRun":true}`, http.StatusBadRequest) // it has no body
+	c.wantIn(c.ask("POST /jobs/{id}/cancel", called{"id": slow["id"], "reason": "too slow"}, "", http.StatusAccepted), `"cancelRequestedAt":`)
+	c.wantIn(c.ask("GET /audit", called{"job_id": slow["id"]}, "", http.StatusOK), `"reason":"too slow"`, `"cancel_requested":true`)
 	c.until(slow, outbox.Cancelled)
 
 	held := c.enqueue(`{"kind":"mail","hold":true}`)

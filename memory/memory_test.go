@@ -711,16 +711,18 @@ func TestBadInputNamesItsField(t *testing.T) {
 func TestTwoHandlersForAKindPanic(t *testing.T) {
 	t.Parallel()
 	for name, register := range map[string]func(*Mux){
-		`memory: two handlers for kind "stream"`: func(m *Mux) {
+		`memory: kind is "stream", which has a handler already`: func(m *Mux) {
 			Handle(m, func(context.Context, *outbox.Job[stream]) error { return nil })
 			m.HandleRaw("stream", nil)
 		},
-		"memory: handler for an empty kind": func(m *Mux) { m.HandleRaw("", nil) },
+		"memory: kind is empty, want 1 to 128 characters":                                                        func(m *Mux) { m.HandleRaw("", nil) },
+		`memory: kind is "no such!": byte 2 is " ", want letters, digits and _ . : / -, first a letter or digit`: func(m *Mux) { m.HandleRaw("no such!", nil) },
 	} {
 		func() {
 			defer func() {
-				if said := recover(); said != name {
-					t.Errorf("got %v, want the panic %q", said, name)
+				said, _ := recover().(error)
+				if found, ok := errors.AsType[*outbox.InvalidError](said); !ok || found.Field != "kind" || said.Error() != name {
+					t.Errorf("got %v, want a panic with an InvalidError that says %q", said, name)
 				}
 			}()
 			register(new(Mux))

@@ -26,7 +26,9 @@ type route struct {
 }
 
 // Handle registers the handler of T's kind. It gets the very value that was
-// submitted. A second handler for a kind is a bug in the program and panics.
+// submitted. A second handler for a kind, or a kind that is no name (see
+// [outbox.ValidName]), is a bug in the program and panics with an error that wraps an
+// [*outbox.InvalidError].
 func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...dispatcher.KindConfig) {
 	HandleResult(m, func(ctx context.Context, job *outbox.Job[T]) (none, error) { return none{}, handler(ctx, job) }, config...)
 }
@@ -71,11 +73,12 @@ func (m *Mux) HandleRaw(kind string, handler dispatcher.Handler, config ...dispa
 }
 
 func (m *Mux) add(r *route, config []dispatcher.KindConfig) {
-	if r.kind == "" {
-		panic("memory: handler for an empty kind")
-	}
+	err := outbox.ValidName("kind", r.kind)
 	if m.routes[r.kind] != nil {
-		panic(fmt.Sprintf("memory: two handlers for kind %q", r.kind))
+		err = invalid("kind", "is %q, which has a handler already", r.kind)
+	}
+	if err != nil {
+		panic(fmt.Errorf("memory: %w", err))
 	}
 	if m.routes == nil {
 		m.routes = map[string]*route{}

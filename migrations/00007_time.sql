@@ -64,6 +64,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     found  outbox.jobs;
     became outbox.job_status;
+    asked  CONSTANT jsonb := '{"cancel_requested": true}';
 BEGIN
     -- The lock gives the newest version of the row; what closed meanwhile is seen by
     -- the next statement.
@@ -93,7 +94,8 @@ BEGIN
         RETURN found.status;
     END IF;
     PERFORM outbox.record_act('job.cancel', found.tenant_id, found.id, found.queue, NULL,
-        jsonb_build_object('status', found.status), jsonb_build_object('status', became), actor, request_id, reason);
+        jsonb_build_object('status', found.status) || CASE WHEN found.cancel_requested_at IS NOT NULL AND found.status = 'running' THEN asked ELSE '{}' END,
+        jsonb_build_object('status', became) || CASE WHEN became = 'running' THEN asked ELSE '{}' END, actor, request_id, reason);
     RETURN became;
 END
 $$;

@@ -574,8 +574,8 @@ $$;
 -- +goose StatementBegin
 -- unblock_key takes a key up again: the dead letters that hold it up are retried
 -- with all their attempts, at their old places, and the others follow. It returns
--- how many it retried; NULL if nobody knows the key. It is in the audit: actor,
--- request_id and reason are what stands there; see record_act.
+-- how many it retried; NULL if no open job bears the key and nothing is known of it.
+-- It is in the audit: actor, request_id and reason are what stands there; see record_act.
 CREATE FUNCTION outbox.unblock_key(of_tenant uuid, of_queue text, of_key text,
     actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql AS $$
@@ -605,7 +605,25 @@ BEGIN
         ORDER BY jobs.id
         FOR UPDATE
     ) AS held;
-    IF NOT known AND dead IS NULL THEN
+    -- Before its first claim a key has no row. Each part but the last has an index.
+    IF NOT known AND dead IS NULL AND NOT EXISTS (
+        SELECT FROM outbox.jobs
+        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+        UNION ALL
+        SELECT FROM outbox.jobs
+        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.key IS NOT NULL AND jobs.status = 'running'
+        UNION ALL
+        SELECT FROM outbox.jobs
+        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.ordered AND jobs.status <> 'created'
+          AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+        UNION ALL
+        SELECT FROM outbox.jobs
+        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.ordered AND (jobs.status = 'created' OR jobs.status IN ('failed', 'dead') AND jobs.on_death = 'skip')
+    ) THEN
         RETURN NULL;
     END IF;
     UPDATE outbox.keys

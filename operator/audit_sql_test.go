@@ -62,7 +62,7 @@ func TestActsOfTheSQLFunctionsAreRecorded(t *testing.T) {
 					do(`SELECT outbox.release($1)`, id)
 				}
 				do(`SELECT outbox.cancel($1, 'eve', 'req-1', 'it is late')`, waiting)
-				for _, id := range []outbox.ID{waiting, running, closed, outbox.NewID()} {
+				for _, id := range []outbox.ID{waiting, running, running, closed, outbox.NewID()} {
 					do(`SELECT outbox.cancel($1)`, id)
 				}
 				do(`SELECT outbox.unblock_key($1, 'default', 'k')`, outbox.RootTenant)
@@ -75,7 +75,7 @@ func TestActsOfTheSQLFunctionsAreRecorded(t *testing.T) {
 				_, _ = ada.Release(ctx, held), ada.Release(ctx, closed)
 				_, err := late.Cancel(ctx, waiting)
 				errs = append(errs, err)
-				for _, id := range []outbox.ID{waiting, running, closed, outbox.NewID()} {
+				for _, id := range []outbox.ID{waiting, running, running, closed, outbox.NewID()} {
 					_, _ = ada.Cancel(ctx, id)
 				}
 				_, err = ada.Unblock(ctx, operator.KeyName{Key: "k"})
@@ -90,7 +90,8 @@ func TestActsOfTheSQLFunctionsAreRecorded(t *testing.T) {
 			want := []act{
 				{"job.release", "default", "", `{"status": "created"}`, `{"status": "pending"}`, "", "", 0},
 				{"job.cancel", "post", "", `{"status": "pending"}`, `{"status": "cancelled"}`, "it is late", "req-1", 1},
-				{"job.cancel", "default", "", `{"status": "running"}`, `{"status": "running"}`, "", "", 2},
+				{"job.cancel", "default", "", `{"status": "running"}`, `{"status": "running", "cancel_requested": true}`, "", "", 2},
+				{"job.cancel", "default", "", `{"status": "running", "cancel_requested": true}`, `{"status": "running", "cancel_requested": true}`, "", "", 2},
 				{
 					"key.unblock", "default", "k", `{"park_at": "2027-01-31T07:00:00.500000Z", "parked_at": "2027-01-31T08:00:00.000000Z", "parked_for": "` + parkedFor.String() + `"}`,
 					`{"retried": 0, "parked_at": null}`, "", "", -1,

@@ -43,7 +43,7 @@ func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
 			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, LeaseExpiresAt: row.LeaseExpiresAt, Worker: row.Worker,
 			Timeout: row.Timeout, Backoff: row.Backoff, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
-			Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID,
+			Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID, Late: row.Late,
 		})
 	}
 	var missing []Wanted

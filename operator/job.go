@@ -39,7 +39,10 @@ type Job struct {
 	// CancelRequestedAt is when its handler was asked to stop; zero unless it was
 	// cancelled while it was running. It may succeed all the same.
 	CancelRequestedAt time.Time
-	Worker            string // who holds the lease, or closed the job; "" for nobody
+	// PastDeadline: it is open, and its deadline has passed by the database's clock, so
+	// that Retry refuses it. [Operator.Job] and [Operator.Find] tell; lists do not.
+	PastDeadline bool
+	Worker       string // who holds the lease, or closed the job; "" for nobody
 
 	ErrorCode    string // of the latest failed attempt; "" for none
 	ErrorMessage string
@@ -50,8 +53,8 @@ type Job struct {
 	// Left out of the jobs of [Operator.Jobs].
 	Payload  []byte
 	Headers  json.RawMessage // nil for none
-	Result   []byte
-	Attempts []Attempt // failed ones, newest first, the newest 100 at most
+	Result   []byte          // as it is stored: outbox.OpenResult opens what a protector sealed
+	Attempts []Attempt       // failed ones, newest first, the newest 100 at most
 }
 
 // Attempt is an attempt that failed.
@@ -100,7 +103,7 @@ func fromRow(row sqlgen.FindJobRow) Job {
 		Epoch: row.Epoch, Key: row.Key, Timeout: duration(row.Timeout), Backoff: backoff(row.Backoff),
 		CreatedAt: row.CreatedAt.Time, RunAt: row.RunAt.Time, StartedAt: row.StartedAt.Time, FinishedAt: row.FinishedAt.Time,
 		LeaseExpiresAt: row.LeaseExpiresAt.Time, Worker: row.Worker,
-		Deadline: row.Deadline.Time, CancelRequestedAt: row.CancelRequestedAt.Time,
+		Deadline: row.Deadline.Time, CancelRequestedAt: row.CancelRequestedAt.Time, PastDeadline: row.Late,
 		ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
 		ContentType: row.ContentType, PayloadBytes: len(row.Payload), Payload: row.Payload, Headers: row.Headers, Result: row.Result,
 	}

@@ -144,8 +144,8 @@ func (o *Operator) keys(ctx context.Context, params sqlgen.ListKeysParams) ([]Ke
 // Unblock takes a key up again that is parked or held up by a dead head: the dead
 // letters that hold it up are retried with all their attempts, at their old places
 // in the line, and the other jobs follow in order. It returns how many were
-// retried. A key that nothing holds up is left as it is. [ErrKeyNotFound] if
-// nobody knows it.
+// retried. A key that nothing holds up is left as it is. [ErrKeyNotFound] if no
+// open job bears it and nothing is known of it.
 func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err error) {
 	name = name.withDefaults()
 	if err := name.validate(); err != nil {

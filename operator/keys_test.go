@@ -190,3 +190,36 @@ func TestKeysThatNobodyKnows(t *testing.T) {
 		t.Error("a negative limit is accepted")
 	}
 }
+
+// A key is known as soon as an open job bears it, whatever that is, and not first when a
+// claim has looked at it.
+func TestUnblockOfAKeyThatNothingHoldsUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := operator.New(db)
+	for name, options := range map[string]outbox.Options{
+		"plain": {}, "line": {Ordered: true}, "held": {Hold: true}, "held line": {Ordered: true, Hold: true}, "running": {}, "dead": {}, "passed": {Ordered: true, OnDeath: outbox.SkipDead},
+	} {
+		options.Key = name
+		id := enqueue(t, db, "mail", options)
+		if name == "running" || name == "dead" || name == "passed" {
+			exec(t, db, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now() + interval '1 hour' WHERE id = $1`, id)
+		}
+		if name == "dead" || name == "passed" {
+			exec(t, db, `UPDATE outbox.jobs SET status = 'dead', epoch = 2, lease_owner = NULL, lease_expires_at = NULL WHERE id = $1`, id)
+		}
+		if _, err := o.Key(t.Context(), operator.KeyName{Key: name}); err != nil {
+			t.Errorf("Key %s: %v", name, err)
+		}
+		before := job(t, o, id)
+		if n, err := o.Unblock(t.Context(), operator.KeyName{Key: name}); n != 0 || err != nil {
+			t.Errorf("Unblock %s = %d, %v; want none, and no error", name, n, err)
+		}
+		if after := job(t, o, id); after.Status != before.Status || after.Epoch != before.Epoch {
+			t.Errorf("%s: the job was %s and is %s", name, before.Status, after.Status)
+		}
+	}
+	if _, err := o.Unblock(t.Context(), operator.KeyName{Queue: "other", Key: "plain"}); !errors.Is(err, operator.ErrKeyNotFound) {
+		t.Errorf("the key of another queue: %v, want ErrKeyNotFound", err)
+	}
+}

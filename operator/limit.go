@@ -28,10 +28,13 @@ type Rate struct {
 }
 
 // Limit sets or lifts limits of a queue, in all processes, from the next claim on,
-// and returns what is set now. The queue need not exist yet. Jobs that run already
-// go on, and count. A rate counts from when it was set first.
+// and returns what is set now. The queue need not exist yet; its name is as for
+// [Operator.Pause]. Jobs that run already go on, and count. A rate counts from when it
+// was set first.
 func (o *Operator) Limit(ctx context.Context, queue string, limits Limits) (maxRunning int, rate Rate, err error) {
-	if err := errors.Join(validQueue(queue), limits.validate()); err != nil {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if err := errors.Join(o.checkQueue(ctx, queue), limits.validate()); err != nil {
 		return 0, Rate{}, err
 	}
 	params := sqlgen.LimitQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason}
@@ -42,8 +45,6 @@ func (o *Operator) Limit(ctx context.Context, queue string, limits Limits) (maxR
 		params.SetsRate, params.Rate = true, int32(r.Starts)
 		params.RateInterval = pgtype.Interval{Microseconds: r.Interval.Microseconds(), Valid: r.Starts > 0}
 	}
-	ctx, cancel := bounded(ctx)
-	defer cancel()
 	row, err := o.db.LimitQueue(ctx, params)
 	if err != nil {
 		return 0, Rate{}, fmt.Errorf("limit queue %s: %w", queue, err)

@@ -78,7 +78,7 @@ func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
 		"Limits.Rate.Interval is 0s":          rate(1, 0),
 		"Limits.Rate.Interval is 9ms":         rate(1, 9*time.Millisecond),
 		"Limits.Rate.Interval is 744h0m0.00":  rate(1, 31*24*time.Hour+time.Millisecond),
-		"queue is 0 bytes long, want 1 to 12": {MaxRunning: new(1)},
+		"queue is empty, want 1 to 128 chara": {MaxRunning: new(1)},
 	} {
 		queue := "bank"
 		if strings.HasPrefix(field, "queue") {

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -124,14 +125,16 @@ func (o *Operator) QueueRules(ctx context.Context) ([]Queue, error) {
 }
 
 // Pause stops claims of a queue, in all processes, from the next one on; jobs that
-// are running or claimed go on. The queue need not exist yet. Pausing a paused
-// queue changes nothing.
+// are running or claimed go on. The queue need not exist yet, if it has a name that
+// [outbox.ValidName] accepts; others, which only SQL by hand can give to jobs, need open
+// jobs. Anything else is an [*outbox.InvalidError]. Pausing a paused queue changes
+// nothing.
 func (o *Operator) Pause(ctx context.Context, queue string) error {
-	if err := validQueue(queue); err != nil {
-		return err
-	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
+	if err := o.checkQueue(ctx, queue); err != nil {
+		return err
+	}
 	if err := o.db.PauseQueue(ctx, sqlgen.PauseQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason}); err != nil {
 		return fmt.Errorf("pause queue %s: %w", queue, err)
 	}
@@ -139,22 +142,40 @@ func (o *Operator) Pause(ctx context.Context, queue string) error {
 }
 
 // Resume lets claims of a queue go on and wakes the dispatchers. Resuming a queue
-// that is not paused changes nothing.
+// that is not paused changes nothing. Names are as for [Operator.Pause].
 func (o *Operator) Resume(ctx context.Context, queue string) error {
-	if err := validQueue(queue); err != nil {
-		return err
-	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
+	if err := o.checkQueue(ctx, queue); err != nil {
+		return err
+	}
 	if err := o.db.ResumeQueue(ctx, sqlgen.ResumeQueueParams{Queue: queue, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason}); err != nil {
 		return fmt.Errorf("resume queue %s: %w", queue, err)
 	}
 	return nil
 }
 
-func validQueue(queue string) error {
-	if queue == "" || len(queue) > outbox.MaxNameBytes {
-		return &outbox.InvalidError{Field: "queue", Reason: fmt.Sprintf("is %d bytes long, want 1 to %d", len(queue), outbox.MaxNameBytes)}
+// checkQueue accepts the names that queues can have, and any other in which the database
+// holds open jobs or which has rules already: whoever inserts into outbox.jobs past
+// outbox.enqueue may call a queue what he likes, and it has to be possible to stop it.
+func (o *Operator) checkQueue(ctx context.Context, queue string) error {
+	bad, _ := errors.AsType[*outbox.InvalidError](outbox.ValidName("queue", queue))
+	switch {
+	case bad == nil:
+		return nil
+	case queue == "" || len(queue) > outbox.MaxNameBytes:
+		return bad
 	}
-	return validTexts(map[string]string{"queue": queue})
+	if err := validTexts(map[string]string{"queue": queue}); err != nil {
+		return err
+	}
+	known, err := o.db.QueueIsKnown(ctx, queue)
+	if err != nil {
+		return fmt.Errorf("look for queue %q: %w", queue, err)
+	}
+	if !known {
+		bad.Reason += ", or the name of a queue with open jobs"
+		return bad
+	}
+	return nil
 }

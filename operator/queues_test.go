@@ -3,8 +3,10 @@ package operator_test
 import (
 	"errors"
 	"maps"
+	"strings"
 	"testing"
 
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -85,6 +87,51 @@ func TestAQueueNeedsAName(t *testing.T) {
 	for _, err := range []error{o.Pause(t.Context(), ""), o.Resume(t.Context(), "")} {
 		if _, ok := errors.AsType[*outbox.InvalidError](err); !ok {
 			t.Errorf("got %v, want an InvalidError", err)
+		}
+	}
+}
+
+// A name that no job can have stores nothing. Whoever inserts into outbox.jobs himself
+// can call a queue what the database takes: it is as easily stopped as any other.
+func TestAQueueHasANameThatJobsCanHave(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	ctx := t.Context()
+	act := func(queue string) map[string]error {
+		_, _, limit := o.Limit(ctx, queue, operator.Limits{MaxRunning: new(1)})
+		return map[string]error{"pause": o.Pause(ctx, queue), "resume": o.Resume(ctx, queue), "limit": limit}
+	}
+	odd := []string{"mail ", " mail", "no such!", "-mail", "Küche", "a\tb", strings.Repeat("é", 64)}
+	for _, queue := range append(odd, strings.Repeat("q", 129), strings.Repeat("é", 65)) {
+		for name, err := range act(queue) {
+			if found, ok := errors.AsType[*outbox.InvalidError](err); !ok || found.Field != "queue" {
+				t.Errorf("%s of %q: got %v, want an InvalidError of queue", name, queue, err)
+			}
+		}
+	}
+	var stored int
+	if err := db.QueryRow(ctx, `SELECT (SELECT count(*) FROM outbox.queues) + (SELECT count(*) FROM outbox.audit)`).Scan(&stored); err != nil || stored != 0 {
+		t.Errorf("rows stored = %d, %v; want 0", stored, err)
+	}
+	for _, queue := range odd {
+		if _, err := db.Exec(ctx, `INSERT INTO outbox.jobs (id, kind, queue, payload) VALUES (outbox.uuid_v7(), 'mail', $1, '{}')`, queue); err != nil {
+			t.Fatalf("the database refuses %q: %v", queue, err)
+		}
+		if err := o.Pause(ctx, queue); err != nil {
+			t.Errorf("pause of %q, which has a job: %v", queue, err)
+		}
+		if got := len(claim(t, db, queue)); got != 0 {
+			t.Errorf("jobs claimed from %q, which is paused = %d, want 0", queue, got)
+		}
+	}
+	if _, err := db.Exec(ctx, `DELETE FROM outbox.jobs`); err != nil {
+		t.Fatal(err)
+	}
+	for _, queue := range odd { // without jobs, but paused
+		for name, err := range act(queue) {
+			if err != nil {
+				t.Errorf("%s of %q, which has a rule: %v", name, queue, err)
+			}
 		}
 	}
 }

@@ -108,7 +108,7 @@ func newRow(ctx context.Context, random io.Reader, args Args, opts *Options) (sq
 	}
 	kind := args.Kind()
 	errs := opts.validate()
-	if err := validName("Args.Kind()", kind); err != nil {
+	if err := ValidName("Args.Kind()", kind); err != nil {
 		errs = append(errs, err)
 	}
 	payload, contentType, err := encode(args)

@@ -22,6 +22,18 @@ var ErrNotFound = errors.New("job not found")
 // registered with dispatcher.HandleResult, or called Complete without one.
 var ErrNoResult = errors.New("the job succeeded without a result")
 
+// SealedError says that a job succeeded with a result that a [Protector] sealed, and
+// that there was none to open it, or one that does not know this kind of seal. Give
+// await.Config the protector, or open what is stored by [OpenResult].
+type SealedError struct {
+	ID          ID
+	ContentType string // says which kind of protector; begins with [SealedTypes]
+}
+
+func (e *SealedError) Error() string {
+	return fmt.Sprintf("the result of job %s is sealed (%s): it needs await.Config.Protect, or outbox.OpenResult", e.ID, e.ContentType)
+}
+
 // JobError says that a job has ended otherwise than by success, and how.
 type JobError struct {
 	ID      ID

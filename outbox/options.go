@@ -73,7 +73,7 @@ func (o *Options) validate() []error {
 		}
 	}
 	if o.Queue != "" {
-		add(validName("Options.Queue", o.Queue))
+		add(ValidName("Options.Queue", o.Queue))
 	}
 	if o.Priority < math.MinInt16 || o.Priority > math.MaxInt16 {
 		add(invalid("Options.Priority", "is %d, want -32768 to 32767", o.Priority))
@@ -132,19 +132,22 @@ func (o *Options) headersJSON() (*string, error) {
 	return &text, nil
 }
 
-// validName accepts what is safe in a URL, a metric label and a shell.
-func validName(field, s string) error {
-	if s == "" {
+// ValidName accepts what can be the name of a kind or a queue: 1 to [MaxNameBytes]
+// letters, digits and _ . : / -, first a letter or digit, which are safe in a URL, a
+// metric label and a shell. For anything else it returns an [*InvalidError] of field.
+// outbox.enqueue in SQL has the same rule.
+func ValidName(field, name string) error {
+	if name == "" {
 		return invalid(field, "is empty, want 1 to %d characters", MaxNameBytes)
 	}
-	if len(s) > MaxNameBytes {
-		return invalid(field, "is %d bytes long, want at most %d", len(s), MaxNameBytes)
+	if len(name) > MaxNameBytes {
+		return invalid(field, "is %d bytes long, want at most %d", len(name), MaxNameBytes)
 	}
-	for i := range len(s) {
-		c := s[i]
+	for i := range len(name) {
+		c := name[i]
 		letterOrDigit := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		if !letterOrDigit && (i == 0 || !strings.ContainsRune("_.:/-", rune(c))) {
-			return invalid(field, "is %q: byte %d is %q, want letters, digits and _ . : / -, first a letter or digit", s, i, s[i:i+1])
+			return invalid(field, "is %q: byte %d is %q, want letters, digits and _ . : / -, first a letter or digit", name, i, name[i:i+1])
 		}
 	}
 	return nil

@@ -120,7 +120,7 @@ func FuzzValidName(f *testing.F) {
 	}
 	rule := regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}\z`) // as migrations/00004_enqueue.sql has it
 	f.Fuzz(func(t *testing.T, s string) {
-		if err := validName("Field", s); (err == nil) != rule.MatchString(s) {
+		if err := ValidName("Field", s); (err == nil) != rule.MatchString(s) {
 			t.Errorf("%q: %v, but the rule says %t", s, err, rule.MatchString(s))
 		}
 	})

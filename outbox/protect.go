@@ -9,8 +9,9 @@ import (
 
 // Protector keeps what a job carries from whoever can read the database, or the
 // database from what is too large for it: package protect has two. Give it to
-// [Options] as Protect when you enqueue, and to the dispatcher's mux by
-// dispatcher.Opens. It has to be safe for concurrent use.
+// [Options] as Protect when you enqueue, to the dispatcher's mux by
+// dispatcher.Opens, and to await.Config where results are waited for. It has to be
+// safe for concurrent use.
 type Protector interface {
 	// Seal returns what is to be stored instead of plain. Content that it leaves
 	// alone keeps its type; content that it changes gets a type that begins with
@@ -69,7 +70,8 @@ func (c *Claimed) Open(ctx context.Context, p Protector) error {
 	return nil
 }
 
-// SealResult has the protector that opened the payload, if one did, seal Result.
+// SealResult has the protector that opened the payload, if one did, seal Result. What
+// the protector leaves alone stays as it is, for everybody to read.
 // Complete calls it, and dispatcher.Opens for handlers that return.
 func (c *Claimed) SealResult(ctx context.Context) error {
 	if c.protector == nil || len(c.Result) == 0 || bytes.HasPrefix(c.Result, []byte(frameMagic)) {
@@ -79,7 +81,9 @@ func (c *Claimed) SealResult(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("seal the result of job %s: %w", c.ID, err)
 	}
-	c.Result = frame(sealed)
+	if c.Result = sealed.Bytes; sealed.sealed() {
+		c.Result = frame(sealed)
+	}
 	return nil
 }
 
@@ -92,20 +96,39 @@ func frame(c Content) []byte {
 	return append(append(framed, c.Type...), c.Bytes...)
 }
 
-// OpenResult has p open the stored result of a job. One that was not sealed comes
-// back as it is.
-func OpenResult(ctx context.Context, p Protector, tenant, job ID, stored []byte) ([]byte, error) {
-	rest, sealed := bytes.CutPrefix(stored, []byte(frameMagic))
-	if !sealed {
-		return stored, nil
-	}
-	if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
-		return nil, fmt.Errorf("open the result of job %s: it is cut off", job)
+// unframe is what frame was given, without a type if the frame is cut off.
+func unframe(stored []byte) (c Content, framed bool) {
+	rest, framed := bytes.CutPrefix(stored, []byte(frameMagic))
+	if !framed || len(rest) == 0 || len(rest) < 1+int(rest[0]) {
+		return Content{}, framed
 	}
 	n := 1 + int(rest[0])
-	plain, err := p.Open(ctx, Part{tenant, job, "result"}, Content{string(rest[1:n]), rest[n:]})
+	return Content{string(rest[1:n]), rest[n:]}, true
+}
+
+// SealedResult is the content type that a protector gave the stored result of a job
+// when it sealed it, which begins with [SealedTypes]; "" if none did.
+func SealedResult(stored []byte) (contentType string) {
+	c, _ := unframe(stored)
+	return c.Type
+}
+
+// OpenResult has p open the stored result of a job. One that was not sealed comes
+// back as it is; a [*SealedError] is that p does not know this kind of seal.
+func OpenResult(ctx context.Context, p Protector, tenant, job ID, stored []byte) ([]byte, error) {
+	sealed, framed := unframe(stored)
+	if !framed {
+		return stored, nil
+	}
+	if sealed.Type == "" {
+		return nil, fmt.Errorf("open the result of job %s: it is cut off", job)
+	}
+	plain, err := p.Open(ctx, Part{tenant, job, "result"}, sealed)
 	if err != nil {
 		return nil, fmt.Errorf("open the result of job %s: %w", job, err)
+	}
+	if plain.sealed() { // by another: to decode it as the handler's would be worse than to fail
+		return nil, fmt.Errorf("the protector leaves it as it is: %w", &SealedError{job, plain.Type})
 	}
 	return plain.Bytes, nil
 }

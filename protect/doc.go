@@ -5,4 +5,6 @@
 //	id, err := outbox.Enqueue(ctx, tx, args, outbox.Options{Protect: ring})
 //	…
 //	mux.Use(dispatcher.Opens(ring))
+//	…
+//	waiter, err := await.New(pool, await.Config{Protect: ring})
 package protect

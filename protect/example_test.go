@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/await"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/protect"
@@ -36,6 +37,9 @@ func ExampleKeyring() {
 		fmt.Println(job.Args.IBAN)
 		return nil
 	})
+	_ = func(pool *pgxpool.Pool) (*await.Waiter, error) { // who waits for results
+		return await.New(pool, await.Config{Protect: ring})
+	}
 }
 
 func fromVault(name string) [32]byte { return sha256.Sum256([]byte(name)) } // yours is better

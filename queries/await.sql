@@ -18,12 +18,13 @@ WITH asked AS MATERIALIZED (
 )
 SELECT open.id::uuid AS id,
        coalesce(open.status::text, closed.status::text, '')::text AS status,
+       closed.tenant_id::uuid AS tenant_id, -- what a sealed result is bound to, besides the id
        closed.result::bytea AS result,
        coalesce(open.last_error_code, closed.last_error_code, '')::text AS error_code,
        coalesce(open.last_error_message, closed.last_error_message, '')::text AS error_message
 FROM open
 LEFT JOIN LATERAL (
-    SELECT history.status, history.result, history.last_error_code, history.last_error_message
+    SELECT history.status, history.tenant_id, history.result, history.last_error_code, history.last_error_message
     FROM outbox.history
     WHERE history.id = open.id
       AND open.status IS NULL
@@ -35,12 +36,12 @@ LIMIT 100000;
 
 -- name: FindOutcome :many
 -- FindOutcome tells where a job stands, and what it left if it has ended.
-SELECT status::text AS status, NULL::bytea AS result,
+SELECT status::text AS status, tenant_id, NULL::bytea AS result,
        coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message
 FROM outbox.jobs
 WHERE jobs.id = @id
 UNION ALL
-SELECT status::text, result, coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text
+SELECT status::text, tenant_id, result, coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text
 FROM outbox.history
 WHERE history.id = @id
 LIMIT 1;

@@ -6,7 +6,7 @@ SELECT j.id, j.tenant_id, j.queue, j.kind, j.status::text AS status, j.priority,
        coalesce(j.key, '')::text AS key, j.run_at, j.created_at, j.started_at, j.lease_expires_at, coalesce(j.lease_owner, '')::text AS worker,
        j.timeout, j.backoff, j.content_type, octet_length(j.payload) AS payload_bytes,
        coalesce(j.last_error_code, '')::text AS error_code, coalesce(j.last_error_message, '')::text AS error_message,
-       j.deadline, j.cancel_requested_at, j.parent_id
+       j.deadline, j.cancel_requested_at, j.parent_id, coalesce(j.deadline <= statement_timestamp(), false)::boolean AS late
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@tenants::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (
     SELECT *

@@ -5,7 +5,7 @@ SELECT id, tenant_id, queue, kind, status::text AS status, priority, attempt, ma
        run_at, created_at, started_at, NULL::timestamptz AS finished_at, lease_expires_at, coalesce(lease_owner, '')::text AS worker,
        timeout, backoff, content_type, payload, headers, NULL::bytea AS result,
        coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message, parent_id,
-       deadline, cancel_requested_at
+       deadline, cancel_requested_at, coalesce(deadline <= statement_timestamp(), false)::boolean AS late
 FROM outbox.jobs
 WHERE jobs.id = @id
 UNION ALL
@@ -13,7 +13,7 @@ SELECT id, tenant_id, queue, kind, status::text, priority, attempt, max_attempts
        run_at, created_at, started_at, finished_at, NULL::timestamptz, coalesce(worker, '')::text,
        timeout, backoff, content_type, payload, headers, result,
        coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text, parent_id,
-       deadline, cancel_requested_at
+       deadline, cancel_requested_at, false
 FROM outbox.history
 WHERE history.id = @id
 LIMIT 1;

@@ -261,5 +261,5 @@ LIMIT @max_keys;
 
 -- name: UnblockKey :one
 -- UnblockKey takes a key up again and returns how many dead letters it retried; -1
--- if nobody knows the key. It is in the audit.
+-- if no open job bears the key and nothing is known of it. It is in the audit.
 SELECT coalesce(outbox.unblock_key(@tenant_id::uuid, @queue::text, @key::text, @actor, @request_id, @reason), -1)::integer;

@@ -108,3 +108,9 @@ FROM outbox.queues
 WHERE queues.paused_at IS NOT NULL OR queues.limited
 ORDER BY queues.queue
 LIMIT @max_queues;
+
+-- name: QueueIsKnown :one
+-- QueueIsKnown tells whether a queue has rules or open jobs. It is asked for odd names
+-- only: without jobs it reads all that are open.
+SELECT (EXISTS (SELECT FROM outbox.queues WHERE queues.queue = @queue)
+    OR EXISTS (SELECT FROM outbox.jobs WHERE jobs.queue = @queue))::boolean AS known;

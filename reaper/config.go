@@ -100,8 +100,8 @@ func (c Config) validate() error {
 	positive("Config.KeepAudit", c.KeepAudit, defaultKeepAudit)
 	errs = append(errs, validKeeps("Config.KeepByStatus", c.KeepByStatus)...)
 	for _, queue := range slices.Sorted(maps.Keys(c.KeepByQueue)) {
-		if queue == "" || len(queue) > outbox.MaxNameBytes {
-			errs = append(errs, invalid("Config.KeepByQueue", "has the queue %q, want 1 to %d characters", queue, outbox.MaxNameBytes))
+		if bad, ok := errors.AsType[*outbox.InvalidError](outbox.ValidName("Config.KeepByQueue", queue)); ok {
+			errs = append(errs, invalid(bad.Field, "has a queue whose name %s", bad.Reason))
 		}
 		errs = append(errs, validKeeps(fmt.Sprintf("Config.KeepByQueue[%s]", queue), c.KeepByQueue[queue])...)
 	}

@@ -112,7 +112,7 @@ func (s Schedule) Next(after time.Time) (time.Time, error) {
 
 // params is the schedule as it is stored, without its times.
 func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
-	errs := []error{s.err, validName(s.name), s.opts.validate()}
+	errs := []error{s.err, outbox.ValidName("name", s.name), s.opts.validate()}
 	o := outbox.WithDefaults(s.args, s.opts.job())
 	errs = append(errs, storable(o))
 	job, err := outbox.Freeze(s.args, o)
@@ -201,19 +201,6 @@ func (o Options) validate() error {
 		errs = append(errs, invalid("Options.Deadline", "is %s, want 1µs to 100 years in whole microseconds, or 0 for none", o.Deadline))
 	}
 	return errors.Join(errs...)
-}
-
-// validName accepts what outbox accepts as the name of a queue.
-func validName(name string) error {
-	_, err := outbox.Freeze(outbox.Raw{KindName: "any", Payload: []byte("0")}, outbox.Options{Queue: name})
-	if found, ok := errors.AsType[*outbox.InvalidError](err); ok || name == "" {
-		reason := "is empty"
-		if ok {
-			reason = found.Reason
-		}
-		return invalid("name", "%s", reason)
-	}
-	return nil
 }
 
 // interval is NULL for zero.

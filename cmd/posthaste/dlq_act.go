@@ -132,9 +132,7 @@ type (
 	actOnOne func(letterActs, context.Context, outbox.ID) error
 
 	letterActs interface {
-		Job(context.Context, outbox.ID) (operator.Job, error)
-		Retry(context.Context, outbox.ID) error
-		Dismiss(context.Context, outbox.ID) error
+		jobActs
 		CountDeadLetters(context.Context, operator.DeadLetterFilter) (int64, error)
 		ReplayAll(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error]
 		DismissAll(context.Context, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
@@ -180,9 +178,9 @@ func (p *program) dryRun(verb string, n int64) error {
 func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, verb string, ids []outbox.ID, act actOnOne) error {
 	if c.Bool("dry-run") {
 		return p.onEach(ids, "would "+verb+" ", func(id outbox.ID) error {
-			job, err := deadLetterOf(ctx, o, verb, id)
-			if err == nil && verb == "replay" && !job.Deadline.IsZero() && !job.Deadline.After(time.Now()) {
-				err = fmt.Errorf("%s job %s: %w", verb, id, operator.ErrPastDeadline)
+			err := wantDeadLetter(ctx, o, verb, id)
+			if err == nil && verb == "replay" {
+				err = isPossible(ctx, o, retryAct, id) // which it is of one: not past its deadline
 			}
 			return err
 		})
@@ -191,20 +189,20 @@ func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, v
 		return err
 	}
 	return p.onEach(ids, "", func(id outbox.ID) error {
-		if _, err := deadLetterOf(ctx, o, verb, id); err != nil {
+		if err := wantDeadLetter(ctx, o, verb, id); err != nil {
 			return err
 		}
 		return act(o, ctx, id)
 	})
 }
 
-// deadLetterOf is the job, which must be one: "jobs retry" is also for jobs that wait.
-func deadLetterOf(ctx context.Context, o letterActs, verb string, id outbox.ID) (operator.Job, error) {
+// wantDeadLetter refuses other jobs: "jobs retry" is also for those that wait.
+func wantDeadLetter(ctx context.Context, o letterActs, verb string, id outbox.ID) error {
 	job, err := o.Job(ctx, id)
 	if err == nil && !slices.Contains(deadLetters, job.Status) {
 		err = &operator.StatusError{ID: id, Status: job.Status, Act: verb}
 	}
-	return job, err
+	return err
 }
 
 // follow shows the progress of an act on many, and at last what came of it.

@@ -56,6 +56,7 @@ type (
 	jobActs interface {
 		All(context.Context, operator.Filter) iter.Seq2[operator.Job, error]
 		Job(context.Context, outbox.ID) (operator.Job, error)
+		Find(context.Context, []operator.Wanted) ([]operator.Job, error)
 		Cancel(context.Context, outbox.ID) (operator.Cancellation, error)
 		Release(context.Context, outbox.ID) error
 		Retry(context.Context, outbox.ID) error

@@ -18,6 +18,7 @@ type jobAct struct {
 	name, usage string
 	possible    []outbox.Status // in another it is refused
 	unless      []outbox.Status // are meant by a filter that names none, as by the API
+	inTime      bool            // is refused to a job whose deadline has passed
 	do          func(jobActs, context.Context, outbox.ID) (requested bool, err error)
 }
 
@@ -27,18 +28,18 @@ var (
 
 	cancelAct = jobAct{
 		"cancel", "call jobs off: waiting ones at once, running ones by asking their handlers to stop",
-		append(slices.Clone(stoppable), outbox.Cancelled), stoppable, // to repeat it is harmless
+		append(slices.Clone(stoppable), outbox.Cancelled), stoppable, false, // to repeat it is harmless
 		func(o jobActs, ctx context.Context, id outbox.ID) (bool, error) {
 			became, err := o.Cancel(ctx, id)
 			return became == operator.CancelRequested, err
 		},
 	}
-	releaseAct = jobAct{"release", "let held jobs run", []outbox.Status{outbox.Created}, []outbox.Status{outbox.Created}, outright(jobActs.Release)}
+	releaseAct = jobAct{"release", "let held jobs run", []outbox.Status{outbox.Created}, []outbox.Status{outbox.Created}, false, outright(jobActs.Release)}
 	retryAct   = jobAct{
 		"retry", "have dead letters run again with all their attempts, and waiting jobs at once",
-		append(slices.Clone(deadLetters), outbox.Pending, outbox.Retrying), deadLetters, outright(jobActs.Retry),
+		append(slices.Clone(deadLetters), outbox.Pending, outbox.Retrying), deadLetters, true, outright(jobActs.Retry),
 	}
-	dismissAct = jobAct{"dismiss", "put dead letters away: they move to the history", deadLetters, deadLetters, outright(jobActs.Dismiss)}
+	dismissAct = jobAct{"dismiss", "put dead letters away: they move to the history", deadLetters, deadLetters, false, outright(jobActs.Dismiss)}
 )
 
 // outright is an act that is done when it returns.
@@ -57,7 +58,8 @@ func (p *program) actCommand(a jobAct, more ...cli.Flag) *cli.Command {
 	return &cli.Command{
 		Name: a.name, Usage: a.usage, ArgsUsage: "[ID…]", Description: fmt.Sprintf(actDescription, oneOf(a.unless)),
 		Flags: slices.Concat(jobFlags(), more, []cli.Flag{
-			&cli.BoolFlag{Name: "dry-run", Usage: "only say which jobs it would be, or how many by filter, as their statuses are now"},
+			&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only say which jobs it would be, or how many by filter, as they are now"},
 			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one"},
 		}),
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -148,10 +150,27 @@ func (p *program) onEach(ids []outbox.ID, word string, do func(outbox.ID) error)
 // isPossible says why an act on the job would be refused.
 func isPossible(ctx context.Context, o jobActs, a jobAct, id outbox.ID) error {
 	job, err := o.Job(ctx, id)
-	if err == nil && !slices.Contains(a.possible, job.Status) {
-		return &operator.StatusError{ID: id, Status: job.Status, Act: a.name}
+	if err == nil {
+		err = a.wouldDo(job)
+	}
+	if r, ok := o.(*remote); ok && err == nil && a.inTime { // the API does not show what the database's clock says
+		var would partDone
+		if would, err = r.actOnSome(ctx, a.name, []outbox.ID{id}, true); err == nil && would.passed > 0 {
+			err = fmt.Errorf("%s job %s: %w", a.name, id, operator.ErrPastDeadline)
+		}
 	}
 	return err
+}
+
+// wouldDo says why an act on a job, as it was found, would be refused.
+func (a jobAct) wouldDo(job operator.Job) error {
+	switch {
+	case !slices.Contains(a.possible, job.Status):
+		return &operator.StatusError{ID: job.ID, Status: job.Status, Act: a.name}
+	case a.inTime && job.PastDeadline:
+		return fmt.Errorf("%s job %s: %w", a.name, job.ID, operator.ErrPastDeadline)
+	}
+	return nil
 }
 
 // actOnMatching acts on the jobs that the filter means now: it finds all of them first,
@@ -164,14 +183,21 @@ func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, 
 		}
 		ids = append(ids, job.ID)
 	}
+	requested := 0
 	if c.Bool("dry-run") {
-		return p.dryRun(a.name, int64(len(ids)))
+		would := operator.BulkProgress{}
+		for progress, err := range a.inParts(ctx, o, ids, &requested, a.wouldDoPart) {
+			if err != nil {
+				return err
+			}
+			would = progress
+		}
+		return p.dryRun(a.name, would.Done)
 	}
 	if err := p.sure(c, a.name, len(ids), "jobs"); err != nil {
 		return err
 	}
-	requested := 0
-	err := p.follow(a.name, a.inParts(ctx, o, ids, &requested))
+	err := p.follow(a.name, a.inParts(ctx, o, ids, &requested, a.onPart))
 	if requested > 0 {
 		fmt.Fprintf(p.stderr, "%d of them are running: their handlers have been asked to stop\n", requested)
 	}
@@ -181,11 +207,11 @@ func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, 
 const actPart = 100 // jobs between two looks at the progress; one request through the API
 
 // inParts acts on jobs, one after the other, and counts those that were only asked.
-func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, requested *int) iter.Seq2[operator.BulkProgress, error] {
+func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, requested *int, do func(context.Context, jobActs, []outbox.ID) (partDone, error)) iter.Seq2[operator.BulkProgress, error] {
 	return func(yield func(operator.BulkProgress, error) bool) {
 		progress := operator.BulkProgress{Matched: int64(len(ids))}
 		for part := range slices.Chunk(ids, actPart) {
-			done, err := a.onPart(ctx, o, part)
+			done, err := do(ctx, o, part)
 			progress.Done += int64(done.done)
 			progress.Passed += int64(done.passed)
 			*requested += done.requested
@@ -199,9 +225,29 @@ func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, request
 // partDone is what came of an act on some jobs; what was requested is done, too.
 type partDone struct{ done, requested, passed int }
 
+// wouldDoPart counts what onPart would do.
+func (a jobAct) wouldDoPart(ctx context.Context, o jobActs, ids []outbox.ID) (d partDone, err error) {
+	if r, ok := o.(*remote); ok {
+		return r.actOnSome(ctx, a.name, ids, true)
+	}
+	wanted := make([]operator.Wanted, len(ids))
+	for i, id := range ids {
+		wanted[i].ID = id
+	}
+	found, err := o.Find(ctx, wanted)
+	for _, job := range found {
+		if job.ID.IsZero() || a.wouldDo(job) != nil {
+			d.passed++
+		} else {
+			d.done++
+		}
+	}
+	return d, err
+}
+
 func (a jobAct) onPart(ctx context.Context, o jobActs, ids []outbox.ID) (d partDone, err error) {
 	if r, ok := o.(*remote); ok {
-		return r.actOnSome(ctx, a.name, ids)
+		return r.actOnSome(ctx, a.name, ids, false)
 	}
 	for _, id := range ids {
 		requested, err := a.do(o, ctx, id)

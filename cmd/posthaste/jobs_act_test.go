@@ -92,8 +92,19 @@ func TestAnActByFilterPassesOverWhatHasMoved(t *testing.T) {
 		stored(t, db, 3, "late", outbox.Options{})
 		bury(t, db, "late")
 		sqlExec(t, db, `UPDATE outbox.jobs SET deadline = now() - interval '1 second' WHERE id = (SELECT min(id::text)::uuid FROM outbox.jobs)`)
-		if r := posthaste(t, way, "", "jobs", "retry", "--kind", "late"); r.code != exitOK || r.out != "retry: 2 done, 1 passed over\n" {
+		if out := ok(t, way, "jobs", "retry", "--kind", "late", "--dry-run"); out != "would retry 2\n" {
+			t.Errorf("a dry run said %q", out)
+		}
+		late := listed(t, direct, "--kind", "late", "--limit", "3")[2]["id"].(string)
+		if r := posthaste(t, way, "", "jobs", "retry", late, "--dry-run"); r.code != exitFailed || r.out != "" || !strings.Contains(r.errOut, "deadline has passed") {
+			t.Errorf("a dry run with its id: %+v", r)
+		}
+		if r := posthaste(t, way, "", "jobs", "retry", "--kind", "late", "--reason", "why not"); r.code != exitOK || r.out != "retry: 2 done, 1 passed over\n" {
 			t.Errorf("retry of one past its deadline: %+v", r)
+		}
+		acts := rows(t, direct, "audit", "--act", "job.retry", "--limit", "2")
+		if len(acts) != 2 || acts[0]["reason"] != "why not" || acts[1]["reason"] != "why not" {
+			t.Errorf("audit = %v, want its reason", acts)
 		}
 	}
 }

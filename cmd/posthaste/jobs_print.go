@@ -73,7 +73,7 @@ func (p *program) printJob(c *cli.Command, j operator.Job, r jobReports) error {
 	names := append(append([]string{}, jobColumns...), "headers", "payload", "result", "attempts")
 	names = append(names, reportColumns...)
 	if c.String("output") == "json" {
-		values := append(jobValues(j), rawJSON(j.Headers), content(j.ContentType, j.Payload), content("", j.Result), attemptObjects(j.Attempts))
+		values := append(jobValues(j), rawJSON(j.Headers), content(j.ContentType, j.Payload), resultObject(j.Result), attemptObjects(j.Attempts))
 		values = append(values, r.objects()...)
 		object, err := listing{header: names}.object(values)
 		if err != nil {
@@ -83,7 +83,7 @@ func (p *program) printJob(c *cli.Command, j operator.Job, r jobReports) error {
 		return err
 	}
 	l := listing{header: []string{"field", "value"}}
-	values := append(jobValues(j), string(j.Headers), readable(j.Payload), readable(j.Result), len(j.Attempts))
+	values := append(jobValues(j), string(j.Headers), readable(j.Payload), readableResult(j.Result), len(j.Attempts))
 	values = append(values, r.readable()...)
 	for i, name := range names {
 		if name == "attempts" {
@@ -138,6 +138,23 @@ func readable(b []byte) string {
 		return fmt.Sprintf("%d bytes that are not text", len(b))
 	}
 	return string(b)
+}
+
+// resultObject is content for a result. One that is sealed says so: whoever has the
+// key opens the base64 by outbox.OpenResult.
+func resultObject(b []byte) any {
+	if sealed := outbox.SealedResult(b); sealed != "" {
+		return map[string]any{"sealed": sealed, "base64": b}
+	}
+	return content("", b)
+}
+
+// readableResult is readable for a result.
+func readableResult(b []byte) string {
+	if sealed := outbox.SealedResult(b); sealed != "" {
+		return fmt.Sprintf("%d bytes, sealed: %s", len(b), sealed)
+	}
+	return readable(b)
 }
 
 // newJob is in place of the status that a new job had before.

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/protect"
 )
 
 func listed(t *testing.T, e env, args ...string) []map[string]any {
@@ -174,5 +178,45 @@ func TestCancelAndRelease(t *testing.T) {
 	}
 	if out := ok(t, e, "jobs", "show", running); !strings.Contains(out, "cancel_requested_at") {
 		t.Errorf("got %q, want the request in it", out)
+	}
+}
+
+// What is sealed is told by its size and type; only machines get the bytes.
+func TestASealedResultIsNotShownAsText(t *testing.T) {
+	t.Parallel()
+	ring, err := protect.NewKeyring(protect.Key{ID: "k", Secret: [32]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder, err := protect.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = folder.Close() })
+	for as, p := range map[string]outbox.Protector{protect.SealedType: ring, protect.ClaimCheckType: &protect.ClaimCheck{Store: folder, Above: 1}} {
+		job := &outbox.Claimed{ID: outbox.NewID(), Tenant: outbox.RootTenant, Result: []byte(`{"iban":"DE02"}`)}
+		payload, err := p.Seal(t.Context(), outbox.Part{Tenant: job.Tenant, Job: job.ID, Column: "payload"}, outbox.Content{Type: "application/json", Bytes: []byte(`{}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		job.ContentType, job.Payload = payload.Type, payload.Bytes
+		if err := errors.Join(job.Open(t.Context(), p), job.SealResult(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := readableResult(job.Result), fmt.Sprintf("%d bytes, sealed: %s", len(job.Result), as); got != want {
+			t.Errorf("people see %q, want %q", got, want)
+		}
+		var shown struct {
+			Sealed string
+			Base64 []byte
+		}
+		text, err := json.Marshal(resultObject(job.Result))
+		if err := errors.Join(err, json.Unmarshal(text, &shown)); err != nil || shown.Sealed != as || !bytes.Equal(shown.Base64, job.Result) {
+			t.Errorf("machines see %s, %v", text, err)
+		}
+	}
+	plain := []byte(`{"sent":1}`)
+	if text, err := json.Marshal(resultObject(plain)); err != nil || !bytes.Equal(text, plain) || readableResult(plain) != string(plain) {
+		t.Errorf("a plain result is shown as %s and %s, %v", text, readableResult(plain), err)
 	}
 }

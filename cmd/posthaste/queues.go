@@ -85,12 +85,9 @@ func (p *program) queueCommand(name, usage string, act func(queueActs, context.C
 				return err
 			}
 			queue := c.Args().First()
-			if !namePattern.MatchString(queue) {
-				return usagef("%q is not a queue's name", queue)
-			}
 			return operate(ctx, p, c, func(ctx context.Context, o queueActs) error {
 				if err := act(o, ctx, queue); err != nil {
-					return err
+					return inFlagWords(err)
 				}
 				_, err := fmt.Fprintf(p.stdout, "%sd: %s\n", name, queue)
 				return err
@@ -119,9 +116,6 @@ func (p *program) limitQueue(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	queue := c.Args().First()
-	if !namePattern.MatchString(queue) {
-		return usagef("%q is not a queue's name", queue)
-	}
 	limits, err := limitFlags(c)
 	if err != nil {
 		return &usageError{err}
@@ -129,7 +123,7 @@ func (p *program) limitQueue(ctx context.Context, c *cli.Command) error {
 	return operate(ctx, p, c, func(ctx context.Context, o queueActs) error {
 		maxRunning, rate, err := o.Limit(ctx, queue, limits)
 		if err != nil {
-			return err
+			return inFlagWords(err)
 		}
 		_, err = fmt.Fprintf(p.stdout, "%s: %s\n", queue, limitsText(maxRunning, rate))
 		return err

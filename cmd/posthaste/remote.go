@@ -265,7 +265,7 @@ func (r *remote) Find(ctx context.Context, wanted []operator.Wanted) ([]operator
 
 // Cancel tells what became of the job by its status.
 func (r *remote) Cancel(ctx context.Context, id outbox.ID) (operator.Cancellation, error) {
-	ctx, cancel := patient(ctx)
+	ctx, cancel := patient(client.WithReason(ctx, r.reason))
 	defer cancel()
 	job, err := r.api.CancelJob(ctx, id.String())
 	switch {
@@ -290,10 +290,7 @@ func (r *remote) Dismiss(ctx context.Context, id outbox.ID) error {
 }
 
 func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(context.Context, string) (client.Job, error)) error {
-	if r.reason != "" {
-		return usagef("--reason: the API takes one for acts by filter, not for jobs that are named")
-	}
-	ctx, cancel := patient(ctx)
+	ctx, cancel := patient(client.WithReason(ctx, r.reason))
 	defer cancel()
 	if _, err := do(ctx, id.String()); err != nil {
 		return fmt.Errorf("%s job %s: %w", verb, id, err)
@@ -301,24 +298,33 @@ func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(con
 	return nil
 }
 
-// actOnSome is one request about jobs that are named.
-func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID) (d partDone, err error) {
-	which := client.Bulk{IDs: make([]string, len(ids))}
+// actOnSome is about jobs that are named: mostly one request.
+func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry bool) (d partDone, err error) {
+	which := client.Bulk{IDs: make([]string, len(ids)), DryRun: dry, Reason: r.reason}
 	for i, id := range ids {
 		which.IDs[i] = id.String()
 	}
-	ctx, cancel := patient(ctx)
-	defer cancel()
-	result, err := map[string]func(context.Context, client.Bulk) (client.BulkResult, error){
+	do := map[string]func(context.Context, client.Bulk) (client.BulkResult, error){
 		cancelAct.name: r.api.CancelJobs, releaseAct.name: r.api.ReleaseJobs, retryAct.name: r.api.RetryJobs, dismissAct.name: r.api.DismissJobs,
-	}[act](ctx, which)
-	d.done, d.passed = result.Done, result.Refused
-	for _, job := range result.Jobs {
-		if job.Requested {
-			d.requested++
+	}[act]
+	patiently := func(ctx context.Context, which client.Bulk) (client.BulkResult, error) {
+		ctx, cancel := patient(ctx)
+		defer cancel()
+		return do(ctx, which)
+	}
+	for result, err := range client.InParts(ctx, which, patiently) {
+		if err != nil {
+			return d, err
+		}
+		d.done += result.Done
+		d.passed += result.Refused
+		for _, job := range result.Jobs {
+			if job.Requested {
+				d.requested++
+			}
 		}
 	}
-	return d, err
+	return d, nil
 }
 
 func (r *remote) Progress(ctx context.Context, id outbox.ID) (operator.Progress, error) {

@@ -242,8 +242,16 @@ func TestDeadLettersThroughTheAPI(t *testing.T) {
 		t.Errorf("got %s, want the new payload", out)
 	}
 	bury(t, db, "one")
-	if r := posthaste(t, through, "", "dlq", "dismiss", one, "--reason", "x"); r.code == exitOK || !strings.Contains(r.errOut, "the API takes one for acts by filter") {
-		t.Errorf("a reason for one: %+v", r)
+	if out := ok(t, through, "dlq", "replay", one, "--reason", "again"); out != one+"\n" {
+		t.Errorf("replay of one with a reason: %s", out)
+	}
+	bury(t, db, "one")
+	var reasons []any
+	for _, act := range rows(t, direct, "audit", "--job", one) {
+		reasons = append(reasons, act["reason"])
+	}
+	if !slices.Contains(reasons, any("again")) {
+		t.Errorf("reasons = %v, want the one that was given", reasons)
 	}
 	if out := ok(t, through, "dlq", "dismiss", "--all", "--yes"); out != "dismiss: 1 done, 0 passed over\n" {
 		t.Errorf("dismiss: %s", out)

@@ -41,7 +41,20 @@ var keys = []Mutant{
 		Edits: []Edit{{"reaper/keys.go", `			case row.Stuck:
 `, `			case row.Stuck && row.Idle:
 `}},
-		Checks: []Check{test("reaper", "TestTheSweepMovesStuckKeysOn", "want pending")},
+		Checks: []Check{
+			test("reaper", "TestTheSweepMovesStuckKeysOn", "want pending"),
+			row("K6", "still waiting for the sweep to move on what dead workers had freed"),
+		},
+	},
+	{
+		Name:      "a failed job that moves no key on",
+		Breaks:    "the jobs behind one that waits for another attempt wait for that, or for the sweep",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{promoteGo, `if a.job.Key == "" || a.outcome`, `if a.job.Key == "" || a.outcome.status == outbox.Retrying || a.outcome`}},
+		Checks: []Check{
+			test("dispatcher", "TestEveryEndOfAnAttemptMovesTheKeyOn/failed,_and_retried_tomorrow", "in vain: the others succeed"),
+			row("K6", "seconds that a slot was free and a job of its key blocked, without a sweep"),
+		},
 	},
 	{
 		Name:      "an expired job that moves no key on",
@@ -93,6 +106,15 @@ var keys = []Mutant{
 			test("dispatcher", "TestOrderSurvivesRetriesAndLostLeases", "inversions ="),
 			test("internal/verify/model", "TestKeysKeepTheirPromises", "was claimed at position"),
 		},
+	},
+	{
+		Name:      "a head that waits for its retry is passed over",
+		Breaks:    "an ordered job that comes while the one before it waits for another attempt overtakes that",
+		Invariant: "A key's order holds",
+		Edits: []Edit{{keysMigration, `            WHERE queued.first AND queued.has_line
+`, `            WHERE queued.first AND queued.has_line AND NOT (jobs.status = 'retrying' AND jobs.run_at > now())
+`}},
+		Checks: []Check{row("K2", "jobs claimed before an earlier one of their key was closed")},
 	},
 	{
 		Name:      "a job that stands for a request is not held",

@@ -86,6 +86,17 @@ func (s *Server) URL() string { return s.url }
 // it is URL.
 func (s *Server) SocketURL() string { return cmp.Or(s.socketURL, s.url) }
 
+// Log is the file that the server logs to, which Stop takes away; "" if the server is
+// not ours.
+func (s *Server) Log() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cluster == nil {
+		return ""
+	}
+	return s.cluster.log()
+}
+
 // Version is the server's, like "18.4".
 func (s *Server) Version() string { return s.version }
 

@@ -26,12 +26,13 @@ WITH asked AS MATERIALIZED (
 )
 SELECT open.id::uuid AS id,
        coalesce(open.status::text, closed.status::text, '')::text AS status,
+       closed.tenant_id::uuid AS tenant_id, -- what a sealed result is bound to, besides the id
        closed.result::bytea AS result,
        coalesce(open.last_error_code, closed.last_error_code, '')::text AS error_code,
        coalesce(open.last_error_message, closed.last_error_message, '')::text AS error_message
 FROM open
 LEFT JOIN LATERAL (
-    SELECT history.status, history.result, history.last_error_code, history.last_error_message
+    SELECT history.status, history.tenant_id, history.result, history.last_error_code, history.last_error_message
     FROM outbox.history
     WHERE history.id = open.id
       AND open.status IS NULL
@@ -45,6 +46,7 @@ LIMIT 100000
 type FindEndedRow struct {
 	ID           pgtype.UUID
 	Status       string
+	TenantID     pgtype.UUID
 	Result       []byte
 	ErrorCode    string
 	ErrorMessage string
@@ -67,6 +69,7 @@ func (q *Queries) FindEnded(ctx context.Context, ids []pgtype.UUID) ([]FindEnded
 		if err := rows.Scan(
 			&i.ID,
 			&i.Status,
+			&i.TenantID,
 			&i.Result,
 			&i.ErrorCode,
 			&i.ErrorMessage,
@@ -82,12 +85,12 @@ func (q *Queries) FindEnded(ctx context.Context, ids []pgtype.UUID) ([]FindEnded
 }
 
 const FindOutcome = `-- name: FindOutcome :many
-SELECT status::text AS status, NULL::bytea AS result,
+SELECT status::text AS status, tenant_id, NULL::bytea AS result,
        coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message
 FROM outbox.jobs
 WHERE jobs.id = $1
 UNION ALL
-SELECT status::text, result, coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text
+SELECT status::text, tenant_id, result, coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text
 FROM outbox.history
 WHERE history.id = $1
 LIMIT 1
@@ -95,6 +98,7 @@ LIMIT 1
 
 type FindOutcomeRow struct {
 	Status       string
+	TenantID     pgtype.UUID
 	Result       []byte
 	ErrorCode    string
 	ErrorMessage string
@@ -112,6 +116,7 @@ func (q *Queries) FindOutcome(ctx context.Context, id pgtype.UUID) ([]FindOutcom
 		var i FindOutcomeRow
 		if err := rows.Scan(
 			&i.Status,
+			&i.TenantID,
 			&i.Result,
 			&i.ErrorCode,
 			&i.ErrorMessage,

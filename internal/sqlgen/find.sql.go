@@ -108,7 +108,7 @@ SELECT j.id, j.tenant_id, j.queue, j.kind, j.status::text AS status, j.priority,
        coalesce(j.key, '')::text AS key, j.run_at, j.created_at, j.started_at, j.lease_expires_at, coalesce(j.lease_owner, '')::text AS worker,
        j.timeout, j.backoff, j.content_type, octet_length(j.payload) AS payload_bytes,
        coalesce(j.last_error_code, '')::text AS error_code, coalesce(j.last_error_message, '')::text AS error_message,
-       j.deadline, j.cancel_requested_at, j.parent_id
+       j.deadline, j.cancel_requested_at, j.parent_id, coalesce(j.deadline <= statement_timestamp(), false)::boolean AS late
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (
     SELECT id, tenant_id, run_at, created_at, epoch, status, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, lease_expires_at, started_at, last_error_code, last_error_message, deadline, cancel_requested_at, unavailable_since, failed_at, error_fingerprint, watched, parent_id, max_active, slot, ordered, line_position, on_death, park_after, on_lapse
@@ -146,6 +146,7 @@ type FindOpenRow struct {
 	Deadline          pgtype.Timestamptz
 	CancelRequestedAt pgtype.Timestamptz
 	ParentID          pgtype.UUID
+	Late              bool
 }
 
 // FindOpen returns the open jobs among @ids without payloads. Each id has the
@@ -186,6 +187,7 @@ func (q *Queries) FindOpen(ctx context.Context, ids []pgtype.UUID, tenants []pgt
 			&i.Deadline,
 			&i.CancelRequestedAt,
 			&i.ParentID,
+			&i.Late,
 		); err != nil {
 			return nil, err
 		}

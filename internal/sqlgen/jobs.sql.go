@@ -73,7 +73,7 @@ SELECT id, tenant_id, queue, kind, status::text AS status, priority, attempt, ma
        run_at, created_at, started_at, NULL::timestamptz AS finished_at, lease_expires_at, coalesce(lease_owner, '')::text AS worker,
        timeout, backoff, content_type, payload, headers, NULL::bytea AS result,
        coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message, parent_id,
-       deadline, cancel_requested_at
+       deadline, cancel_requested_at, coalesce(deadline <= statement_timestamp(), false)::boolean AS late
 FROM outbox.jobs
 WHERE jobs.id = $1
 UNION ALL
@@ -81,7 +81,7 @@ SELECT id, tenant_id, queue, kind, status::text, priority, attempt, max_attempts
        run_at, created_at, started_at, finished_at, NULL::timestamptz, coalesce(worker, '')::text,
        timeout, backoff, content_type, payload, headers, result,
        coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text, parent_id,
-       deadline, cancel_requested_at
+       deadline, cancel_requested_at, false
 FROM outbox.history
 WHERE history.id = $1
 LIMIT 1
@@ -116,6 +116,7 @@ type FindJobRow struct {
 	ParentID          pgtype.UUID
 	Deadline          pgtype.Timestamptz
 	CancelRequestedAt pgtype.Timestamptz
+	Late              bool
 }
 
 // FindJob returns the job, wherever it is: in one statement, so that one that
@@ -158,6 +159,7 @@ func (q *Queries) FindJob(ctx context.Context, id pgtype.UUID) ([]FindJobRow, er
 			&i.ParentID,
 			&i.Deadline,
 			&i.CancelRequestedAt,
+			&i.Late,
 		); err != nil {
 			return nil, err
 		}

@@ -666,7 +666,7 @@ type UnblockKeyParams struct {
 }
 
 // UnblockKey takes a key up again and returns how many dead letters it retried; -1
-// if nobody knows the key. It is in the audit.
+// if no open job bears the key and nothing is known of it. It is in the audit.
 func (q *Queries) UnblockKey(ctx context.Context, arg UnblockKeyParams) (int32, error) {
 	row := q.db.QueryRow(ctx, UnblockKey,
 		arg.TenantID,

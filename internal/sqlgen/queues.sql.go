@@ -226,6 +226,20 @@ func (q *Queries) PauseQueue(ctx context.Context, arg PauseQueueParams) error {
 	return err
 }
 
+const QueueIsKnown = `-- name: QueueIsKnown :one
+SELECT (EXISTS (SELECT FROM outbox.queues WHERE queues.queue = $1)
+    OR EXISTS (SELECT FROM outbox.jobs WHERE jobs.queue = $1))::boolean AS known
+`
+
+// QueueIsKnown tells whether a queue has rules or open jobs. It is asked for odd names
+// only: without jobs it reads all that are open.
+func (q *Queries) QueueIsKnown(ctx context.Context, queue string) (bool, error) {
+	row := q.db.QueryRow(ctx, QueueIsKnown, queue)
+	var known bool
+	err := row.Scan(&known)
+	return known, err
+}
+
 const ResumeQueue = `-- name: ResumeQueue :exec
 WITH found AS MATERIALIZED (
     SELECT queues.queue, queues.paused_at

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,7 +14,8 @@ import (
 // flow is the workload of most rows: producers place orders, each with a job in
 // the same transaction, while a crew of workers carries them out.
 type flow struct {
-	jobs        int // of all producers together
+	jobs        int    // of all producers together
+	names       string // what the producers' names begin with: "" is p; two flows of a run need two
 	producers   int
 	workers     int
 	concurrency int           // of a worker
@@ -90,7 +92,7 @@ func (p *production) start(orders int) error {
 		if i == 0 {
 			share += orders % p.flow.producers
 		}
-		producer, err := p.run.Producer(fmt.Sprintf("p%d", first+i), append([]string{fmt.Sprint("VERIFY_JOBS=", share)}, p.producerEnv...)...)
+		producer, err := p.run.Producer(fmt.Sprint(cmp.Or(p.names, "p"), first+i), append([]string{fmt.Sprint("VERIFY_JOBS=", share)}, p.producerEnv...)...)
 		if err != nil {
 			return err
 		}

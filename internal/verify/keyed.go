@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -22,13 +21,15 @@ type keyed struct {
 	Seq   int64
 }
 
-// keyedFlow runs jobs with keys under kills and restarts, and returns them.
-func (r *Run) keyedFlow(ctx context.Context, jobs int, producerEnv ...string) ([]keyed, error) {
+// keyedFlow runs jobs with keys under kills and restarts, and returns them. Those that
+// fail are tried again after retry.
+func (r *Run) keyedFlow(ctx context.Context, jobs int, retry time.Duration, producerEnv ...string) ([]keyed, error) {
 	const workers = 3
 	r.Lease = 3 * time.Second // until a lease lapses its key is held up
 	f := flow{
 		jobs: jobs, producers: 4, workers: workers, concurrency: 16, patience: time.Minute + time.Duration(jobs)*10*time.Millisecond,
 		producerEnv: append([]string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", "VERIFY_MS=200", "VERIFY_PACE=" + r.pace("180ms", "20ms")}, producerEnv...),
+		workerEnv:   []string{"VERIFY_RETRY=" + retry.String()},
 	}
 	f.least = map[string]int{"kill -9 worker": 3, "restart Postgres -m immediate": 1}
 	restart := time.Duration(r.Size(3, 30)) * time.Second
@@ -60,7 +61,7 @@ func (r *Run) keyedJobs(ctx context.Context) ([]keyed, error) {
 // limitedKeys is row K1.
 func limitedKeys(ctx context.Context, r *Run) error {
 	jobs := r.Size(500, 200_000)
-	limited, err := r.keyedFlow(ctx, jobs, "VERIFY_KEYS=30", "VERIFY_MIX=effect,once,effect,sleep")
+	limited, err := r.keyedFlow(ctx, jobs, 200*time.Millisecond, "VERIFY_KEYS=30", "VERIFY_MIX=effect,once,effect,sleep")
 	if err != nil {
 		return err
 	}
@@ -137,50 +138,4 @@ func (r *Run) leases(ctx context.Context) (running map[string][]checker.Span, se
 		last = m
 	}
 	return running, settled, nil
-}
-
-// orderedKeys is row K2.
-func orderedKeys(ctx context.Context, r *Run) error {
-	jobs := r.Size(500, 100_000)
-	ordered, err := r.keyedFlow(ctx, jobs, "VERIFY_KEYS=30", "VERIFY_ORDERED=on", "VERIFY_MIX=effect,once,effect,sleep")
-	if err != nil {
-		return err
-	}
-	if err := r.checkLimits(ctx, ordered); err != nil {
-		return err
-	}
-	return r.checkOrder(ordered)
-}
-
-// checkOrder compares the first executions of each key's jobs with the order of
-// their commits.
-func (r *Run) checkOrder(jobs []keyed) error {
-	b, err := r.read()
-	if err != nil {
-		return err
-	}
-	first := map[outbox.ID]time.Time{}
-	again := 0
-	for _, job := range jobs {
-		for i, x := range b.executions[job.ID] {
-			if i == 0 || x.Start.Before(first[job.ID]) {
-				first[job.ID] = x.Start
-			}
-			again += min(i, 1)
-		}
-	}
-	slices.SortFunc(jobs, func(a, b keyed) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Seq, b.Seq)) })
-	var overtaken []string
-	for i, job := range jobs {
-		if i == 0 || jobs[i-1].Key != job.Key {
-			continue
-		}
-		if before := jobs[i-1]; before.Seq >= job.Seq || !first[before.ID].Before(first[job.ID]) {
-			overtaken = append(overtaken, fmt.Sprintf("%s: number %d started at %s, number %d at %s", job.Key,
-				before.Seq, first[before.ID].UTC().Format(time.StampMicro), job.Seq, first[job.ID].UTC().Format(time.StampMicro)))
-		}
-	}
-	r.None("jobs that started before an earlier one of their key", overtaken)
-	r.Expect("executions that repeated an earlier one", float64(again), ">=", float64(len(jobs)/15))
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"io"
 	"os"
 	"path/filepath"
@@ -132,7 +133,7 @@ func (r *Run) do(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.Server.Stop()) }()
+	defer func() { err = errors.Join(err, r.keepServerLog(), r.Server.Stop()) }()
 	if err := r.openDatabase(ctx); err != nil {
 		return err
 	}
@@ -144,6 +145,19 @@ func (r *Run) do(ctx context.Context) (err error) {
 		}
 	}
 	return r.Row.run(ctx, r)
+}
+
+// keepServerLog puts the server's log to the others: it says who had locked what where
+// there was a deadlock.
+func (r *Run) keepServerLog() error {
+	text, err := os.ReadFile(r.Server.Log())
+	if errors.Is(err, fs.ErrNotExist) { // a fault took it
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("keep the server's log: %w", err)
+	}
+	return os.WriteFile(filepath.Join(r.Dir, "postgres.log"), text, 0o600)
 }
 
 // Size is a number that depends on the tier.

@@ -12,7 +12,8 @@ func semantics() []Row {
 		{
 			Name: "K2", Fault: "kill -9 of a random worker every second and an immediate restart of Postgres every 3 s (S: 30 s); one attempt in eight fails", Tiers: both, run: orderedKeys,
 			Workload: "P 500, S 100,000 ordered jobs of 30 keys, numbered in the order of their commits, from 4 producers that repeat with idempotency keys, 3 workers",
-			Pass:     accounts + ", two jobs of a key at once never, first starts of each key in the order of the commits",
+			Pass: accounts + ", two jobs of a key at once never, a job claimed before the earlier ones of its key had closed, however often they were tried, never, " +
+				"starts of each key in the order of the commits; heads that failed held up their lines",
 		},
 		{
 			Name: "K3", Fault: "kill -9 of a random scheduler every 0.5 s and an immediate restart of Postgres every 3 s (S: 20 s)", Tiers: both, run: ticks,
@@ -29,6 +30,12 @@ func semantics() []Row {
 			Name: "K5", Fault: "kill -9 of a random worker every 0.7 s", Tiers: both, run: limitedQueue,
 			Workload: "P 350, S 30,000 jobs of up to 60 ms in a queue of which 6 may run at once and 30 start in 400 ms, from 2 producers that repeat with idempotency keys, 3 workers",
 			Pass:     accounts + ", more than 6 running jobs never, by the recorded moves, more than 30 starts in any span of 400 ms never, by the starts that claims say; both limits were used",
+		},
+		{
+			Name: "K6", Timed: true, Fault: "first none, without a reaper; then kill -9 of a random worker every 0.5 s, and of all (P once, S 15 times) when they have settled jobs and not yet promoted the next ones", Tiers: both, run: promotions,
+			Workload: "P 600, S 60,000 jobs of up to 20 ms, 4 of each key, of which one in 25 fails at first; then P 250, S 30,000 and more until there were faults enough, P 16, S 64 of each key; half of the keys run one and half three at a time; 3 producers that repeat with idempotency keys, 3 workers",
+			Pass: accounts + ", without a sweep no key is left with jobs, and none has a free slot and a blocked job for more than 1 s (and what the machine itself made a commit wait); " +
+				"beside kills none for more than a sweep takes to come, 2.75 s, nor is a key without a claim that has jobs waiting for more than lease + reap + sweep + poll, 8.25 s (each and 1 s, and what the machine made a sweep wait)",
 		},
 	}
 }

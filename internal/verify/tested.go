@@ -32,9 +32,9 @@ func TestedRows() []Tested {
 		{"G4", "JWTs that are forged, misdirected, expired, or of a key that the provider has not, through the real process", "cmd/posthaste", []string{"TestG4ServeTakesTheProvidersJWTsAndNoOthers"}},
 		{"G5", "what the catalog does not grant to a role is refused when it is tried: every table × role × verb", "access", []string{"TestG5WhatIsNotGrantedIsRefused"}},
 		{
-			"G10", "members that no route has, and values of other types, in every body of the API: refused by their place, nothing changed",
+			"G10", "members that no route has, values of other types, and numbers that no field holds, in every body of the API, and a body where none is taken: refused by their place, nothing changed",
 			"api",
-			[]string{"TestG10NoRouteTakesAMemberTooMany", "TestG10NoRouteTakesAValueOfAnotherType"},
+			[]string{"TestG10NoRouteTakesAMemberTooMany", "TestG10NoRouteTakesAValueOfAnotherType", "TestG10NoNumberLosesItsPlace", "TestG10NoRouteWithoutABodyTakesOne"},
 		},
 		{"G12", "every route that acts leaves who did what to what, and the request's id, in the audit; an act edited by a superuser is found", "api", []string{"TestG12EveryActLeavesItsRowInTheAudit"}},
 		{

@@ -32,13 +32,14 @@ type plan struct {
 	insist  bool              // VERIFY_INSIST=on: idempotency keys, and repeat what was not acknowledged
 	mix     []string          // VERIFY_MIX: what the jobs are to do, in turn; "" is effect
 	ms      int               // VERIFY_MS: how long jobs take: order n takes 7919 n modulo this, so that long and short ones are mixed
+	fails   int               // VERIFY_FAILS: one in so many orders fails at its first attempt; 0 is none
 	notify  outbox.NotifyMode // VERIFY_NOTIFY: how dispatchers are told; "" is coalesced
 	lines   lines             // VERIFY_KEYS and others: keys of the jobs; see lines.go
 }
 
 func readPlan() (p plan, err error) {
 	var errs []error
-	for name, to := range map[string]*int{"VERIFY_JOBS": &p.jobs, "VERIFY_FIRST": &p.first, "VERIFY_CLIENTS": &p.clients, "VERIFY_BATCH": &p.batch, "VERIFY_MS": &p.ms} {
+	for name, to := range map[string]*int{"VERIFY_JOBS": &p.jobs, "VERIFY_FIRST": &p.first, "VERIFY_CLIENTS": &p.clients, "VERIFY_BATCH": &p.batch, "VERIFY_MS": &p.ms, "VERIFY_FAILS": &p.fails} {
 		*to, err = number(name)
 		errs = append(errs, err)
 	}
@@ -144,6 +145,9 @@ func (p *producer) enqueue(ctx context.Context, tx pgx.Tx, first int, orders []s
 		task := Task{N: n, Do: p.mix[n%len(p.mix)], Key: key}
 		if p.ms > 0 {
 			task.Ms = n * 7919 % p.ms
+		}
+		if p.fails > 0 && n%p.fails == 0 {
+			task.Fails = 1
 		}
 		options := outbox.Options{MaxAttempts: maxAttempts}
 		if err := p.lines.join(ctx, tx, &task, &options); err != nil {

@@ -1,0 +1,45 @@
+package api
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// maxNothing is how much of a body is read where there is to be none.
+const maxNothing = 64
+
+// wantNoBody refuses a body that a route would not look at: who sends dryRun to a route
+// that has no such thing must not find it done. Nothing, white space and {} say nothing.
+func (s *server) wantNoBody(w http.ResponseWriter, r *http.Request) *Problem {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.ContentLength == 0 {
+		return nil
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout))) // not supported in some tests
+	text, err := io.ReadAll(io.LimitReader(r.Body, maxNothing+1))
+	if err != nil {
+		return bodyProblem(err, maxNothing)
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	if said := string(bytes.Join(bytes.Fields(text), nil)); len(text) > maxNothing || said != "" && said != "{}" {
+		return malformed.because("", Fault{Pointer: "#", Detail: "is not taken: " + r.Pattern + " has no body"})
+	}
+	return nil
+}
+
+// keyless are the routes that store jobs and take no Idempotency-Key, and what to do
+// instead: who sends one counts on it.
+var keyless = map[string]string{
+	"/jobs/batch":           "is not taken here: give each line its own idempotencyKey",
+	"/schedules/{name}/run": "is not taken here: every run enqueues another job",
+}
+
+func refuseKey(op *huma.Operation, r *http.Request) *Problem {
+	if why := keyless[op.Path]; why != "" && len(r.Header.Values("Idempotency-Key")) > 0 {
+		return invalidInput.because("", Fault{Header: "Idempotency-Key", Detail: why})
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// maxBulk is how many jobs one request acts on.
+const maxBulk = 1000
+
+// Bulk says which jobs to act on: by their ids or by a filter.
+type Bulk struct {
+	IDs    []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" format:"uuid"`
+	Filter *Filter  `json:"filter,omitempty" doc:"At least one condition. Without a status: dead letters to retry or dismiss, held jobs to release, and to cancel whatever waits or runs"`
+	DryRun bool     `json:"dryRun,omitempty" doc:"Only tell which jobs it would be"`
+	Reason string   `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
+	Cursor string   `json:"cursor,omitempty" maxLength:"64" doc:"With a filter: next of the answer before, with the same filter. Go on where it ended"`
+}
+
+type bulkInput struct{ Body Bulk }
+
+// BulkResult is what became of each job.
+type BulkResult struct {
+	Done    int       `json:"done" doc:"Jobs that were acted on, or would be"`
+	Refused int       `json:"refused" doc:"Jobs that were not, or of which it is not known; their codes say why"`
+	Jobs    []Outcome `json:"jobs" nullable:"false" doc:"In the order of the ids, or newest first"`
+	More    bool      `json:"more" doc:"There may be more than this request has come to. By a filter: ask again with next. By ids: ask again with those that are not among jobs"`
+	Next    string    `json:"next,omitempty" doc:"By a filter, if there may be more: ask again with this as cursor. What is enqueued after the first request is not touched"`
+}
+
+// Outcome is what became of one.
+type Outcome struct {
+	ID   string `json:"id" format:"uuid"`
+	Code string `json:"code,omitempty" doc:"Why nothing was done: job_not_found or job_status_conflict. Or why it is not known: timeout, if a transaction has locked the job, or internal_error" example:"job_status_conflict"`
+	// Requested is of cancellations.
+	Requested bool `json:"requested,omitempty" doc:"The job is running and was asked to stop, or would be"`
+}
+
+type bulkOutput struct{ Body BulkResult }
+
+func (s *server) retryJobs(ctx context.Context, in *bulkInput) (*bulkOutput, error) {
+	return s.actOnMany(ctx, in.Body, bulkAct{retryable, deadLetters, true, outright((*operator.Operator).Retry)})
+}
+
+func (s *server) dismissJobs(ctx context.Context, in *bulkInput) (*bulkOutput, error) {
+	return s.actOnMany(ctx, in.Body, bulkAct{deadLetter, deadLetters, false, outright((*operator.Operator).Dismiss)})
+}
+
+func (s *server) releaseJobs(ctx context.Context, in *bulkInput) (*bulkOutput, error) {
+	held := func(s outbox.Status) bool { return s == outbox.Created }
+	return s.actOnMany(ctx, in.Body, bulkAct{held, []outbox.Status{outbox.Created}, false, outright((*operator.Operator).Release)})
+}
+
+func (s *server) cancelJobs(ctx context.Context, in *bulkInput) (*bulkOutput, error) {
+	return s.actOnMany(ctx, in.Body, bulkAct{cancellable, stoppable, false, func(o *operator.Operator, ctx context.Context, id outbox.ID) (bool, error) {
+		became, err := o.Cancel(ctx, id)
+		return became == operator.CancelRequested, err
+	}})
+}
+
+// bulkAct is what is done to many jobs.
+type bulkAct struct {
+	possible func(outbox.Status) bool
+	unless   []outbox.Status // are meant by a filter that names none
+	inTime   bool            // is refused to a job whose deadline has passed
+	do       func(*operator.Operator, context.Context, outbox.ID) (requested bool, err error)
+}
+
+// outright is an act that is done when it returns.
+func outright(do act) func(*operator.Operator, context.Context, outbox.ID) (bool, error) {
+	return func(o *operator.Operator, ctx context.Context, id outbox.ID) (bool, error) {
+		return false, do(o, ctx, id)
+	}
+}
+
+var (
+	deadLetters = []outbox.Status{outbox.Failed, outbox.Dead}
+	stoppable   = []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying}
+)
+
+// cancellable also is what is cancelled already: to repeat it is harmless.
+func cancellable(s outbox.Status) bool { return slices.Contains(stoppable, s) || s == outbox.Cancelled }
+
+func deadLetter(s outbox.Status) bool { return s == outbox.Failed || s == outbox.Dead }
+
+func retryable(s outbox.Status) bool {
+	return deadLetter(s) || s == outbox.Pending || s == outbox.Retrying
+}
+
+// wouldDo is what do would say of a job as it was found.
+func (a bulkAct) wouldDo(job candidate) (requested bool, err error) {
+	switch {
+	case !a.possible(job.status):
+		return false, &operator.StatusError{ID: job.id, Status: job.status}
+	case a.inTime && job.late:
+		return false, operator.ErrPastDeadline
+	}
+	return job.status == outbox.Running, nil // only a cancellation is possible then
+}
+
+// actOnMany acts on one job after the other, each in a transaction of its own: what is
+// done stays done, and is told, whatever becomes of the others. It answers before its
+// client loses patience, also if each job has to be waited for.
+func (s *server) actOnMany(ctx context.Context, b Bulk, act bulkAct) (*bulkOutput, error) {
+	enough := time.Now().Add(min(maxActTime, s.config.Timeout/2))
+	jobs, next, err := s.chosen(ctx, b, act.unless, enough)
+	if err != nil {
+		return nil, err
+	}
+	by := s.by(ctx).Because(b.Reason)
+	out := BulkResult{Jobs: make([]Outcome, 0, len(jobs)), More: next != "", Next: next}
+	for i, job := range jobs {
+		requested, err := false, operator.ErrNotFound
+		switch {
+		case i > 0 && time.Now().After(enough):
+			err = errEnough
+		case job.found && b.DryRun:
+			requested, err = act.wouldDo(job)
+		case job.found:
+			requested, err = s.patiently(ctx, by, job.id, act)
+		}
+		if s.endsAct(ctx, err) {
+			if i == 0 {
+				return nil, err
+			}
+			if out.More = true; b.Filter != nil {
+				out.Next = makeCursor(jobs[i-1].id)
+			}
+			break
+		}
+		out.add(job.id, requested, err)
+		if err != nil {
+			_ = s.explain(ctx, err) // which logs what is not the client's fault
+		}
+	}
+	return &bulkOutput{Body: out}, nil
+}
+
+// errEnough ends an act on many for this request.
+var errEnough = errors.New("it is time to answer")
+
+// endsAct reports whether the next job would fare no better.
+func (s *server) endsAct(ctx context.Context, err error) bool {
+	return err != nil && (errors.Is(err, errEnough) || ctx.Err() != nil || problemOf(err).Status == http.StatusServiceUnavailable)
+}
+
+// patiently waits for a job that somebody has locked, but for so long only that there
+// is time for an answer.
+func (s *server) patiently(ctx context.Context, by *operator.Operator, id outbox.ID, act bulkAct) (requested bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout/3)
+	defer cancel()
+	return act.do(by, ctx, id)
+}
+
+// add notes what became of a job.
+func (r *BulkResult) add(id outbox.ID, requested bool, err error) {
+	if err == nil {
+		r.Done++
+		r.Jobs = append(r.Jobs, Outcome{ID: id.String(), Requested: requested})
+		return
+	}
+	r.Refused++
+	r.Jobs = append(r.Jobs, Outcome{ID: id.String(), Code: problemOf(err).Code})
+}
+
+type candidate struct {
+	id     outbox.ID
+	status outbox.Status
+	late   bool // its deadline has passed, by the database's clock; known after look
+	found  bool
+}
+
+// chosen are the jobs that the principal means, up to the maximum, and the cursor of
+// those that come after them.
+func (s *server) chosen(ctx context.Context, b Bulk, unless []outbox.Status, enough time.Time) (jobs []candidate, next string, err error) {
+	refuse := func(pointer, detail string) error {
+		return invalidInput.because("", Fault{Pointer: pointer, Detail: detail})
+	}
+	switch {
+	case (len(b.IDs) == 0) == (b.Filter == nil):
+		return nil, "", refuse("#", "wants ids or filter, one of them")
+	case b.Filter == nil && b.Cursor != "":
+		return nil, "", refuse("#/cursor", "goes with a filter")
+	case b.Filter == nil:
+		jobs, err = s.byID(ctx, b.IDs)
+		return jobs, "", err
+	case b.Filter.isZero():
+		return nil, "", refuse("#/filter", "has no condition")
+	}
+	filter, err := b.Filter.operators(ctx, inFilter)
+	if err != nil {
+		return nil, "", err
+	}
+	if len(filter.Statuses) == 0 {
+		filter.Statuses = unless
+	}
+	if b.Cursor != "" {
+		if filter.Before, err = readCursor(b.Cursor); err != nil {
+			return nil, "", refuse("#/cursor", "is none that an answer came with")
+		}
+	}
+	if jobs, next, err = s.byFilter(ctx, filter, enough); err == nil && b.DryRun {
+		err = s.look(ctx, jobs)
+	}
+	return jobs, next, err
+}
+
+func (s *server) byID(ctx context.Context, texts []string) ([]candidate, error) {
+	jobs := make([]candidate, len(texts))
+	for i, text := range texts {
+		id, err := outbox.ParseID(text)
+		if err != nil {
+			return nil, invalidInput.because("", Fault{Pointer: fmt.Sprintf("#/ids/%d", i), Detail: "is no id"})
+		}
+		jobs[i].id = id
+	}
+	return jobs, s.look(ctx, jobs)
+}
+
+// look finds out how the jobs are now, if they are the principal's.
+func (s *server) look(ctx context.Context, jobs []candidate) error {
+	wanted := make([]operator.Wanted, len(jobs))
+	for i, job := range jobs {
+		wanted[i] = operator.Wanted{ID: job.id, Tenant: within(ctx)}
+	}
+	found, err := s.operator.Find(ctx, wanted)
+	if err != nil {
+		return err
+	}
+	for i, job := range found {
+		jobs[i].found, jobs[i].status, jobs[i].late = !job.ID.IsZero(), job.Status, job.PastDeadline
+	}
+	return nil
+}
+
+// byFilter reads page after page, newest first, as long as there is time. Each takes a
+// bounded time, but few of many jobs may be on it.
+func (s *server) byFilter(ctx context.Context, filter operator.Filter, enough time.Time) (jobs []candidate, next string, err error) {
+	for {
+		filter.Limit = min(operator.MaxLimit, maxBulk-len(jobs))
+		page, err := s.operator.Page(ctx, filter)
+		if err != nil {
+			return nil, "", err
+		}
+		for _, job := range page.Jobs {
+			jobs = append(jobs, candidate{id: job.ID, status: job.Status, found: true})
+		}
+		switch filter.Before = page.Next; {
+		case page.Next.IsZero():
+			return jobs, "", nil
+		case len(jobs) == maxBulk, time.Now().After(enough):
+			return jobs, makeCursor(page.Next), nil
+		}
+	}
+}
