@@ -194,7 +194,10 @@ func (s *server) chosen(ctx context.Context, b Bulk, unless []outbox.Status, eno
 	case b.Filter.isZero():
 		return nil, "", refuse("#/filter", "has no condition")
 	}
-	filter := b.Filter.operators(ctx)
+	filter, err := b.Filter.operators(ctx, inFilter)
+	if err != nil {
+		return nil, "", err
+	}
 	if len(filter.Statuses) == 0 {
 		filter.Statuses = unless
 	}

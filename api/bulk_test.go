@@ -104,6 +104,7 @@ func TestAnActOnManyThatTakesLongTellsHowFarItCame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = tx.Rollback(t.Context()) }() // in case of a failure
 	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 // DeadLetterFilter says which dead letters.
 type DeadLetterFilter struct {
+	OfTenant
 	Kind          string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
 	Queue         string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
 	Key           string    `query:"key" json:"key,omitempty" maxLength:"512"`
@@ -24,14 +25,14 @@ type DeadLetterFilter struct {
 }
 
 func (f DeadLetterFilter) isZero() bool {
-	return f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.ErrorCode == "" && f.Fingerprint == "" &&
+	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && len(f.Status) == 0 && f.ErrorCode == "" && f.Fingerprint == "" &&
 		f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero() && f.FailedAfter.IsZero() && f.FailedBefore.IsZero()
 }
 
 // operators is the filter, within the principal's tenant.
-func (f DeadLetterFilter) operators(ctx context.Context) operator.DeadLetterFilter {
-	of := operator.DeadLetterFilter{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, Tenant: within(ctx),
+func (f DeadLetterFilter) operators(ctx context.Context, place Fault) (of operator.DeadLetterFilter, err error) {
+	of = operator.DeadLetterFilter{
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
 		CreatedSince: f.CreatedAfter, CreatedUntil: f.CreatedBefore, FailedSince: f.FailedAfter, FailedUntil: f.FailedBefore,
 	}
 	for _, status := range f.Status {
@@ -41,12 +42,13 @@ func (f DeadLetterFilter) operators(ctx context.Context) operator.DeadLetterFilt
 		}
 		of.Status = outbox.Status(status)
 	}
-	return of
+	of.Tenant, err = f.tenantAt(ctx, place)
+	return of, err
 }
 
 func (f DeadLetterFilter) query() map[string]string {
 	return map[string]string{
-		"kind": f.Kind, "queue": f.Queue, "key": f.Key, "status": strings.Join(f.Status, ","), "error_code": f.ErrorCode, "error_fingerprint": f.Fingerprint,
+		"tenant": f.Tenant, "kind": f.Kind, "queue": f.Queue, "key": f.Key, "status": strings.Join(f.Status, ","), "error_code": f.ErrorCode, "error_fingerprint": f.Fingerprint,
 		"created_after": text(f.CreatedAfter), "created_before": text(f.CreatedBefore), "failed_after": text(f.FailedAfter), "failed_before": text(f.FailedBefore),
 	}
 }
@@ -73,15 +75,18 @@ type deadLettersOutput struct {
 }
 
 func (s *server) listDeadLetters(ctx context.Context, in *deadLettersInput) (*deadLettersOutput, error) {
+	filter, err := in.operators(ctx, inQuery)
+	if err != nil {
+		return nil, err
+	}
 	var before outbox.ID
 	if in.Cursor != "" {
-		var err error
 		if before, err = readCursor(in.Cursor); err != nil {
 			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is none that a page came with"})
 		}
 	}
 	limit := min(in.Limit, operator.MaxLimit)
-	letters, err := s.operator.DeadLetters(ctx, in.operators(ctx), before, limit)
+	letters, err := s.operator.DeadLetters(ctx, filter, before, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +127,11 @@ type groupsOutput struct {
 }
 
 func (s *server) groupDeadLetters(ctx context.Context, in *groupsInput) (*groupsOutput, error) {
-	groups, err := s.operator.DeadLetterGroups(ctx, in.operators(ctx), min(in.Limit, operator.MaxLimit))
+	filter, err := in.operators(ctx, inQuery)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := s.operator.DeadLetterGroups(ctx, filter, min(in.Limit, operator.MaxLimit))
 	if err != nil {
 		return nil, err
 	}

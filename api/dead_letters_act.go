@@ -69,9 +69,11 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 	if a.Filter.isZero() {
 		return nil, invalidInput.because("", Fault{Pointer: "#/filter", Detail: "has no condition"})
 	}
-	filter := a.Filter.operators(ctx)
+	filter, err := a.Filter.operators(ctx, inFilter)
+	if err != nil {
+		return nil, err
+	}
 	if a.Cursor != "" {
-		var err error
 		if filter.After, filter.FailedUntil, err = readActCursor(a.Cursor); err != nil {
 			return nil, invalidInput.because("", Fault{Pointer: "#/cursor", Detail: "is none that an answer came with"})
 		}
@@ -141,6 +143,7 @@ type EditedReplay struct {
 	Payload json.RawMessage `json:"payload,omitempty" doc:"In place of the old one: any JSON, stored as it is written"`
 	Base64  *string         `json:"payloadBase64,omitempty" doc:"In place of payload if that is no JSON"`
 	Reason  string          `json:"reason,omitempty" maxLength:"2000" doc:"For the audit, which keeps the old payload"`
+	DryRun  bool            `json:"dryRun,omitempty" doc:"Only say whether it would be done: the answer is the problem, or the job as it is"`
 }
 
 type replayJobInput struct {
@@ -158,7 +161,12 @@ func (s *server) replayJob(ctx context.Context, in *replayJobInput) (*jobOutput,
 	if err != nil {
 		return nil, err
 	}
-	err = s.by(ctx).Because(in.Body.Reason).CheckedBy(s.checker(ctx)).ReplayEdited(ctx, job.ID, payload)
+	by := s.by(ctx).Because(in.Body.Reason).CheckedBy(s.checker(ctx))
+	replay := by.ReplayEdited
+	if in.Body.DryRun {
+		replay = by.WouldReplayEdited
+	}
+	err = replay(ctx, job.ID, payload)
 	if isSQL(err, insufficientPrivilege) {
 		return nil, forbidden.because("This server may not change payloads: its database role does not let it.")
 	}

@@ -37,6 +37,13 @@ func TestDeadLettersAreListedAndGrouped(t *testing.T) {
 		}
 		return ids, p
 	}
+	deadline := time.Date(2100, 1, 2, 3, 4, 5, 0, time.UTC)
+	if _, err := r.db.Exec(t.Context(), `UPDATE outbox.jobs SET deadline = $2, parent_id = $3 WHERE id = $1`, oldest, deadline, newest); err != nil {
+		t.Fatal(err)
+	}
+	if _, p := list("?status=failed"); !p.DeadLetters[0].Deadline.Equal(deadline) || p.DeadLetters[0].Parent != newest {
+		t.Errorf("a dead letter is %+v, want its deadline and its parent", p.DeadLetters[0])
+	}
 	ids, first := list("?limit=1")
 	if diff := cmp.Diff([]string{newest}, ids); diff != "" || first.Next == "" || first.DeadLetters[0].Error.Code != "smtp" {
 		t.Errorf("the first page (-want +got):\n%s%+v", diff, first)
@@ -194,6 +201,13 @@ func TestADeadLetterIsReplayedWithAnotherPayload(t *testing.T) {
 		}
 	}
 	var j api.Job
+	if p := r.post("/jobs/"+id+"/replay", `{"payloadBase64":"Kg==","dryRun":true}`).problem(422, "invalid_input"); p.Errors[0].Pointer != "#/payload" {
+		t.Errorf("a dry run: errors = %+v", p.Errors)
+	}
+	if r.post("/jobs/"+id+"/replay", `{"payload":{},"dryRun":true}`).want(200, &j); j.Status != "dead" || string(j.JSON) == `{}` {
+		t.Errorf("after a dry run it is %+v, payload %s", j, j.JSON)
+	}
+	j = api.Job{}
 	r.post("/jobs/"+id+"/replay", `{"payload":{"b": 1,"a":2},"reason":"typo"}`).want(200, &j)
 	if j.Status != "pending" || string(j.JSON) != `{"b":1,"a":2}` && string(j.JSON) != `{"b": 1,"a":2}` {
 		t.Errorf("after the replay it is %+v, payload %s", j, j.JSON)

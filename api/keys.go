@@ -2,9 +2,16 @@ package api
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"math"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // Key is how a key stands: the jobs that are limited or ordered by it.
@@ -37,12 +44,15 @@ type keysInput struct {
 	OfTenant
 	Queue  string `query:"queue" maxLength:"128"`
 	Parked bool   `query:"parked" doc:"Only parked ones"`
-	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"More than 200 are 200"`
+	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Keys of a page; more than 200 are 200"`
+	Cursor string `query:"cursor" maxLength:"900" doc:"Of the page before: next of its body, or the Link with rel=next"`
 }
 
 type keysOutput struct {
+	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
 	Body struct {
-		Keys []Key `json:"keys" nullable:"false" doc:"Those first that have waited longest"`
+		Keys []Key  `json:"keys" nullable:"false" doc:"Those first that have waited longest"`
+		Next string `json:"next,omitempty" doc:"The cursor of the next page, if there may be one. A key that moves in this order meanwhile may be on both pages, or on none"`
 	}
 }
 
@@ -51,7 +61,13 @@ func (s *server) listKeys(ctx context.Context, in *keysInput) (*keysOutput, erro
 	if err != nil {
 		return nil, err
 	}
-	keys, err := s.operator.Keys(ctx, operator.KeyFilter{Tenant: tenant, Queue: in.Queue, Parked: in.Parked, Limit: in.Limit})
+	filter := operator.KeyFilter{Tenant: tenant, Queue: in.Queue, Parked: in.Parked, Limit: min(in.Limit, operator.MaxLimit)}
+	if in.Cursor != "" {
+		if filter.After, err = readKeyCursor(in.Cursor); err != nil {
+			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is none that a page came with"})
+		}
+	}
+	keys, err := s.operator.Keys(ctx, filter)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +76,60 @@ func (s *server) listKeys(ctx context.Context, in *keysInput) (*keysOutput, erro
 	for i, k := range keys {
 		out.Body.Keys[i] = viewKey(k)
 	}
+	if len(keys) == filter.Limit {
+		out.Body.Next = makeKeyCursor(keys[len(keys)-1].Place())
+		out.Link = "<?" + in.next(out.Body.Next) + `>; rel="next"`
+	}
 	return out, nil
+}
+
+func (in *keysInput) next(cursor string) string {
+	parked := ""
+	if in.Parked {
+		parked = "true"
+	}
+	return nextPage(in.Limit, cursor, map[string]string{"tenant": in.Tenant, "queue": in.Queue, "parked": parked})
+}
+
+// A key cursor is the place of the last key of a page, with a version before it: when
+// the first of its blocked jobs was due, in microseconds, its tenant, the length of its
+// queue's name, that name and the key.
+const (
+	keyCursorVersion = 1
+	keyCursorHead    = 8 + 16 + 1
+	notBlocked       = math.MaxInt64
+)
+
+func makeKeyCursor(p operator.KeyPlace) string {
+	since := int64(notBlocked)
+	if !p.BlockedSince.IsZero() {
+		since = p.BlockedSince.UnixMicro()
+	}
+	b := binary.BigEndian.AppendUint64([]byte{keyCursorVersion}, uint64(since))
+	b = append(append(b, p.Tenant[:]...), byte(len(p.Queue)))
+	return base64.RawURLEncoding.EncodeToString(append(append(b, p.Queue...), p.Key...))
+}
+
+func readKeyCursor(s string) (p operator.KeyPlace, err error) {
+	b, err := openCursor(s, keyCursorVersion)
+	if err != nil {
+		return p, err
+	}
+	if len(b) < keyCursorHead || len(b) <= keyCursorHead+int(b[keyCursorHead-1]) {
+		return p, errors.New("names no key")
+	}
+	since, queueEnds := int64(binary.BigEndian.Uint64(b)), keyCursorHead+int(b[keyCursorHead-1])
+	p.Tenant, p.Queue, p.Key = outbox.ID(b[8:24]), string(b[keyCursorHead:queueEnds]), string(b[queueEnds:])
+	if since != notBlocked {
+		p.BlockedSince = time.UnixMicro(since)
+		if year := p.BlockedSince.Year(); p.BlockedSince.IsZero() || year < 1 || year > 9999 {
+			return p, errors.New("is of no time")
+		}
+	}
+	if strings.ContainsRune(p.Queue+p.Key, 0) || !utf8.ValidString(p.Queue) || !utf8.ValidString(p.Key) {
+		return p, errors.New("names no key")
+	}
+	return p, nil
 }
 
 type keyInput struct {

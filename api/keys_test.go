@@ -79,6 +79,55 @@ func TestKeysAreListedAndUnblocked(t *testing.T) {
 	}
 }
 
+func TestKeysAreListedByPages(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	keys := []string{"a", "b&?/", strings.Repeat("ü", 256), "z"}
+	for _, key := range keys {
+		r.as("operator-a").parked(key)
+	}
+	r.as("operator-b").parked("theirs")
+	// A blocked job each, due at one time: in the order of their names then.
+	if _, err := r.db.Exec(t.Context(), `
+		INSERT INTO outbox.jobs (id, tenant_id, kind, payload, key, status, run_at)
+		SELECT outbox.uuid_v7(), tenant_id, 'mail', '', key, 'blocked', '2026-01-01Z' FROM outbox.jobs WHERE key <> 'z'`); err != nil {
+		t.Fatal(err)
+	}
+	for token, tenant := range map[string]string{"operator-a": "", "root": "&tenant=" + tenantA.String()} {
+		for _, byLink := range []bool{true, false} {
+			var got []string
+			first := "/keys?limit=1&parked=true&queue=default" + tenant
+			for target := first; target != "" && len(got) < 9; {
+				var page struct {
+					Keys []api.Key
+					Next string
+				}
+				link := r.as(token).get(target).want(200, &page).Header().Get("Link")
+				for _, k := range page.Keys {
+					got = append(got, k.Key)
+				}
+				switch target = ""; {
+				case (link == "") != (page.Next == ""):
+					t.Fatalf("Link = %q, next = %q", link, page.Next)
+				case page.Next == "":
+				case byLink:
+					target = "/keys" + strings.TrimSuffix(strings.TrimPrefix(link, "<"), `>; rel="next"`)
+				default:
+					target = first + "&cursor=" + page.Next
+				}
+			}
+			if diff := cmp.Diff(keys, got); diff != "" {
+				t.Errorf("pages for %s by link %t (-want +got):\n%s", token, byLink, diff)
+			}
+		}
+	}
+	for _, cursor := range []string{"abc", "AQAA", strings.Repeat("x", 901)} {
+		if p := r.as("root").get("/keys?cursor="+cursor).problem(422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Parameter != "cursor" {
+			t.Errorf("cursor %s: errors = %+v", cursor, p.Errors)
+		}
+	}
+}
+
 func TestSchedulesArePausedAndRun(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

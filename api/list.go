@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"net/url"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 
 // Filter says which jobs.
 type Filter struct {
+	OfTenant
 	Kind          string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
 	Queue         string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
 	Key           string    `query:"key" json:"key,omitempty" maxLength:"512"`
@@ -26,18 +28,19 @@ type Filter struct {
 }
 
 func (f Filter) isZero() bool {
-	return f.Kind == "" && f.Queue == "" && f.Key == "" && f.Fingerprint == "" && len(f.Status) == 0 && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
+	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && f.Fingerprint == "" && len(f.Status) == 0 && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
 }
 
 // operators is the filter, within the principal's tenant.
-func (f Filter) operators(ctx context.Context) operator.Filter {
-	of := operator.Filter{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore, Tenant: within(ctx),
+func (f Filter) operators(ctx context.Context, place Fault) (of operator.Filter, err error) {
+	of = operator.Filter{
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
 	}
 	for _, status := range f.Status {
 		of.Statuses = append(of.Statuses, outbox.Status(status))
 	}
-	return of
+	of.Tenant, err = f.tenantAt(ctx, place)
+	return of, err
 }
 
 type listInput struct {
@@ -58,17 +61,18 @@ type listOutput struct {
 // listJobs returns a page. One that is not full may have a next one, too: a page
 // takes a bounded time.
 func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, error) {
-	filter := in.operators(ctx)
+	filter, err := in.operators(ctx, inQuery)
+	if err != nil {
+		return nil, err
+	}
 	filter.Limit, filter.Skip = min(in.Limit, operator.MaxLimit), in.Offset
 	if in.Cursor != "" {
 		if in.Offset > 0 {
 			return nil, invalidInput.because("", Fault{Parameter: "offset", Detail: "excludes cursor; set one of them"})
 		}
-		before, err := readCursor(in.Cursor)
-		if err != nil {
+		if filter.Before, filter.Skip, err = readJobsCursor(in.Cursor); err != nil {
 			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is none that a page came with"})
 		}
-		filter.Before = before
 	}
 	page, err := s.operator.Page(ctx, filter)
 	if err != nil {
@@ -80,7 +84,7 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 		out.Body.Jobs[i] = view(principal(ctx), job)
 	}
 	if !page.Next.IsZero() {
-		out.Body.Next = makeCursor(page.Next)
+		out.Body.Next = makeJobsCursor(page)
 		out.Link = "<?" + in.next(out.Body.Next) + `>; rel="next"`
 	}
 	return out, nil
@@ -89,7 +93,7 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 // next is the query of the next page.
 func (in *listInput) next(cursor string) string {
 	return nextPage(in.Limit, cursor, map[string]string{
-		"kind": in.Kind, "queue": in.Queue, "key": in.Key, "error_fingerprint": in.Fingerprint, "status": strings.Join(in.Status, ","),
+		"tenant": in.Tenant, "kind": in.Kind, "queue": in.Queue, "key": in.Key, "error_fingerprint": in.Fingerprint, "status": strings.Join(in.Status, ","),
 		"created_after": text(in.CreatedAfter), "created_before": text(in.CreatedBefore),
 	})
 }
@@ -133,11 +137,45 @@ func readCursor(s string) (outbox.ID, error) {
 	return id, nil
 }
 
-// decodeCursor returns what is behind the version of a cursor of any list, which has
-// one spelling: base64 by itself passes over ends of lines.
+// A cursor of jobs of which some are still to be left out, as the offset says, has their
+// number behind the id: the time of a page may be over before.
+const skipCursorVersion = 2
+
+func makeJobsCursor(page operator.Page) string {
+	if page.Skip == 0 {
+		return makeCursor(page.Next)
+	}
+	b := append([]byte{skipCursorVersion}, page.Next[:]...)
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint16(b, uint16(page.Skip)))
+}
+
+func readJobsCursor(s string) (before outbox.ID, skip int, err error) {
+	b, err := decodeCursor(s, skipCursorVersion, 18)
+	if err != nil {
+		before, err = readCursor(s)
+		return before, 0, err
+	}
+	before, skip = outbox.ID(b[:16]), int(binary.BigEndian.Uint16(b[16:]))
+	if before.IsZero() || skip == 0 || skip > operator.MaxSkip {
+		return before, skip, errors.New("names no job")
+	}
+	return before, skip, nil
+}
+
+// decodeCursor returns what is behind the version of a cursor of so many bytes.
 func decodeCursor(s string, version byte, size int) ([]byte, error) {
+	b, err := openCursor(s, version)
+	if err == nil && len(b) != size {
+		err = errors.New("not of this size")
+	}
+	return b, err
+}
+
+// openCursor returns what is behind the version of a cursor of any list, which has one
+// spelling: base64 by itself passes over ends of lines.
+func openCursor(s string, version byte) ([]byte, error) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) != 1+size || b[0] != version || len(s) != base64.RawURLEncoding.EncodedLen(len(b)) {
+	if err != nil || len(b) == 0 || b[0] != version || len(s) != base64.RawURLEncoding.EncodedLen(len(b)) {
 		return nil, cmp.Or(err, errors.New("not of this version"))
 	}
 	return b[1:], nil

@@ -24,10 +24,14 @@ type queuesOutput struct {
 	}
 }
 
-// queues are those of the jobs that the principal may see, as they were counted, and
-// the rules of queues as they are.
-func (s *server) queues(ctx context.Context) (queues []operator.Queue, asOf time.Time, err error) {
-	counted, err := s.stats.look(ctx, within(ctx))
+// queues are those of the jobs that are meant, as they were counted, and the rules of
+// queues as they are.
+func (s *server) queues(ctx context.Context, of *OfTenant) (queues []operator.Queue, asOf time.Time, err error) {
+	tenant, err := of.tenant(ctx)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	counted, err := s.stats.look(ctx, tenant)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
@@ -39,8 +43,8 @@ func (s *server) queues(ctx context.Context) (queues []operator.Queue, asOf time
 }
 
 // listQueues counts the jobs that the principal may see.
-func (s *server) listQueues(ctx context.Context, _ *struct{}) (*queuesOutput, error) {
-	queues, asOf, err := s.queues(ctx)
+func (s *server) listQueues(ctx context.Context, in *OfTenant) (*queuesOutput, error) {
+	queues, asOf, err := s.queues(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -100,8 +104,8 @@ type Stats struct {
 	AsOf        time.Time        `json:"asOf" doc:"When they were counted: seconds ago as a rule, never more than a minute"`
 }
 
-func (s *server) getStats(ctx context.Context, _ *struct{}) (*statsOutput, error) {
-	queues, asOf, err := s.queues(ctx)
+func (s *server) getStats(ctx context.Context, in *OfTenant) (*statsOutput, error) {
+	queues, asOf, err := s.queues(ctx, in)
 	if err != nil {
 		return nil, err
 	}

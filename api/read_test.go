@@ -173,6 +173,9 @@ func TestJobsAreListedByPages(t *testing.T) {
 	if len(page.Jobs) != 3 || page.Jobs[0].ID != all[20] {
 		t.Errorf("from offset 20: %+v", page.Jobs)
 	}
+	if got := follow(t, r, "/jobs?kind=bill&limit=2&offset=3", true); len(got) != 5 {
+		t.Errorf("bills from offset 3 = %d, want 5", len(got))
+	}
 	first := r.getJob(all[len(all)-1])
 	for query, want := range map[string]int{
 		"created_after=" + url.QueryEscape(first.CreatedAt.Format("2006-01-02T15:04:05.999999Z07:00")):  23,

@@ -148,12 +148,32 @@ func FuzzReadCursor(f *testing.F) {
 	})
 }
 
+var someKey = operator.KeyPlace{KeyName: operator.KeyName{Tenant: outbox.RootTenant, Queue: "mail", Key: "ü/&"}, BlockedSince: time.UnixMicro(1_800_000_000_123_456)}
+
+func TestCursorsSayWhereTheyLead(t *testing.T) {
+	t.Parallel()
+	never := operator.KeyPlace{KeyName: someKey.KeyName}
+	for _, p := range []operator.KeyPlace{someKey, never} {
+		if got, err := readKeyCursor(makeKeyCursor(p)); err != nil || got.KeyName != p.KeyName || !got.BlockedSince.Equal(p.BlockedSince) {
+			t.Errorf("got %+v, %v; want %+v", got, err, p)
+		}
+	}
+	for _, skip := range []int{0, 1, operator.MaxSkip} {
+		id := outbox.NewID()
+		if before, left, err := readJobsCursor(makeJobsCursor(operator.Page{Next: id, Skip: skip})); err != nil || before != id || left != skip {
+			t.Errorf("got %s and %d, %v; want %s and %d", before, left, err, id, skip)
+		}
+	}
+}
+
 // A cursor of any list has one spelling, and names something that there can be.
 func FuzzOtherCursors(f *testing.F) {
 	for _, seed := range []string{
 		"", "AQ", "=", "not of ours", "\n", makeAuditCursor(1), makeAuditCursor(-1), makeAuditCursor(7) + "\n",
 		makeLogCursor(operator.LogPosition{Epoch: 3, Line: 5}), makeLogCursor(operator.LogPosition{Epoch: -1, Line: 1}),
 		makeActCursor(outbox.RootTenant, time.Unix(1800000000, 0)), makeActCursor(outbox.RootTenant, time.Time{}),
+		makeKeyCursor(someKey), makeKeyCursor(operator.KeyPlace{KeyName: someKey.KeyName}), makeKeyCursor(operator.KeyPlace{}),
+		makeJobsCursor(operator.Page{Next: outbox.RootTenant, Skip: 10_000}), makeJobsCursor(operator.Page{Next: outbox.RootTenant, Skip: 10_001}),
 	} {
 		f.Add(seed)
 	}
@@ -166,6 +186,12 @@ func FuzzOtherCursors(f *testing.F) {
 		}
 		if id, until, err := readActCursor(s); err == nil && (id.IsZero() || until.Year() < 2000 || makeActCursor(id, until) != s) {
 			t.Errorf("%q reads as %s until %s, which is written %q", s, id, until, makeActCursor(id, until))
+		}
+		if p, err := readKeyCursor(s); err == nil && (p.Key == "" || makeKeyCursor(p) != s) {
+			t.Errorf("%q reads as %+v, which is written %q", s, p, makeKeyCursor(p))
+		}
+		if id, skip, err := readJobsCursor(s); err == nil && (id.IsZero() || skip > operator.MaxSkip || makeJobsCursor(operator.Page{Next: id, Skip: skip}) != s) {
+			t.Errorf("%q reads as %s and %d, which is written %q", s, id, skip, makeJobsCursor(operator.Page{Next: id, Skip: skip}))
 		}
 	})
 }

@@ -6,23 +6,33 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// OfTenant is for what is found by its name, which another tenant may use as well.
+// OfTenant is for what is found by its name, which another tenant may use as well, and
+// for what is listed.
 type OfTenant struct {
-	Tenant string `query:"tenant" format:"uuid" doc:"Whose: for tokens of all tenants. Others have their own"`
+	Tenant string `query:"tenant" json:"tenant,omitempty" format:"uuid" doc:"Whose: for tokens of all tenants. Others have their own"`
 }
+
+// Where a request says whose.
+var (
+	inQuery  = Fault{Parameter: "tenant"}
+	inFilter = Fault{Pointer: "#/filter/tenant"}
+)
 
 // tenant is whose the request means; zero, which only a principal of all tenants can
 // mean, is any. Whoever names another tenant than its own learns nothing: that is
 // refused before anybody looks.
-func (in OfTenant) tenant(ctx context.Context) (outbox.ID, error) {
+func (in OfTenant) tenant(ctx context.Context) (outbox.ID, error) { return in.tenantAt(ctx, inQuery) }
+
+func (in OfTenant) tenantAt(ctx context.Context, place Fault) (outbox.ID, error) {
 	own := within(ctx)
 	if in.Tenant == "" {
 		return own, nil
 	}
 	id, err := outbox.ParseID(in.Tenant)
 	switch {
-	case err != nil:
-		return id, invalidInput.because("", Fault{Parameter: "tenant", Detail: "is no id"})
+	case err != nil || id.IsZero(): // which would be any
+		place.Detail = "is no tenant's id"
+		return id, invalidInput.because("", place)
 	case !own.IsZero() && id != own:
 		return id, forbidden.because("The token belongs to another tenant.")
 	}

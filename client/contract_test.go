@@ -76,13 +76,13 @@ var methods = map[string]route{
 	"POST /jobs/{id}/dismiss":     acting((*Client).DismissJob),
 	"POST /jobs/retry":            calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.RetryJobs(ctx, Bulk{}) }),
 	"POST /jobs/dismiss":          calling(Bulk{}, BulkResult{}, func(ctx context.Context, c *Client) (BulkResult, error) { return c.DismissJobs(ctx, Bulk{}) }),
-	"GET /queues":                 of(Queues{}, (*Client).Queues),
+	"GET /queues":                 calling(nil, Queues{}, func(ctx context.Context, c *Client) (Queues, error) { return c.Queues(ctx, "x") }),
 	"POST /queues/{queue}/pause":  onID(QueueState{}, (*Client).PauseQueue),
 	"POST /queues/{queue}/resume": onID(QueueState{}, (*Client).ResumeQueue),
 	"POST /queues/{queue}/limits": calling(QueueLimits{}, LimitedQueue{}, func(ctx context.Context, c *Client) (LimitedQueue, error) {
 		return c.LimitQueue(ctx, someID, QueueLimits{})
 	}),
-	"GET /stats":              of(Stats{}, (*Client).Stats),
+	"GET /stats":              calling(nil, Stats{}, func(ctx context.Context, c *Client) (Stats, error) { return c.Stats(ctx, "x") }),
 	"GET /workers":            of(workersAnswer{}, (*Client).Workers),
 	"POST /jobs/{id}/cancel":  acting((*Client).CancelJob),
 	"POST /jobs/{id}/release": acting((*Client).ReleaseJob),
@@ -103,8 +103,10 @@ var methods = map[string]route{
 	"POST /dead-letters/dismiss": calling(LettersAct{}, LettersActed{}, func(ctx context.Context, c *Client) (LettersActed, error) {
 		return c.DismissDeadLetters(ctx, LettersAct{})
 	}),
-	"POST /jobs/{id}/replay":           calling(EditedReplay{}, Job{}, func(ctx context.Context, c *Client) (Job, error) { return c.ReplayJob(ctx, someID, EditedReplay{}) }),
-	"GET /keys":                        calling(nil, keysAnswer{}, func(ctx context.Context, c *Client) ([]Key, error) { return c.Keys(ctx, filled[KeyFilter]()) }),
+	"POST /jobs/{id}/replay": calling(EditedReplay{}, Job{}, func(ctx context.Context, c *Client) (Job, error) { return c.ReplayJob(ctx, someID, EditedReplay{}) }),
+	"GET /keys": calling(nil, KeyPage{}, func(ctx context.Context, c *Client) (KeyPage, error) {
+		return c.KeyPage(ctx, filled[KeyFilter](), 1, "x")
+	}),
 	"GET /keys/{queue}/{key}":          calling(nil, Key{}, func(ctx context.Context, c *Client) (Key, error) { return c.Key(ctx, filled[KeyName]()) }),
 	"POST /keys/{queue}/{key}/unblock": calling(nil, Unblocked{}, func(ctx context.Context, c *Client) (Unblocked, error) { return c.Unblock(ctx, filled[KeyName]()) }),
 	"GET /schedules":                   calling(nil, schedulesAnswer{}, func(ctx context.Context, c *Client) ([]Schedule, error) { return c.Schedules(ctx, "x") }),

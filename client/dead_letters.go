@@ -10,6 +10,7 @@ import (
 
 // DeadLetterFilter says which dead letters. Its zero value is all.
 type DeadLetterFilter struct {
+	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" is any
 	Kind          string    `json:"kind,omitempty"`
 	Queue         string    `json:"queue,omitempty"`
 	Key           string    `json:"key,omitempty"`
@@ -23,7 +24,7 @@ type DeadLetterFilter struct {
 }
 
 func (f DeadLetterFilter) query() url.Values {
-	q := url.Values{}
+	q := tenant(f.Tenant)
 	set(q, "kind", f.Kind)
 	set(q, "queue", f.Queue)
 	set(q, "key", f.Key)

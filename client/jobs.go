@@ -125,6 +125,7 @@ type Attempt struct {
 
 // JobFilter says which jobs. Its zero value is all.
 type JobFilter struct {
+	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" is any
 	Kind          string    `json:"kind,omitempty"`
 	Queue         string    `json:"queue,omitempty"`
 	Key           string    `json:"key,omitempty"`
@@ -135,7 +136,7 @@ type JobFilter struct {
 }
 
 func (f JobFilter) query() url.Values {
-	q := url.Values{}
+	q := tenant(f.Tenant)
 	set(q, "kind", f.Kind)
 	set(q, "queue", f.Queue)
 	set(q, "key", f.Key)

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"iter"
 	"net/url"
 	"time"
 )
@@ -26,7 +27,6 @@ type KeyFilter struct {
 	Tenant string // for tokens of all tenants; "" is any
 	Queue  string // "" is any
 	Parked bool   // only parked ones
-	Limit  int    // 0 is 50; more than 200 is 200
 }
 
 // KeyName identifies a key: the same word in another queue is another key.
@@ -43,19 +43,34 @@ type Unblocked struct {
 	Retried int    `json:"retried"` // dead letters that had held it up
 }
 
-type keysAnswer struct {
-	Keys []Key `json:"keys"`
+// KeyPage is a page of a list of keys.
+type KeyPage struct {
+	Keys []Key  `json:"keys"`
+	Next string `json:"next,omitempty"` // the cursor of the next page; "" if there is none
 }
 
-// Keys lists keys with jobs that cannot run, those first that have waited longest.
-func (c *Client) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
-	q := Page{Limit: f.Limit}.add(tenant(f.Tenant))
+func (f KeyFilter) query() url.Values {
+	q := tenant(f.Tenant)
 	set(q, "queue", f.Queue)
 	if f.Parked {
 		q.Set("parked", "true")
 	}
-	answer, err := ask[keysAnswer](ctx, c, get("/keys", q))
-	return answer.Keys, err
+	return q
+}
+
+// KeyPage lists keys with jobs that cannot run, those first that have waited longest; a
+// limit of 0 is 50, more than 200 is 200, and the cursor "" is the first page.
+func (c *Client) KeyPage(ctx context.Context, f KeyFilter, limit int, cursor string) (KeyPage, error) {
+	return ask[KeyPage](ctx, c, get("/keys", Page{Limit: limit, Cursor: cursor}.add(f.query())))
+}
+
+// Keys yields the keys that the filter means, page after page, and an error at last if
+// there is one. A key that moves in the order meanwhile may be told twice, or not at all.
+func (c *Client) Keys(ctx context.Context, f KeyFilter) iter.Seq2[Key, error] {
+	return pages(func(cursor string) ([]Key, string, error) {
+		page, err := c.KeyPage(ctx, f, 200, cursor)
+		return page.Keys, page.Next, err
+	})
 }
 
 // Key tells how one key stands; a [*Problem] with [CodeKeyNotFound] if no open job

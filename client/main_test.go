@@ -120,7 +120,7 @@ func TestALifeOfJobs(t *testing.T) {
 	if state, err := c.PauseQueue(ctx, "a/b"); err != nil || state.Queue != "a/b" || !state.Paused {
 		t.Errorf("got %+v, %v", state, err)
 	}
-	if queues, err := c.Queues(ctx); err != nil || len(queues.Queues) != 2 || queues.Queues[0].Queue != "a/b" || queues.Queues[0].PausedSince.IsZero() || queues.Queues[1].Jobs["pending"] != 2 {
+	if queues, err := c.Queues(ctx, ""); err != nil || len(queues.Queues) != 2 || queues.Queues[0].Queue != "a/b" || queues.Queues[0].PausedSince.IsZero() || queues.Queues[1].Jobs["pending"] != 2 {
 		t.Errorf("got %+v, %v", queues, err)
 	}
 	if limits, err := c.LimitQueue(ctx, "a/b", client.QueueLimits{MaxRunning: new(3), Rate: &client.Rate{Starts: 10, IntervalSeconds: 0.5}}); err != nil || limits.MaxRunning != 3 || *limits.Rate != (client.Rate{Starts: 10, IntervalSeconds: 0.5}) {
@@ -132,7 +132,7 @@ func TestALifeOfJobs(t *testing.T) {
 	if state, err := c.ResumeQueue(ctx, "a/b"); err != nil || state.Paused {
 		t.Errorf("got %+v, %v", state, err)
 	}
-	if stats, err := c.Stats(ctx); err != nil || stats.Open != 3 {
+	if stats, err := c.Stats(ctx, ""); err != nil || stats.Open != 3 {
 		t.Errorf("got %+v, %v", stats, err)
 	}
 }
@@ -201,7 +201,7 @@ func TestTheTokenIsNotInErrors(t *testing.T) {
 		"odd":     func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
 	} {
 		c := to(t, handler, client.Config{Token: secret, Attempts: 1})
-		if _, err := c.Stats(t.Context()); err == nil || strings.Contains(err.Error(), secret) {
+		if _, err := c.Stats(t.Context(), ""); err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -236,7 +236,7 @@ func cutOff(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
 func TestOnlyWhatIsSafeIsRepeated(t *testing.T) {
 	t.Parallel()
-	look := func(ctx context.Context, c *client.Client) error { _, err := c.Stats(ctx); return err }
+	look := func(ctx context.Context, c *client.Client) error { _, err := c.Stats(ctx, ""); return err }
 	enqueue := func(ctx context.Context, c *client.Client) error {
 		_, err := c.Enqueue(ctx, client.NewJob{Kind: "mail"})
 		return err
@@ -310,12 +310,12 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	var asked atomic.Int32
 	began := time.Now()
 	c := served(t, failing(1, &asked, answer(503, "Retry-After", "1")))
-	if _, err := c.Stats(t.Context()); err != nil || time.Since(began) < time.Second {
+	if _, err := c.Stats(t.Context(), ""); err != nil || time.Since(began) < time.Second {
 		t.Errorf("got %v after %s, want an answer after a second", err, time.Since(began))
 	}
 	// But not for longer than MaxWait, nor than the context.
 	asked.Store(0)
-	_, err := to(t, failing(9, &asked, answer(503, "Retry-After", "600"))(nil), client.Config{Attempts: 2, MaxWait: time.Millisecond}).Stats(t.Context())
+	_, err := to(t, failing(9, &asked, answer(503, "Retry-After", "600"))(nil), client.Config{Attempts: 2, MaxWait: time.Millisecond}).Stats(t.Context(), "")
 	if p := problem(t, err); p.RetryAfter != 10*time.Minute || asked.Load() != 2 {
 		t.Errorf("asked %d times, got %v, want two attempts", asked.Load(), err)
 	}
@@ -323,7 +323,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	defer stop()
 	began = time.Now()
 	asked.Store(0)
-	_, err = to(t, failing(9, &asked, answer(503, "Retry-After", "25"))(nil), client.Config{}).Stats(ctx)
+	_, err = to(t, failing(9, &asked, answer(503, "Retry-After", "25"))(nil), client.Config{}).Stats(ctx, "")
 	if took := time.Since(began); err == nil || took > 20*time.Second {
 		t.Errorf("got %v after %s, want it to end with its context", err, took)
 	}

@@ -55,9 +55,9 @@ type Stats struct {
 	AsOf         time.Time        `json:"asOf"` // when they were counted
 }
 
-// Queues counts the open jobs of each queue.
-func (c *Client) Queues(ctx context.Context) (Queues, error) {
-	return ask[Queues](ctx, c, get("/queues", nil))
+// Queues counts the open jobs of each queue; a token of all tenants may name one.
+func (c *Client) Queues(ctx context.Context, ofTenant string) (Queues, error) {
+	return ask[Queues](ctx, c, get("/queues", tenant(ofTenant)))
 }
 
 // PauseQueue stops claims of a queue in all processes; what runs goes on.
@@ -76,9 +76,9 @@ func (c *Client) LimitQueue(ctx context.Context, queue string, limits QueueLimit
 	return ask[LimitedQueue](ctx, c, post("/queues", limits).segment("queue", queue, "/limits"))
 }
 
-// Stats sums up the open jobs.
-func (c *Client) Stats(ctx context.Context) (Stats, error) {
-	return ask[Stats](ctx, c, get("/stats", nil))
+// Stats sums up the open jobs; a token of all tenants may name one.
+func (c *Client) Stats(ctx context.Context, ofTenant string) (Stats, error) {
+	return ask[Stats](ctx, c, get("/stats", tenant(ofTenant)))
 }
 
 // Worker is a dispatcher as it told of itself, every minute.

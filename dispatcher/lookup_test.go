@@ -29,6 +29,7 @@ var walks = map[string]string{
 	"ListKeys jobs":            "a page of what has a key",
 	"ListKeys keys":            "a page of them",
 	"CountOpenJobs jobs":       "a page: it counts them all",
+	"QueueIsKnown jobs":        "a person's act, on a name that only SQL by hand can have given",
 	"KindsWithoutHandler jobs": "a page of what is due",
 	"ListWorkers jobs":         "a page: it counts the leases of each",
 	"MeasureQueue jobs":        "what runs when a limit is set is looked for in the index of leases, once",

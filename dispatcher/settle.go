@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -74,7 +75,19 @@ func (d *Dispatcher) gather(timer *time.Timer) []*attempt {
 // away: nothing is given up while the process lives. The leases are extended
 // meanwhile by nobody who could not reach the database either; what lapses is
 // refused by the fence.
+//
+// Every statement that waits for the rows of several jobs waits for them in the
+// order of their ids. Also one whose leases were lost locks what it looks at, because
+// Postgres locks a row before it judges its newest version, so two settlements of the
+// same two jobs could otherwise wait for each other:
+//
+//	ours     snapshot: q and r are ours
+//	                      reaper, another's claim: q and r are another's
+//	ours     q: locked, not ours
+//	                      another's settlement: r settled; q: waits for us
+//	ours     r: waits for the other                                 → deadlock
 func (d *Dispatcher) settleBatch(batch []*attempt) {
+	slices.SortFunc(batch, func(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) })
 	d.metrics.settleBatch.Observe(float64(len(batch)))
 	var succeeded, followed, unfinished, unavailable []*attempt
 	for _, a := range batch {

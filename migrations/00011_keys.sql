@@ -530,6 +530,7 @@ BEGIN
                     WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
                       AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
                       AND jobs.status IN ('pending', 'blocked', 'retrying')
+                      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
                     ORDER BY jobs.created_at, jobs.id
                     LIMIT 1
                 )
@@ -541,6 +542,7 @@ BEGIN
                       AND jobs.ordered AND jobs.status <> 'created'
                       AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
                       AND jobs.status IN ('pending', 'blocked', 'retrying')
+                      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
                     ORDER BY jobs.line_position, jobs.id
                     LIMIT 1
                 )

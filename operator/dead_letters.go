@@ -99,6 +99,7 @@ func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before o
 			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
 			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, Timeout: row.Timeout, Backoff: row.Backoff, ContentType: row.ContentType,
 			ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
+			Deadline: row.Deadline, ParentID: row.ParentID,
 		})}
 		letters[i].PayloadBytes = int(row.PayloadBytes)
 	}

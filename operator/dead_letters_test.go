@@ -77,6 +77,11 @@ func TestDeadLettersAreFilteredEverywhereAlike(t *testing.T) {
 		t.Errorf("a dead letter is %+v", middle)
 	}
 
+	deadline := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+	exec(t, db, `UPDATE outbox.jobs SET deadline = $2, parent_id = $3 WHERE id = $1`, second, deadline, first)
+	if letters, err = o.DeadLetters(t.Context(), operator.DeadLetterFilter{Queue: "post"}, outbox.ID{}, 0); err != nil || !letters[0].Deadline.Equal(deadline) || letters[0].Parent != first {
+		t.Errorf("a dead letter is %+v, %v; want its deadline %s and its parent %s", letters, err, deadline, first)
+	}
 	for name, c := range map[string]struct {
 		filter operator.DeadLetterFilter
 		want   []outbox.ID

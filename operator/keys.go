@@ -54,6 +54,15 @@ type Key struct {
 	ParksAt      time.Time // when a dead head will have held it up for long enough; zero if none does
 }
 
+// KeyPlace is a key's place in the order of [Operator.Keys].
+type KeyPlace struct {
+	KeyName
+	BlockedSince time.Time // zero is behind every other
+}
+
+// Place is where the key stands in the order of [Operator.Keys] now.
+func (k Key) Place() KeyPlace { return KeyPlace{k.KeyName, k.BlockedSince} }
+
 // KeyFilter says which keys to list. Its zero value is all that have blocked jobs
 // or are parked.
 type KeyFilter struct {
@@ -61,18 +70,32 @@ type KeyFilter struct {
 	Queue  string    // "" is any
 	Parked bool      // only parked ones
 	Limit  int       // 0 is 50; more than 200 is 200
+	After  KeyPlace  // only those behind it; zero is from the first on
 }
 
-// Keys lists keys with jobs that cannot run, those first that have waited longest.
-// It reads every open job: with a million that takes about half a second.
+func (f KeyFilter) params() sqlgen.ListKeysParams {
+	p := sqlgen.ListKeysParams{
+		Tenant: tenantOrAny(f.Tenant), Queue: f.Queue, Parked: f.Parked, MaxKeys: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
+		AfterSince: from(time.Time{}), AfterTenantID: pgID(outbox.ID{}),
+	}
+	if f.After.Key != "" {
+		p.AfterSince, p.AfterQueue, p.AfterKey, p.AfterTenantID = until(f.After.BlockedSince), f.After.Queue, f.After.Key, pgID(f.After.Tenant)
+	}
+	return p
+}
+
+// Keys lists keys with jobs that cannot run, those first that have waited longest. The
+// next page begins with After as the last one's Place; a key that moves in this order
+// between two pages, as what was blocked first of it runs, may be on both or on none. It
+// reads every open job: with a million that takes about half a second.
 func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
 	if f.Limit < 0 {
 		return nil, &outbox.InvalidError{Field: "KeyFilter.Limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)}
 	}
-	if err := validTexts(map[string]string{"KeyFilter.Queue": f.Queue}); err != nil {
+	if err := validTexts(map[string]string{"KeyFilter.Queue": f.Queue, "KeyFilter.After.Queue": f.After.Queue, "KeyFilter.After.Key": f.After.Key}); err != nil {
 		return nil, err
 	}
-	return o.keys(ctx, sqlgen.ListKeysParams{Tenant: tenantOrAny(f.Tenant), Queue: f.Queue, Parked: f.Parked, MaxKeys: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit))})
+	return o.keys(ctx, f.params())
 }
 
 // Key tells how one key stands, also if nothing of it is blocked; [ErrKeyNotFound]
@@ -82,7 +105,9 @@ func (o *Operator) Key(ctx context.Context, name KeyName) (Key, error) {
 	if err := name.validate(); err != nil {
 		return Key{}, err
 	}
-	found, err := o.keys(ctx, sqlgen.ListKeysParams{Tenant: pgID(name.Tenant), Queue: name.Queue, Key: name.Key, MaxKeys: 1})
+	params := KeyFilter{Tenant: name.Tenant, Queue: name.Queue, Limit: 1}.params()
+	params.Key = name.Key
+	found, err := o.keys(ctx, params)
 	if err != nil {
 		return Key{}, err
 	}

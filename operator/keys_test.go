@@ -97,6 +97,42 @@ func TestAParkedKeyIsListedAndUnblocked(t *testing.T) {
 	}
 }
 
+// However the list of keys is cut into pages, it is the same list.
+func TestKeysAreListedByPages(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	// Some blocked at one time, in two queues and of two tenants, and two that are parked
+	// and have nothing blocked.
+	exec(t, db, `
+		INSERT INTO outbox.jobs (id, tenant_id, queue, kind, payload, key, status, run_at)
+		SELECT outbox.uuid_v7(), ('00000000-0000-0000-0000-00000000000' || (1 + i % 2))::uuid, CASE WHEN i % 3 = 0 THEN 'post' ELSE 'default' END,
+		    'mail', '', chr(97 + i / 2), 'blocked', timestamptz '2026-01-01 00:00:00.000001Z' + i % 4 * interval '1 microsecond'
+		FROM generate_series(0, 12) AS i;
+		INSERT INTO outbox.keys (tenant_id, queue, key, parked_at)
+		SELECT '00000000-0000-0000-0000-000000000001', 'default', k, now() FROM unnest('{Z,ü}'::text[]) AS k`)
+	all, err := o.Keys(t.Context(), operator.KeyFilter{})
+	if err != nil || len(all) != 15 || !all[13].BlockedSince.IsZero() {
+		t.Fatalf("%d keys, %v; want 15, the parked ones last: %+v", len(all), err, all)
+	}
+	for _, limit := range []int{1, 2, 4, 15} {
+		var got []operator.Key
+		for f := (operator.KeyFilter{Limit: limit}); len(got) <= 15; {
+			page, err := o.Keys(t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, page...)
+			if len(page) < limit {
+				break
+			}
+			f.After = page[limit-1].Place()
+		}
+		if diff := cmp.Diff(all, got); diff != "" {
+			t.Errorf("pages of %d (-list +pages):\n%s", limit, diff)
+		}
+	}
+}
+
 // A dismissed head lets the next job run.
 func TestDismissingADeadHeadMovesItsKeyOn(t *testing.T) {
 	t.Parallel()

@@ -115,25 +115,28 @@ var newest = pgtype.UUID{Bytes: [16]byte(slices.Repeat([]byte{0xff}, 16)), Valid
 // sparse says that ListJobs may have to read much for a page: what it asks for has no
 // index.
 func (f Filter) sparse() bool {
-	return f.Fingerprint == "" && f.Skip == 0 &&
-		(f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero())
+	return f.Fingerprint == "" &&
+		(f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero() ||
+			f.Tenant == outbox.RootTenant) // the indexes by tenants are without it
 }
 
 // Page is a part of a list, newest first.
 type Page struct {
 	Jobs []Job
 	Next outbox.ID // [Filter.Before] of the next page; zero: this is the last one
+	Skip int       // and its [Filter.Skip]: what was still to be left out when the time of this one was over
 }
 
 // What a page may cost: rounds are made until they have taken so long.
 const (
 	pageTime  = 30 * time.Millisecond
 	firstRows = 1000 // that the first round reads
+	mostRows  = 1000 // jobs that one statement returns: so many are in memory only to be left out
 )
 
 // Page lists jobs like [Operator.Jobs], in a bounded time however many jobs there are
 // and however few are meant: a page may be shorter than the limit, even empty, while
-// there are more. What is left out with Skip is read all the same.
+// there are more. What is left out with Skip is read all the same, and counts as much.
 func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 	limit := min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)
 	if err := f.validate(); err != nil || !f.sparse() {
@@ -141,7 +144,7 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 		if err != nil || len(jobs) < limit {
 			return Page{Jobs: jobs}, err
 		}
-		return Page{jobs, jobs[limit-1].ID}, nil
+		return Page{Jobs: jobs, Next: jobs[limit-1].ID}, nil
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -159,10 +162,15 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 // readPage makes rounds. One reads (After, Before), which is found out before by another
 // statement: whatever happens in between, each id is read once, by one statement.
 func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, rows int32, most time.Duration) (page Page, err error) {
-	limit, bottom, begun := params.MaxRows, params.After, time.Now()
+	limit, bottom, begun := int(params.MaxRows), params.After, time.Now()
+	page.Skip, params.Skip = int(params.Skip), 0 // a statement would not say how many it has left out
+	ofTenant := params.Tenant
+	if ofTenant == pgID(outbox.RootTenant) {
+		ofTenant = pgtype.UUID{} // without an index of its jobs, those of all are read
+	}
 	for ; ; rows *= 2 {
 		reach, err := db.FindReach(ctx, sqlgen.FindReachParams{
-			Statuses: params.Statuses, Before: params.Before, After: bottom, Tenant: params.Tenant, MaxRows: rows,
+			Statuses: params.Statuses, Before: params.Before, After: bottom, Tenant: ofTenant, MaxRows: rows,
 		})
 		if err != nil {
 			return page, err
@@ -170,24 +178,41 @@ func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsPar
 		if params.After = bottom; reach.Valid {
 			params.After = reach
 		}
-		params.MaxRows = limit - int32(len(page.Jobs))
-		params.Reach = params.MaxRows
-		jobs, err := listJobs(ctx, db, params)
-		if err != nil {
+		if err := page.read(ctx, db, params, limit); err != nil {
 			return page, err
 		}
-		page.Jobs = append(page.Jobs, jobs...)
 		params.Before = above(reach)
 		switch {
-		case len(page.Jobs) == int(limit):
+		case len(page.Jobs) == limit:
 			page.Next = page.Jobs[limit-1].ID
 			return page, nil
 		case !reach.Valid:
+			page.Skip = 0 // there are not so many
 			return page, nil
 		case time.Since(begun) > most:
 			page.Next = params.Before.Bytes
 			return page, nil
 		}
+	}
+}
+
+// read adds what one round finds, but for what is still to be left out.
+func (p *Page) read(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, limit int) error {
+	for {
+		left := p.Skip + limit - len(p.Jobs)
+		params.MaxRows = int32(min(left, mostRows))
+		params.Reach = params.MaxRows
+		jobs, err := listJobs(ctx, db, params)
+		if err != nil {
+			return err
+		}
+		skipped := min(p.Skip, len(jobs))
+		p.Skip -= skipped
+		p.Jobs = append(p.Jobs, jobs[skipped:]...)
+		if len(jobs) == left || len(jobs) < int(params.MaxRows) {
+			return nil
+		}
+		params.Before = pgID(jobs[len(jobs)-1].ID)
 	}
 }
 
@@ -237,7 +262,7 @@ func (o *Operator) All(ctx context.Context, f Filter) iter.Seq2[Job, error] {
 			if page.Next.IsZero() {
 				return
 			}
-			f.Before, f.Skip = page.Next, 0
+			f.Before, f.Skip = page.Next, page.Skip
 		}
 	}
 }

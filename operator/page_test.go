@@ -35,6 +35,9 @@ func TestPagesAreTheWholeList(t *testing.T) {
 		"one table":         {Kind: "rare", Statuses: []outbox.Status{outbox.Succeeded}},
 		"dead letters":      {Statuses: []outbox.Status{outbox.Dead}},
 		"two at a time":     {Kind: "rare", Limit: 2},
+		"but the newest":    {Kind: "common", Skip: 150},
+		"but most":          {Kind: "rare", Skip: 20, Limit: 2},
+		"but all":           {Kind: "rare", Skip: 1000},
 		"of one tenant":     {Kind: "rare", Tenant: outbox.RootTenant},
 		"of another tenant": {Kind: "rare", Tenant: outbox.ID{15: 9}},
 	} {
@@ -54,11 +57,11 @@ func TestPagesAreTheWholeList(t *testing.T) {
 				if len(jobs) < operator.MaxLimit {
 					break
 				}
-				whole.Before = jobs[len(jobs)-1].ID
+				whole.Before, whole.Skip = jobs[len(jobs)-1].ID, 0
 			}
 			var got []outbox.ID
 			pages := 0
-			for f := f; ; pages++ {
+			for f := f; pages < 1000; pages++ {
 				page, err := o.FirstPage(t.Context(), f, 7)
 				if err != nil {
 					t.Fatal(err)
@@ -69,7 +72,7 @@ func TestPagesAreTheWholeList(t *testing.T) {
 				if page.Next.IsZero() {
 					break
 				}
-				f.Before = page.Next
+				f.Before, f.Skip = page.Next, page.Skip
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("%d jobs on the pages, %d in the list", len(got), len(want))
@@ -78,6 +81,40 @@ func TestPagesAreTheWholeList(t *testing.T) {
 				t.Errorf("%d pages: they read more than they were told to", pages+1)
 			}
 		})
+	}
+}
+
+// What is left out is read a part at a time, also within one round.
+func TestManyJobsAreLeftOut(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeMixed(t, db, 3000)
+	f := operator.Filter{Kind: "common", Skip: 2500, Limit: 7}
+	want, err := o.Jobs(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := o.FirstPage(t.Context(), f, 5000)
+	if err != nil || len(want) != 7 || len(page.Jobs) != 7 || page.Jobs[0].ID != want[0].ID || page.Next != want[6].ID || page.Skip != 0 {
+		t.Errorf("page = %+v, %v; want %d jobs from %s on", page, err, len(want), want[0].ID)
+	}
+}
+
+// What has no index is read in rounds, whatever else the filter says: one statement would
+// read all there is.
+func TestSparseFiltersAreReadInRounds(t *testing.T) {
+	t.Parallel()
+	_, db := newRig(t)
+	storeMixed(t, db, 30)
+	for name, f := range map[string]operator.Filter{
+		"a kind":               {Kind: "absent"},
+		"a kind and an offset": {Kind: "absent", Skip: 1},
+		"the root tenant":      {Tenant: outbox.RootTenant},
+	} {
+		var plans []string
+		if _, err := operator.New(db).Planned(&plans).Page(t.Context(), f); err != nil || len(plans) < 2 {
+			t.Errorf("%s: %d statements by index, %v; want where a round ends and its jobs", name, len(plans), err)
+		}
 	}
 }
 

@@ -3,11 +3,13 @@ package operator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -196,6 +198,34 @@ func wait(ctx context.Context, d time.Duration) error {
 // and keeps the old one, up to 64 KiB. It returns a [*StatusError] for a job that is
 // no dead letter, or is none any more, and [ErrNotFound].
 func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
+	return o.replayEdited(ctx, id, payload, o.db.ReplayEdited)
+}
+
+// WouldReplayEdited returns what [Operator.ReplayEdited] would, and changes nothing.
+func (o *Operator) WouldReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
+	return o.replayEdited(ctx, id, payload, o.tryReplayEdited)
+}
+
+var errTried = errors.New("only tried")
+
+// tryReplayEdited does it and takes it back: so the database, its clock and what the
+// login may do have their say.
+func (o *Operator) tryReplayEdited(ctx context.Context, params sqlgen.ReplayEditedParams) (moved []sqlgen.ReplayEditedRow, err error) {
+	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		if moved, err = sqlgen.New(tx).ReplayEdited(ctx, params); err != nil {
+			return err
+		}
+		return errTried
+	})
+	if errors.Is(err, errTried) {
+		err = nil
+	}
+	return moved, err
+}
+
+type replayOne func(context.Context, sqlgen.ReplayEditedParams) ([]sqlgen.ReplayEditedRow, error)
+
+func (o *Operator) replayEdited(ctx context.Context, id outbox.ID, payload []byte, replay replayOne) error {
 	const act = "replay"
 	job, err := o.Job(ctx, id)
 	if err != nil {
@@ -212,7 +242,7 @@ func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byt
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	moved, err := o.db.ReplayEdited(ctx, sqlgen.ReplayEditedParams{
+	moved, err := replay(ctx, sqlgen.ReplayEditedParams{
 		ID: pgID(id), Epoch: job.Epoch, Payload: payload, KeptBytes: keptPayload,
 		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -345,6 +346,48 @@ func TestAnEditedPayloadIsHeldAgainstItsKind(t *testing.T) {
 	}
 	if err := o.CheckedBy(strict{"other"}).ReplayEdited(t.Context(), id, []byte(`{"n":2}`)); err != nil {
 		t.Errorf("the checker has nothing against it: got %v", err)
+	}
+}
+
+// A dry run finds whatever a replay would, and leaves everything as it is.
+func TestAnEditedReplayIsTried(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	id := fail(t, db, "mail", outbox.Options{}, outbox.Dead, "bad", "bad address")
+	late := fail(t, db, "mail", outbox.Options{}, outbox.Dead, "bad", "bad address")
+	exec(t, db, `UPDATE outbox.jobs SET deadline = now() - interval '1 second' WHERE id = $1`, late)
+	waiting := enqueue(t, db, "mail", outbox.Options{})
+	payload := []byte(`{"n":2}`)
+	for name, err := range map[string]error{
+		"of another kind": o.CheckedBy(strict{"mail"}).WouldReplayEdited(t.Context(), id, payload),
+		"not JSON":        o.WouldReplayEdited(t.Context(), id, []byte(`{`)),
+	} {
+		if _, ok := errors.AsType[*outbox.InvalidError](err); !ok {
+			t.Errorf("%s: %v, want it refused", name, err)
+		}
+	}
+	if err := o.WouldReplayEdited(t.Context(), outbox.NewID(), payload); !errors.Is(err, operator.ErrNotFound) {
+		t.Errorf("of no job: %v", err)
+	}
+	if err := o.WouldReplayEdited(t.Context(), late, payload); !errors.Is(err, operator.ErrPastDeadline) {
+		t.Errorf("past its deadline: %v", err)
+	}
+	if _, ok := errors.AsType[*operator.StatusError](o.WouldReplayEdited(t.Context(), waiting, payload)); !ok {
+		t.Error("a job that waits would be replayed")
+	}
+	if woken(t, db, func() {
+		if err := o.WouldReplayEdited(t.Context(), id, payload); err != nil {
+			t.Error(err)
+		}
+	}) {
+		t.Error("the dispatchers were woken")
+	}
+	if j := job(t, o, id); j.Status != outbox.Dead || string(j.Payload) != `{"n":1}` || len(audit(t, o, operator.AuditFilter{})) != 0 {
+		t.Errorf("a try has left it %s with %s, and %d acts", j.Status, j.Payload, len(audit(t, o, operator.AuditFilter{})))
+	}
+	api := operator.New(pgtest.Login(t, db, "outbox_api"))
+	if err := api.WouldReplayEdited(operator.TiedTo(t.Context(), outbox.RootTenant), id, payload); err == nil {
+		t.Error("a login that may not change payloads would")
 	}
 }
 

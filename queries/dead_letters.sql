@@ -7,7 +7,8 @@ SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS stat
        jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at, jobs.timeout, jobs.backoff,
        jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
        coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message,
-       coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint
+       coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint,
+       jobs.deadline, jobs.parent_id
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
   AND jobs.id < @before

@@ -205,7 +205,7 @@ LIMIT 1;
 
 -- name: ListKeys :many
 -- ListKeys returns up to @max_keys keys with jobs that cannot run, or that are
--- parked, those first that have waited longest. It reads all jobs with a key, of the @tenant if
+-- parked, those first that have waited longest, from the place after the given one on. It reads all jobs with a key, of the @tenant if
 -- there is one; each part has an index. Held jobs of a line have none, and are looked
 -- for only when they would be all that is known of the @key.
 WITH standing AS MATERIALIZED (
@@ -254,6 +254,8 @@ WHERE (standing.blocked > 0 OR keys.parked_at IS NOT NULL OR (@key::text <> '' A
   AND (@queue::text = '' OR coalesce(standing.queue, keys.queue) = @queue)
   AND (@key::text = '' OR coalesce(standing.key, keys.key) = @key)
   AND (NOT @parked::boolean OR keys.parked_at IS NOT NULL)
+  AND (coalesce(standing.blocked_since, 'infinity'), coalesce(standing.queue, keys.queue), coalesce(standing.key, keys.key), coalesce(standing.tenant_id, keys.tenant_id))
+      > (@after_since::timestamptz, @after_queue::text, @after_key::text, @after_tenant_id::uuid)
 ORDER BY standing.blocked_since NULLS LAST, 2, 3, 1
 LIMIT @max_keys;
 

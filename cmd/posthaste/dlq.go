@@ -71,7 +71,7 @@ func letterFlags() []cli.Flag {
 		&cli.StringFlag{Name: "error-code", Usage: "only with this `CODE`"},
 		&cli.StringFlag{Name: "fingerprint", Usage: "only of this group: a `FINGERPRINT` of \"dlq groups\""},
 		&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
-		&cli.StringFlag{Name: "tenant", Usage: "only of the tenant with this `ID`"},
+		onlyTenantFlag(),
 		&cli.StringFlag{Name: "created-since", Usage: "enqueued at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
 		&cli.StringFlag{Name: "created-until", Usage: "enqueued before this `TIME`"},
 		&cli.StringFlag{Name: "failed-since", Usage: "became a dead letter at or after this `TIME`"},
@@ -88,13 +88,26 @@ func letterFilter(c *cli.Command) (operator.DeadLetterFilter, error) {
 	if f.Status != "" && f.Status != outbox.Failed && f.Status != outbox.Dead {
 		errs = append(errs, fmt.Errorf("--status is %q: want failed or dead", f.Status))
 	}
-	errs = append(errs, readID(c, "tenant", &f.Tenant))
+	errs = append(errs, readTenant(c, &f.Tenant))
 	for flag, to := range map[string]*time.Time{
 		"created-since": &f.CreatedSince, "created-until": &f.CreatedUntil, "failed-since": &f.FailedSince, "failed-until": &f.FailedUntil,
 	} {
 		errs = append(errs, readMoment(c, flag, to))
 	}
 	return f, errors.Join(errs...)
+}
+
+func onlyTenantFlag() cli.Flag {
+	return &cli.StringFlag{Name: "tenant", Usage: "only of the tenant with this `ID`; through the API for tokens of all tenants"}
+}
+
+// readTenant refuses the id that means any where one was to be named.
+func readTenant(c *cli.Command, to *outbox.ID) error {
+	err := readID(c, "tenant", to)
+	if err == nil && c.String("tenant") != "" && to.IsZero() {
+		err = fmt.Errorf("--tenant: %s is no tenant's id", to)
+	}
+	return err
 }
 
 func readID(c *cli.Command, flag string, to *outbox.ID) (err error) {
@@ -126,6 +139,7 @@ func readMoment(c *cli.Command, flag string, to *time.Time) (err error) {
 var letterColumns = []string{
 	"id", "status", "kind", "queue", "attempt", "failed_at", "error_code", "fingerprint",
 	"error_message", "created_at", "started_at", "max_attempts", "lost_leases", "priority", "key", "epoch", "tenant", "content_type", "payload_bytes",
+	"deadline", "parent",
 }
 
 func (p *program) listLetters(ctx context.Context, c *cli.Command) error {
@@ -152,7 +166,8 @@ func (p *program) listLetters(ctx context.Context, c *cli.Command) error {
 			}
 			for _, j := range page {
 				l.add(j.ID, j.Status, j.Kind, j.Queue, j.Attempt, j.FailedAt, j.ErrorCode, j.Fingerprint,
-					j.ErrorMessage, j.CreatedAt, instant(j.StartedAt), j.MaxAttempts, j.LostLeases, j.Priority, j.Key, j.Epoch, j.Tenant, j.ContentType, j.PayloadBytes)
+					j.ErrorMessage, j.CreatedAt, instant(j.StartedAt), j.MaxAttempts, j.LostLeases, j.Priority, j.Key, j.Epoch, j.Tenant, j.ContentType, j.PayloadBytes,
+					instant(j.Deadline), parentOf(j.Job))
 				before = j.ID
 			}
 			if len(page) < want {

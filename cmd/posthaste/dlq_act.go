@@ -24,7 +24,7 @@ func actOnLettersFlags() []cli.Flag {
 	return append(letterFlags(),
 		&cli.BoolFlag{Name: "all", Usage: "all dead letters there are"},
 		&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "only say how many it would be"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "only say which it would be, or how many by filter, as they are now"},
 		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one"},
 	)
 }
@@ -95,17 +95,14 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 		return err
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o letterEditor) error {
-		if c.Bool("dry-run") {
-			return p.dryRun("replay", 1)
-		}
 		if direct, ok := o.(*operator.Operator); ok { // the API goes by its own
 			o = direct.CheckedBy(s.app.API.Kinds)
 		}
-		if err := o.ReplayEdited(ctx, which.ids[0], payload); err != nil {
-			return inFlagWords(err)
+		replay, word := o.ReplayEdited, ""
+		if c.Bool("dry-run") {
+			replay, word = o.WouldReplayEdited, "would replay "
 		}
-		_, err := fmt.Fprintln(p.stdout, which.ids[0])
-		return err
+		return p.onEach(which.ids, word, func(id outbox.ID) error { return inFlagWords(replay(ctx, id, payload)) })
 	})
 }
 
@@ -135,15 +132,14 @@ type (
 	actOnOne func(letterActs, context.Context, outbox.ID) error
 
 	letterActs interface {
-		Job(context.Context, outbox.ID) (operator.Job, error)
-		Retry(context.Context, outbox.ID) error
-		Dismiss(context.Context, outbox.ID) error
+		jobActs
 		CountDeadLetters(context.Context, operator.DeadLetterFilter) (int64, error)
 		ReplayAll(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error]
 		DismissAll(context.Context, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
 	}
 	letterEditor interface {
 		ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error
+		WouldReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error
 	}
 )
 
@@ -155,21 +151,18 @@ var (
 // actOnLetters does something to the dead letters that were named or filtered.
 func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll, one actOnOne) error {
 	return operate(ctx, p, c, func(ctx context.Context, o letterActs) error {
-		n := int64(len(which.ids))
-		if n == 0 {
-			var err error
-			if n, err = o.CountDeadLetters(ctx, which.filter); err != nil {
-				return err
-			}
+		if len(which.ids) > 0 {
+			return p.actOnEach(ctx, c, o, verb, which.ids, one)
+		}
+		n, err := o.CountDeadLetters(ctx, which.filter)
+		if err != nil {
+			return err
 		}
 		if c.Bool("dry-run") {
 			return p.dryRun(verb, n)
 		}
 		if err := p.sure(c, verb, int(n), "dead letters"); err != nil {
 			return err
-		}
-		if len(which.ids) > 0 {
-			return p.actOnEach(ctx, o, verb, which.ids, one)
 		}
 		return p.follow(verb, all(ctx, o, which.filter))
 	})
@@ -182,17 +175,34 @@ func (p *program) dryRun(verb string, n int64) error {
 
 // actOnEach acts on the jobs that were named. One that cannot be done does not keep
 // the others from it.
-func (p *program) actOnEach(ctx context.Context, o letterActs, verb string, ids []outbox.ID, act actOnOne) error {
+func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, verb string, ids []outbox.ID, act actOnOne) error {
+	if c.Bool("dry-run") {
+		return p.onEach(ids, "would "+verb+" ", func(id outbox.ID) error {
+			err := wantDeadLetter(ctx, o, verb, id)
+			if err == nil && verb == "replay" {
+				err = isPossible(ctx, o, retryAct, id) // which it is of one: not past its deadline
+			}
+			return err
+		})
+	}
+	if err := p.sure(c, verb, len(ids), "dead letters"); err != nil {
+		return err
+	}
 	return p.onEach(ids, "", func(id outbox.ID) error {
-		job, err := o.Job(ctx, id)
-		if err == nil && !slices.Contains(deadLetters, job.Status) {
-			err = &operator.StatusError{ID: id, Status: job.Status, Act: verb} // "jobs retry" is also for jobs that wait
-		}
-		if err != nil {
+		if err := wantDeadLetter(ctx, o, verb, id); err != nil {
 			return err
 		}
 		return act(o, ctx, id)
 	})
+}
+
+// wantDeadLetter refuses other jobs: "jobs retry" is also for those that wait.
+func wantDeadLetter(ctx context.Context, o letterActs, verb string, id outbox.ID) error {
+	job, err := o.Job(ctx, id)
+	if err == nil && !slices.Contains(deadLetters, job.Status) {
+		err = &operator.StatusError{ID: id, Status: job.Status, Act: verb}
+	}
+	return err
 }
 
 // follow shows the progress of an act on many, and at last what came of it.

@@ -46,7 +46,7 @@ func (p *program) jobsCommand() *cli.Command {
 // What the commands about jobs ask and do.
 type (
 	jobList interface {
-		Jobs(context.Context, operator.Filter) ([]operator.Job, error)
+		Page(context.Context, operator.Filter) (operator.Page, error)
 	}
 	jobDetails interface {
 		Job(context.Context, outbox.ID) (operator.Job, error)
@@ -77,6 +77,7 @@ func jobFlags() []cli.Flag {
 		&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
 		&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
 		&cli.StringSliceFlag{Name: "status", Usage: "only of this `STATUS`, repeated or separated by commas; dead letters are failed,dead"},
+		onlyTenantFlag(),
 		&cli.StringFlag{Name: "created-since", Usage: "enqueued at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
 		&cli.StringFlag{Name: "created-until", Usage: "enqueued before this `TIME`"},
 	)
@@ -116,7 +117,7 @@ func jobsFilter(c *cli.Command) (operator.Filter, error) {
 func jobConditions(c *cli.Command) (f operator.Filter, err error) {
 	f = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue"), Key: c.String("key"), Fingerprint: c.String("fingerprint")}
 	f.Statuses, err = readStatuses(c)
-	return f, errors.Join(err, readMoment(c, "created-since", &f.CreatedAfter), readMoment(c, "created-until", &f.CreatedBefore))
+	return f, errors.Join(err, readTenant(c, &f.Tenant), readMoment(c, "created-since", &f.CreatedAfter), readMoment(c, "created-until", &f.CreatedBefore))
 }
 
 func readStatuses(c *cli.Command) (statuses []outbox.Status, err error) {
@@ -130,20 +131,20 @@ func readStatuses(c *cli.Command) (statuses []outbox.Status, err error) {
 	return statuses, err
 }
 
-// collectJobs reads page after page until there are enough.
+// collectJobs reads page after page until there are enough, each in a bounded time.
 func collectJobs(ctx context.Context, o jobList, f operator.Filter, limit int) ([]operator.Job, error) {
 	var jobs []operator.Job
 	for len(jobs) < limit {
 		f.Limit = min(limit-len(jobs), operator.MaxLimit)
-		page, err := o.Jobs(ctx, f)
+		page, err := o.Page(ctx, f)
 		if err != nil {
 			return nil, err
 		}
-		jobs = append(jobs, page...)
-		if len(page) < f.Limit {
+		jobs = append(jobs, page.Jobs...)
+		if page.Next.IsZero() {
 			break
 		}
-		f.Before = page[len(page)-1].ID
+		f.Before = page.Next
 	}
 	return jobs, nil
 }

@@ -90,7 +90,7 @@ func whichJobs(c *cli.Command, a jobAct) (ids []outbox.ID, f operator.Filter, er
 	if err != nil {
 		return nil, f, &usageError{err}
 	}
-	filtered := f.Kind != "" || f.Queue != "" || f.Key != "" || f.Fingerprint != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero()
+	filtered := !f.Tenant.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || f.Fingerprint != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero()
 	switch {
 	case c.NArg() > 0 && filtered:
 		return nil, f, usagef("want IDs or filters, not both")

@@ -27,15 +27,19 @@ func jobValues(j operator.Job) []any {
 	if j.Timeout != 0 {
 		timeout = j.Timeout.String()
 	}
-	var parent any
-	if !j.Parent.IsZero() {
-		parent = j.Parent
-	}
 	return []any{
 		j.ID, j.Status, j.Kind, j.Queue, j.Attempt, j.MaxAttempts, instant(j.CreatedAt), instant(j.RunAt), j.ErrorCode,
 		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), j.Worker, j.Priority, j.Key, j.LostLeases, j.Epoch, j.Tenant, timeout, backoffText(j.Backoff),
-		j.ErrorMessage, j.ContentType, j.PayloadBytes, instant(j.Deadline), instant(j.CancelRequestedAt), parent,
+		j.ErrorMessage, j.ContentType, j.PayloadBytes, instant(j.Deadline), instant(j.CancelRequestedAt), parentOf(j),
 	}
+}
+
+// parentOf is nil for a job that has none.
+func parentOf(j operator.Job) any {
+	if j.Parent.IsZero() {
+		return nil
+	}
+	return j.Parent
 }
 
 // backoffText is what --backoff takes.

@@ -51,7 +51,7 @@ func (p *program) tailCommand() *cli.Command {
 			&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
 			&cli.StringSliceFlag{Name: "status", Usage: "only changes to this `STATUS`, repeated or separated by commas"},
 			&cli.StringSliceFlag{Name: "job", Usage: "only the job with this `ID`, repeated or separated by commas, at most 100"},
-			&cli.StringFlag{Name: "tenant", Usage: "only of the tenant with this `ID`; through the API for tokens of all tenants"},
+			onlyTenantFlag(),
 			&cli.DurationFlag{Name: "interval", Value: followInterval, Usage: "`DURATION` between two looks, at least"}),
 		Action: p.tailJobs,
 	}
@@ -68,7 +68,7 @@ type tailed struct {
 func readTailed(c *cli.Command) (w tailed, err error) {
 	w.filter = operator.Filter{Kind: c.String("kind"), Queue: c.String("queue"), Key: c.String("key")}
 	w.filter.Statuses, err = readStatuses(c)
-	err = errors.Join(err, readID(c, "tenant", &w.filter.Tenant))
+	err = errors.Join(err, readTenant(c, &w.filter.Tenant))
 	for _, text := range c.StringSlice("job") {
 		id, bad := outbox.ParseID(text)
 		if bad != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/protect"
 )
@@ -90,6 +92,28 @@ func TestLongListsAreReadPageByPage(t *testing.T) {
 	}
 	if len(rows) != 430 || len(seen) != 430 {
 		t.Errorf("got %d jobs, %d of them different, want 430", len(rows), len(seen))
+	}
+}
+
+// pagesOnly is a list that has nothing but pages, some of them short.
+type pagesOnly struct{ asked []operator.Filter }
+
+func (p *pagesOnly) Page(_ context.Context, f operator.Filter) (operator.Page, error) {
+	p.asked = append(p.asked, f)
+	n := byte(len(p.asked))
+	if n == 4 {
+		return operator.Page{}, nil
+	}
+	return operator.Page{Jobs: make([]operator.Job, n%2), Next: outbox.ID{n}}, nil
+}
+
+// A page in a bounded time may be short, even empty, and not be the last.
+func TestShortPagesAreGoneThrough(t *testing.T) {
+	t.Parallel()
+	p := &pagesOnly{}
+	jobs, err := collectJobs(t.Context(), p, operator.Filter{Kind: "rare"}, 50)
+	if err != nil || len(jobs) != 2 || len(p.asked) != 4 || p.asked[3].Before != (outbox.ID{3}) || p.asked[3].Limit != 48 {
+		t.Errorf("%d jobs, %v, after %+v", len(jobs), err, p.asked)
 	}
 }
 

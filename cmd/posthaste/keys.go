@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/urfave/cli/v3"
@@ -32,7 +33,8 @@ func (p *program) keysCommand() *cli.Command {
 				Flags: append(operatorFlags(), outputFlag(),
 					&cli.StringFlag{Name: "queue", Usage: "only those of this `QUEUE`"},
 					&cli.BoolFlag{Name: "parked", Usage: "only parked ones"},
-					&cli.IntFlag{Name: "limit", Usage: "list at most `N` (default: 50, at most 200)"}),
+					onlyTenantFlag(),
+					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` keys"}),
 				Action: p.listKeys,
 			},
 			{
@@ -41,7 +43,7 @@ func (p *program) keysCommand() *cli.Command {
 			},
 			{
 				Name: "unblock", Usage: "retry the dead letters that hold a key up, at their old places, and let the others follow", ArgsUsage: "KEY",
-				Flags: append(operatorFlags(), queue, tenant), Action: p.unblockKey,
+				Flags: append(operatorFlags(), queue, tenant, &cli.BoolFlag{Name: "dry-run", Usage: "only say how it stands"}), Action: p.unblockKey,
 			},
 		},
 	}
@@ -51,13 +53,46 @@ func (p *program) listKeys(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
+	f := operator.KeyFilter{Queue: c.String("queue"), Parked: c.Bool("parked")}
+	err := readTenant(c, &f.Tenant)
+	limit := c.Int("limit")
+	if limit < 1 {
+		err = errors.Join(err, fmt.Errorf("--limit is %d: want at least 1", limit))
+	}
+	if err != nil {
+		return &usageError{err}
+	}
 	return operate(ctx, p, c, func(ctx context.Context, o keyActs) error {
-		keys, err := o.Keys(ctx, operator.KeyFilter{Queue: c.String("queue"), Parked: c.Bool("parked"), Limit: c.Int("limit")})
+		keys, err := collectKeys(ctx, o, f, limit)
 		if err != nil {
 			return inFlagWords(err)
 		}
 		return p.printKeys(c, keys)
 	})
+}
+
+// collectKeys reads page after page until there are enough. A key that has moved behind
+// a page that it was on stays where it was first.
+func collectKeys(ctx context.Context, o keyActs, f operator.KeyFilter, limit int) (keys []operator.Key, err error) {
+	listed := map[operator.KeyName]bool{}
+	for len(keys) < limit {
+		f.Limit = min(limit-len(keys), operator.MaxLimit)
+		page, err := o.Keys(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range page {
+			if !listed[k.KeyName] {
+				keys = append(keys, k)
+			}
+			listed[k.KeyName] = true
+			f.After = k.Place()
+		}
+		if len(page) < f.Limit {
+			break
+		}
+	}
+	return keys, nil
 }
 
 func (p *program) printKeys(c *cli.Command, keys []operator.Key) error {
@@ -104,12 +139,30 @@ func (p *program) showKey(ctx context.Context, c *cli.Command) error {
 	})
 }
 
+// standing is what there is to unblock. Not all dead letters hold a key up: some were
+// passed over.
+func standing(k operator.Key) string {
+	parked := "not parked"
+	if !k.ParkedSince.IsZero() {
+		parked = "parked"
+	}
+	return fmt.Sprintf("%s; blocked: %d; dead letters: %d", parked, k.Blocked, k.DeadLetters)
+}
+
 func (p *program) unblockKey(ctx context.Context, c *cli.Command) error {
 	name, err := keyName(c)
 	if err != nil {
 		return err
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o keyActs) error {
+		if c.Bool("dry-run") {
+			key, err := o.Key(ctx, name)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(p.stdout, "would unblock: %s (%s)\n", name, standing(key))
+			return err
+		}
 		retried, err := o.Unblock(ctx, name)
 		if err != nil {
 			return err

@@ -10,6 +10,29 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
+// More keys than a page has are listed page after page.
+func TestManyKeysAreListed(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	sqlExec(t, db, `INSERT INTO outbox.jobs (id, kind, payload, key, status, run_at)
+		SELECT outbox.uuid_v7(), 'mail', '', 'k' || i, 'blocked', now() - i / 3 * interval '1 second' FROM generate_series(1, 450) AS i`)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		for limit, want := range map[string]int{"430": 430, "1000": 450} {
+			seen := map[any]bool{}
+			got := rows(t, way, "keys", "list", "--limit", limit)
+			for _, k := range got {
+				seen[k["key"]] = true
+			}
+			if len(got) != want || len(seen) != want || got[0]["key"] != "k450" {
+				t.Errorf("%s: got %d keys, %d of them different, want %d", name, len(got), len(seen), want)
+			}
+		}
+	}
+	if r := posthaste(t, direct, "", "keys", "list", "--limit", "0"); r.code != exitUsage {
+		t.Errorf("a limit of 0: %+v", r)
+	}
+}
+
 func TestKeysListShowUnblock(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)

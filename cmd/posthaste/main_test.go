@@ -143,7 +143,6 @@ func TestMistakesAreExitStatus2(t *testing.T) {
 		"audit verify x":               "usage: posthaste audit verify",
 		"audit verify --from 7":        "want a number, a colon and 64 hex digits",
 		"queues pause":                 "usage: posthaste queues pause QUEUE",
-		"queues pause -- -":            "not a queue's name",
 		"tokens create":                "usage: posthaste tokens create NAME",
 		"tokens create a":              "--capability",
 		"tokens create a -c all":       `"all" is unknown`,

@@ -176,6 +176,15 @@ func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, e
 	return jobs, err
 }
 
+// Page is Jobs: each of its requests takes a bounded time.
+func (r *remote) Page(ctx context.Context, f operator.Filter) (operator.Page, error) {
+	jobs, err := r.Jobs(ctx, f)
+	if err != nil || len(jobs) < f.Limit {
+		return operator.Page{Jobs: jobs}, err
+	}
+	return operator.Page{Jobs: jobs, Next: jobs[len(jobs)-1].ID}, nil
+}
+
 // All reads page after page.
 func (r *remote) All(ctx context.Context, f operator.Filter) iter.Seq2[operator.Job, error] {
 	return func(yield func(operator.Job, error) bool) {
@@ -200,7 +209,7 @@ func (r *remote) All(ctx context.Context, f operator.Filter) iter.Seq2[operator.
 
 func jobFilterOf(f operator.Filter) client.JobFilter {
 	filter := client.JobFilter{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
+		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
 	}
 	for _, s := range f.Statuses {
 		filter.Status = append(filter.Status, s.String())

@@ -12,9 +12,15 @@ import (
 )
 
 func (r *remote) Queues(ctx context.Context) ([]operator.Queue, error) {
+	queues, _, err := r.queues(ctx)
+	return queues, err
+}
+
+// queues are those that the API knows, and when it counted their jobs.
+func (r *remote) queues(ctx context.Context) ([]operator.Queue, time.Time, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
-	found, err := r.api.Queues(ctx)
+	found, err := r.api.Queues(ctx, "")
 	queues := make([]operator.Queue, len(found.Queues))
 	for i, q := range found.Queues {
 		queues[i] = operator.Queue{Name: q.Queue, PausedSince: q.PausedSince, MaxRunning: q.MaxRunning, Rate: operatorsRate(q.Rate), Jobs: map[outbox.Status]int64{}}
@@ -22,13 +28,13 @@ func (r *remote) Queues(ctx context.Context) ([]operator.Queue, error) {
 			queues[i].Jobs[outbox.Status(status)] = n
 		}
 	}
-	return queues, err
+	return queues, found.AsOf, err
 }
 
-// Overview is what the API counts, seconds ago; it knows no ages, rates and times.
+// Overview is what the API has counted, by then; it knows no ages, rates and times.
 func (r *remote) Overview(ctx context.Context) (operator.Overview, error) {
-	v := operator.Overview{AsOf: time.Now(), NoOldest: true}
-	queues, err := r.Queues(ctx)
+	queues, asOf, err := r.queues(ctx)
+	v := operator.Overview{AsOf: asOf, NoOldest: true}
 	for _, q := range queues {
 		v.Queues = append(v.Queues, operator.QueueOverview{Queue: q})
 	}
@@ -82,27 +88,19 @@ func (r *remote) Workers(ctx context.Context) ([]operator.Worker, error) {
 	return workers, err
 }
 
-// letterFilterOf refuses what the API cannot filter by: to leave it out would mean more
-// than was asked for.
-func letterFilterOf(f operator.DeadLetterFilter) (client.DeadLetterFilter, error) {
+func letterFilterOf(f operator.DeadLetterFilter) client.DeadLetterFilter {
 	filter := client.DeadLetterFilter{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
+		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint,
 		CreatedAfter: f.CreatedSince, CreatedBefore: f.CreatedUntil, FailedAfter: f.FailedSince, FailedBefore: f.FailedUntil,
 	}
 	if f.Status != "" {
 		filter.Status = []string{f.Status.String()}
 	}
-	if !f.Tenant.IsZero() {
-		return filter, usagef("--tenant: the API has no such filter; its token says whose dead letters they are")
-	}
-	return filter, nil
+	return filter
 }
 
 func (r *remote) DeadLetters(ctx context.Context, f operator.DeadLetterFilter, older outbox.ID, limit int) ([]operator.DeadLetter, error) {
-	filter, err := letterFilterOf(f)
-	if err != nil {
-		return nil, err
-	}
+	filter := letterFilterOf(f)
 	found, err := before(r.cursors, textOf(older), limit, func(limit int, cursor string) ([]client.DeadLetter, string, error) {
 		ctx, cancel := patient(ctx)
 		defer cancel()
@@ -117,13 +115,9 @@ func (r *remote) DeadLetters(ctx context.Context, f operator.DeadLetterFilter, o
 }
 
 func (r *remote) DeadLetterGroups(ctx context.Context, f operator.DeadLetterFilter, limit int) ([]operator.DeadLetterGroup, error) {
-	filter, err := letterFilterOf(f)
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := patient(ctx)
 	defer cancel()
-	found, err := r.api.DeadLetterGroups(ctx, filter, limit)
+	found, err := r.api.DeadLetterGroups(ctx, letterFilterOf(f), limit)
 	groups := make([]operator.DeadLetterGroup, len(found))
 	for i, g := range found {
 		groups[i] = operator.DeadLetterGroup{
@@ -134,16 +128,28 @@ func (r *remote) DeadLetterGroups(ctx context.Context, f operator.DeadLetterFilt
 	return groups, err
 }
 
+// Keys reads one page: the first, or the one behind a key that was the last of a page.
 func (r *remote) Keys(ctx context.Context, f operator.KeyFilter) ([]operator.Key, error) {
+	cursor := ""
+	if f.After.Key != "" {
+		if cursor = r.cursors[placeOf(f.After)]; cursor == "" {
+			return nil, nil
+		}
+	}
 	ctx, cancel := patient(ctx)
 	defer cancel()
-	found, err := r.api.Keys(ctx, client.KeyFilter{Queue: f.Queue, Parked: f.Parked, Limit: f.Limit})
-	keys := make([]operator.Key, len(found))
-	for i, k := range found {
+	page, err := r.api.KeyPage(ctx, client.KeyFilter{Tenant: textOf(f.Tenant), Queue: f.Queue, Parked: f.Parked}, f.Limit, cursor)
+	keys := make([]operator.Key, len(page.Keys))
+	for i, k := range page.Keys {
 		keys[i] = keyOf(k)
+	}
+	if n := len(keys); n > 0 {
+		r.cursors[placeOf(keys[n-1].Place())] = page.Next
 	}
 	return keys, err
 }
+
+func placeOf(p operator.KeyPlace) string { return fmt.Sprintf("%s %q %q", p.Tenant, p.Queue, p.Key) }
 
 func keyOf(k client.Key) operator.Key {
 	return operator.Key{
@@ -168,9 +174,13 @@ func (r *remote) Unblock(ctx context.Context, name operator.KeyName) (int, error
 }
 
 func (r *remote) Schedules(ctx context.Context) ([]operator.Schedule, error) {
+	return r.SchedulesOf(ctx, outbox.ID{})
+}
+
+func (r *remote) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]operator.Schedule, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
-	found, err := r.api.Schedules(ctx, "")
+	found, err := r.api.Schedules(ctx, textOf(tenant))
 	schedules := make([]operator.Schedule, len(found))
 	for i, s := range found {
 		schedules[i] = operator.Schedule{

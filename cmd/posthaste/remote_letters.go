@@ -12,19 +12,16 @@ import (
 
 // lettersAct is an act on what the filter means. No condition at all is one for the
 // API to refuse; whoever typed --all means both statuses.
-func (r *remote) lettersAct(f operator.DeadLetterFilter) (client.LettersAct, error) {
-	filter, err := letterFilterOf(f)
+func (r *remote) lettersAct(f operator.DeadLetterFilter) client.LettersAct {
+	filter := letterFilterOf(f)
 	if len(filter.Status) == 0 {
 		filter.Status = []string{outbox.Failed.String(), outbox.Dead.String()}
 	}
-	return client.LettersAct{Filter: filter, Reason: r.reason}, err
+	return client.LettersAct{Filter: filter, Reason: r.reason}
 }
 
 func (r *remote) CountDeadLetters(ctx context.Context, f operator.DeadLetterFilter) (int64, error) {
-	act, err := r.lettersAct(f)
-	if err != nil {
-		return 0, err
-	}
+	act := r.lettersAct(f)
 	act.DryRun = true
 	ctx, cancel := patient(ctx)
 	defer cancel()
@@ -47,7 +44,8 @@ func (r *remote) DismissAll(ctx context.Context, f operator.DeadLetterFilter) it
 func (r *remote) actOnMany(ctx context.Context, f operator.DeadLetterFilter, do func(context.Context, client.LettersAct) (client.LettersActed, error)) iter.Seq2[operator.BulkProgress, error] {
 	return func(yield func(operator.BulkProgress, error) bool) {
 		var progress operator.BulkProgress
-		act, err := r.lettersAct(f)
+		var err error
+		act := r.lettersAct(f)
 		for err == nil {
 			var part client.LettersActed
 			if part, err = r.patiently(ctx, act, do); err != nil {
@@ -86,9 +84,16 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ReplayEdited sends the payload byte for byte: as JSON within JSON it would lose its spaces.
 func (r *remote) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
-	edited := client.EditedReplay{PayloadBase64: payload, Reason: r.reason}
+	return r.replayEdited(ctx, id, client.EditedReplay{PayloadBase64: payload, Reason: r.reason})
+}
+
+func (r *remote) WouldReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
+	return r.replayEdited(ctx, id, client.EditedReplay{PayloadBase64: payload, DryRun: true})
+}
+
+// replayEdited sends the payload byte for byte: as JSON within JSON it would lose its spaces.
+func (r *remote) replayEdited(ctx context.Context, id outbox.ID, edited client.EditedReplay) error {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	_, err := r.api.ReplayJob(ctx, id.String(), edited)

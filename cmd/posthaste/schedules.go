@@ -3,15 +3,18 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 type scheduleActs interface {
 	Schedules(context.Context) ([]operator.Schedule, error)
+	SchedulesOf(ctx context.Context, tenant outbox.ID) ([]operator.Schedule, error)
 	PauseSchedule(ctx context.Context, tenant outbox.ID, name string) error
 	ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error
 	RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, outbox.Status, error)
@@ -33,7 +36,7 @@ func (p *program) schedulesCommand() *cli.Command {
 			},
 			scheduleCommand(p, "pause", "stop the ticks of a schedule; its jobs go on", "paused: ", scheduleActs.PauseSchedule),
 			scheduleCommand(p, "resume", "let a schedule go on with its next tick", "resumed: ", scheduleActs.ResumeSchedule),
-			scheduleCommand(p, "delete", "forget a schedule; a program that declares it brings it back when it starts", "deleted: ", scheduleActs.DeleteSchedule),
+			p.deleteScheduleCommand(),
 			{
 				Name:      "run",
 				Usage:     "enqueue a schedule's job now, also while it is paused, and print the job's id",
@@ -104,6 +107,42 @@ func scheduleCommand(p *program, name, usage, done string, act func(scheduleActs
 			})
 		},
 	}
+}
+
+func (p *program) deleteScheduleCommand() *cli.Command {
+	command := scheduleCommand(p, "delete", "forget a schedule; a program that declares it brings it back when it starts", "deleted: ", scheduleActs.DeleteSchedule)
+	command.Flags = append(command.Flags, &cli.BoolFlag{Name: "dry-run", Usage: "only say whether there is one"})
+	remove := command.Action
+	command.Action = func(ctx context.Context, c *cli.Command) error {
+		if !c.Bool("dry-run") {
+			return remove(ctx, c)
+		}
+		return onSchedule(ctx, p, c, func(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
+			if err := findSchedule(ctx, o, tenant, name); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintln(p.stdout, "would delete:", name)
+			return err
+		})
+	}
+	return command
+}
+
+// findSchedule looks for it where the act would: without a tenant that is the root
+// tenant or, through the API, the token's own.
+func findSchedule(ctx context.Context, o scheduleActs, tenant outbox.ID, name string) error {
+	whose := tenant
+	if tenant.IsZero() {
+		whose = outbox.RootTenant
+	}
+	schedules, err := o.SchedulesOf(ctx, whose)
+	if tenant.IsZero() && isProblem(err, client.CodeForbidden) {
+		schedules, err = o.SchedulesOf(ctx, tenant) // all that the token may see is of its tenant
+	}
+	if err == nil && !slices.ContainsFunc(schedules, func(s operator.Schedule) bool { return s.Name == name }) {
+		err = fmt.Errorf("schedule %s: %w", name, operator.ErrScheduleNotFound)
+	}
+	return err
 }
 
 // onSchedule runs a command's act on the schedule that it names.

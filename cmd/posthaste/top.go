@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
@@ -19,7 +20,10 @@ with -n, frames are printed one after the other.
 A frame costs the database about the same however many jobs there are: with more
 than some ten thousand open ones what waits is counted on a sample (~). Rates
 come from Postgres' own counters, which run up to a second late; times are those
-of the jobs that closed last.`
+of the jobs that closed last.
+
+Through the API (--api) there are the counts that it has made, by the time that a
+frame begins with, and the dispatchers if the token is one of all tenants.`
 
 func (p *program) topCommand() *cli.Command {
 	return &cli.Command{
@@ -63,14 +67,20 @@ type topView interface {
 // sight is what one frame shows.
 type sight struct {
 	operator.Overview
-	workers []operator.Worker
-	took    time.Duration
+	onlyCounts bool // through the API, which tells no ages, rates and times
+	workers    []operator.Worker
+	hidden     bool // the workers: the token may not see what all tenants share
+	took       time.Duration
 }
 
 func lookAround(ctx context.Context, o topView) (s sight, err error) {
 	began := time.Now()
+	_, s.onlyCounts = o.(*remote)
 	if s.Overview, err = o.Overview(ctx); err == nil {
 		s.workers, err = o.Workers(ctx)
+		if s.hidden = isProblem(err, client.CodeForbidden); s.hidden {
+			err = nil
+		}
 	}
 	s.took = time.Since(began)
 	return s, err

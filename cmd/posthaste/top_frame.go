@@ -59,14 +59,48 @@ func (w *watch) head() []string {
 	if v.Estimated {
 		about = "~"
 	}
-	oldest := "none"
-	if at := v.OldestDue(); !at.IsZero() {
-		oldest = brief(v.AsOf.Sub(at))
-	} else if v.NoOldest {
-		oldest = "not known (somebody holds a snapshot: posthaste doctor)"
+	counted, rates := "", w.rates.String()
+	if v.onlyCounts {
+		counted, rates = " (when the API counted)", notTold
+	}
+	lines := []string{
+		fmt.Sprintf("posthaste   %s%s   looked in %s", v.AsOf.Local().Format("2006-01-02 15:04:05"), counted, v.took.Round(time.Millisecond)),
+		fmt.Sprintf("open        %s%d: %s", about, v.Jobs(openStatuses()...), statusWords(v.Overview)),
+		fmt.Sprintf("oldest due  %s", v.oldestWords()),
+		fmt.Sprintf("rates       %s", rates),
+	}
+	if len(v.Recent) > 0 {
+		r := v.Recent[0]
+		lines = append(lines, fmt.Sprintf("times       waited p50 %s p99 %s, ran p50 %s p99 %s; the last %d closed since %s, %d of them without success",
+			brief(r.WaitP50), brief(r.WaitP99), brief(r.RunP50), brief(r.RunP99), r.Jobs, r.Since.Local().Format("15:04:05"), r.Unsuccessful))
+	}
+	return append(lines,
+		fmt.Sprintf("dispatchers %s", v.workerWords()),
+		fmt.Sprintf("dead        %d letters wait for a person", v.Jobs(outbox.Failed, outbox.Dead)))
+}
+
+// notTold is of what there is no route for.
+const notTold = "not known (the API does not tell)"
+
+func (s sight) oldestWords() string {
+	at := s.OldestDue()
+	switch {
+	case !at.IsZero():
+		return brief(s.AsOf.Sub(at))
+	case s.onlyCounts:
+		return notTold
+	case s.NoOldest:
+		return "not known (somebody holds a snapshot: posthaste doctor)"
+	}
+	return "none"
+}
+
+func (s sight) workerWords() string {
+	if s.hidden {
+		return "not known (only tokens of all tenants may see them)"
 	}
 	there, missing, deaf := 0, 0, 0
-	for _, worker := range v.workers {
+	for _, worker := range s.workers {
 		switch {
 		case worker.Missing:
 			missing++
@@ -76,20 +110,7 @@ func (w *watch) head() []string {
 			there++
 		}
 	}
-	lines := []string{
-		fmt.Sprintf("posthaste   %s   looked in %s", v.AsOf.Local().Format("2006-01-02 15:04:05"), v.took.Round(time.Millisecond)),
-		fmt.Sprintf("open        %s%d: %s", about, v.Jobs(openStatuses()...), statusWords(v.Overview)),
-		fmt.Sprintf("oldest due  %s", oldest),
-		fmt.Sprintf("rates       %s", w.rates),
-	}
-	if len(v.Recent) > 0 {
-		r := v.Recent[0]
-		lines = append(lines, fmt.Sprintf("times       waited p50 %s p99 %s, ran p50 %s p99 %s; the last %d closed since %s, %d of them without success",
-			brief(r.WaitP50), brief(r.WaitP99), brief(r.RunP50), brief(r.RunP99), r.Jobs, r.Since.Local().Format("15:04:05"), r.Unsuccessful))
-	}
-	return append(lines,
-		fmt.Sprintf("dispatchers %d there, %d of them without wake-ups, %d missing", there, deaf, missing),
-		fmt.Sprintf("dead        %d letters wait for a person", v.Jobs(outbox.Failed, outbox.Dead)))
+	return fmt.Sprintf("%d there, %d of them without wake-ups, %d missing", there, deaf, missing)
 }
 
 func (r rates) String() string {

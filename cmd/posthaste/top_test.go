@@ -83,6 +83,24 @@ func TestAFrameSaysHowItGoes(t *testing.T) {
 	}
 }
 
+// Through the API there are counts, and no more: nothing else is made up.
+func TestAFrameOfCountsClaimsNothingElse(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)
+	w := &watch{look: func(context.Context) (sight, error) {
+		at = at.Add(2 * time.Second)
+		return sight{Overview: operator.Overview{AsOf: at, NoOldest: true}, onlyCounts: true, hidden: true}, nil
+	}}
+	for range 2 {
+		w.again(t.Context())
+	}
+	for _, bad := range []string{"a second", "snapshot", "there"} {
+		if frame := w.frame(); strings.Contains(frame, bad) {
+			t.Errorf("got\n%s\nwithout knowing of %q", frame, bad)
+		}
+	}
+}
+
 func TestTheScreenFollowsKeysAndSizes(t *testing.T) {
 	t.Parallel()
 	w := &watch{look: func(context.Context) (sight, error) { return someSight(time.Now(), 1), nil }}

@@ -20,7 +20,7 @@ var service = []Mutant{
 		Breaks:    "an operator of one tenant replays and dismisses those of all",
 		Invariant: "Tenants see their own",
 		Edits: []Edit{ // both: row security hides them, too
-			{"api/dead_letters.go", `Fingerprint: f.Fingerprint, Tenant: within(ctx),`, `Fingerprint: f.Fingerprint,`},
+			{"api/dead_letters.go", `of.Tenant, err = f.tenantAt(ctx, place)`, `_, err = f.tenantAt(ctx, place)`},
 			{"api/enter.go", `operator.TiedTo(r.Context(), tenantOf(who))`, `operator.TiedTo(r.Context(), tenantOf(access.Principal{AllTenants: true}))`},
 		},
 		Checks: []Check{test("api", "TestManyDeadLettersAreReplayedInParts", "a dry run")},

@@ -39,6 +39,18 @@ var settle = []Mutant{
 		},
 	},
 	{
+		Name:      "settlements in the order in which jobs ended",
+		Breaks:    "one whose leases were lost and that of the workers that have the jobs now wait for each other",
+		Invariant: "Settlements wait for each other in one order",
+		Edits: []Edit{
+			{settleGo, `	slices.SortFunc(batch, func(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) })
+`, ``},
+			{settleGo, `	"bytes"
+`, ``},
+		},
+		Checks: []Check{test("dispatcher", "TestASettlementWaitsInTheOrderOfIDs", "deadlock detected")},
+	},
+	{
 		Name:      "follow-ups of a lost lease",
 		Breaks:    "a worker that lost its lease stores follow-ups of a success that is refused",
 		Invariant: "Fenced",

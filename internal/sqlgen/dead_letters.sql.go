@@ -268,7 +268,8 @@ SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS stat
        jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at, jobs.timeout, jobs.backoff,
        jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
        coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message,
-       coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint
+       coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint,
+       jobs.deadline, jobs.parent_id
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
   AND jobs.id < $1
@@ -325,6 +326,8 @@ type ListDeadLettersRow struct {
 	ErrorMessage string
 	FailedAt     pgtype.Timestamptz
 	Fingerprint  string
+	Deadline     pgtype.Timestamptz
+	ParentID     pgtype.UUID
 }
 
 // ListDeadLetters returns up to @max_rows dead letters with an id below @before,
@@ -377,6 +380,8 @@ func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams
 			&i.ErrorMessage,
 			&i.FailedAt,
 			&i.Fingerprint,
+			&i.Deadline,
+			&i.ParentID,
 		); err != nil {
 			return nil, err
 		}

@@ -268,16 +268,22 @@ WHERE (standing.blocked > 0 OR keys.parked_at IS NOT NULL OR ($1::text <> '' AND
   AND ($3::text = '' OR coalesce(standing.queue, keys.queue) = $3)
   AND ($1::text = '' OR coalesce(standing.key, keys.key) = $1)
   AND (NOT $4::boolean OR keys.parked_at IS NOT NULL)
+  AND (coalesce(standing.blocked_since, 'infinity'), coalesce(standing.queue, keys.queue), coalesce(standing.key, keys.key), coalesce(standing.tenant_id, keys.tenant_id))
+      > ($5::timestamptz, $6::text, $7::text, $8::uuid)
 ORDER BY standing.blocked_since NULLS LAST, 2, 3, 1
-LIMIT $5
+LIMIT $9
 `
 
 type ListKeysParams struct {
-	Key     string
-	Tenant  pgtype.UUID
-	Queue   string
-	Parked  bool
-	MaxKeys int32
+	Key           string
+	Tenant        pgtype.UUID
+	Queue         string
+	Parked        bool
+	AfterSince    pgtype.Timestamptz
+	AfterQueue    string
+	AfterKey      string
+	AfterTenantID pgtype.UUID
+	MaxKeys       int32
 }
 
 type ListKeysRow struct {
@@ -295,7 +301,7 @@ type ListKeysRow struct {
 }
 
 // ListKeys returns up to @max_keys keys with jobs that cannot run, or that are
-// parked, those first that have waited longest. It reads all jobs with a key, of the @tenant if
+// parked, those first that have waited longest, from the place after the given one on. It reads all jobs with a key, of the @tenant if
 // there is one; each part has an index. Held jobs of a line have none, and are looked
 // for only when they would be all that is known of the @key.
 func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysRow, error) {
@@ -304,6 +310,10 @@ func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysR
 		arg.Tenant,
 		arg.Queue,
 		arg.Parked,
+		arg.AfterSince,
+		arg.AfterQueue,
+		arg.AfterKey,
+		arg.AfterTenantID,
 		arg.MaxKeys,
 	)
 	if err != nil {

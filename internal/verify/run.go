@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -150,6 +151,9 @@ func (r *Run) do(ctx context.Context) (err error) {
 // there was a deadlock.
 func (r *Run) keepServerLog() error {
 	text, err := os.ReadFile(r.Server.Log())
+	if errors.Is(err, fs.ErrNotExist) { // a fault took it
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("keep the server's log: %w", err)
 	}

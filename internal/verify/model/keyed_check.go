@@ -105,7 +105,12 @@ func (m *KeyedMachine) checkClaim(ctx context.Context, claimed []outbox.ID, look
 		if first := head(jobs); is.ordered && first != is {
 			return fmt.Errorf("job %s of key %s was claimed at position %d before job %s at position %d", id, is.key, is.position, first.id, first.position)
 		}
-		if n := count(jobs, running); n > is.limit && !is.ordered {
+		// Of the jobs of one claim those with the lower limit may have been first: a higher
+		// one lets a job run beside them.
+		n := 1 + count(jobs, func(j *keyedJob) bool {
+			return running(j) && (running(then[j.id]) || j != is && (j.ordered || j.limit < is.limit || j.limit == is.limit && before(j, is)))
+		})
+		if n > is.limit && !is.ordered {
 			return fmt.Errorf("job %s of key %s was claimed as one of %d, want at most %d", id, is.key, n, is.limit)
 		}
 		if n := count(jobs, func(j *keyedJob) bool { return running(then[j.id]) }); is.ordered && n > 0 {

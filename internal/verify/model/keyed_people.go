@@ -48,7 +48,7 @@ func (m *KeyedMachine) submit(ctx context.Context, d Draws) (bool, error) {
 	opts := m.drawKeyed(d)
 	opts.MaxQueued = 1 + d.Below(3, "max queued")
 	opts.WhenFull = pick(d, []outbox.DepthPolicy{outbox.RejectFull, outbox.CoalesceFull, outbox.ReplaceOldest}, "when full")
-	waiting := m.where(func(j *keyedJob) bool { return j.key == opts.Key && j.queued() })
+	waiting := m.where(func(j *keyedJob) bool { return j.key == opts.Key && j.queued() && !j.late })
 
 	done, err := outbox.Submit(ctx, m.db, task{kinds[0]}, opts)
 	if err != nil {
