@@ -144,7 +144,7 @@ func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]by
 		}
 		size = limit
 	}
-	if size > 0 {
+	if size > smallBody {
 		if err := r.take(req.Context(), size); err != nil {
 			return nil, err
 		}
