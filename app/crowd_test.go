@@ -219,7 +219,7 @@ func TestH4WhatIsTakenInAnOverloadIsAnsweredAsEver(t *testing.T) {
 	alone, _ := client.ask(200)
 	stop := crowd(client.url, "/jobs", "application/json", []byte(`{"kind":"mail"}`), 200)
 	time.Sleep(500 * time.Millisecond) // until it is one
-	beside, refused := client.ask(50)
+	beside, refused := client.ask(25)
 	wantCrowded(t, stop())
 	if percentile(beside, 99) > 3*percentile(alone, 99)+noise {
 		t.Errorf("what was taken: p99 is %s in the overload and %s without", percentile(beside, 99), percentile(alone, 99))
