@@ -129,7 +129,7 @@ func (p *promoter) run() {
 			continue
 		}
 		p.putBack(names, counts)
-		_ = retry.Wait(context.Background())
+		p.rest(retry.Next(), err)
 	}
 }
 

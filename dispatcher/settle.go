@@ -160,7 +160,7 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 			d.leases.remove(batch)
 			return
 		}
-		_ = retry.Wait(context.Background())
+		d.rest(retry.Next(), err)
 	}
 }
 

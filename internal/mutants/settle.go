@@ -51,6 +51,13 @@ var settle = []Mutant{
 		Checks: []Check{test("dispatcher", "TestASettlementWaitsInTheOrderOfIDs", "deadlock detected")},
 	},
 	{
+		Name:      "outcomes that wait though the database is back",
+		Breaks:    "after an outage jobs are claimed and run for seconds without being settled, and run again if the process dies",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"dispatcher/health.go", `	case <-d.health.recovery():`, `	case <-make(chan struct{}):`}},
+		Checks:    []Check{test("dispatcher", "TestASettlementGoesOnWhenTheDatabaseIsBack", "want 1m0s")},
+	},
+	{
 		Name:      "follow-ups of a lost lease",
 		Breaks:    "a worker that lost its lease stores follow-ups of a success that is refused",
 		Invariant: "Fenced",

@@ -1,0 +1,54 @@
+package dispatcher
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+)
+
+// A settlement that was tried again and again while the database was away waits for
+// long. It goes on as soon as any statement has gone through; but one that fails for a
+// reason of its own is not tried more often because others do not.
+func TestASettlementGoesOnWhenTheDatabaseIsBack(t *testing.T) {
+	t.Parallel()
+	away := errors.New("connection refused")
+	for name, c := range map[string]struct {
+		err  error
+		back time.Duration // when something goes through
+		want time.Duration
+	}{
+		"back after a while":   {away, time.Minute, time.Minute},
+		"back at once":         {away, 0, backoff.DefaultMin},
+		"back before it waits": {away, -1, backoff.DefaultMin},
+		"stays away":           {away, 2 * time.Hour, time.Hour},
+		"shutting down":        {&pgconn.PgError{Code: "57P01"}, time.Minute, time.Minute},
+		"its own fault":        {&pgconn.PgError{Code: "42501"}, time.Minute, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var d Dispatcher
+				d.health.set(c.err)
+				if c.back < 0 {
+					d.health.set(nil)
+				} else {
+					time.AfterFunc(c.back, func() { d.health.set(nil) })
+				}
+				began := time.Now()
+				for range 2 { // two settlers
+					go d.rest(time.Hour, c.err)
+				}
+				d.rest(time.Hour, c.err)
+				if waited := time.Since(began); waited != c.want {
+					t.Errorf("waited for %s, want %s", waited, c.want)
+				}
+				time.Sleep(3 * time.Hour)
+			})
+		})
+	}
+}
