@@ -203,8 +203,11 @@ func TestARefusalThatIsHeldBackKeepsNoBody(t *testing.T) {
 		if len(s.gate.refusals) != 1 {
 			t.Fatal("no refusal is held back: this test looks at the wrong moment")
 		}
-		if s.bodies.taken != 0 {
-			t.Errorf("its body still takes %d bytes of what there is for bodies", s.bodies.taken)
+		s.bodies.mu.Lock()
+		taken := s.bodies.taken
+		s.bodies.mu.Unlock()
+		if taken != 0 {
+			t.Errorf("its body still takes %d bytes of what there is for bodies", taken)
 		}
 		if now := inUse(); now > before+size/2 {
 			t.Errorf("its body is still in memory: %d bytes more", now-before)
