@@ -55,12 +55,12 @@ func (h *health) recovery() <-chan struct{} {
 	return recovered
 }
 
-// rest waits before something is stored that was refused: when the database was away,
-// only until it takes any statement. Claims learn from the listener that it is back, and
+// rest waits before something is stored that was refused: when there was no server,
+// only until one takes any statement. Claims learn from the listener that it is back, and
 // what they start is settled behind this; if the process died meanwhile, all of it
 // would run again.
 func (d *Dispatcher) rest(wait time.Duration, err error) {
-	if !isAway(err) {
+	if !isGone(err) {
 		time.Sleep(wait)
 		return
 	}

@@ -27,6 +27,7 @@ func TestASettlementGoesOnWhenTheDatabaseIsBack(t *testing.T) {
 		"back before it waits": {away, -1, backoff.DefaultMin},
 		"stays away":           {away, 2 * time.Hour, time.Hour},
 		"shutting down":        {&pgconn.PgError{Code: "57P01"}, time.Minute, time.Minute},
+		"its disk is full":     {&pgconn.PgError{Code: "53100"}, time.Minute, time.Hour},
 		"its own fault":        {&pgconn.PgError{Code: "42501"}, time.Minute, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -153,6 +153,13 @@ func isUnreachable(err error) bool {
 	return ok
 }
 
+// isGone reports whether no server answered, or one that stops, begins or is read-only.
+// Where one statement goes through then, the others do.
+func isGone(err error) bool {
+	state := sqlstate(err)
+	return len(state) != 5 || state == sqlstateReadOnly || state[:2] == "08" || (state[:2] == "57" && !isLockedOut(state))
+}
+
 // isUnacceptable reports whether what was to be stored can never be: bad data
 // (22), a constraint (23), a limit of the server (54).
 func isUnacceptable(state string) bool {

@@ -6,7 +6,8 @@ import (
 )
 
 // Tested is a row of the scorecard that needs no processes of its own: Go tests
-// check it whenever the tests are run.
+// check it whenever the tests are run. The targets of H1 are run on what they have kept
+// then, and on random input by make fuzz.
 type Tested struct {
 	Name   string // "G1"
 	Check  string
@@ -42,6 +43,18 @@ func TestedRows() []Tested {
 			"operator",
 			[]string{"TestG12NoColumnOfTheAuditCanBeEdited", "TestG12WhoeverTampersWithTheAuditIsFound", "TestG12TrimmingLeavesTheChainWhole", "TestG12ActsAtOnceMakeOneChain"},
 		},
+		{"H1", "random input: tokens, JWTs, their claims, keys and a provider's description", "access", []string{"FuzzJWT", "FuzzClaims", "FuzzKeySet", "FuzzDiscovery", "FuzzParseToken"}},
+		{"H1", "random input: bodies, batches, parameters, cursors, trace contexts and request ids", "api", []string{"FuzzBatch", "FuzzParameters", "FuzzRequestID", "FuzzReadCursor", "FuzzOtherCursors", "FuzzCheckJSON", "FuzzTraceContext"}},
+		{"H1", "random input: streams of events and problems", "client", []string{"FuzzEvents", "FuzzProblem"}},
+		{"H1", "random input: flags, settings, connection strings and listings", "cmd/posthaste", []string{"FuzzRate", "FuzzWebhooks", "FuzzOIDCSettings", "FuzzSettings", "FuzzShowDSN", "FuzzListing", "FuzzDuration", "FuzzQueues", "FuzzKeep"}},
+		{"H1", "random input: validators, ranges, times to wait and names of files", "handlers/download", []string{"FuzzContentRange", "FuzzValidator", "FuzzRetryAfter", "FuzzPartName"}},
+		{"H1", "random input: error messages", "internal/fingerprint", []string{"FuzzNormalise"}},
+		{"H1", "random input: payloads against their schemas", "kinds", []string{"FuzzCheck"}},
+		{"H1", "random input: positions of streams", "operator", []string{"FuzzParsePosition"}},
+		{"H1", "random input: payloads, names, options, ids and statuses", "outbox", []string{"FuzzRawJSON", "FuzzParseID", "FuzzValidName", "FuzzOptions", "FuzzParseStatus"}},
+		{"H1", "random input: sealed payloads and references to stored ones", "protect", []string{"FuzzOpen", "FuzzSeal", "FuzzReference"}},
+		{"H1", "random input: targets, headers and answers", "relay/webhook", []string{"FuzzTarget", "FuzzHeaders", "FuzzAnswer"}},
+		{"H1", "random input: cron expressions and intervals", "schedule", []string{"FuzzCron", "FuzzInterval"}},
 		{
 			"H2", "odd text in every path, query and body of the API: a 4xx, or taken as it is; never a 5xx",
 			"api",
