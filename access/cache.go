@@ -22,8 +22,8 @@ const (
 	cacheSize = 10_000
 
 	// strangers is how many looks for ids that were no token a moment ago are made
-	// at a time: whoever makes ids up leaves the pool's connections to others.
-	strangers = 8
+	// at a time: whoever makes ids up leaves most of the pool's connections to others.
+	strangers = 2
 )
 
 // tokenCache remembers looks at tokens. Callers that want the same id at the same
@@ -72,7 +72,7 @@ func (c *tokenCache) look(ctx context.Context, id string) (*known, error) {
 		case c.queue <- struct{}{}:
 			defer func() { <-c.queue }()
 		case <-ctx.Done():
-			return nil, errCrowd
+			return nil, ErrCrowd
 		}
 	}
 	asked := time.Now()
@@ -83,7 +83,9 @@ func (c *tokenCache) look(ctx context.Context, id string) (*known, error) {
 	return token, err
 }
 
-var errCrowd = errors.New("too many unknown tokens at a time")
+// ErrCrowd is the answer to a token that is not known yet, while more of those are
+// asked for than are looked at. It may be good: ask again.
+var ErrCrowd = errors.New("too many unknown tokens at a time")
 
 // familiar reports whether the id was a token when it was last looked at.
 func (c *tokenCache) familiar(id string) bool {

@@ -104,7 +104,7 @@ func TestStrangersQueue(t *testing.T) {
 		var crowd atomic.Int32
 		for i := range 100 {
 			go func() {
-				if _, err := c.get(t.Context(), fmt.Sprint(i)); errors.Is(err, errCrowd) {
+				if _, err := c.get(t.Context(), fmt.Sprint(i)); errors.Is(err, ErrCrowd) {
 					crowd.Add(1)
 				}
 			}()

@@ -179,3 +179,18 @@ func TestQueuesAreLimited(t *testing.T) {
 	r.as("operator-a").post("/queues/q/limits", `{"maxRunning":1}`).problem(403, "forbidden")
 	root.post("/queues/no%20spaces/limits", `{"maxRunning":1}`).problem(422, "invalid_input")
 }
+
+// A list has its end; what is summed up has none.
+func TestStatsCountAllQueues(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if _, err := r.db.Exec(t.Context(), `INSERT INTO outbox.jobs (id, kind, payload, queue)
+		SELECT gen_random_uuid(), 'mail', '1', 'q' || n FROM generate_series(1, 1500) AS n`); err != nil {
+		t.Fatal(err)
+	}
+	var stats api.Stats
+	r.as("root").get("/stats").want(200, &stats)
+	if stats.Open != 1500 || stats.Jobs["pending"] != 1500 {
+		t.Errorf("stats = %+v, want 1500 open and pending", stats)
+	}
+}

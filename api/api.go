@@ -44,7 +44,7 @@ type Config struct {
 	MaxInFlight   int           // requests that are worked on at once; 0 is 64
 	MaxQueued     int           // requests that wait for that; 0 is 128. Others get a 429
 	MaxBodyBytes  int           // of a request; 0 is 1 MiB. A batch may have 16 times that
-	MaxBodies     int           // bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes, and 32 times the least. Those of one caller may be half of it. Others get a 429
+	MaxBodies     int           // bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes, and 32 times the least. Those of one caller may be half of what the others leave. More get a 429
 	RequestsLimit float64       // of one principal, a second; 0 is without limit
 	Timeout       time.Duration // of a request; 0 is 15 s
 	MaxStreams    int           // streams of events at once; 0 is 256. Others get a 429
@@ -129,6 +129,7 @@ type server struct {
 	hub      *hub
 	bodies   *bodies
 	streams  *places
+	answers  *places       // requests that are worked on, and answers that are being read
 	checks   chan struct{} // of payloads by their schemas, at once
 	newJob   jobSchema
 
@@ -154,6 +155,7 @@ func New(config Config) (http.Handler, error) {
 	s := &server{
 		config: config, log: config.Logger, metrics: newMetrics(config.Registerer), operator: operator.New(config.Pool),
 		gate:    newGate(config.MaxInFlight, config.MaxQueued),
+		answers: newPlaces("requests under way", 1, 8*config.MaxInFlight, 2*config.MaxInFlight),
 		bodies:  newBodies(int64(config.MaxBodies), int64(config.MaxBodyBytes), config.MaxQueued),
 		refused: outage.Complaints{Most: maxRefusedTold},
 	}
@@ -166,7 +168,7 @@ func New(config Config) (http.Handler, error) {
 	}
 	s.inserts = newGroup(2, 256, s.storeGroup)
 	s.lookups = newGroup(2, 256, s.findGroup)
-	s.hub, s.streams, s.checks = newHub(s), newPlaces(config.MaxStreams, config.CallerStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
+	s.hub, s.streams, s.checks = newHub(s), newPlaces("streams open", 10, config.MaxStreams, config.CallerStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
 	mux := http.NewServeMux()
 	if _, err := s.register(mux, routes); err != nil {
 		return nil, err

@@ -20,8 +20,8 @@ const smallBody = 8 << 10
 // bodies bounds the bytes of bodies that are in memory at once, from before the first of
 // them is read until the request is done. Who finds no room waits for it a little, with
 // the body still on his side of the connection, and is refused then. One caller may take
-// half, and batches that are larger than other bodies can be, three quarters: neither
-// leaves the others without any.
+// half of what others leave, and batches that are larger than other bodies can be, three
+// quarters of all: neither leaves the others without any.
 type bodies struct {
 	total int64
 	large int64 // what is more than that is large
@@ -84,10 +84,12 @@ func (r *room) try(n int64) (again <-chan struct{}, why *Problem) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	big := n > b.large
+	mine := b.takenBy[r.who] + n
+	left := b.total - (b.taken - b.takenBy[r.who]) // by others
 	switch {
-	case b.takenBy[r.who]+n > b.total/2:
+	case mine > b.total/2:
 		why = rateLimited.because("The bodies of its other requests take up the memory that one caller's may.").after(1)
-	case b.taken+n > b.total || big && b.takenBig+n > b.total/4*3:
+	case mine > left/2 || big && b.takenBig+n > b.total/4*3:
 		why = overloaded.because("The bodies of other requests take up the memory that there is for them.").after(1)
 	}
 	if why != nil {
@@ -139,7 +141,7 @@ func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]by
 	var begun []byte
 	if size < 0 {
 		var err error
-		if begun, err = io.ReadAll(io.LimitReader(from, smallBody)); err != nil || len(begun) < smallBody {
+		if begun, err = io.ReadAll(io.LimitReader(from, smallBody+1)); err != nil || len(begun) <= smallBody {
 			return begun, err
 		}
 		size = limit

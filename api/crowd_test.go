@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -116,5 +117,46 @@ func TestBodiesOnTheirWayHoldUpNobodyWithLess(t *testing.T) {
 	}()
 	if status, _, text := ask("client-a", "/jobs/batch", "application/x-ndjson", strings.NewReader(batch)); status != 202 {
 		t.Errorf("who waited for the room: %d %s", status, text)
+	}
+}
+
+// stuck is a client that reads nothing of its answer until it is let go.
+type stuck struct {
+	*httptest.ResponseRecorder
+	began chan<- struct{}
+	free  <-chan struct{}
+}
+
+func (s stuck) Write(b []byte) (int, error) {
+	s.began <- struct{}{}
+	<-s.free
+	return s.ResponseRecorder.Write(b)
+}
+
+// Who does not read holds no place that another could be worked for in, and has no more
+// than his share of what is on its way.
+func TestSlowReadersKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.MaxInFlight, c.MaxQueued = 1, 1 })
+	began, free := make(chan struct{}), make(chan struct{})
+	var reading sync.WaitGroup
+	for range 2 { // twice as many as are worked on
+		reading.Go(func() {
+			req := httptest.NewRequestWithContext(t.Context(), "GET", "/jobs", nil)
+			req.Header.Set("Authorization", "Bearer client-a")
+			r.handler.ServeHTTP(stuck{httptest.NewRecorder(), began, free}, req)
+		})
+		<-began
+	}
+	r.as("client-a").get("/jobs").problem(429, "rate_limited")
+	for range 3 {
+		if res := r.as("client-b").get("/jobs"); res.Code != 200 {
+			t.Errorf("another: %d %s", res.Code, res.Body)
+		}
+	}
+	close(free)
+	reading.Wait()
+	if res := r.as("client-a").get("/jobs"); res.Code != 200 {
+		t.Errorf("when they have read: %d %s", res.Code, res.Body)
 	}
 }

@@ -182,20 +182,33 @@ func (j stored) accepted() Accepted {
 // store jobs twice.
 func (s *server) storeGroup(ctx context.Context, requests []outbox.Request) []answerTo[stored] {
 	jobs, err := s.store(ctx, requests)
-	if err != nil && (len(requests) == 1 || !wasRefused(err)) {
+	switch {
+	case jobs != nil:
+		return answersOf(requests, jobs, err)
+	case len(requests) == 1 || !wasRefused(err):
 		return all[stored](len(requests), err)
 	}
-	answers := make([]answerTo[stored], len(requests))
+	var answers []answerTo[stored]
 	for i := range requests {
-		if err == nil {
-			answers[i].value = jobs[i]
-			continue
+		one := requests[i : i+1]
+		if jobs, err = s.store(ctx, one); jobs != nil {
+			answers = append(answers, answersOf(one, jobs, err)...)
+		} else {
+			answers = append(answers, answerTo[stored]{err: err})
 		}
-		alone, err := s.store(ctx, requests[i:i+1])
-		if err == nil {
-			answers[i].value = alone[0]
+	}
+	return answers
+}
+
+// answersOf are those to requests whose jobs are stored. An error says that it is not
+// known how those with an idempotency key were; the others do not have to ask again.
+func answersOf(requests []outbox.Request, jobs []stored, err error) []answerTo[stored] {
+	answers := make([]answerTo[stored], len(requests))
+	for i, r := range requests {
+		answers[i].value = jobs[i]
+		if r.Options.IdempotencyKey != "" {
+			answers[i].err = err
 		}
-		answers[i].err = err
 	}
 	return answers
 }
@@ -212,7 +225,8 @@ func wasRefused(err error) bool {
 
 // store stores all of the jobs or none, those of each tenant tied to it. It waits for
 // transactions that use the same idempotency keys, but not for ever: those of others
-// wait with it.
+// wait with it. With jobs they are stored, also when there is an error besides: nobody
+// may store them again who has no idempotency key.
 func (s *server) store(ctx context.Context, requests []outbox.Request) ([]stored, error) {
 	patience := "" // for ever, or as the pool's sessions have it
 	for _, r := range requests {
@@ -244,7 +258,7 @@ func (s *server) store(ctx context.Context, requests []outbox.Request) ([]stored
 
 // asStored says how each job was stored. That of a repeat is the first request's: it
 // is looked up for all that have an idempotency key. If that fails, the jobs are
-// stored, and asking again is safe.
+// returned with the error: they are stored, and with the key asking again is safe.
 func (s *server) asStored(ctx context.Context, requests []outbox.Request, ids []outbox.ID) ([]stored, error) {
 	jobs := make([]stored, len(ids))
 	for i, r := range requests {
@@ -261,7 +275,7 @@ func (s *server) asStored(ctx context.Context, requests []outbox.Request, ids []
 		}
 		held, err := s.operator.StoredHeld(operator.TiedTo(ctx, tenant), once)
 		if err != nil {
-			return nil, err
+			return jobs, err
 		}
 		for _, place := range places {
 			jobs[place].held = held[ids[place]]

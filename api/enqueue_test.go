@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -295,4 +296,35 @@ func TestABatchTakesNoIdempotencyKeyInItsHeader(t *testing.T) {
 		t.Errorf("jobs = %+v, want none", list.Jobs)
 	}
 	r.postBatch(`{"kind":"mail","idempotencyKey":"k"}`).want(202, nil)
+}
+
+// When it cannot be looked up how the jobs with an idempotency key were stored, all are:
+// those of others must not be stored a second time.
+func TestJobsAreStoredOnceThoughTheLookAfterwardsFails(t *testing.T) {
+	t.Parallel()
+	const requests = 60
+	db := pgtest.New(t)
+	r := rigOn(t, db, func(c *api.Config) { c.Producer = outbox.NewProducer(db, outbox.NotifyOff) })
+	for _, sql := range []string{`REVOKE SELECT ON outbox.idempotency_keys FROM outbox_api`, `REVOKE SELECT (held) ON outbox.idempotency_keys FROM outbox_api`} {
+		if _, err := r.db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range requests {
+		wg.Go(func() {
+			body, want := `{"kind":"mail"}`, 202
+			if i%6 == 0 {
+				body, want = fmt.Sprintf(`{"kind":"mail","idempotencyKey":"k%d"}`, i), 500
+			}
+			if res := r.post("/jobs", body); res.Code != want {
+				t.Errorf("%s: %d %s, want %d", body, res.Code, res.Body, want)
+			}
+		})
+	}
+	wg.Wait()
+	var n int
+	if err := r.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs`).Scan(&n); err != nil || n != requests {
+		t.Errorf("jobs stored = %d, %v; want %d", n, err, requests)
+	}
 }

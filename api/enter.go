@@ -86,17 +86,33 @@ func (s *server) outermost(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// answer remembers the status.
+// answer remembers the status. Before the first of it is written begun is called, if it
+// is set: what there is to do has been done then, and who reads slowly keeps nobody else
+// from being worked for.
 type answer struct {
 	http.ResponseWriter
 	status int
+	begun  func()
 }
 
 func (a *answer) WriteHeader(status int) {
 	if a.status == 0 {
 		a.status = status
 	}
+	a.begin()
 	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(b []byte) (int, error) {
+	a.begin()
+	return a.ResponseWriter.Write(b)
+}
+
+func (a *answer) begin() {
+	if a.begun != nil {
+		a.begun()
+		a.begun = nil
+	}
 }
 
 // Unwrap is for http.ResponseController.
@@ -165,8 +181,8 @@ func isRequestID(s string) bool {
 }
 
 // enter is before every route: who is it, may they, how often, and is the request
-// well formed. The gate is passed twice, so that neither a slow body nor a slow
-// look-up of a token holds a place that another could use.
+// well formed. The gate is passed twice, so that a slow body holds no place that another
+// could use.
 func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
 	rt := ctx.Operation().Metadata["route"].(*entry)
@@ -213,10 +229,27 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		refuse(problemOf(err))
 		return
 	}
-	leave = sync.OnceFunc(leave)
-	defer leave()
+	place, p := s.answers.take(who)
+	if p != nil {
+		leave()
+		forget()
+		if err = s.gate.hold(r.Context()); err != nil {
+			p = problemOf(err)
+		}
+		refuse(p)
+		return
+	}
+	working := sync.OnceFunc(leave)
+	if a, ok := w.(*answer); ok {
+		a.begun = working
+	}
+	done := sync.OnceFunc(func() {
+		working()
+		place()
+	})
+	defer done()
 	inner := operator.TiedTo(r.Context(), tenantOf(who))
-	for key, value := range map[contextKey]any{principalKey: who, traceKey: traceOf(r.Header), callerKey: callerOf(who, r), gateKey: leave} {
+	for key, value := range map[contextKey]any{principalKey: who, traceKey: traceOf(r.Header), callerKey: callerOf(who, r), gateKey: done} {
 		inner = context.WithValue(inner, key, value)
 	}
 	next(huma.WithContext(ctx, inner))

@@ -589,3 +589,41 @@ func TestAStreamNeedsDeadlines(t *testing.T) {
 	r.get("/events").problem(500, "internal_error")
 	r.get("/jobs/"+r.reach(outbox.Pending)+"/events").problem(500, "internal_error")
 }
+
+// Who joins readers that are being told waits for their next look, with a place of its
+// own: requests are worked on meanwhile.
+func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) {
+		c.MaxInFlight, c.MaxQueued = 1, 1
+		c.Streams(time.Hour, time.Minute, time.Minute, 100, 1<<20)
+	})
+	server := r.serve()
+	if l := r.as("operator-a").listen(server, "/events", ""); l.status != 200 {
+		t.Fatalf("the first reader: %d", l.status)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	for range 3 {
+		waiting.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, "GET", server.URL+"/events", nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header.Set("Authorization", "Bearer operator-a")
+			if res, err := server.Client().Do(req); err == nil {
+				_ = res.Body.Close()
+				t.Errorf("a reader who joins: %d, want no answer before the next look", res.StatusCode)
+			}
+		})
+	}
+	time.Sleep(300 * time.Millisecond) // until they wait
+	for range 5 {
+		if res := r.as("client-a").get("/jobs/" + r.as("client-a").enqueue(`{"kind":"mail"}`)); res.Code != 200 {
+			t.Fatalf("a request beside them: %d %s", res.Code, res.Body)
+		}
+	}
+}

@@ -7,9 +7,12 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 )
 
-// places bounds the streams that are open at once, and those of each caller: one who
-// opens as many as he can leaves most of them to the others.
+// places bounds what there is at once of streams, or of requests that are worked on and
+// answers on their way, and what each caller has of it: one who takes as many as he can
+// leaves most of them to the others.
 type places struct {
+	what       string
+	again      int // seconds, for who is refused
 	most, each int
 
 	mu      sync.Mutex
@@ -17,8 +20,8 @@ type places struct {
 	takenBy map[caller]int
 }
 
-func newPlaces(most, each int) *places {
-	return &places{most: most, each: each, takenBy: map[caller]int{}}
+func newPlaces(what string, again, most, each int) *places {
+	return &places{what: what, again: again, most: most, each: each, takenBy: map[caller]int{}}
 }
 
 // take takes a place, until leave is called, once.
@@ -28,9 +31,9 @@ func (p *places) take(who access.Principal) (leave func(), refused *Problem) {
 	of := caller{who.Tenant, who.Name}
 	switch {
 	case p.takenBy[of] >= p.each:
-		return nil, rateLimited.because(fmt.Sprintf("It has %d streams open, as many as one caller may have of a process.", p.each)).after(10)
+		return nil, rateLimited.because(fmt.Sprintf("It has %d %s, as many as one caller may have of a process.", p.each, p.what)).after(p.again)
 	case p.taken >= p.most:
-		return nil, overloaded.because(fmt.Sprintf("%d streams are open, as many as a process has.", p.most)).after(10)
+		return nil, overloaded.because(fmt.Sprintf("There are %d %s, as many as a process has.", p.most, p.what)).after(p.again)
 	}
 	p.taken++
 	p.takenBy[of]++

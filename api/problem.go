@@ -144,6 +144,8 @@ func problemOf(err error) *Problem {
 		return clientGone.because("")
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled), isSQL(err, lockNotAvailable):
 		return timedOut.because("The server gave up. Whether anything was changed is not known; a repeat with the same idempotency key is safe.")
+	case errors.Is(err, access.ErrCrowd):
+		return overloaded.because("Too many tokens that are not known yet are being looked at.").after(1)
 	case errors.Is(err, access.ErrProviderAway):
 		return unavailable.because("The provider of the token does not answer; try again.").after(1)
 	case databaseIsAway(err):

@@ -24,32 +24,31 @@ type queuesOutput struct {
 	}
 }
 
-// queues are those of the jobs that are meant, as they were counted, and the rules of
-// queues as they are.
-func (s *server) queues(ctx context.Context, of *OfTenant) (queues []operator.Queue, asOf time.Time, err error) {
+// queues returns the jobs that are meant, as they were counted, and the rules of queues
+// as they are.
+func (s *server) queues(ctx context.Context, of *OfTenant) (count *counted, rules []operator.Queue, err error) {
 	tenant, err := of.tenant(ctx)
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, nil, err
 	}
-	counted, err := s.stats.look(ctx, tenant)
-	if err != nil {
-		return nil, time.Time{}, err
+	if count, err = s.stats.look(ctx, tenant); err != nil {
+		return nil, nil, err
 	}
-	rules, err := s.operator.QueueRules(ctx)
-	if err != nil {
-		return nil, time.Time{}, err
+	if rules, err = s.operator.QueueRules(ctx); err != nil {
+		return nil, nil, err
 	}
-	return counted.jobs.In(rules), counted.asOf, nil
+	return count, rules, nil
 }
 
 // listQueues counts the jobs that the principal may see.
 func (s *server) listQueues(ctx context.Context, in *OfTenant) (*queuesOutput, error) {
-	queues, asOf, err := s.queues(ctx, in)
+	counted, rules, err := s.queues(ctx, in)
 	if err != nil {
 		return nil, err
 	}
+	queues := counted.jobs.In(rules)
 	out := &queuesOutput{}
-	out.Body.AsOf = asOf
+	out.Body.AsOf = counted.asOf
 	out.Body.Queues = make([]Queue, len(queues))
 	for i, q := range queues {
 		jobs := map[string]int64{}
@@ -105,16 +104,18 @@ type Stats struct {
 }
 
 func (s *server) getStats(ctx context.Context, in *OfTenant) (*statsOutput, error) {
-	queues, asOf, err := s.queues(ctx, in)
+	counted, rules, err := s.queues(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	stats := Stats{Jobs: map[string]int64{}, AsOf: asOf}
-	for _, q := range queues {
+	stats := Stats{Jobs: map[string]int64{}, AsOf: counted.asOf}
+	for _, q := range rules {
 		if !q.PausedSince.IsZero() {
 			stats.Paused++
 		}
-		for status, n := range q.Jobs {
+	}
+	for _, jobs := range counted.jobs { // of all queues, also beyond those that are listed
+		for status, n := range jobs {
 			stats.Jobs[status.String()] += n
 			stats.Open += n
 			if status == outbox.Failed || status == outbox.Dead {

@@ -57,6 +57,11 @@ func streaming[I any](handle func(*server, context.Context, *I) (*tale, error)) 
 				return nil, p
 			}
 			place := sync.OnceFunc(leave)
+			// It has a place of its own from here on, and may wait for a look of others: that
+			// must not keep requests out.
+			if leave, ok := ctx.Value(gateKey).(func()); ok {
+				leave()
+			}
 			begun := false
 			defer func() {
 				if !begun { // nor after a panic
@@ -84,9 +89,6 @@ func (s *server) stream(hc huma.Context, told *tale) {
 	}
 	if told.end != nil {
 		defer told.end()
-	}
-	if leave, ok := hc.Context().Value(gateKey).(func()); ok {
-		leave()
 	}
 	connection := http.NewResponseController(w)
 	if err := errors.Join(connection.SetReadDeadline(time.Time{}), connection.SetWriteDeadline(time.Now().Add(s.config.writeTimeout))); err != nil {

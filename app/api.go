@@ -134,7 +134,11 @@ func (a *apiServer) run(ctx context.Context) error {
 		_ = a.producer.Flush(bound) // the poll covers a lost wake-up
 		stopped <- err
 	})
-	err := server.Serve(boundConnections(ln, a.connections, a.log))
+	endIdle := func() {
+		server.SetKeepAlivesEnabled(false) // this ends those that are idle; an answer on its way may say that its connection is over
+		server.SetKeepAlivesEnabled(true)
+	}
+	err := server.Serve(boundConnections(ln, a.connections, endIdle, a.log))
 	if stop() { // ctx has not ended
 		return err
 	}

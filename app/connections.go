@@ -15,8 +15,9 @@ const defaultConnections = 4096
 // tellEvery bounds how often it is said that there are too many.
 const tellEvery = 10 * time.Second
 
-// boundedListener takes so many connections at once. Others wait in the system's queue
-// until one ends: http.Server cuts off those that do nothing. (It is
+// boundedListener takes so many connections at once. When there are no more, those that
+// are idle are ended, and others wait in the system's queue until one ends: http.Server
+// cuts off those that do nothing. (It is
 // golang.org/x/net/netutil's LimitListener, with a word for the log, and with
 // connections that can still be closed for writing alone: a refusal of what is still
 // being sent would not reach its sender otherwise.)
@@ -25,12 +26,13 @@ type boundedListener struct {
 	places chan struct{}
 	closed chan struct{}
 	close  func()
+	idle   func() // ends connections that are
 	log    *slog.Logger
 	told   time.Time // Accept is called by one goroutine
 }
 
-func boundConnections(ln net.Listener, most int, log *slog.Logger) *boundedListener {
-	b := &boundedListener{Listener: ln, places: make(chan struct{}, most), closed: make(chan struct{}), log: log}
+func boundConnections(ln net.Listener, most int, endIdle func(), log *slog.Logger) *boundedListener {
+	b := &boundedListener{Listener: ln, places: make(chan struct{}, most), closed: make(chan struct{}), idle: endIdle, log: log}
 	b.close = sync.OnceFunc(func() { close(b.closed) })
 	return b
 }
@@ -44,10 +46,8 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 			b.told = now
 			b.log.LogAttrs(context.Background(), slog.LevelWarn, "API has as many connections as it may, others wait", slog.Int("connections", cap(b.places)))
 		}
-		select {
-		case b.places <- struct{}{}:
-		case <-b.closed:
-			return nil, net.ErrClosed
+		if err := b.await(); err != nil {
+			return nil, err
 		}
 	}
 	conn, err := b.Listener.Accept()
@@ -56,6 +56,20 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	return &placed{Conn: conn, leave: sync.OnceFunc(func() { <-b.places })}, nil
+}
+
+// await waits for a place.
+func (b *boundedListener) await() error {
+	for {
+		b.idle()
+		select {
+		case b.places <- struct{}{}:
+			return nil
+		case <-b.closed:
+			return net.ErrClosed
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // Close ends Accept, also while that waits for a place.

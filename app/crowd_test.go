@@ -260,8 +260,8 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.Transport.RoundTrip(r)
 }
 
-// Connections have a bound: who comes when it is reached waits until another leaves, and
-// a stop does not wait for either.
+// Connections have a bound: who comes when it is reached takes the place of one that is
+// idle, or waits until another leaves, and a stop does not wait for either.
 func TestConnectionsHaveABound(t *testing.T) {
 	t.Parallel()
 	const most = 3
@@ -277,28 +277,34 @@ func TestConnectionsHaveABound(t *testing.T) {
 		_, err = io.Copy(io.Discard, res.Body)
 		return err
 	}
-	var conns []net.Conn
-	for range most + 2 {
+	dial := func() net.Conn {
 		conn, err := net.Dial("tcp", r.api.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = conn.Close() }()
-		conns = append(conns, conn)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
 	}
-	for _, conn := range conns[:most] {
-		if err := ask(conn); err != nil {
+	var busy []net.Conn
+	for range most {
+		conn := dial()
+		if _, err := io.WriteString(conn, "GET /openapi.json HTTP/1.1\r\nHost: local"); err != nil { // the rest comes later
 			t.Fatal(err)
 		}
+		busy = append(busy, conn)
 	}
-	_ = conns[most].SetDeadline(time.Now().Add(200 * time.Millisecond))
-	if err := ask(conns[most]); !isTimeout(err) {
+	another := dial()
+	_ = another.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	if err := ask(another); !isTimeout(err) {
 		t.Fatalf("one more than there may be: %v, want it to wait", err)
 	}
-	_ = conns[0].Close()
-	_ = conns[most].SetDeadline(time.Now().Add(time.Minute))
-	if res, err := http.ReadResponse(bufio.NewReader(conns[most]), nil); err != nil || res.StatusCode != http.StatusOK {
+	_ = busy[0].Close()
+	_ = another.SetDeadline(time.Now().Add(time.Minute))
+	if res, err := http.ReadResponse(bufio.NewReader(another), nil); err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("when one has left: %v", err)
+	}
+	if err := ask(dial()); err != nil { // in place of another, which is idle
+		t.Fatalf("beside one that does nothing: %v", err)
 	}
 	r.end(nil)
 	if _, err := net.Dial("tcp", r.api.addr); err == nil {

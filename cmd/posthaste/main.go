@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/urfave/cli/v3"
@@ -25,8 +26,10 @@ const (
 )
 
 func main() {
-	tuneGarbage()
-	os.Exit(run(context.Background(), os.Args, os.Getenv, os.Stdin, os.Stdout, os.Stderr))
+	ballast := tuneGarbage()
+	code := run(context.Background(), os.Args, os.Getenv, os.Stdin, os.Stdout, os.Stderr)
+	runtime.KeepAlive(ballast)
+	os.Exit(code)
 }
 
 // run is the whole program but for the process around it.

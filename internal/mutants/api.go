@@ -12,7 +12,7 @@ var service = []Mutant{
 		Name:      "a bad request fails its neighbours",
 		Breaks:    "requests that were stored together are all refused for the fault of one",
 		Invariant: "A 202 is a commit",
-		Edits:     []Edit{{"api/enqueue.go", `	if err != nil && (len(requests) == 1 || !wasRefused(err)) {`, `	if err != nil {`}},
+		Edits:     []Edit{{"api/enqueue.go", `	case len(requests) == 1 || !wasRefused(err):`, `	default:`}},
 		Checks:    []Check{test("api", "TestConcurrentRequestsShareATransactionButNotAFault", "want 202")},
 	},
 	{
