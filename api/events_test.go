@@ -17,10 +17,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/internal/apitest"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -625,5 +627,52 @@ func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
 		if res := r.as("client-a").get("/jobs/" + r.as("client-a").enqueue(`{"kind":"mail"}`)); res.Code != 200 {
 			t.Fatalf("a request beside them: %d %s", res.Code, res.Body)
 		}
+	}
+}
+
+// looks counts those for changes.
+type looks struct{ atomic.Int64 }
+
+func (l *looks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, "name: ListChanges") {
+		l.Add(1)
+	}
+	return ctx
+}
+
+func (*looks) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// After a restart of the API all readers come back at once. One reading of the open jobs
+// is for all of them, or those who stayed would wait for as many as come.
+func TestReadersWhoComeBackTogetherAreToldTogether(t *testing.T) {
+	t.Parallel()
+	const readers = 30
+	db := pgtest.New(t)
+	var counted looks
+	config := pgtest.Login(t, db, "outbox_api").Config()
+	config.ConnConfig.Tracer = &counted
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	r := rigOn(t, db, func(c *api.Config) {
+		c.Pool = pool
+		c.Streams(time.Second, 0, 0, 0, 0)
+	}).as("operator-a")
+	server := r.serve()
+	stays := r.listen(server, "/events", "")
+	stays.next()
+	before := stays.lastID
+	id := r.as("client-a").enqueue(`{"kind":"mail"}`)
+	stays.until(id, "pending")
+	already := counted.Load()
+	var back sync.WaitGroup
+	for range readers {
+		back.Go(func() { r.listen(server, "/events", before).until(id, "pending") })
+	}
+	back.Wait()
+	if n := counted.Load() - already; n > readers/2 {
+		t.Errorf("%d looks for %d readers, want few", n, readers)
 	}
 }

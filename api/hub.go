@@ -191,10 +191,29 @@ func (h *hub) serve(f *feed, now operator.Glance, err error) {
 	}
 	joining := slices.Clone(f.joining)
 	h.mu.Unlock()
+	// One reading of all open jobs is for all who come back, after a restart by the
+	// hundred: what the first of them has missed has in it what the others have, who may
+	// be told a state twice. Where it is too much, the next one has his own.
+	slices.SortFunc(joining, func(a, b *reader) int {
+		switch {
+		case a.from.Before(b.from):
+			return -1
+		case b.from.Before(a.from):
+			return 1
+		}
+		return 0
+	})
+	var missed *batch
 	for _, r := range joining {
+		if !h.stillJoins(f, r) {
+			continue
+		}
 		first, err := &batch{after: f.position}, err
 		if err == nil && !r.from.IsZero() {
-			first, err = h.catchUp(ctx, f, r.from)
+			if missed == nil || missed.mark {
+				missed, err = h.catchUp(ctx, f, r.from)
+			}
+			first = missed
 		}
 		h.mu.Lock()
 		if i := slices.Index(f.joining, r); i >= 0 { // he has not gone
@@ -209,6 +228,12 @@ func (h *hub) serve(f *feed, now operator.Glance, err error) {
 		}
 		h.mu.Unlock()
 	}
+}
+
+func (h *hub) stillJoins(f *feed, r *reader) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Contains(f.joining, r)
 }
 
 // unlessSame looks, if there may be anything that the latest look did not see. nil is

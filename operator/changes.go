@@ -84,6 +84,10 @@ const (
 // IsZero reports whether it is none.
 func (p Position) IsZero() bool { return p.horizon == 0 }
 
+// Before reports whether who is there has to be told all that one at the other position
+// has, and perhaps more.
+func (p Position) Before(other Position) bool { return p.horizon < other.horizon }
+
 // String is how the position is given to others.
 func (p Position) String() string {
 	var b [16]byte
