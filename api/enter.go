@@ -86,38 +86,6 @@ func (s *server) outermost(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// answer remembers the status. Before the first of it is written begun is called, if it
-// is set: what there is to do has been done then, and who reads slowly keeps nobody else
-// from being worked for.
-type answer struct {
-	http.ResponseWriter
-	status int
-	begun  func()
-}
-
-func (a *answer) WriteHeader(status int) {
-	if a.status == 0 {
-		a.status = status
-	}
-	a.begin()
-	a.ResponseWriter.WriteHeader(status)
-}
-
-func (a *answer) Write(b []byte) (int, error) {
-	a.begin()
-	return a.ResponseWriter.Write(b)
-}
-
-func (a *answer) begin() {
-	if a.begun != nil {
-		a.begun()
-		a.begun = nil
-	}
-}
-
-// Unwrap is for http.ResponseController.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
-
 // recovered answers after a panic. What panicked is for the log alone.
 func (s *server) recovered(w *answer, r *http.Request, v any) {
 	if v == http.ErrAbortHandler { //nolint:errorlint // the documented way to say it
@@ -188,34 +156,14 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	rt := ctx.Operation().Metadata["route"].(*entry)
 	refuse := func(p *Problem) { writeProblem(w, r, p) }
 
-	leave, err := s.gate.enter(r.Context(), func() {})
-	if err != nil {
-		refuse(problemOf(err))
-		return
-	}
-	who, err := s.authenticate(r)
-	leave()
-	switch {
-	case err != nil:
-		refuse(s.explain(r.Context(), err).(*Problem))
-		return
-	case !who.Can(rt.needs):
-		refuse(forbidden.because("It takes the capability " + string(rt.needs) + "."))
-		return
-	case rt.also != "" && !who.Can(rt.also):
-		refuse(forbidden.because("It takes the capability " + string(rt.also) + "."))
-		return
-	case rt.everything && !who.AllTenants:
-		refuse(forbidden.because("It concerns all tenants: it takes a token of all tenants."))
-		return
-	}
-	if wait := s.limits.take(who); wait > 0 {
-		refuse(rateLimited.because("").after(wait))
+	who, p := s.admit(r, rt)
+	if p != nil {
+		refuse(p)
 		return
 	}
 	room := s.bodies.room(who)
 	defer room.keep(0)
-	if p := s.readRequest(ctx.Operation(), rt.shape, room, w, r); p != nil {
+	if p = s.readRequest(ctx.Operation(), rt.shape, room, w, r); p != nil {
 		refuse(p)
 		return
 	}
@@ -225,7 +173,8 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		}
 		room.keep(0)
 	}
-	if leave, err = s.gate.enter(r.Context(), forget); err != nil {
+	leave, err := s.gate.enter(r.Context(), forget)
+	if err != nil {
 		refuse(problemOf(err))
 		return
 	}
@@ -253,6 +202,30 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		inner = context.WithValue(inner, key, value)
 	}
 	next(huma.WithContext(ctx, inner))
+}
+
+// admit finds out who makes the request, whether they may, and how often.
+func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refused *Problem) {
+	leave, err := s.gate.enter(r.Context(), func() {})
+	if err != nil {
+		return who, problemOf(err)
+	}
+	who, err = s.authenticate(r)
+	leave()
+	switch {
+	case err != nil:
+		return who, s.explain(r.Context(), err).(*Problem)
+	case !who.Can(rt.needs):
+		return who, forbidden.because("It takes the capability " + string(rt.needs) + ".")
+	case rt.also != "" && !who.Can(rt.also):
+		return who, forbidden.because("It takes the capability " + string(rt.also) + ".")
+	case rt.everything && !who.AllTenants:
+		return who, forbidden.because("It concerns all tenants: it takes a token of all tenants.")
+	}
+	if wait := s.limits.take(who); wait > 0 {
+		return who, rateLimited.because("").after(wait)
+	}
+	return who, nil
 }
 
 // authenticate finds out who makes the request.

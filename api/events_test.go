@@ -597,7 +597,7 @@ func TestAStreamNeedsDeadlines(t *testing.T) {
 func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) {
-		c.MaxInFlight, c.MaxQueued = 1, 1
+		c.MaxInFlight, c.MaxQueued = 1, 8
 		c.Streams(time.Hour, time.Minute, time.Minute, 100, 1<<20)
 	})
 	server := r.serve()
