@@ -104,19 +104,28 @@ func (p *providerKeys) recall(id string) (key *signingKey, fresh bool) {
 // ask has the provider asked, unless that was done a moment ago. It returns what
 // to wait on, or nil.
 func (p *providerKeys) ask(ctx context.Context) <-chan singleflight.Result {
-	p.mu.Lock()
-	resting := time.Since(p.asked) < keysRest
-	p.mu.Unlock()
-	if resting {
+	if p.resting() {
 		return nil
 	}
 	return p.flight.DoChan("", func() (any, error) {
+		// Who looked at the time and only now gets here may have been overtaken by a
+		// whole flight.
+		if p.resting() {
+			return nil, nil //nolint:nilnil // nobody reads it
+		}
 		err := p.refresh(context.WithoutCancel(ctx))
 		if err != nil {
 			p.log.LogAttrs(ctx, slog.LevelWarn, "keys of the OIDC provider not refreshed", slog.Any("err", err))
 		}
 		return nil, err
 	})
+}
+
+// resting reports whether the provider was asked a moment ago.
+func (p *providerKeys) resting() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.asked) < keysRest
 }
 
 // explain says why a key was not found.

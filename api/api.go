@@ -44,7 +44,7 @@ type Config struct {
 	MaxInFlight   int           // requests that are worked on at once; 0 is 64
 	MaxQueued     int           // requests that wait for that; 0 is 128. Others get a 429
 	MaxBodyBytes  int           // of a request; 0 is 1 MiB. A batch may have 16 times that
-	MaxBodies     int           // bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes, and 32 times the least. Those of one caller may be half of what the others leave. More get a 429
+	MaxBodies     int           // bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes, and 48 times the least. Those of one caller may be half of what the others leave. More get a 429
 	RequestsLimit float64       // of one principal, a second; 0 is without limit
 	Timeout       time.Duration // of a request; 0 is 15 s
 	MaxStreams    int           // streams of events at once; 0 is 256. Others get a 429
@@ -109,8 +109,8 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("%s is negative, want more than 0, or 0 for the default", n.name))
 		}
 	}
-	if least := 2 * batchFactor * c.MaxBodyBytes; c.MaxBodies < least {
-		errs = append(errs, fmt.Errorf("MaxBodies is %d, want at least %d, twice what a batch may have", c.MaxBodies, least))
+	if least := 3 * batchFactor * c.MaxBodyBytes; c.MaxBodies < least {
+		errs = append(errs, fmt.Errorf("MaxBodies is %d, want at least %d, three times what a batch may have", c.MaxBodies, least))
 	}
 	return errors.Join(errs...)
 }
@@ -123,6 +123,7 @@ type server struct {
 	operator *operator.Operator
 	gate     *gate
 	limits   *limits // nil without
+	unknown  *limits // of answers at once to bearers that are not good
 	inserts  *group[outbox.Request, stored]
 	lookups  *group[operator.Wanted, operator.Job]
 	stats    *statsCache
@@ -155,6 +156,7 @@ func New(config Config) (http.Handler, error) {
 	s := &server{
 		config: config, log: config.Logger, metrics: newMetrics(config.Registerer), operator: operator.New(config.Pool),
 		gate:    newGate(config.MaxInFlight, config.MaxQueued),
+		unknown: newLimits(unknownRate),
 		answers: newPlaces("requests under way", 1, 8*config.MaxInFlight, 2*config.MaxInFlight),
 		bodies:  newBodies(int64(config.MaxBodies), int64(config.MaxBodyBytes), config.MaxQueued),
 		refused: outage.Complaints{Most: maxRefusedTold},

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -57,6 +58,12 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 		return nil, malformed.because("The body has no job.")
 	}
 	jobs, err := s.store(ctx, requests)
+	if jobs != nil && err != nil && slices.ContainsFunc(requests, hasNoKey) {
+		// They are stored. To be told of a failure would have the client store some of
+		// them again; how a repeat's first request was stored is the lesser matter.
+		_ = s.explain(ctx, err)
+		err = nil
+	}
 	if bad, ok := errors.AsType[*outbox.RequestError](err); ok {
 		p := problemOf(bad)
 		for i := range p.Errors {
@@ -73,6 +80,9 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 	}
 	return out, nil
 }
+
+// hasNoKey reports whether a repeat of the request would store another job.
+func hasNoKey(r outbox.Request) bool { return r.Options.IdempotencyKey == "" }
 
 // lines yields those that are not blank, by their numbers from 1.
 func lines(body []byte) func(yield func(int, []byte) bool) {

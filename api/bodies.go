@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,10 @@ import (
 // connection takes anyway, so the bound on connections bounds it. Whoever asks for
 // something small is held up by nobody's large bodies.
 const smallBody = 8 << 10
+
+// growth is what part of the largest body one that does not say how long it is may have
+// come to when it is given the room for the largest at once.
+const growth = 8
 
 // bodies bounds the bytes of bodies that are in memory at once, from before the first of
 // them is read until the request is done. Who finds no room waits for it a little, with
@@ -146,8 +151,12 @@ func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]by
 		}
 		size = limit
 	}
+	takes := size
+	if begun != nil {
+		takes += size / growth // it is there twice when it grows for the last time
+	}
 	if size > smallBody {
-		if err := r.take(req.Context(), size); err != nil {
+		if err := r.take(req.Context(), takes); err != nil {
 			return nil, err
 		}
 	}
@@ -159,10 +168,17 @@ func (r *room) read(w http.ResponseWriter, req *http.Request, limit int64) ([]by
 	data := begun
 	for {
 		if len(data) == cap(data) {
-			data = append(make([]byte, 0, min(2*int64(cap(data)), size+1)), data...) // one more, to see the end
+			larger := 2 * int64(cap(data))
+			if larger > size/growth {
+				larger = size + 1 // one more, to see the end
+			}
+			data = append(make([]byte, 0, larger), data...)
 		}
 		n, err := from.Read(data[len(data):cap(data)])
 		if data = data[:len(data)+n]; errors.Is(err, io.EOF) {
+			if int64(len(data)) <= size/growth && int64(cap(data)) > size/growth {
+				data = slices.Clone(data) // there is room for both
+			}
 			r.keep(int64(cap(data)))
 			return data, nil
 		} else if err != nil {

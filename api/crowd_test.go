@@ -62,11 +62,11 @@ func jobOf(n int) string {
 // beside them for less is served.
 func TestBodiesOnTheirWayHoldUpNobodyWithLess(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(c *api.Config) { c.MaxBodyBytes, c.MaxBodies = 64<<10, 2<<20 })
+	r := newRig(t, func(c *api.Config) { c.MaxBodyBytes, c.MaxBodies = 64<<10, 3<<20 })
 	server := r.serve()
 	batch := strings.Repeat(jobOf(60<<10)+"\n", 16)
 	slow := r.sendHalf(server, "/jobs/batch", batch)
-	time.Sleep(100 * time.Millisecond) // until it takes its room
+	slowToo := r.as("root").sendHalf(server, "/jobs/batch", batch)
 
 	ask := func(token, path, contentType string, body io.Reader) (int, string, string) {
 		t.Helper()
@@ -84,14 +84,20 @@ func TestBodiesOnTheirWayHoldUpNobodyWithLess(t *testing.T) {
 		text, _ := io.ReadAll(res.Body)
 		return res.StatusCode, res.Header.Get("Retry-After"), string(text)
 	}
+	full := strings.Repeat(jobOf(60<<10)+"\n", 10)
+	for _, token := range []string{"client-a", "root", "client-b"} { // until they take their room
+		for status := 0; status != 429; {
+			status, _, _ = ask(token, "/jobs/batch", "application/x-ndjson", strings.NewReader(full))
+		}
+	}
 	for _, c := range []struct {
 		what, token, path, body string
 		want                    int
 		code                    string
 	}{
-		{"another batch of the caller", "client-a", "/jobs/batch", strings.Repeat(jobOf(60<<10)+"\n", 8), 429, "rate_limited"},
+		{"another batch of the caller", "client-a", "/jobs/batch", full, 429, "rate_limited"},
 		{"a job of the caller", "client-a", "/jobs", jobOf(100), 202, ""},
-		{"another's batch", "client-b", "/jobs/batch", strings.Repeat(jobOf(60<<10)+"\n", 10), 429, "overloaded"},
+		{"another's batch", "client-b", "/jobs/batch", full, 429, "overloaded"},
 		{"another's large job", "client-b", "/jobs", jobOf(60 << 10), 202, ""},
 		{"another's small batch", "client-b", "/jobs/batch", jobOf(50<<10) + "\n", 202, ""},
 	} {
@@ -109,14 +115,27 @@ func TestBodiesOnTheirWayHoldUpNobodyWithLess(t *testing.T) {
 			}
 		}
 	}
-	go func() {
-		time.Sleep(100 * time.Millisecond)
-		if status := slow.finish(); status != 202 {
+	if status := slowToo.finish(); status != 202 {
+		t.Errorf("the batch that came slowly: %d", status)
+	}
+	// On a machine that is busy enough the room may come later than anybody waits for it.
+	for try := 1; ; try++ {
+		finished := make(chan int)
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			finished <- slow.finish()
+		}()
+		status, _, text := ask("client-a", "/jobs/batch", "application/x-ndjson", strings.NewReader(batch))
+		if status := <-finished; status != 202 {
 			t.Errorf("the batch that came slowly: %d", status)
 		}
-	}()
-	if status, _, text := ask("client-a", "/jobs/batch", "application/x-ndjson", strings.NewReader(batch)); status != 202 {
-		t.Errorf("who waited for the room: %d %s", status, text)
+		if status == 202 {
+			break
+		}
+		if status != 429 || try == 20 {
+			t.Fatalf("who waited for the room: %d %s", status, text)
+		}
+		slow = r.sendHalf(server, "/jobs/batch", batch)
 	}
 }
 
@@ -159,4 +178,23 @@ func TestSlowReadersKeepNobodyOut(t *testing.T) {
 	if res := r.as("client-a").get("/jobs"); res.Code != 200 {
 		t.Errorf("when they have read: %d %s", res.Code, res.Body)
 	}
+}
+
+// The body of a request whose answer is being read takes no memory any more.
+func TestWhoReadsSlowlyKeepsNoRoomForBodies(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.MaxBodyBytes, c.MaxBodies = 64<<10, 3<<20 })
+	batch := strings.Repeat(jobOf(60<<10)+"\n", 16)
+	began, free := make(chan struct{}), make(chan struct{})
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		req := httptest.NewRequestWithContext(t.Context(), "POST", "/jobs/batch", strings.NewReader(batch))
+		req.Header.Set("Authorization", "Bearer client-a")
+		req.Header.Set("Content-Type", "application/x-ndjson")
+		r.handler.ServeHTTP(stuck{httptest.NewRecorder(), began, free}, req)
+	})
+	<-began
+	r.postBatch(batch).want(202, nil)
+	close(free)
+	reading.Wait()
 }

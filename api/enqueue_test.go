@@ -323,8 +323,18 @@ func TestJobsAreStoredOnceThoughTheLookAfterwardsFails(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	var n int
-	if err := r.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs`).Scan(&n); err != nil || n != requests {
-		t.Errorf("jobs stored = %d, %v; want %d", n, err, requests)
+	wantJobs := func(want int) {
+		t.Helper()
+		var n int
+		if err := r.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs`).Scan(&n); err != nil || n != want {
+			t.Errorf("jobs stored = %d, %v; want %d", n, err, want)
+		}
+	}
+	wantJobs(requests)
+	r.postBatch(`{"kind":"mail"}`+"\n"+`{"kind":"mail","idempotencyKey":"of a batch","hold":true}`).want(202, nil)
+	wantJobs(requests + 2)
+	for range 2 { // all of them have keys: to ask again is safe
+		r.postBatch(`{"kind":"mail","idempotencyKey":"of another"}`).problem(500, "internal_error")
+		wantJobs(requests + 3)
 	}
 }

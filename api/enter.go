@@ -188,12 +188,15 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		refuse(p)
 		return
 	}
-	working := sync.OnceFunc(leave)
+	worked := sync.OnceFunc(func() {
+		leave()
+		forget()
+	})
 	if a, ok := w.(*answer); ok {
-		a.begun = working
+		a.begun = worked
 	}
 	done := sync.OnceFunc(func() {
-		working()
+		worked()
 		place()
 	})
 	defer done()
@@ -210,11 +213,16 @@ func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refuse
 	if err != nil {
 		return who, problemOf(err)
 	}
+	leave() // who waits for a look at a token holds no place meanwhile
 	who, err = s.authenticate(r)
-	leave()
+	if err != nil {
+		p := s.explain(r.Context(), err).(*Problem)
+		if p.Status == http.StatusUnauthorized && s.unknown.take(access.Principal{}) > 0 {
+			_ = s.gate.hold(r.Context()) // who has gone reads no answer
+		}
+		return who, p
+	}
 	switch {
-	case err != nil:
-		return who, s.explain(r.Context(), err).(*Problem)
 	case !who.Can(rt.needs):
 		return who, forbidden.because("It takes the capability " + string(rt.needs) + ".")
 	case rt.also != "" && !who.Can(rt.also):

@@ -21,6 +21,10 @@ const (
 	// were taken and for dispatchers.
 	refusalWait = 200 * time.Millisecond
 	maxRefusals = 4096 // held back at once; others are told at once
+
+	// unknownRate is how many bearers that are not good are told so at once, in a
+	// second; more are held back like refusals.
+	unknownRate = 50
 )
 
 // gate bounds the requests that are worked on at once and those that wait for it. What

@@ -3,10 +3,14 @@ package api
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
 )
 
 // hold takes a place for a while, and tells what became of it.
@@ -101,4 +105,48 @@ func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 		}
 		leave()
 	})
+}
+
+// Whoever makes bearers up is told so at once some times; then he is held back, like one
+// who asks for more than there is room for.
+func TestAFloodOfBadBearersIsHeldBack(t *testing.T) {
+	config := Config{Authenticator: nobody{}}.withDefaults()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{config: config, log: config.Logger, metrics: newMetrics(nil), gate: newGate(64, 128), unknown: newLimits(unknownRate)}
+		mux := http.NewServeMux()
+		if _, err := s.register(mux, routes); err != nil {
+			t.Fatal(err)
+		}
+		handler := s.outermost(mux)
+		var answers, atOnce atomic.Int32
+		began := time.Now()
+		for range 3 * unknownRate {
+			go func() {
+				w, req := httptest.NewRecorder(), httptest.NewRequest("GET", "/jobs", nil)
+				req.Header.Set("Authorization", "Bearer made-up")
+				handler.ServeHTTP(w, req)
+				if w.Code == http.StatusUnauthorized {
+					answers.Add(1)
+				}
+				if time.Since(began) == 0 {
+					atOnce.Add(1)
+				}
+			}()
+		}
+		synctest.Wait()
+		if n := atOnce.Load(); n != unknownRate {
+			t.Errorf("%d were answered at once, want %d", n, unknownRate)
+		}
+		time.Sleep(2 * refusalWait)
+		synctest.Wait()
+		if n := answers.Load(); n != 3*unknownRate {
+			t.Errorf("%d were told that they are not known, want all %d", n, 3*unknownRate)
+		}
+	})
+}
+
+type nobody struct{}
+
+func (nobody) Authenticate(context.Context, string) (access.Principal, error) {
+	return access.Principal{}, access.ErrUnauthenticated
 }

@@ -33,23 +33,15 @@ func (f asked) Authenticate(ctx context.Context, bearer string) (access.Principa
 // others are told so at once.
 func TestOverloadIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
-	block, entered := make(chan struct{}), make(chan struct{}, 100)
-	r := newRig(t, func(c *api.Config) {
-		known := c.Authenticator
-		c.MaxInFlight, c.MaxQueued = 2, 1
-		c.Authenticator = asked(func(ctx context.Context, bearer string) (access.Principal, error) {
-			entered <- struct{}{}
-			<-block
-			return known.Authenticate(ctx, bearer)
-		})
-	})
+	r := newRig(t, func(c *api.Config) { c.MaxInFlight, c.MaxQueued = 2, 1 })
+	release := r.lockJobs()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer close(block)
+	defer release()
 	for range 2 {
 		wg.Go(func() { r.get("/jobs") })
-		<-entered
 	}
+	r.waitFor(2, "statements that wait for the lock", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	var refused atomic.Int64
 	var rest sync.WaitGroup
 	begun := time.Now()
@@ -67,6 +59,61 @@ func TestOverloadIsRefusedAtOnce(t *testing.T) {
 	if took := time.Since(begun); took > 10*time.Second {
 		t.Errorf("it took %s", took)
 	}
+}
+
+// lockJobs has every statement on jobs wait until release is called.
+func (r *rig) lockJobs() (release func()) {
+	r.t.Helper()
+	tx, err := r.db.Begin(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := tx.Exec(r.t.Context(), `LOCK TABLE outbox.jobs`); err != nil {
+		r.t.Fatal(err)
+	}
+	return func() { _ = tx.Rollback(context.WithoutCancel(r.t.Context())) }
+}
+
+// waitFor waits until the database counts n.
+func (r *rig) waitFor(n int, what, query string) {
+	r.t.Helper()
+	got := -1
+	for range 1000 {
+		if err := r.db.QueryRow(r.t.Context(), query).Scan(&got); err != nil {
+			r.t.Fatal(err)
+		}
+		if got == n {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.t.Fatalf("%d %s after 10 s, want %d", got, what, n)
+}
+
+// Bearers that nobody has seen wait for the database's look at them. Meanwhile they hold
+// no place that one who is known could be worked for in.
+func TestWhoIsBeingLookedUpHoldsNoPlace(t *testing.T) {
+	t.Parallel()
+	look, began := make(chan struct{}), make(chan struct{})
+	r := newRig(t, func(c *api.Config) {
+		known := c.Authenticator
+		c.MaxInFlight, c.MaxQueued = 1, 1
+		c.Authenticator = asked(func(ctx context.Context, bearer string) (access.Principal, error) {
+			if bearer == "stranger" {
+				began <- struct{}{}
+				<-look
+			}
+			return known.Authenticate(ctx, bearer)
+		})
+	})
+	var strangers sync.WaitGroup
+	for range 3 {
+		strangers.Go(func() { r.as("stranger").get("/jobs").problem(401, "unauthenticated") })
+		<-began
+	}
+	r.get("/jobs").want(200, nil)
+	close(look)
+	strangers.Wait()
 }
 
 func TestAPrincipalMayOnlyAskSoOften(t *testing.T) {
