@@ -91,7 +91,7 @@ var access = []Mutant{
 		Name:      "every unknown key asks the provider",
 		Breaks:    "whoever makes key ids up has us flood the provider",
 		Invariant: "A JWT is taken only",
-		Edits:     []Edit{{keysGo, `resting := time.Since(p.asked) < keysRest`, `resting := false`}},
+		Edits:     []Edit{{keysGo, `return time.Since(p.asked) < keysRest`, `return false`}},
 		Checks:    []Check{test("access", "TestAJWTThatIsNotGoodIsRefused", "want once at the start")},
 	},
 }
