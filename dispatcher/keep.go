@@ -1,6 +1,9 @@
 package dispatcher
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // keptPart is the part of a queue's slots, one in so many, that is kept for jobs
 // that go ahead: those of tenants that wait for little. Without it a tenant whose
@@ -32,12 +35,15 @@ func newGate(shut bool) *gate { return &gate{shut, make(chan struct{})} }
 // A queue with limits is not shared by slots: its claims take no more than what
 // may start at once, and none ahead of that.
 func (q *queue) keep() {
-	old, shut := q.kept.gate.Load(), q.shared.on && q.kept.workers > 0 && !q.limits.on.Load()
+	old, shut := q.kept.gate.Load(), q.sharesSlots() && q.kept.workers > 0 && !q.limits.on.Load()
 	if old.shut != shut {
 		q.kept.gate.Store(newGate(shut))
 		close(old.changed) // after the store: whoever this wakes looks again
 	}
 }
+
+// sharesSlots reports whether several tenants have jobs in the queue, or had lately.
+func (q *queue) sharesSlots() bool { return q.shared.on || q.keyed.turns.on(time.Now()) }
 
 // free is how many of the kept slots are neither taken nor spoken for.
 func (k *keptSlots) free() int {

@@ -22,11 +22,13 @@ type keyedLook struct {
 	scan scan
 
 	reach  int       // candidates that the next claim looks at
+	fits   bool      // all that the last claim looked at could run
 	again  bool      // the last claim may have left due jobs: it did not look, or as far as it could, or had no room
 	passed int       // claims in a row that passed by jobs whose key somebody else had
 	odd    bool      // whose turn it is when there is room for one
 	plain  bool      // the last claim of jobs without a key left some
 	next   time.Time // while it does, and the last look found little, not before
+	turns  keyedTurns
 
 	mu      sync.Mutex
 	offered []pgtype.UUID // promoted by this process: they need not be searched for
@@ -70,7 +72,7 @@ func (k *keyedLook) hasOffers() bool {
 func (k *keyedLook) takeOffers(most int) []pgtype.UUID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	n := min(len(k.offered), most)
+	n := min(len(k.offered), max(most, 0))
 	taken := slices.Clone(k.offered[:n])
 	k.offered = slices.Delete(k.offered, 0, n)
 	return taken
@@ -118,11 +120,23 @@ func (k *keyedLook) share(room int, now time.Time) int {
 // claimKeyed leases up to room jobs that have a key.
 func (q *queue) claimKeyed(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
 	k := &q.keyed
+	room = min(room, k.turns.most(time.Now()))
+	if k.turns.behind && !db.limits { // a limited claim has looked before it held the queue
+		if err := q.lookForTurns(ctx, room); err != nil {
+			return 0, err
+		}
+	}
+	found := k.turns.take()
 	started := time.Now()
 	depth := k.scan.depth(started)
 	priorities, fromRunAt, fromID := k.scan.from(depth)
-	reach := min(max(k.reach, 2*room), maxReach)
-	also := k.takeOffers(reach)
+	reach := 2 * room
+	if k.fits { // what is looked at and not taken is work for nothing
+		reach = room + room/8
+	}
+	also := found.jobs(false)
+	reach = min(max(reach, k.reach, len(also)), maxReach) // of either sort
+	also = append(also, k.takeOffers(reach-len(also))...)
 
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
 	defer cancel()
@@ -140,8 +154,41 @@ func (q *queue) claimKeyed(ctx context.Context, db within, room int, hand func(*
 	slices.SortFunc(h.claimed, byUrgency)
 	k.scan.noteCost(depth, started, time.Now(), int(done.looked))
 	k.note(done, len(h.claimed), room, reach)
-	h.learn, h.halted = func() { k.scan.advance(started, h.claimed) }, done.halted
+	k.turns.noteCost(time.Since(started), len(h.claimed))
+	h.halted = done.halted
+	h.learn = func() {
+		k.scan.advance(started, found.others(h.claimed))
+		if found.goAhead(h.claimed); found != nil {
+			takeTurns(h.claimed)
+		}
+	}
 	return len(h.claimed), hand(h)
+}
+
+// claimKeyedAhead is claimAhead for jobs with a key.
+func (q *queue) claimKeyedAhead(ctx context.Context, room int) (int, error) {
+	k := &q.keyed
+	if err := q.lookForTurns(ctx, room); err != nil {
+		return 0, err
+	}
+	also := k.turns.take().jobs(true)
+	if len(also) == 0 {
+		return 0, nil
+	}
+	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
+	defer cancel()
+	var done tally
+	started := time.Now()
+	rows, _ := q.pool.Query(bound, sqlgen.ClaimKeyedJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
+		[]int16{}, []pgtype.Timestamptz{}, []pgtype.UUID{}, q.kinds, also, int32(room), int32(len(also)), q.name, false)
+	h := q.readClaim(rows, room, started, &done)
+	h.halted = done.halted
+	h.learn = func() {
+		for _, a := range h.claimed { // there is no room for them in the buffer
+			a.ahead = true
+		}
+	}
+	return len(h.claimed), q.take(ctx, h)
 }
 
 // note learns from a claim how far the next one has to look: many jobs of a few
@@ -155,12 +202,14 @@ func (k *keyedLook) note(done tally, claimed, room, reach int) {
 	if claimed < room/4 { // a commit for a job or two would hold up thousands of the others
 		k.next = time.Now().Add(keyedPause)
 	}
+	k.fits = done.blocked == 0 && done.passed == 0
+	k.turns.behind = looked >= reach || claimed >= room
 	k.again = done.promoted > 0 || claimed >= room || (looked >= reach && int(done.blocked)+claimed > 0)
 	switch {
+	case claimed >= room || claimed > looked/2:
+		k.reach = minReach
 	case looked >= reach && claimed < looked/4:
 		k.reach = min(2*reach, maxReach)
-	case claimed > looked/2:
-		k.reach = minReach
 	}
 	if k.passed++; done.passed == 0 {
 		k.passed = 0

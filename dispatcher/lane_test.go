@@ -155,3 +155,47 @@ func TestCrowdedLapsServeEachTenantOnce(t *testing.T) {
 		t.Errorf("after the last of the lap: under way = %t, another one to follow = %t", b.lap.under, b.stale)
 	}
 }
+
+// A claim that fills its room looks no further the next time: what it passed over could
+// have run. One that finds little to run looks twice as far.
+func TestAClaimOfKeysLooksAsFarAsItHasTo(t *testing.T) {
+	k := newKeyedLook()
+	for _, step := range []struct {
+		claimed, room, looked int
+		blocked               int32
+		want                  int
+	}{
+		{0, 100, 200, 200, 400},
+		{10, 100, 400, 390, 800},
+		{100, 100, 800, 0, minReach},
+		{90, 100, 112, 22, minReach},
+		{10, 100, 200, 190, 400},
+	} {
+		k.note(tally{looked: int32(step.looked), blocked: step.blocked}, step.claimed, step.room, step.looked)
+		if k.reach != step.want || k.fits != (step.blocked == 0) {
+			t.Errorf("after %+v: reach = %d, fits = %v", step, k.reach, k.fits)
+		}
+	}
+}
+
+// A look at more tenants than it takes goes on behind the last of them; one that comes to
+// the end begins again. What it cannot look at now it owes.
+func TestTenantsWithKeysTakeTurnsToBeLookedAt(t *testing.T) {
+	now := time.Now()
+	var k keyedTurns
+	rows := make([]sqlgen.FindKeyedTurnsRow, maxTurnTenants)
+	for n := range rows {
+		rows[n] = sqlgen.FindKeyedTurnsRow{TenantID: pgID(outbox.ID{1, byte(n)}), N: int32(n + 1), ID: pgID(outbox.ID{2, byte(n)})}
+	}
+	rows[3].ID.Valid = false // all of its jobs are due later
+	k.note(rows, now)
+	if want := (outbox.ID{1, maxTurnTenants - 1}); k.above != want || !k.on(now) || len(k.found.jobs(true)) != maxTurnTenants-1 {
+		t.Errorf("the next look begins above %s, want %s; found %d", k.above, want, len(k.found.jobs(true)))
+	}
+	if k.note(rows[:2], now); !k.above.IsZero() {
+		t.Errorf("after the last tenant it begins above %s", k.above)
+	}
+	if k.note(nil, now); k.take() != nil || !k.on(now) || k.on(now.Add(keyedLinger)) {
+		t.Error("one tenant alone is shared with others")
+	}
+}

@@ -59,6 +59,11 @@ func (q *queue) claimLimited(ctx context.Context, room int) (int, error) {
 			return 0, err
 		}
 	}
+	if q.keyed.on && q.keyed.turns.behind {
+		if err := q.lookForTurns(ctx, room); err != nil {
+			return 0, err
+		}
+	}
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
 	defer cancel()
 	conn, err := q.pool.Acquire(bound)

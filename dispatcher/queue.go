@@ -224,14 +224,14 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		if room == 0 {
 			q.hungry.Store(true)
 			if room = q.room(); room == 0 { // workers that made room before the flag was up poke nobody
-				if !q.shared.on || len(q.kinds) == 0 || q.limits.on.Load() {
+				if !q.shared.on && !q.keyed.on || len(q.kinds) == 0 || q.limits.on.Load() {
 					return q.pollInterval(), nil
 				}
 				n, err := q.claimAhead(ctx)
 				q.claimed += n
 				// Whoever has room looks again when it is due; nobody makes room here.
 				sleep, _ := q.surveyShared(time.Now())
-				return max(sleep, surveyInterval), err
+				return max(q.keyed.turns.rest(sleep, time.Now()), surveyInterval), err
 			}
 			q.hungry.Store(false)
 		}

@@ -178,7 +178,7 @@ func judgePlan(t *testing.T, name, plan string) {
 	if name == "ClaimJobs" && (strings.Count(plan, "queues_pkey") != 1 || !strings.Contains(plan, "One-Time Filter")) {
 		t.Errorf("the claim asks for what an operator has set more than once:\n%s", plan)
 	}
-	if name == "WalkLanes" && strings.Contains(plan, "Sort Key: jobs") {
+	if (name == "WalkLanes" || name == "FindKeyedTurns") && strings.Contains(plan, "Sort Key: jobs") {
 		t.Errorf("the walk reads lanes to their end:\n%s", plan)
 	}
 	if name == "SettleSucceededThen" && !strings.Contains(plan, "hashed SubPlan") {
@@ -215,6 +215,10 @@ func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStateme
 			_, err := q.SurveyKeyedLevels(ctx, sqlgen.SurveyKeyedLevelsParams{Queue: p.Queue, Priorities: p.Priorities, Above: p.Above, Below: p.Below})
 			return err
 		}, "jobs_keyed_due_idx"},
+		"FindKeyedTurns": {func() error {
+			_, err := q.FindKeyedTurns(ctx, sqlgen.FindKeyedTurnsParams{Queue: "default", Above: id, MaxTenants: 10, Room: 10, Least: 2, Priorities: []int16{0}, Kinds: []string{"a"}})
+			return err
+		}, "jobs_keyed_turn_idx"},
 		"ClaimShared": {func() error {
 			_, err := q.ClaimShared(ctx, sqlgen.ClaimSharedParams{
 				Worker: "w", LeaseTtl: interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10, Reach: 10,

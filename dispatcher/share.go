@@ -157,8 +157,16 @@ func (q *queue) claimAhead(ctx context.Context) (int, error) {
 	if room <= 0 {
 		return 0, nil
 	}
+	claimed := 0
+	if q.keyed.on {
+		n, err := q.claimKeyedAhead(ctx, room)
+		if err != nil || !q.shared.on || n == room {
+			return n, err
+		}
+		claimed, room = n, room-n
+	}
 	if err := q.lookForTenants(ctx); err != nil {
-		return 0, err
+		return claimed, err
 	}
 	db := within{q.pool, false}
 	hand := func(h *haul) error {
@@ -171,7 +179,6 @@ func (q *queue) claimAhead(ctx context.Context) (int, error) {
 		}
 		return q.take(ctx, h)
 	}
-	claimed := 0
 	var few []share
 	for _, t := range s.lanes.tenants() {
 		if !s.filled.has(t.tenant) && len(few) < room {
@@ -180,12 +187,12 @@ func (q *queue) claimAhead(ctx context.Context) (int, error) {
 	}
 	if len(few) > 0 {
 		n, err := q.claimShared(ctx, db, divide(few, min(room, sparse*len(few))), room, hand)
+		claimed, room = claimed+n, room-n
 		if err != nil {
-			return 0, err
+			return claimed, err
 		}
-		claimed = n
 	}
-	if room -= claimed; room == 0 || s.filled.has(outbox.RootTenant) {
+	if room == 0 || s.filled.has(outbox.RootTenant) {
 		return claimed, nil
 	}
 	n, err := q.claimRoot(ctx, db, min(room, sparse), hand)

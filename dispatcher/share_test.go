@@ -219,7 +219,9 @@ func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
 // a tenant, too.
 func TestAJobOvertakesTheBuffer(t *testing.T) {
 	t.Parallel()
-	for name, whose := range map[string]outbox.Options{"another tenant's": of(1), "root's": {}} {
+	keyed, keyedRoot := of(1), outbox.Options{}
+	keyed.Key, keyedRoot.Key = "k", "k"
+	for name, whose := range map[string]outbox.Options{"another tenant's": of(1), "root's": {}, "another tenant's, all with keys": keyed, "root's, all with keys": keyedRoot} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// A slow machine may take the two seconds after which the buffer is given back to
@@ -244,7 +246,11 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 // not start before most of them.
 func overtakes(t *testing.T, whose outbox.Options) (full, overtook bool) {
 	db := pgtest.New(t)
-	enqueueProbes(t, db, 8000, of(0))
+	if backlog := of(0); whose.Key == "" {
+		enqueueProbes(t, db, 8000, backlog)
+	} else {
+		enqueueKeyed(t, db, 8000, backlog)
+	}
 	wake, turn, started := make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1)
 	var quick atomic.Int64
 	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {

@@ -188,12 +188,18 @@ BEGIN
         INSERT INTO outbox.keys (tenant_id, queue, key)
         SELECT DISTINCT jobs.tenant_id, of_queue, jobs.key
         FROM outbox.jobs
+        LEFT JOIN LATERAL (
+            -- Looked up for each: as NOT EXISTS it may be a join that reads all keys of the
+            -- queue, by a plan made when there were none.
+            SELECT true AS made
+            FROM outbox.keys
+            WHERE keys.tenant_id = jobs.tenant_id AND keys.queue = of_queue AND keys.key = jobs.key
+            LIMIT 1
+        ) AS known ON true
         WHERE jobs.ctid = ANY (places)
           AND jobs.queue = of_queue
           AND jobs.key IS NOT NULL
-          AND NOT EXISTS (
-              SELECT FROM outbox.keys
-              WHERE keys.tenant_id = jobs.tenant_id AND keys.queue = of_queue AND keys.key = jobs.key)
+          AND known.made IS NULL
         ORDER BY jobs.tenant_id, jobs.key
         ON CONFLICT DO NOTHING;
         EXIT WHEN NOT FOUND;
@@ -248,6 +254,7 @@ BEGIN
         ) AS ranked
     ), taken AS MATERIALIZED (
         -- One that fits but is beyond max_jobs stays as it is: it is due.
+        -- The first of each tenant come before the second of any.
         SELECT place,
                -- Fewer than max_active jobs run, so at least as many slots as this one's
                -- turn are free.
@@ -260,7 +267,7 @@ BEGIN
                    LIMIT 1) END AS slot
         FROM judged
         WHERE fits
-        ORDER BY priority DESC, run_at, id
+        ORDER BY row_number() OVER (PARTITION BY tenant_id ORDER BY priority DESC, run_at, id), priority DESC, run_at, id
         LIMIT max_jobs
     ), claimed AS (
         UPDATE outbox.jobs

@@ -66,6 +66,66 @@ UNION ALL
 SELECT 0::smallint, 'infinity'::double precision, statement_timestamp()
 LIMIT 1000;
 
+-- name: FindKeyedTurns :many
+-- FindKeyedTurns returns due jobs with a key of up to @max_tenants tenants above
+-- @above, root among them: of each as many as it has a part in the room for @room,
+-- and @least of them if that is more; for one who has none that is due there is a row
+-- without a job. It returns no rows if only one tenant has any. It hops from tenant to
+-- tenant, and costs a few pages for each.
+WITH RECURSIVE tenant (id, n) AS (
+    (
+        SELECT jobs.tenant_id, 1
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id > @above::uuid
+          AND jobs.key IS NOT NULL
+          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
+        ORDER BY jobs.tenant_id, jobs.priority DESC, jobs.run_at
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.tenant_id, tenant.n + 1
+    FROM tenant
+    CROSS JOIN LATERAL (
+        SELECT jobs.tenant_id
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id > tenant.id
+          AND jobs.key IS NOT NULL
+          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
+        ORDER BY jobs.tenant_id, jobs.priority DESC, jobs.run_at
+        LIMIT 1
+    ) AS following
+    WHERE tenant.n < @max_tenants::integer
+), several AS MATERIALIZED (
+    SELECT greatest((@room::integer) / greatest(count(*), 1), @least::integer)::integer AS part
+    FROM tenant
+    HAVING count(*) > 1 OR @above::uuid > '00000000-0000-0000-0000-000000000000'
+)
+SELECT tenant.id::uuid AS tenant_id, tenant.n::integer AS n, turn.id::uuid AS id
+FROM several
+CROSS JOIN tenant
+LEFT JOIN LATERAL (
+    SELECT candidate.id
+    FROM (SELECT unnest(@priorities::smallint[]) AS priority) AS level
+    CROSS JOIN LATERAL (
+        SELECT jobs.id
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = tenant.id
+          AND jobs.priority = level.priority
+          AND jobs.key IS NOT NULL
+          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
+          AND jobs.run_at <= now()
+          AND (jobs.deadline IS NULL OR jobs.deadline > now())
+          AND jobs.kind = ANY (@kinds::text[])
+        ORDER BY jobs.run_at, jobs.id
+        LIMIT several.part
+    ) AS candidate
+    LIMIT several.part
+) AS turn ON true
+LIMIT 10000;
+
 -- name: FindMovableKeys :many
 -- FindMovableKeys returns, of the numbers @ats, those of keys that PromoteKeys could
 -- move on now.

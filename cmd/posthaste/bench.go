@@ -43,7 +43,7 @@ func benchCommand() *cli.Command {
 			&cli.StringFlag{Name: "database-url", Usage: "a server to measure on, as a role that may create databases", Sources: cli.EnvVars("DATABASE_URL")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object a line"},
 			&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
-			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000)"},
+			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000); tenants: that all jobs have one of (default none)"},
 			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
 			&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
 			&cli.IntFlag{Name: "clients", Usage: "enqueue: concurrent producers (default 64); api: connections (default 32)"},

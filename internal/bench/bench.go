@@ -27,7 +27,7 @@ import (
 type Options struct {
 	DatabaseURL string        // of a server; every workload makes a database there and drops it
 	Jobs        int           // burndown, latency, held-snapshot, future, backlog, keys, hot-key, tenants
-	Keys        int           // keys
+	Keys        int           // keys, tenants
 	Duration    time.Duration // steady, enqueue, idle, api
 	Every       time.Duration // latency, tenants: between two jobs
 	Clients     int           // enqueue, api
@@ -100,7 +100,7 @@ func Workloads() []Workload {
 		{"backlog", "claim latency with many jobs open, against 10 000 (--jobs)", true, backlog},
 		{"keys", "burn down jobs that share keys, one at a time each (--jobs, --keys)", true, keyed},
 		{"hot-key", "burn down beside many jobs that wait for one key (--jobs)", true, hotKey},
-		{"tenants", "one tenant's jobs, 50 a second, alone and beside many that wait of another, 10 ms each (--jobs, --every)", true, tenants},
+		{"tenants", "one tenant's jobs, 50 a second, alone and beside many that wait of another, 10 ms each (--jobs, --every, --keys)", true, tenants},
 		{"recovery", "kill -9 a worker with running jobs: time until each runs again", false, recovery},
 		{"api", "requests to the API and its Postgres on this machine: POST /jobs, GET /jobs/{id}; or what dispatch keeps beside them (--clients, --duration, --overload)", true, overHTTP},
 		{"idle", "queries a minute of a process with nothing to do (--duration)", false, idle},

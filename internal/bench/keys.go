@@ -141,6 +141,9 @@ func (o *ours) repeat(ctx context.Context, job, n int) error {
 	requests := make([]outbox.Request, n)
 	for i := range requests {
 		requests[i] = outbox.Request{Args: Noop{job}, Options: o.options}
+		if o.key != nil {
+			requests[i].Options.Key = o.key(i)
+		}
 	}
 	_, err := outbox.EnqueueMany(ctx, o.pool, requests)
 	return err

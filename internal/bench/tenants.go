@@ -17,11 +17,15 @@ import (
 // while a million of another tenant's wait in the same queue, or of the root
 // tenant's. A job takes 10 ms, so that what is waited for is a turn and not a core.
 // The database is the same, and the turns are repeated: what is compared shares the
-// machine's mood.
+// machine's mood. With --keys all jobs have one of so many keys.
 func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 	backlog, every := cmp.Or(r.Jobs, 1_000_000), cmp.Or(r.Every, 20*time.Millisecond)
 	const turns, each = 3, 250
 	small := outbox.NewID()
+	var key func(int) string
+	if r.Keys > 0 {
+		key = func(job int) string { return fmt.Sprint("key-", job%r.Keys) }
+	}
 	scenes := []struct {
 		name  string
 		whose outbox.ID // the backlog's; zero: there is none
@@ -34,7 +38,7 @@ func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 				return nil, err
 			}
 			o := r.ours(r.pool, r.Notify)
-			o.options = outbox.Options{Tenant: scene.whose}
+			o.options, o.key = outbox.Options{Tenant: scene.whose}, key
 			if !scene.whose.IsZero() {
 				if err := inBatches(backlog, func(_, n int) error { return o.repeat(ctx, -1, n) }); err != nil {
 					return nil, err
@@ -43,7 +47,7 @@ func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 			if err := r.calm(ctx); err != nil {
 				return nil, err
 			}
-			waits, err := r.waits(ctx, outbox.Options{Tenant: small}, each, every)
+			waits, err := r.waits(ctx, outbox.Options{Tenant: small}, key, each, every)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", scene.name, err)
 			}
@@ -63,7 +67,7 @@ func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 
 // waits commits n jobs, one each time, and returns how long each waited from
 // before its insert until its handler started. Jobs with the number -1 are others.
-func (r *rig) waits(ctx context.Context, opts outbox.Options, n int, every time.Duration) ([]time.Duration, error) {
+func (r *rig) waits(ctx context.Context, opts outbox.Options, key func(int) string, n int, every time.Duration) ([]time.Duration, error) {
 	const warmUp = 25
 	var mu sync.Mutex
 	begun, took, left := make([]time.Time, n+warmUp), make([]time.Duration, n+warmUp), n+warmUp
@@ -87,6 +91,9 @@ func (r *rig) waits(ctx context.Context, opts outbox.Options, n int, every time.
 	defer tick.Stop()
 	for i := range begun {
 		<-tick.C
+		if key != nil {
+			opts.Key = key(i)
+		}
 		err := system.producer.InTx(ctx, func(tx pgx.Tx) error {
 			mu.Lock()
 			begun[i] = time.Now()

@@ -135,6 +135,111 @@ func (q *Queries) ClaimKeyedJobs(ctx context.Context, arg ClaimKeyedJobsParams) 
 	return items, nil
 }
 
+const FindKeyedTurns = `-- name: FindKeyedTurns :many
+WITH RECURSIVE tenant (id, n) AS (
+    (
+        SELECT jobs.tenant_id, 1
+        FROM outbox.jobs
+        WHERE jobs.queue = $2
+          AND jobs.tenant_id > $4::uuid
+          AND jobs.key IS NOT NULL
+          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
+        ORDER BY jobs.tenant_id, jobs.priority DESC, jobs.run_at
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.tenant_id, tenant.n + 1
+    FROM tenant
+    CROSS JOIN LATERAL (
+        SELECT jobs.tenant_id
+        FROM outbox.jobs
+        WHERE jobs.queue = $2
+          AND jobs.tenant_id > tenant.id
+          AND jobs.key IS NOT NULL
+          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
+        ORDER BY jobs.tenant_id, jobs.priority DESC, jobs.run_at
+        LIMIT 1
+    ) AS following
+    WHERE tenant.n < $5::integer
+), several AS MATERIALIZED (
+    SELECT greatest(($6::integer) / greatest(count(*), 1), $7::integer)::integer AS part
+    FROM tenant
+    HAVING count(*) > 1 OR $4::uuid > '00000000-0000-0000-0000-000000000000'
+)
+SELECT tenant.id::uuid AS tenant_id, tenant.n::integer AS n, turn.id::uuid AS id
+FROM several
+CROSS JOIN tenant
+LEFT JOIN LATERAL (
+    SELECT candidate.id
+    FROM (SELECT unnest($1::smallint[]) AS priority) AS level
+    CROSS JOIN LATERAL (
+        SELECT jobs.id
+        FROM outbox.jobs
+        WHERE jobs.queue = $2
+          AND jobs.tenant_id = tenant.id
+          AND jobs.priority = level.priority
+          AND jobs.key IS NOT NULL
+          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
+          AND jobs.run_at <= now()
+          AND (jobs.deadline IS NULL OR jobs.deadline > now())
+          AND jobs.kind = ANY ($3::text[])
+        ORDER BY jobs.run_at, jobs.id
+        LIMIT several.part
+    ) AS candidate
+    LIMIT several.part
+) AS turn ON true
+LIMIT 10000
+`
+
+type FindKeyedTurnsParams struct {
+	Priorities []int16
+	Queue      string
+	Kinds      []string
+	Above      pgtype.UUID
+	MaxTenants int32
+	Room       int32
+	Least      int32
+}
+
+type FindKeyedTurnsRow struct {
+	TenantID pgtype.UUID
+	N        int32
+	ID       pgtype.UUID
+}
+
+// FindKeyedTurns returns due jobs with a key of up to @max_tenants tenants above
+// @above, root among them: of each as many as it has a part in the room for @room,
+// and @least of them if that is more; for one who has none that is due there is a row
+// without a job. It returns no rows if only one tenant has any. It hops from tenant to
+// tenant, and costs a few pages for each.
+func (q *Queries) FindKeyedTurns(ctx context.Context, arg FindKeyedTurnsParams) ([]FindKeyedTurnsRow, error) {
+	rows, err := q.db.Query(ctx, FindKeyedTurns,
+		arg.Priorities,
+		arg.Queue,
+		arg.Kinds,
+		arg.Above,
+		arg.MaxTenants,
+		arg.Room,
+		arg.Least,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindKeyedTurnsRow
+	for rows.Next() {
+		var i FindKeyedTurnsRow
+		if err := rows.Scan(&i.TenantID, &i.N, &i.ID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FindMovableKeys = `-- name: FindMovableKeys :many
 SELECT input.at::integer AS at
 FROM (SELECT unnest($1::integer[]) AS at, unnest($2::uuid[]) AS tenant_id, unnest($3::text[]) AS queue, unnest($4::text[]) AS key) AS input
