@@ -592,8 +592,8 @@ func TestAStreamNeedsDeadlines(t *testing.T) {
 	r.get("/jobs/"+r.reach(outbox.Pending)+"/events").problem(500, "internal_error")
 }
 
-// Who joins readers that are being told waits for their next look, with a place of its
-// own: requests are worked on meanwhile.
+// Who comes back waits for a look at what he has missed, with a place of its own: requests
+// are worked on meanwhile. Who reads from now on waits for none.
 func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) {
@@ -601,12 +601,13 @@ func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
 		c.Streams(time.Hour, time.Minute, time.Minute, 100, 1<<20)
 	})
 	server := r.serve()
-	if l := r.as("operator-a").listen(server, "/events", ""); l.status != 200 {
-		t.Fatalf("the first reader: %d", l.status)
-	}
+	first := r.as("operator-a").listen(server, "/events", "")
+	first.next()
+	release := r.lock("outbox.history")
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
+	defer release()
 	defer cancel()
 	for range 3 {
 		waiting.Go(func() {
@@ -616,17 +617,71 @@ func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
 				return
 			}
 			req.Header.Set("Authorization", "Bearer operator-a")
+			req.Header.Set("Last-Event-ID", first.lastID)
 			if res, err := server.Client().Do(req); err == nil {
 				_ = res.Body.Close()
-				t.Errorf("a reader who joins: %d, want no answer before the next look", res.StatusCode)
+				t.Errorf("a reader who comes back: %d, want no answer before it is known what he has missed", res.StatusCode)
 			}
 		})
 	}
-	time.Sleep(300 * time.Millisecond) // until they wait
+	r.waitFor(1, "looks that wait", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	for range 5 {
-		if res := r.as("client-a").get("/jobs/" + r.as("client-a").enqueue(`{"kind":"mail"}`)); res.Code != 200 {
-			t.Fatalf("a request beside them: %d %s", res.Code, res.Body)
-		}
+		r.as("client-a").enqueue(`{"kind":"mail"}`)
+	}
+	if l := r.as("operator-a").listen(server, "/events", ""); l.status != 200 {
+		t.Errorf("a reader from now on: %d", l.status)
+	}
+}
+
+// Readers who come back again and again, each from somewhere else, with more behind them
+// than can be told, hold up neither those who read already nor who joins them.
+func TestReadersWhoKeepComingBackDelayNobodyElse(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.Streams(50*time.Millisecond, 0, 0, 0, 0) })
+	server := r.serve()
+	old := r.as("operator-a").listen(server, "/events", "")
+	var ids []string
+	for old.next(); len(ids) < 8; old.next() {
+		ids = append(ids, old.lastID)
+		r.as("client-a").enqueue(`{"kind":"mail"}`)
+	}
+	old.close()
+	_, err := r.db.Exec(t.Context(), `
+		INSERT INTO outbox.jobs (id, tenant_id, kind, payload, run_at)
+		SELECT gen_random_uuid(), $1, 'mail', '{}', now() + '1 hour' FROM generate_series(1, 25000)`, tenantA.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := r.as("operator-b").listen(server, "/events", "")
+	reads.next()
+	stop := make(chan struct{})
+	var back sync.WaitGroup
+	defer back.Wait()
+	defer close(stop)
+	for n := range 60 {
+		back.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				l := r.as("operator-a").listen(server, "/events", ids[n%len(ids)])
+				l.next()
+				l.close()
+			}
+		})
+	}
+	var longest time.Duration
+	for begun := time.Now(); time.Since(begun) < 3*time.Second; {
+		asked := time.Now()
+		id := r.as("client-b").enqueue(`{"kind":"mail"}`)
+		reads.until(id, "pending")
+		r.as("operator-b").listen(server, "/events", "").close()
+		longest = max(longest, time.Since(asked))
+	}
+	if longest > 4*time.Second {
+		t.Errorf("another tenant's reader was told %s late", longest)
 	}
 }
 

@@ -17,8 +17,10 @@ type feed struct {
 	tenant  outbox.ID
 	readers map[*reader]bool
 	joining []*reader
+	at      operator.Position // where the readers are; zero: it has not begun
 
 	// Of the hub's goroutine alone.
+	failed   error             // what became of the latest look
 	position operator.Position // zero: it has not begun
 	told     [2]map[outbox.ID]state
 	full     bool // the latest look found a quarter of what one may
@@ -106,7 +108,9 @@ func (h *hub) begin(ctx context.Context, f *feed) error {
 }
 
 // catchUp is what has changed since a position that a client brought.
-func (h *hub) catchUp(ctx context.Context, f *feed, from operator.Position) (found *batch, err error) {
+func (h *hub) catchUp(f *feed, from operator.Position) (found *batch, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
 	err = h.inTx(ctx, f.tenant, func(tx pgx.Tx) error {
 		changes, _, more, err := operator.Changes(ctx, tx, f.tenant, from, h.maxChanges)
 		switch {

@@ -34,7 +34,7 @@ func (f asked) Authenticate(ctx context.Context, bearer string) (access.Principa
 func TestOverloadIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.MaxInFlight, c.MaxQueued = 2, 1 })
-	release := r.lockJobs()
+	release := r.lock("outbox.jobs")
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer release()
@@ -61,14 +61,14 @@ func TestOverloadIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// lockJobs has every statement on jobs wait until release is called.
-func (r *rig) lockJobs() (release func()) {
+// lock has every statement on a table wait until release is called.
+func (r *rig) lock(table string) (release func()) {
 	r.t.Helper()
 	tx, err := r.db.Begin(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if _, err := tx.Exec(r.t.Context(), `LOCK TABLE outbox.jobs`); err != nil {
+	if _, err := tx.Exec(r.t.Context(), `LOCK TABLE `+table); err != nil {
 		r.t.Fatal(err)
 	}
 	return func() { _ = tx.Rollback(context.WithoutCancel(r.t.Context())) }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,8 +22,9 @@ const (
 	quietMost   = time.Minute            // after which it is looked in any case
 	maxChanges  = 20_000                 // of one look; more are not told one by one
 	lookTimeout = 12 * time.Second
-	maxBatches  = 64      // that wait for a reader
-	maxWaiting  = 4 << 20 // bytes of them, unless it is one
+	welcomeTime = 250 * time.Millisecond // for telling readers what they missed, at a time
+	maxBatches  = 64                     // that wait for a reader
+	maxWaiting  = 4 << 20                // bytes of them, unless it is one
 )
 
 // hub looks for changes of jobs on behalf of everybody who listens in this process,
@@ -67,7 +69,8 @@ func newHub(s *server) *hub {
 	}
 }
 
-// join begins to read. The first batch says where the reader is.
+// join begins to read. The first batch says where the reader is. Who brings no position
+// reads from where the feed is, at once if it has begun: nothing has to be looked for.
 func (h *hub) join(tenant outbox.ID, w wants, from operator.Position) *reader {
 	r := &reader{from: from, wants: w, begun: make(chan error, 1), batches: make(chan *batch, maxBatches)}
 	h.mu.Lock()
@@ -76,7 +79,11 @@ func (h *hub) join(tenant outbox.ID, w wants, from operator.Position) *reader {
 		f = &feed{tenant: tenant, readers: map[*reader]bool{}}
 		h.feeds[tenant] = f
 	}
-	f.joining = append(f.joining, r)
+	if from.IsZero() && !f.at.IsZero() {
+		f.admit(r, &batch{after: f.at})
+	} else {
+		f.joining = append(f.joining, r)
+	}
 	start := !h.running
 	h.running = true
 	h.mu.Unlock()
@@ -85,6 +92,15 @@ func (h *hub) join(tenant outbox.ID, w wants, from operator.Position) *reader {
 	}
 	h.nudge()
 	return r
+}
+
+// admit has a reader begin with a batch. The hub's lock is held.
+func (f *feed) admit(r *reader, first *batch) {
+	first = first.of(r.wants)
+	f.readers[r] = true
+	r.batches <- first // there is room
+	r.waiting.Add(int64(len(first.text)))
+	r.begun <- nil
 }
 
 // leave ends reading.
@@ -111,50 +127,70 @@ func (h *hub) nudge() {
 // run looks until nobody listens. It decides that, and that it ends, under one lock:
 // who comes later starts another.
 func (h *hub) run() {
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	<-pause.C
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var look, welcome time.Time // when there is to be a round, and when somebody may be told what he has missed
 	for {
-		h.mu.Lock()
-		if len(h.feeds) == 0 {
-			h.running = false
-			h.mu.Unlock()
+		feeds := h.listening()
+		if feeds == nil {
 			return
 		}
-		feeds := make([]*feed, 0, len(h.feeds))
+		begun := time.Now()
+		if begun.Before(look) {
+			h.round(slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool { return !f.position.IsZero() })) // those that have just begun
+		} else {
+			h.round(feeds)
+			look = time.Now().Add(max(h.every, lookBudget*time.Since(begun)))
+		}
+		if begun = time.Now(); !begun.Before(welcome) {
+			h.welcome(feeds, begun.Add(welcomeTime))
+			welcome = time.Now().Add(time.Since(begun))
+		}
+		h.pause(timer, look, welcome)
+	}
+}
+
+// listening returns the feeds, in an order of chance; nil if there are none.
+func (h *hub) listening() []*feed {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.feeds) == 0 {
+		h.running = false
+		return nil
+	}
+	return slices.Collect(maps.Values(h.feeds))
+}
+
+// pause waits until there is something to do.
+func (h *hub) pause(timer *time.Timer, look, welcome time.Time) {
+	for {
+		next := look
+		h.mu.Lock()
+		due := len(h.feeds) == 0 // the last one has gone
 		for _, f := range h.feeds {
-			feeds = append(feeds, f)
+			if len(f.joining) > 0 && welcome.Before(next) {
+				next = welcome
+			}
+			due = due || len(f.joining) > 0 && f.at.IsZero()
 		}
 		h.mu.Unlock()
-		begun := time.Now()
-		h.round(feeds)
-		pause.Reset(max(h.every, lookBudget*time.Since(begun)))
-		h.pause(pause.C)
-	}
-}
-
-// pause waits for the next look, or for a reader who comes, or for the last who goes.
-func (h *hub) pause(over <-chan time.Time) {
-	for {
-		select {
-		case <-over:
+		wait := time.Until(next)
+		if due || wait <= 0 {
 			return
+		}
+		timer.Reset(wait)
+		select {
+		case <-timer.C:
 		case <-h.nudged:
-			h.mu.Lock()
-			due := len(h.feeds) == 0
-			for _, f := range h.feeds {
-				due = due || len(f.joining) > 0 && f.position.IsZero()
-			}
-			h.mu.Unlock()
-			if due {
-				return
-			}
 		}
 	}
 }
 
-// round serves every feed once.
+// round looks once for each of the feeds.
 func (h *hub) round(feeds []*feed) {
+	if len(feeds) == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	var now operator.Glance
@@ -170,9 +206,7 @@ func (h *hub) round(feeds []*feed) {
 	}
 }
 
-// serve looks once for a feed, unless the glance failed. Who joins with a position of
-// his own is told what has changed since, after the look and before the next one:
-// nothing can be told to him after something newer.
+// serve looks once for a feed, unless the glance failed.
 func (h *hub) serve(f *feed, now operator.Glance, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
@@ -182,18 +216,74 @@ func (h *hub) serve(f *feed, now operator.Glance, err error) {
 			h.complain(ctx, err)
 		}
 	}
+	f.failed = err
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	for r := range f.readers {
 		if found != nil && !r.give(found.of(r.wants), h.maxWaiting) {
 			delete(f.readers, r)
 			close(r.batches)
 		}
 	}
+	f.at = f.position
+}
+
+// welcome tells those who join with a position what has changed since, until the time
+// is over: who is left is next, after as long without. So nobody who reads already
+// waits for more than one of them, and looks are not made rarer by them.
+//
+// What is read for them is newer than where the feed is, so its next batch may tell of
+// something again, but never of what was before.
+func (h *hub) welcome(feeds []*feed, until time.Time) {
+	for _, f := range feeds {
+		var missed *batch
+		var of operator.Position
+		for _, r := range h.joiners(f) {
+			if !h.stillJoins(f, r) {
+				continue
+			}
+			first, err := &batch{after: f.position}, error(nil)
+			switch {
+			case f.position.IsZero():
+				err = f.failed
+			case !r.from.IsZero():
+				// One reading of all open jobs is for all who come back, after a restart by the
+				// hundred: what the first of them has missed has in it what the others have, who
+				// may be told a state twice. Where it is too much, who was further has his own.
+				if missed == nil || missed.mark && of.Before(r.from) {
+					if time.Now().After(until) {
+						return
+					}
+					of = r.from
+					missed, err = h.catchUp(f, of)
+				}
+				first = missed
+			}
+			h.mu.Lock()
+			if i := slices.Index(f.joining, r); i >= 0 { // he has not gone
+				f.joining = slices.Delete(f.joining, i, i+1)
+				if err == nil {
+					f.admit(r, first)
+				} else {
+					r.begun <- err
+				}
+			}
+			h.mu.Unlock()
+		}
+	}
+}
+
+func (h *hub) stillJoins(f *feed, r *reader) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Contains(f.joining, r)
+}
+
+// joiners are those who join now, the ones who missed most first.
+func (h *hub) joiners(f *feed) []*reader {
+	h.mu.Lock()
 	joining := slices.Clone(f.joining)
 	h.mu.Unlock()
-	// One reading of all open jobs is for all who come back, after a restart by the
-	// hundred: what the first of them has missed has in it what the others have, who may
-	// be told a state twice. Where it is too much, the next one has his own.
 	slices.SortFunc(joining, func(a, b *reader) int {
 		switch {
 		case a.from.Before(b.from):
@@ -203,37 +293,7 @@ func (h *hub) serve(f *feed, now operator.Glance, err error) {
 		}
 		return 0
 	})
-	var missed *batch
-	for _, r := range joining {
-		if !h.stillJoins(f, r) {
-			continue
-		}
-		first, err := &batch{after: f.position}, err
-		if err == nil && !r.from.IsZero() {
-			if missed == nil || missed.mark {
-				missed, err = h.catchUp(ctx, f, r.from)
-			}
-			first = missed
-		}
-		h.mu.Lock()
-		if i := slices.Index(f.joining, r); i >= 0 { // he has not gone
-			f.joining = slices.Delete(f.joining, i, i+1)
-			if err == nil {
-				first = first.of(r.wants)
-				f.readers[r] = true
-				r.batches <- first // there is room
-				r.waiting.Add(int64(len(first.text)))
-			}
-			r.begun <- err
-		}
-		h.mu.Unlock()
-	}
-}
-
-func (h *hub) stillJoins(f *feed, r *reader) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Contains(f.joining, r)
+	return joining
 }
 
 // unlessSame looks, if there may be anything that the latest look did not see. nil is
