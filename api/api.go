@@ -41,8 +41,8 @@ type Config struct {
 	// http.Server.Shutdown: give a channel that is closed before. Their clients come back.
 	Stopping <-chan struct{}
 
-	MaxInFlight   int           // requests that are worked on at once; 0 is 64
-	MaxQueued     int           // requests that wait for that; 0 is 128. Others get a 429
+	MaxInFlight   int           // requests that are worked on at once; 0 is 64. One caller may have three quarters of what the others leave
+	MaxQueued     int           // requests that wait for that; 0 is 128, shared in the same way. Others get a 429
 	MaxBodyBytes  int           // of a request; 0 is 1 MiB. A batch may have 16 times that
 	MaxBodies     int           // bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes, and 48 times the least. Those of one caller may be half of what the others leave. More get a 429
 	RequestsLimit float64       // of one principal, a second; 0 is without limit
@@ -117,22 +117,23 @@ func (c Config) validate() error {
 
 // server is what the routes share.
 type server struct {
-	config   Config
-	log      *slog.Logger
-	metrics  *metrics
-	operator *operator.Operator
-	gate     *gate
-	limits   *limits // nil without
-	unknown  *limits // of answers at once to bearers that are not good
-	inserts  *group[outbox.Request, stored]
-	lookups  *group[operator.Wanted, operator.Job]
-	stats    *statsCache
-	hub      *hub
-	bodies   *bodies
-	streams  *places
-	answers  *places       // requests that are worked on, and answers that are being read
-	checks   chan struct{} // of payloads by their schemas, at once
-	newJob   jobSchema
+	config       Config
+	log          *slog.Logger
+	metrics      *metrics
+	operator     *operator.Operator
+	gate         *gate
+	limits       *limits // nil without
+	unknown      *limits // of answers at once to bearers that are not good
+	inserts      *group[outbox.Request, stored]
+	keyedInserts *group[outbox.Request, stored]
+	lookups      *group[operator.Wanted, operator.Job]
+	stats        *statsCache
+	hub          *hub
+	bodies       *bodies
+	streams      *places
+	answers      *places       // requests that are worked on, and answers that are being read
+	checks       chan struct{} // of payloads by their schemas, at once
+	newJob       jobSchema
 
 	complaints outage.Complaints
 	refused    outage.Complaints // of bearers
@@ -168,7 +169,7 @@ func New(config Config) (http.Handler, error) {
 	if config.CountAtOnce {
 		s.stats.get(outbox.ID{})
 	}
-	s.inserts = newGroup(2, 256, s.storeGroup)
+	s.inserts, s.keyedInserts = newGroup(2, 256, s.storeGroup), newGroup(2, keyedGroup, s.storeGroup)
 	s.lookups = newGroup(2, 256, s.findGroup)
 	s.hub, s.streams, s.checks = newHub(s), newPlaces("streams open", 10, config.MaxStreams, config.CallerStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
 	mux := http.NewServeMux()

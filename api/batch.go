@@ -57,7 +57,7 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 	if len(requests) == 0 {
 		return nil, malformed.because("The body has no job.")
 	}
-	jobs, err := s.store(ctx, requests)
+	jobs, err := s.store(ctx, requests, keyPatience)
 	if jobs != nil && err != nil && slices.ContainsFunc(requests, hasNoKey) {
 		// They are stored. To be told of a failure would have the client store some of
 		// them again; how a repeat's first request was stored is the lesser matter.
@@ -72,7 +72,7 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 		return nil, p
 	}
 	if err != nil {
-		return nil, err
+		return nil, busyKey(err)
 	}
 	out := &batchOutput{}
 	for _, job := range jobs {

@@ -159,8 +159,7 @@ type crowding struct {
 func (c crowding) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	if err != nil {
-		c.gate.working <- struct{}{}
-		c.gate.waiting <- struct{}{}
+		c.gate.working.taken, c.gate.waiting.taken = 1, 1 // by another
 	}
 	return n, err
 }

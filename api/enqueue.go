@@ -19,6 +19,8 @@ import (
 const (
 	groupTimeout = 10 * time.Second       // of the statements of one group
 	keyPatience  = 250 * time.Millisecond // with a transaction that uses the same idempotency key
+	keyGlance    = 10 * time.Millisecond  // the same, of each request of a group that one has held up
+	keyedGroup   = 64                     // requests with idempotency keys that wait for each other, at most
 )
 
 // NewJob is a job to enqueue.
@@ -117,7 +119,11 @@ func (s *server) enqueue(ctx context.Context, in *enqueueInput) (*enqueueOutput,
 	if request.Options.MaxQueued != 0 {
 		return s.submit(ctx, request)
 	}
-	job, err := s.inserts.ask(ctx, request)
+	inserts := s.inserts
+	if request.Options.IdempotencyKey != "" {
+		inserts = s.keyedInserts // they may have to wait for others' transactions
+	}
+	job, err := inserts.ask(ctx, request)
 	if err != nil {
 		return nil, err
 	}
@@ -180,24 +186,36 @@ func (j stored) accepted() Accepted {
 // refuses it, nothing was stored, and each is tried by itself: the bad one fails
 // alone. If it is not known what became of it, all are told so; to try again could
 // store jobs twice.
+//
+// A key that somebody else's transaction uses holds the group up once. Then each of its
+// requests waits next to nothing: those of other tenants are behind them.
 func (s *server) storeGroup(ctx context.Context, requests []outbox.Request) []answerTo[stored] {
-	jobs, err := s.store(ctx, requests)
+	jobs, err := s.store(ctx, requests, keyPatience)
 	switch {
 	case jobs != nil:
 		return answersOf(requests, jobs, err)
 	case len(requests) == 1 || !wasRefused(err):
-		return all[stored](len(requests), err)
+		return all[stored](len(requests), busyKey(err))
 	}
 	var answers []answerTo[stored]
 	for i := range requests {
 		one := requests[i : i+1]
-		if jobs, err = s.store(ctx, one); jobs != nil {
+		if jobs, err = s.store(ctx, one, keyGlance); jobs != nil {
 			answers = append(answers, answersOf(one, jobs, err)...)
 		} else {
-			answers = append(answers, answerTo[stored]{err: err})
+			answers = append(answers, answerTo[stored]{err: busyKey(err)})
 		}
 	}
 	return answers
+}
+
+// busyKey is the problem with an idempotency key that was waited for in vain; any other
+// error stays what it is.
+func busyKey(err error) error {
+	if isSQL(err, lockNotAvailable) {
+		return keyBusy.because("Whether it commits is not known yet; try again.").after(1)
+	}
+	return err
 }
 
 // answersOf are those to requests whose jobs are stored. An error says that it is not
@@ -224,16 +242,13 @@ func wasRefused(err error) bool {
 }
 
 // store stores all of the jobs or none, those of each tenant tied to it. It waits for
-// transactions that use the same idempotency keys, but not for ever: those of others
+// a transaction that uses the same idempotency key, but no longer than told: others
 // wait with it. With jobs they are stored, also when there is an error besides: nobody
 // may store them again who has no idempotency key.
-func (s *server) store(ctx context.Context, requests []outbox.Request) ([]stored, error) {
+func (s *server) store(ctx context.Context, requests []outbox.Request, most time.Duration) ([]stored, error) {
 	patience := "" // for ever, or as the pool's sessions have it
-	for _, r := range requests {
-		if r.Options.IdempotencyKey != "" {
-			patience = keyPatience.String()
-			break
-		}
+	if slices.ContainsFunc(requests, func(r outbox.Request) bool { return !hasNoKey(r) }) {
+		patience = most.String()
 	}
 	ids := make([]outbox.ID, len(requests))
 	err := s.config.Producer.InTx(ctx, func(tx pgx.Tx) error {
@@ -247,9 +262,6 @@ func (s *server) store(ctx context.Context, requests []outbox.Request) ([]stored
 		}
 		return nil
 	})
-	if isSQL(err, lockNotAvailable) && len(requests) == 1 {
-		return nil, keyBusy.because("Whether it commits is not known yet; try again.").after(1)
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -145,6 +145,64 @@ func TestABusyIdempotencyKeyDoesNotHoldUpOthers(t *testing.T) {
 	wg.Wait()
 }
 
+// Clients of one tenant who ask again and again for keys that transactions are using hold
+// up no other tenant, neither his requests nor his jobs with keys. A batch of theirs is
+// told what it waits for, as a single request is.
+func TestBusyIdempotencyKeysHoldUpNoOtherTenant(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	tx, err := r.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	const clients = 100
+	for i := range clients {
+		if _, err := outbox.Enqueue(t.Context(), tx, outbox.Raw{KindName: "mail", Payload: []byte("1")}, outbox.Options{Tenant: tenantA, IdempotencyKey: fmt.Sprint("busy", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	for i := range clients {
+		busy.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					if res := r.post("/jobs", fmt.Sprintf(`{"kind":"mail","idempotencyKey":"busy%d"}`, i)); res.Code != 409 && res.Code != 429 {
+						t.Errorf("for a busy key: %d %s", res.Code, res.Body)
+					}
+				}
+			}
+		})
+	}
+	time.Sleep(time.Second) // they are at it
+	other := r.as("client-b")
+	for i := range 5 {
+		for name, ask := range map[string]func() response{
+			"a job": func() response { return other.post("/jobs", `{"kind":"mail"}`) },
+			"a job with a key": func() response {
+				return other.post("/jobs", fmt.Sprintf(`{"kind":"mail","idempotencyKey":"free%d"}`, i))
+			},
+			"a list": func() response { return other.get("/jobs") },
+		} {
+			asked := time.Now()
+			res := ask()
+			if took := time.Since(asked); res.Code/100 != 2 || took > 5*time.Second || name != "a job with a key" && took > 2*time.Second {
+				t.Errorf("another tenant's request, %s: %d after %s", name, res.Code, took)
+			}
+		}
+	}
+	close(stop)
+	busy.Wait()
+	res := r.postBatch(`{"kind":"mail"}` + "\n" + `{"kind":"mail","idempotencyKey":"busy1"}`)
+	if res.problem(409, "idempotency_key_busy"); res.Header().Get("Retry-After") != "1" {
+		t.Errorf("a batch with a busy key: %v, want Retry-After", res.Header())
+	}
+}
+
 func TestABatchIsStoredWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -3,13 +3,10 @@ package api
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"mime"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"path"
 	"reflect"
@@ -161,6 +158,14 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		refuse(p)
 		return
 	}
+	if ctx.Operation().RequestBody != nil { // who would be refused afterwards sends no body in vain
+		leave, err := s.gate.enter(r.Context(), who, func() {})
+		if err != nil {
+			refuse(problemOf(err))
+			return
+		}
+		leave()
+	}
 	room := s.bodies.room(who)
 	defer room.keep(0)
 	if p = s.readRequest(ctx.Operation(), rt.shape, room, w, r); p != nil {
@@ -173,7 +178,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		}
 		room.keep(0)
 	}
-	leave, err := s.gate.enter(r.Context(), forget)
+	leave, err := s.gate.enter(r.Context(), who, forget)
 	if err != nil {
 		refuse(problemOf(err))
 		return
@@ -209,12 +214,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 
 // admit finds out who makes the request, whether they may, and how often.
 func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refused *Problem) {
-	leave, err := s.gate.enter(r.Context(), func() {})
-	if err != nil {
-		return who, problemOf(err)
-	}
-	leave() // who waits for a look at a token holds no place meanwhile
-	who, err = s.authenticate(r)
+	who, err := s.authenticate(r) // whoever waits for a look at a token holds no place
 	if err != nil {
 		p := s.explain(r.Context(), err).(*Problem)
 		if p.Status == http.StatusUnauthorized && s.unknown.take(access.Principal{}) > 0 {
@@ -234,59 +234,6 @@ func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refuse
 		return who, rateLimited.because("").after(wait)
 	}
 	return who, nil
-}
-
-// authenticate finds out who makes the request.
-func (s *server) authenticate(r *http.Request) (access.Principal, error) {
-	given := r.Header.Values("Authorization")
-	if len(given) == 0 && s.config.AnonymousLoopback && isLocal(r) {
-		return everybody, nil
-	}
-	const scheme = "bearer "
-	if len(given) != 1 || len(given[0]) <= len(scheme) || !strings.EqualFold(given[0][:len(scheme)], scheme) || s.config.Authenticator == nil {
-		return access.Principal{}, unauthenticated.because("")
-	}
-	bearer := given[0][len(scheme):]
-	who, err := s.config.Authenticator.Authenticate(r.Context(), bearer)
-	if errors.Is(err, access.ErrUnauthenticated) {
-		s.noteRefused(r, bearer, err)
-		return access.Principal{}, unauthenticated.because("")
-	}
-	if err == nil && who.Tenant.IsZero() && !who.AllTenants {
-		return access.Principal{}, forbidden.because("The token belongs to no tenant.")
-	}
-	return who, err
-}
-
-// everybody is who uses a development server without a token.
-var everybody = access.Principal{Name: "anonymous", AllTenants: true, Capabilities: map[access.Capability]bool{
-	access.JobsEnqueue: true, access.JobsRead: true, access.JobsCancel: true,
-	access.AdminRead: true, access.AdminMutate: true, access.AdminStream: true, access.PayloadRead: true,
-}}
-
-// isLocal reports whether the request was made on this machine, to this machine, and
-// not by a page of another site in its browser (which may have a name that leads
-// here: the Host says which).
-func isLocal(r *http.Request) bool {
-	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !from.Addr().Unmap().IsLoopback() || r.Header.Get("X-Forwarded-For") != "" || r.Header.Get("Forwarded") != "" {
-		return false
-	}
-	host := r.Host
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	to, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	if host != "localhost" && (err != nil || !to.Unmap().IsLoopback()) {
-		return false
-	}
-	site := r.Header.Get("Sec-Fetch-Site")
-	return (site == "" || site == "same-origin" || site == "none") && (r.Header.Get("Origin") == "" || isOwnOrigin(r))
-}
-
-func isOwnOrigin(r *http.Request) bool {
-	origin, err := url.Parse(r.Header.Get("Origin"))
-	return err == nil && origin.Host == r.Host
 }
 
 // readRequest reads the body, checks it and the parameters, and leaves the body for huma.

@@ -680,7 +680,7 @@ func TestReadersWhoKeepComingBackDelayNobodyElse(t *testing.T) {
 		r.as("operator-b").listen(server, "/events", "").close()
 		longest = max(longest, time.Since(asked))
 	}
-	if longest > 4*time.Second {
+	if longest > 10*time.Second {
 		t.Errorf("another tenant's reader was told %s late", longest)
 	}
 }

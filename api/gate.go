@@ -3,13 +3,16 @@ package api
 import (
 	"context"
 	"math/rand/v2"
-	"sync/atomic"
+	"slices"
+	"sync"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
 )
 
 const (
-	// queueWait is how long a request waits for its turn, at most. Once every
-	// request has had to wait for queueBusy, it is crowdWait: a queue that does not
+	// queueWait is how long a request waits for its turn, at most. Once some
+	// have had to wait for queueBusy without an end, it is crowdWait: a queue that does not
 	// empty is no burst, and what waits in it only comes later, all of it.
 	queueWait = 500 * time.Millisecond
 	queueBusy = 200 * time.Millisecond
@@ -29,59 +32,137 @@ const (
 
 // gate bounds the requests that are worked on at once and those that wait for it. What
 // does not fit is refused soon: a client learns more from a 429 than from a
-// timeout, and the server has the time for those that it took.
+// timeout, and the server has the time for those that it took. One caller, whose
+// requests may all wait for the same lock, leaves places to the others.
 type gate struct {
-	working  chan struct{}
-	waiting  chan struct{}
 	refusals chan struct{}
-	free     atomic.Int64 // when a request last did not have to wait, in ns since made
-	made     time.Time
+
+	mu      sync.Mutex
+	working slots
+	waiting slots
+	queue   []*waiter // in the order in which they came
+	free    time.Time // when nobody waited last
+}
+
+type waiter struct {
+	who  caller
+	turn chan struct{} // closed when it is worked on
+}
+
+// slots are places of which one caller may have three quarters of what others leave.
+type slots struct {
+	most, taken int
+	of          map[caller]int
+}
+
+func newSlots(most int) slots { return slots{most: most, of: map[caller]int{}} }
+
+// take takes a place, if there is one for the caller.
+func (s *slots) take(who caller) bool {
+	left := s.most - (s.taken - s.of[who]) // by others
+	if s.taken >= s.most || s.of[who] >= (3*left+3)/4 {
+		return false
+	}
+	s.taken++
+	s.of[who]++
+	return true
+}
+
+func (s *slots) give(who caller) {
+	s.taken--
+	if s.of[who]--; s.of[who] == 0 {
+		delete(s.of, who)
+	}
 }
 
 func newGate(working, waiting int) *gate {
-	return &gate{
-		working: make(chan struct{}, working), waiting: make(chan struct{}, waiting), refusals: make(chan struct{}, maxRefusals),
-		made: time.Now(),
-	}
+	return &gate{working: newSlots(working), waiting: newSlots(waiting), refusals: make(chan struct{}, maxRefusals), free: time.Now()}
 }
 
 // enter returns once there is room. The request calls leave when it is done. One that
 // is refused gives up what it keeps, by giveUp, before its refusal is held back.
-func (g *gate) enter(ctx context.Context, giveUp func()) (leave func(), err error) {
-	select {
-	case g.working <- struct{}{}:
-		g.free.Store(int64(time.Since(g.made)))
-		return g.leave, nil
-	default:
-	}
-	select {
-	case g.waiting <- struct{}{}:
-	default:
+func (g *gate) enter(ctx context.Context, of access.Principal, giveUp func()) (leave func(), err error) {
+	who := caller{of.Tenant, of.Name}
+	leave = func() { g.leave(who) }
+	w, refused := g.wait(who)
+	switch {
+	case refused:
 		giveUp()
 		return nil, g.refuse(ctx, "Its queue is full.")
+	case w == nil:
+		return leave, nil
 	}
 	most := g.patience()
 	patience := time.NewTimer(most)
 	defer patience.Stop()
 	select {
-	case g.working <- struct{}{}:
-		<-g.waiting
-		return g.leave, nil
+	case <-w.turn:
+		return leave, nil
 	case <-patience.C:
-		<-g.waiting
+		if !g.withdraw(w) { // it has come to its turn this very moment
+			return leave, nil
+		}
 		giveUp()
 		return nil, g.refuse(ctx, "The request waited "+most.String()+" in vain.")
 	case <-ctx.Done():
-		<-g.waiting
+		if !g.withdraw(w) {
+			leave()
+		}
 		return nil, ctx.Err()
 	}
 }
 
-func (g *gate) leave() { <-g.working }
+// wait takes a place, or one in the queue; then the waiter is not nil.
+func (g *gate) wait(who caller) (w *waiter, refused bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.working.take(who) {
+		if len(g.queue) == 0 {
+			g.free = time.Now()
+		}
+		return nil, false
+	}
+	if !g.waiting.take(who) {
+		return nil, true
+	}
+	w = &waiter{who, make(chan struct{})}
+	g.queue = append(g.queue, w)
+	return w, false
+}
+
+// withdraw takes the waiter out of the queue. It returns false if it is there no more.
+func (g *gate) withdraw(w *waiter) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := slices.Index(g.queue, w)
+	if at < 0 {
+		return false
+	}
+	g.queue = slices.Delete(g.queue, at, at+1)
+	g.waiting.give(w.who)
+	return true
+}
+
+// leave gives a place back, and has those who waited longest take what is free.
+func (g *gate) leave(who caller) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.working.give(who)
+	g.queue = slices.DeleteFunc(g.queue, func(w *waiter) bool {
+		if !g.working.take(w.who) {
+			return false
+		}
+		g.waiting.give(w.who)
+		close(w.turn)
+		return true
+	})
+}
 
 // patience is how long a request that comes now waits.
 func (g *gate) patience() time.Duration {
-	if time.Since(g.made)-time.Duration(g.free.Load()) > queueBusy {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if time.Since(g.free) > queueBusy {
 		return crowdWait
 	}
 	return queueWait

@@ -15,7 +15,7 @@ import (
 
 // hold takes a place for a while, and tells what became of it.
 func hold(g *gate, ctx context.Context, d time.Duration, taken, refused *atomic.Int64) {
-	leave, err := g.enter(ctx, func() {})
+	leave, err := g.enter(ctx, ada, func() {})
 	if err != nil {
 		refused.Add(1)
 		return
@@ -29,7 +29,7 @@ func hold(g *gate, ctx context.Context, d time.Duration, taken, refused *atomic.
 // taken has not waited long.
 func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(2, 10)
+		g := newGate(2, 13)
 		var taken, refused atomic.Int64
 		for range 12 {
 			go hold(g, t.Context(), 50*time.Millisecond, &taken, &refused)
@@ -49,7 +49,7 @@ func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 			go func() {
 				for ctx.Err() == nil {
 					asked := time.Now()
-					leave, err := g.enter(ctx, func() {})
+					leave, err := g.enter(ctx, ada, func() {})
 					if err != nil {
 						refused.Add(1)
 						continue
@@ -76,8 +76,8 @@ func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if len(g.working)+len(g.waiting)+len(g.refusals) != 0 {
-			t.Errorf("%d, %d and %d places are still taken", len(g.working), len(g.waiting), len(g.refusals))
+		if g.working.taken+g.waiting.taken+len(g.working.of)+len(g.waiting.of)+len(g.refusals) != 0 {
+			t.Errorf("places are still taken: %+v", g)
 		}
 	})
 }
@@ -85,7 +85,7 @@ func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 1)
-		leave, err := g.enter(t.Context(), func() {})
+		leave, err := g.enter(t.Context(), ada, func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			left := make(chan error, 2)
 			for range 2 {
-				go func() { _, err := g.enter(ctx, func() {}); left <- err }()
+				go func() { _, err := g.enter(ctx, ada, func() {}); left <- err }()
 			}
 			synctest.Wait()
 			cancel()
@@ -104,6 +104,50 @@ func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 			}
 		}
 		leave()
+	})
+}
+
+// One whose requests all hang leaves places to the others, of those that are worked on
+// and in the queue, and the others theirs to each other.
+func TestOneCallerLeavesPlacesToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(16, 16)
+		ctx, release := context.WithCancel(t.Context())
+		var taken, refused atomic.Int64
+		hang := func(who access.Principal, n int) int64 {
+			taken.Store(0)
+			for range n {
+				go func() {
+					leave, err := g.enter(ctx, who, func() {})
+					if err != nil {
+						refused.Add(1)
+						return
+					}
+					taken.Add(1)
+					<-ctx.Done()
+					leave()
+				}()
+			}
+			synctest.Wait()
+			return taken.Load()
+		}
+		for _, c := range []struct {
+			who  access.Principal
+			want int64
+		}{{ada, 12}, {bob, 3}, {cyd, 1}} {
+			if n := hang(c.who, 100); n != c.want {
+				t.Errorf("%s of tenant %s has %d of 16 places, want %d", c.who.Name, c.who.Tenant, n, c.want)
+			}
+		}
+		if g.waiting.of[caller{ada.Tenant, ada.Name}] != 12 {
+			t.Errorf("in the queue: %v, want 12 of the first", g.waiting.of)
+		}
+		release()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		if g.working.taken+g.waiting.taken+len(g.queue) != 0 {
+			t.Errorf("places are still taken: %+v", g)
+		}
 	})
 }
 
