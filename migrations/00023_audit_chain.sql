@@ -89,12 +89,18 @@ $$;
 -- are in the order of commits, times are when statements began: an old entry behind a
 -- younger one stays until that one is old, too. The head stays, if only as the anchor, so
 -- nobody who links waits for this, nor the other way round.
+--
+-- Handlers run in processes whose role may call it: what is younger than 30 days stays,
+-- whatever they ask for.
 CREATE FUNCTION outbox.trim_audit(keep interval, max_rows integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     anchor  bigint;
     trimmed bigint[];
 BEGIN
+    IF (keep >= interval '30 days') IS NOT TRUE THEN
+        RAISE EXCEPTION 'keep is %, want at least 30 days', coalesce(keep::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     IF NOT pg_try_advisory_xact_lock(hashtextextended('outbox.trim_audit', 0)) THEN
         RETURN 0; -- another reaper is at it
     END IF;

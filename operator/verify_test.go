@@ -343,7 +343,7 @@ func beginAt(t *testing.T, db *pgxpool.Pool, level pgx.TxIsoLevel) pgx.Tx {
 
 func trim(t *testing.T, db *pgxpool.Pool, maxRows int32) int64 {
 	t.Helper()
-	n, err := sqlgen.New(db).TrimAudit(t.Context(), pgtype.Interval{Days: 1, Valid: true}, maxRows)
+	n, err := sqlgen.New(db).TrimAudit(t.Context(), pgtype.Interval{Days: 30, Valid: true}, maxRows)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +356,7 @@ func TestG12TrimmingLeavesTheChainWhole(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	insert := `INSERT INTO outbox.audit (actor, act, at) VALUES ('ada', 'x', now() - $1::interval)`
-	old, young := 48*time.Hour, time.Hour
+	old, young := 31*24*time.Hour, time.Hour
 	slow := beginAt(t, db, pgx.ReadCommitted) // act 1, link 3
 	exec(t, slow, insert, old)
 	exec(t, db, insert, old) // act 2, link 1
@@ -387,7 +387,7 @@ func TestG12TrimmingLeavesTheChainWhole(t *testing.T) {
 	if check := verify(t, o, operator.AuditHead{}); check.Broken != 1 || check.Breaks[0].Seq != 4 {
 		t.Errorf("an anchor that was changed: broken at %v, want link 4, which hangs on it", check.Breaks)
 	}
-	tamper(t, db, `UPDATE outbox.audit SET at = now() - interval '2 days'`) // with which the chain is broken, and trimmed all the same
+	tamper(t, db, `UPDATE outbox.audit SET at = now() - interval '31 days'`) // with which the chain is broken, and trimmed all the same
 	if n := trim(t, db, 100); n != 2 {
 		t.Errorf("trimmed %d, want what is left", n)
 	}
@@ -402,7 +402,7 @@ func TestG12TrimmingLeavesTheChainWhole(t *testing.T) {
 func TestTrimmingGoesPastWhatIsGone(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
-	exec(t, db, `INSERT INTO outbox.audit (actor, act, at) SELECT 'ada', 'x', now() - interval '2 days' FROM generate_series(1, 6)`)
+	exec(t, db, `INSERT INTO outbox.audit (actor, act, at) SELECT 'ada', 'x', now() - interval '31 days' FROM generate_series(1, 6)`)
 	tamper(t, db, `DELETE FROM outbox.audit WHERE id IN (2, 5, 6)`)
 	if n := trim(t, db, 2); n != 2 {
 		t.Errorf("trimmed %d, want acts 1 and 3", n)
@@ -426,7 +426,7 @@ func (tr *trimmer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
 		if tr.pages++; tr.pages == 2 {
-			_, _ = sqlgen.New(tr.db).TrimAudit(ctx, pgtype.Interval{Days: 1, Valid: true}, 10_000)
+			_, _ = sqlgen.New(tr.db).TrimAudit(ctx, pgtype.Interval{Days: 30, Valid: true}, 10_000)
 		}
 	}
 	return ctx
@@ -438,7 +438,7 @@ func (*trimmer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 func TestTrimmingBesideAVerificationBreaksNothing(t *testing.T) {
 	t.Parallel()
 	_, db := newRig(t)
-	exec(t, db, `INSERT INTO outbox.audit (actor, act, at) SELECT 'ada', 'x', now() - CASE WHEN i <= 700 THEN interval '2 days' ELSE interval '0' END FROM generate_series(1, 1200) i`)
+	exec(t, db, `INSERT INTO outbox.audit (actor, act, at) SELECT 'ada', 'x', now() - CASE WHEN i <= 700 THEN interval '31 days' ELSE interval '0' END FROM generate_series(1, 1200) i`)
 	config := db.Config()
 	reaper := &trimmer{db: db}
 	config.ConnConfig.Tracer = reaper
@@ -468,4 +468,25 @@ func TestActsFromBeforeTheChainAreLinked(t *testing.T) {
 	}
 	act(t, db, 1)
 	wantWhole(t, o, 4)
+}
+
+// A worker's role may trim; a handler that calls it for everything gets nothing away.
+func TestNobodyTrimsWhatIsYoung(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `INSERT INTO outbox.audit (actor, act, at) VALUES ('ada', 'old', now() - interval '31 days'), ('ada', 'young', now() - interval '29 days')`)
+	worker := pgtest.Login(t, db, "outbox_worker")
+	for _, keep := range []string{"29 days", "-1 hour", "0", ""} {
+		_, err := worker.Exec(t.Context(), `SELECT outbox.trim_audit(nullif($1, '')::interval, 1000)`, keep)
+		if err == nil || !strings.Contains(err.Error(), "want at least 30 days") {
+			t.Errorf("keep %q: %v, want it refused", keep, err)
+		}
+	}
+	var trimmed, left int
+	if err := worker.QueryRow(t.Context(), `SELECT outbox.trim_audit('30 days', 1000)`).Scan(&trimmed); err != nil || trimmed != 1 {
+		t.Errorf("trimmed %d, %v; want the old one", trimmed, err)
+	}
+	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.audit`).Scan(&left); err != nil || left != 1 {
+		t.Errorf("left %d, %v; want the young one", left, err)
+	}
 }

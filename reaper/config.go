@@ -32,7 +32,7 @@ type Config struct {
 	KeepByQueue map[string]map[outbox.Status]time.Duration
 	// KeepInbox is how long inbox.Once remembers a message; 0 is 14 days.
 	KeepInbox time.Duration
-	// KeepAudit is how long it is known who did what; 0 is 365 days.
+	// KeepAudit is how long it is known who did what, at least 30 days; 0 is 365 days.
 	KeepAudit time.Duration
 
 	// Wake says that jobs were stored: one with a deadline may be among them. A
@@ -57,6 +57,7 @@ const (
 	defaultKeepDeadLetters = 90 * day
 	defaultKeepInbox       = 14 * day
 	defaultKeepAudit       = 365 * day
+	minKeepAudit           = 30 * day // the database refuses less
 	defaultAhead           = 7
 	maxAhead               = 366
 	minKeep                = 24 * time.Hour // results are promised for so long
@@ -97,7 +98,9 @@ func (c Config) validate() error {
 		errs = append(errs, invalid("Config.Keep", "is %s, want at least 24h, or 0 for %s", c.Keep, defaultKeep))
 	}
 	positive("Config.KeepInbox", c.KeepInbox, defaultKeepInbox)
-	positive("Config.KeepAudit", c.KeepAudit, defaultKeepAudit)
+	if c.KeepAudit < minKeepAudit {
+		errs = append(errs, invalid("Config.KeepAudit", "is %s, want at least %s, or 0 for %s", c.KeepAudit, minKeepAudit, defaultKeepAudit))
+	}
 	errs = append(errs, validKeeps("Config.KeepByStatus", c.KeepByStatus)...)
 	for _, queue := range slices.Sorted(maps.Keys(c.KeepByQueue)) {
 		if bad, ok := errors.AsType[*outbox.InvalidError](outbox.ValidName("Config.KeepByQueue", queue)); ok {
