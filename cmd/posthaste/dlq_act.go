@@ -133,7 +133,7 @@ type (
 
 	letterActs interface {
 		jobActs
-		CountDeadLetters(context.Context, operator.DeadLetterFilter) (int64, error)
+		MatchDeadLetters(context.Context, operator.DeadLetterFilter) (operator.BulkProgress, error)
 		ReplayAll(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error]
 		DismissAll(context.Context, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
 	}
@@ -148,22 +148,25 @@ var (
 	_ letterEditor = (*operator.Operator)(nil)
 )
 
-// actOnLetters does something to the dead letters that were named or filtered.
+// actOnLetters does something to the dead letters that were named or filtered; by filter
+// to those that there are when they are counted, so that nobody says yes to less than
+// what happens.
 func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll, one actOnOne) error {
 	return operate(ctx, p, c, func(ctx context.Context, o letterActs) error {
 		if len(which.ids) > 0 {
 			return p.actOnEach(ctx, c, o, verb, which.ids, one)
 		}
-		n, err := o.CountDeadLetters(ctx, which.filter)
+		matched, err := o.MatchDeadLetters(ctx, which.filter)
 		if err != nil {
 			return err
 		}
 		if c.Bool("dry-run") {
-			return p.dryRun(verb, n)
+			return p.dryRun(verb, matched.Matched)
 		}
-		if err := p.sure(c, verb, int(n), "dead letters"); err != nil {
+		if err := p.sure(c, verb, int(matched.Matched), "dead letters"); err != nil {
 			return err
 		}
+		which.filter.FailedUntil = matched.FailedUntil
 		return p.follow(verb, all(ctx, o, which.filter))
 	})
 }
