@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -80,6 +83,46 @@ func TestJobsAreActedOnByFilter(t *testing.T) {
 		if got := len(rows(t, direct, "audit", "--act", act, "--limit", "1000")); got != want {
 			t.Errorf("the audit has %d of %s, want %d", got, act, want)
 		}
+	}
+}
+
+// A job that somebody holds is not passed over: nobody knows what becomes of it.
+func TestAJobOfWhichNothingIsKnownIsAnError(t *testing.T) {
+	t.Parallel()
+	db, direct, through := waysWithin(t, 3*time.Second)
+	ids := stored(t, db, 3, "greet", outbox.Options{})
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs WHERE id = ANY ($1::uuid[]) FOR UPDATE`, ids[:2]); err != nil {
+		t.Fatal(err)
+	}
+	r := posthaste(t, through, "", "jobs", "cancel", "--kind", "greet", "--yes")
+	if r.code != exitFailed || r.out != "cancel: 1 done, 0 passed over\n" || !strings.Contains(r.errOut, ids[0]+": timeout") || !strings.Contains(r.errOut, ids[1]+": timeout") {
+		t.Errorf("%+v, want both jobs that are locked named, and exit status 1", r)
+	}
+	_ = tx.Rollback(t.Context())
+	if out := ok(t, direct, "jobs", "cancel", "--kind", "greet", "--yes"); out != "cancel: 2 done, 0 passed over\n" {
+		t.Errorf("afterwards: %q", out)
+	}
+}
+
+func TestJobsOfWhichNothingIsKnownAreNamedButNotAll(t *testing.T) {
+	if err := notKnown("retry", nil); err != nil {
+		t.Errorf("of none: %v", err)
+	}
+	jobs := make([]client.Outcome, 100)
+	for i := range jobs {
+		jobs[i] = client.Outcome{ID: fmt.Sprintf("<%d>", i), Code: "internal_error"}
+	}
+	text := notKnown("retry", jobs).Error()
+	if strings.Count(text, "\n") != 5 || !strings.Contains(text, "retry job <4>: internal_error") || strings.Contains(text, "<5>") || !strings.HasSuffix(text, "95 more") {
+		t.Errorf("of 100: %s", text)
+	}
+	if text := notKnown("retry", jobs[:5]).Error(); strings.Contains(text, "more") {
+		t.Errorf("of 5: %s", text)
 	}
 }
 

@@ -23,8 +23,14 @@ import (
 // ways are two environments that lead to one database: directly, and through the API.
 func ways(t *testing.T) (db *pgxpool.Pool, direct, through env) {
 	t.Helper()
+	return waysWithin(t, 0)
+}
+
+// waysWithin has the API spend so long on a request.
+func waysWithin(t *testing.T, timeout time.Duration) (db *pgxpool.Pool, direct, through env) {
+	t.Helper()
 	db = pgtest.New(t)
-	handler, err := api.New(api.Config{Pool: db, Authenticator: access.NewTokens(db, access.TokensConfig{}), Producer: outbox.NewProducer(db, outbox.NotifyOff)})
+	handler, err := api.New(api.Config{Pool: db, Authenticator: access.NewTokens(db, access.TokensConfig{}), Producer: outbox.NewProducer(db, outbox.NotifyOff), Timeout: timeout})
 	if err != nil {
 		t.Fatal(err)
 	}
