@@ -4,8 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
 // shownOn is what a terminal is told, from now on.
@@ -51,5 +56,41 @@ func TestAYesIsToTheDeadLettersThatWereCounted(t *testing.T) {
 				t.Errorf("%s, %s: %d dead letters are left, want the 50 that came later", name, act, len(left))
 			}
 		}
+	}
+}
+
+// Whoever sends the errors to a file is asked all the same.
+func TestTheQuestionIsOnTheTerminalWhereverErrorsGo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for name, errs := range map[string]string{"file": filepath.Join(t.TempDir(), "err.log"), "null": os.DevNull} {
+		dead(t, db, name, 3)
+		ours, its := terminal(t)
+		shown := shownOn(ours)
+		errLog, err := os.OpenFile(errs, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = errLog.Close() }()
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(self, "dlq", "dismiss", "--kind", name)
+		cmd.Env = append(os.Environ(), asCommand+"=1", "DATABASE_URL="+db.Config().ConnString())
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = its, its, errLog
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = cmd.Process.Kill() }() // it has ended unless the test failed
+		awaitText(t, "dismiss 3 dead letters? [y/N] ", shown.String)
+		if _, err := ours.WriteString("y\n"); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("2>%s: %v", errs, err)
+		}
+		awaitText(t, "dismiss: 3 done", shown.String)
 	}
 }

@@ -177,7 +177,7 @@ func TestActsThroughTheAPI(t *testing.T) {
 	if rows := listed(t, direct, "--status", "pending,created"); len(rows) != 2 {
 		t.Errorf("a dry run has left %v, want both as they were", rows)
 	}
-	r := posthaste(t, through, "", "jobs", "cancel", waiting, running)
+	r := posthaste(t, through, "", "jobs", "cancel", "--yes", waiting, running)
 	if r.code != exitOK || r.out != waiting+"\n"+running+"\n" || r.errOut != running+" is running: its handler has been asked to stop\n" {
 		t.Errorf("cancel: %+v", r)
 	}
