@@ -42,6 +42,8 @@ type LettersActed struct {
 	Next    string `json:"next,omitempty" doc:"There may be more: ask again with this as cursor. What becomes a dead letter after the first request is not touched"`
 	// AfterSeconds keeps the rate from one request to the next.
 	AfterSeconds float64 `json:"afterSeconds,omitempty" doc:"Ask again after this time, so that the rate is kept"`
+	// FailedBefore lets a person be asked about what is counted, and about nothing else.
+	FailedBefore time.Time `json:"failedBefore,omitzero" doc:"Of a dry run: as failedBefore in the filter it has the act touch nothing that became a dead letter after the count"`
 }
 
 type (
@@ -79,8 +81,8 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 		}
 	}
 	if a.DryRun {
-		matched, err := s.operator.CountDeadLetters(ctx, filter)
-		return &actedOutput{Body: LettersActed{Matched: matched}}, err
+		would, err := s.operator.MatchDeadLetters(ctx, filter)
+		return &actedOutput{Body: LettersActed{Matched: would.Matched, FailedBefore: would.FailedUntil.UTC()}}, err
 	}
 	progress, pause, more, err := someOf(act(s.by(ctx).Because(a.Reason), filter), rate, min(maxActTime, s.config.Timeout/2))
 	if progress.Done > 0 {

@@ -120,9 +120,10 @@ func TestManyDeadLettersAreReplayedInParts(t *testing.T) {
 	const filter = `{"filter":{"status":["failed","dead"]},"reason":"mended"`
 	var got api.LettersActed
 	r.post("/dead-letters/replay", filter+`,"dryRun":true}`).want(200, &got)
-	if got != (api.LettersActed{Matched: n}) {
+	if got.FailedBefore.IsZero() || got != (api.LettersActed{Matched: n, FailedBefore: got.FailedBefore}) {
 		t.Errorf("a dry run = %+v", got)
 	}
+	got = api.LettersActed{}
 	r.post("/dead-letters/replay", filter+`}`).want(200, &got)
 	if got.Matched != n || got.Done != 999 || got.Passed != 1 || got.Next == "" || got.AfterSeconds != 0 {
 		t.Errorf("the first request = %+v", got)
@@ -146,6 +147,23 @@ func TestManyDeadLettersAreReplayedInParts(t *testing.T) {
 	r.post("/dead-letters/dismiss", filter+`}`).want(200, &got)
 	if got.Done != 2 || got.Next != "" {
 		t.Errorf("dismiss = %+v, want what was left and what failed again", got)
+	}
+}
+
+// What a dry run counted can be acted on, and nothing that came after it.
+func TestADryRunBoundsTheAct(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("operator-a")
+	r.die(2, tenantA)
+	var would, got api.LettersActed
+	r.post("/dead-letters/dismiss", `{"filter":{"kind":"bill"},"dryRun":true}`).want(200, &would)
+	if _, err := r.db.Exec(t.Context(), `INSERT INTO outbox.jobs (id, tenant_id, kind, payload, status, failed_at, attempt) SELECT outbox.uuid_v7(), $1, 'bill', '{}', 'dead', now(), 1`, tenantA); err != nil {
+		t.Fatal(err)
+	}
+	bound, _ := would.FailedBefore.MarshalText()
+	r.post("/dead-letters/dismiss", `{"filter":{"kind":"bill","failedBefore":"`+string(bound)+`"}}`).want(200, &got)
+	if would.Matched != 2 || got.Matched != 2 || got.Done != 2 {
+		t.Errorf("a dry run = %+v, and then %+v: want the two that were counted", would, got)
 	}
 }
 

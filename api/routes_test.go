@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -146,7 +147,7 @@ func TestAForeignJobAnswersLikeAnAbsentOne(t *testing.T) {
 		for _, act := range []string{"/dead-letters/replay", "/dead-letters/dismiss"} {
 			for _, body := range []string{`{"filter":{"kind":"mail"}}`, `{"filter":{"kind":"mail"},"dryRun":true}`} {
 				foreign, none := present.as("operator-b").post(act, body), absent.as("operator-b").post(act, body)
-				if foreign.want(200, nil).Body.String() != none.Body.String() {
+				if clock.ReplaceAllString(foreign.want(200, nil).Body.String(), "") != clock.ReplaceAllString(none.Body.String(), "") {
 					t.Errorf("POST %s %s: foreign %s, none %s", act, body, foreign.Body, none.Body)
 				}
 			}
@@ -166,6 +167,9 @@ func TestAForeignJobAnswersLikeAnAbsentOne(t *testing.T) {
 		}
 	}
 }
+
+// clock is when a dry run counted, which no two do at once.
+var clock = regexp.MustCompile(`"failedBefore":"[^"]+"`)
 
 func headerText(r response) string {
 	var text strings.Builder

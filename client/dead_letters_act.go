@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"time"
 )
 
 // LettersAct says what to do to which dead letters. One request does a part of it; the
@@ -27,6 +28,10 @@ type LettersActed struct {
 	Passed       int64   `json:"passed"`  // left alone: something else happened to them meanwhile
 	Next         string  `json:"next,omitempty"`
 	AfterSeconds float64 `json:"afterSeconds,omitempty"` // ask again after this time, so that the rate is kept
+
+	// FailedBefore is of a dry run: in the filter of the act it keeps that to what was
+	// counted. Zero from a server that does not tell it yet.
+	FailedBefore time.Time `json:"failedBefore,omitzero"`
 }
 
 // EditedReplay is a dead letter's new payload.

@@ -132,6 +132,15 @@ func refused(err error) iter.Seq2[BulkProgress, error] {
 	return func(yield func(BulkProgress, error) bool) { yield(BulkProgress{}, err) }
 }
 
+// MatchDeadLetters counts the dead letters that f means, in Matched, and says of when
+// that is, in FailedUntil. With this FailedUntil in the filter [Operator.ReplayAll] and
+// [Operator.DismissAll] touch nothing that becomes a dead letter later: whoever is asked
+// about so many says yes to no more.
+func (o *Operator) MatchDeadLetters(ctx context.Context, f DeadLetterFilter) (BulkProgress, error) {
+	f.After = outbox.ID{}
+	return o.begin(ctx, &f)
+}
+
 // begin bounds the filter by the database's time, so that what fails from now on
 // is not meant, and counts what is.
 func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress, error) {

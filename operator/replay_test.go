@@ -428,3 +428,31 @@ func TestLargeDeadLettersAreDismissedAFewAtATime(t *testing.T) {
 		t.Errorf("dismissed %v, want %v", done, want)
 	}
 }
+
+// Who was told how many there are acts on no more.
+func TestMatchedDeadLettersBoundTheAct(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	fail(t, db, "mail", outbox.Options{}, outbox.Dead, "smtp", "no")
+	fail(t, db, "bill", outbox.Options{}, outbox.Dead, "smtp", "no")
+	f := operator.DeadLetterFilter{Kind: "mail"}
+	matched, err := o.MatchDeadLetters(t.Context(), f)
+	if err != nil || matched.Matched != 1 || matched.FailedUntil.IsZero() {
+		t.Fatalf("matched %+v, %v, want one and of when that is", matched, err)
+	}
+	later := fail(t, db, "mail", outbox.Options{}, outbox.Dead, "smtp", "no")
+	f.FailedUntil = matched.FailedUntil
+	var done operator.BulkProgress
+	for done, err = range o.DismissAll(t.Context(), f) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := deadLetters(t, o, operator.DeadLetterFilter{Kind: "mail"}); done.Done != 1 || len(left) != 1 || left[0] != later {
+		t.Errorf("done %+v, left %v, want %s", done, left, later)
+	}
+	early := operator.DeadLetterFilter{FailedUntil: matched.FailedUntil.Add(-time.Hour)}
+	if matched, err := o.MatchDeadLetters(t.Context(), early); err != nil || matched.Matched != 0 || !matched.FailedUntil.Equal(early.FailedUntil) {
+		t.Errorf("with an earlier bound: %+v, %v", matched, err)
+	}
+}

@@ -110,6 +110,15 @@ func readTenant(c *cli.Command, to *outbox.ID) error {
 	return err
 }
 
+// readWhose reads --tenant where none means the root tenant, or through the API the
+// token's own: --tenant "$TENANT" where TENANT is not set is none of them.
+func readWhose(c *cli.Command, to *outbox.ID) error {
+	if c.IsSet("tenant") && c.String("tenant") == "" {
+		return errors.New("--tenant is empty: leave it out to mean the root tenant")
+	}
+	return readTenant(c, to)
+}
+
 func readID(c *cli.Command, flag string, to *outbox.ID) (err error) {
 	if v := c.String(flag); v != "" {
 		if *to, err = outbox.ParseID(v); err != nil {

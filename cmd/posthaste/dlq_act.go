@@ -25,7 +25,7 @@ func actOnLettersFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "all", Usage: "all dead letters there are"},
 		&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "only say which it would be, or how many by filter, as they are now"},
-		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one"},
+		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts have to say it"},
 	)
 }
 
@@ -133,7 +133,7 @@ type (
 
 	letterActs interface {
 		jobActs
-		CountDeadLetters(context.Context, operator.DeadLetterFilter) (int64, error)
+		MatchDeadLetters(context.Context, operator.DeadLetterFilter) (operator.BulkProgress, error)
 		ReplayAll(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error]
 		DismissAll(context.Context, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
 	}
@@ -148,22 +148,25 @@ var (
 	_ letterEditor = (*operator.Operator)(nil)
 )
 
-// actOnLetters does something to the dead letters that were named or filtered.
+// actOnLetters does something to the dead letters that were named or filtered; by filter
+// to those that there are when they are counted, so that nobody says yes to less than
+// what happens.
 func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll, one actOnOne) error {
 	return operate(ctx, p, c, func(ctx context.Context, o letterActs) error {
 		if len(which.ids) > 0 {
 			return p.actOnEach(ctx, c, o, verb, which.ids, one)
 		}
-		n, err := o.CountDeadLetters(ctx, which.filter)
+		matched, err := o.MatchDeadLetters(ctx, which.filter)
 		if err != nil {
 			return err
 		}
 		if c.Bool("dry-run") {
-			return p.dryRun(verb, n)
+			return p.dryRun(verb, matched.Matched)
 		}
-		if err := p.sure(c, verb, int(n), "dead letters"); err != nil {
+		if err := p.sure(c, verb, int(matched.Matched), "dead letters"); err != nil {
 			return err
 		}
+		which.filter.FailedUntil = matched.FailedUntil
 		return p.follow(verb, all(ctx, o, which.filter))
 	})
 }
@@ -236,24 +239,42 @@ func progressBar(p operator.BulkProgress) string {
 	return fmt.Sprintf("[%s%s] %3.0f %% %d of %d", strings.Repeat("#", full), strings.Repeat(".", width-full), part*100, p.Done+p.Passed, p.Matched)
 }
 
-// isInteractive reports whether there is somebody to ask.
-func (p *program) isInteractive() bool {
-	stdin, ok := p.stdin.(*os.File)
-	return ok && isTerminal(stdin) && isTerminal(p.stderr)
-}
-
-// sure asks before an act on more than one, if there is somebody to ask.
+// sure asks before an act on more than one. That nobody is there to ask is no yes:
+// whoever wrote the script is to say it.
 func (p *program) sure(c *cli.Command, verb string, n int, what string) error {
-	if n <= 1 || c.Bool("yes") || !p.isInteractive() {
+	if n <= 1 || c.Bool("yes") {
 		return nil
 	}
-	return p.confirm(fmt.Sprintf("%s %d %s?", verb, n, what))
+	question := fmt.Sprintf("%s %d %s?", verb, n, what)
+	nobody := usagef("%s There is no terminal to ask on: say --yes", question)
+	if stdin, ok := p.stdin.(*os.File); !ok || !isScreen(stdin) {
+		return nobody
+	}
+	if isScreen(p.stderr) {
+		return p.confirm(p.stderr, question)
+	}
+	screen, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0) // of whoever typed 2>file
+	if err != nil {
+		return nobody
+	}
+	defer screen.Close()
+	return p.confirm(screen, question)
+}
+
+// isScreen is isTerminal for questions, to which /dev/null has no answer.
+func isScreen(w io.Writer) bool {
+	if !isTerminal(w) {
+		return false
+	}
+	about, err := w.(*os.File).Stat()
+	null, nullErr := os.Stat(os.DevNull)
+	return err == nil && (nullErr != nil || !os.SameFile(about, null))
 }
 
 var errDeclined = errors.New("nothing was done")
 
-func (p *program) confirm(question string) error {
-	fmt.Fprintf(p.stderr, "%s [y/N] ", question)
+func (p *program) confirm(screen io.Writer, question string) error {
+	fmt.Fprintf(screen, "%s [y/N] ", question)
 	answer, err := bufio.NewReader(p.stdin).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read the answer: %w", err)

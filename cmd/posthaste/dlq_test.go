@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,10 +95,10 @@ func TestDeadLettersAreReplayedAndDismissed(t *testing.T) {
 	if out := ok(t, e, "dlq", "replay", "--kind", "mail", "--dry-run"); out != "would replay 3\n" || left() != 5 {
 		t.Errorf("a dry run said %q and left %d of 5", out, left())
 	}
-	if out := ok(t, e, "dlq", "replay", "--kind", "mail", "--failed-until", "90m", "--rate", "1000", "--reason", "mended"); out != "replay: 2 done, 0 passed over\n" || left() != 3 {
+	if out := ok(t, e, "dlq", "replay", "--kind", "mail", "--failed-until", "90m", "--rate", "1000", "--reason", "mended", "--yes"); out != "replay: 2 done, 0 passed over\n" || left() != 3 {
 		t.Errorf("a replay of two said %q and left %d, want 3", out, left())
 	}
-	if out := ok(t, e, "dlq", "dismiss", bills[0], bills[1]); out != bills[0]+"\n"+bills[1]+"\n" {
+	if out := ok(t, e, "dlq", "dismiss", "--yes", bills[0], bills[1]); out != bills[0]+"\n"+bills[1]+"\n" {
 		t.Errorf("two dismissals said %q", out)
 	}
 	waiting := strings.TrimSpace(ok(t, e, "enqueue", "mail"))
@@ -164,13 +165,41 @@ func TestAPayloadIsEditedFromAFile(t *testing.T) {
 func TestSomebodyIsAskedBeforeMany(t *testing.T) {
 	for answer, want := range map[string]error{"y\n": nil, " YES \n": nil, "n\n": errDeclined, "\n": errDeclined, "": errDeclined, "y": nil} {
 		var asked bytes.Buffer
-		p := &program{stdin: strings.NewReader(answer), stderr: &asked}
-		if err := p.confirm("replay 7 dead letters?"); !errors.Is(err, want) || asked.String() != "replay 7 dead letters? [y/N] " {
+		p := &program{stdin: strings.NewReader(answer)}
+		if err := p.confirm(&asked, "replay 7 dead letters?"); !errors.Is(err, want) || asked.String() != "replay 7 dead letters? [y/N] " {
 			t.Errorf("%q to %q = %v, want %v", answer, asked.String(), err, want)
 		}
-		if p.isInteractive() {
-			t.Error("a buffer is no terminal")
+	}
+}
+
+func TestWhereNobodyCanBeAskedManyTakeAYes(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }()
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		kind := name[:4]
+		ids := dead(t, db, kind, 3)
+		for _, stdin := range []io.Reader{strings.NewReader("y\n"), null} {
+			for _, args := range [][]string{
+				{"dlq", "replay", "--kind", kind}, {"dlq", "dismiss", "--kind", kind}, {"dlq", "dismiss", ids[0], ids[1]},
+				{"jobs", "retry", "--kind", kind}, {"jobs", "dismiss", ids[0], ids[1]},
+			} {
+				var out, errOut bytes.Buffer
+				code := run(t.Context(), append([]string{"posthaste"}, args...), func(name string) string { return way[name] }, stdin, &out, &errOut)
+				if code != exitUsage || out.Len() > 0 || !strings.Contains(errOut.String(), "say --yes") {
+					t.Errorf("%s, %v: exit status %d, %s%s; want to be told of --yes", name, args, code, &out, &errOut)
+				}
+			}
 		}
+		if left := rows(t, direct, "dlq", "list", "--kind", kind); len(left) != 3 {
+			t.Errorf("%s: %d dead letters are left, want 3", name, len(left))
+		}
+		ok(t, way, "dlq", "dismiss", ids[0]) // one is what was named
+		ok(t, way, "dlq", "replay", "--kind", kind, "--yes")
 	}
 }
 

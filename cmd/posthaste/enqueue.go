@@ -155,11 +155,7 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 			}
 		}
 	}
-	if v := c.String("tenant"); v != "" {
-		if o.Tenant, err = outbox.ParseID(v); err != nil {
-			errs = append(errs, fmt.Errorf("--tenant: %w", err))
-		}
-	}
+	errs = append(errs, readWhose(c, &o.Tenant))
 	for _, header := range c.StringSlice("header") {
 		name, value, ok := strings.Cut(header, "=")
 		if !ok || name == "" {

@@ -14,17 +14,7 @@ func TestAnActByFilterShowsABarAndAsksOnATerminal(t *testing.T) {
 	db := pgtest.New(t)
 	stored(t, db, 120, "greet", outbox.Options{})
 	ours, its := terminal(t)
-	shown := new(lockedBuffer)
-	go func() { // ends when our end is closed
-		var b [4096]byte
-		for {
-			n, err := ours.Read(b[:])
-			_, _ = shown.Write(b[:n])
-			if err != nil {
-				return
-			}
-		}
-	}()
+	shown := shownOn(ours)
 	cancel := func(answer string, args ...string) (code int, out string) {
 		t.Helper()
 		if _, err := ours.WriteString(answer); err != nil {

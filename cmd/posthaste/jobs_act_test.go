@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -41,12 +44,12 @@ func TestJobsAreActedOnByFilter(t *testing.T) {
 		if out := ok(t, way, "jobs", "release", "--kind", many, "--queue", "mail", "--dry-run"); out != "would release 205\n" || count("--status", "created") != 207 {
 			t.Errorf("%s: a dry run said %q and left %d held, want 207", name, out, count("--status", "created"))
 		}
-		if r := posthaste(t, way, "", "jobs", "release", "--kind", many, "--queue", "mail"); r.out != "release: 205 done, 0 passed over\n" || r.errOut != "" || count("--status", "created") != 2 {
+		if r := posthaste(t, way, "", "jobs", "release", "--yes", "--kind", many, "--queue", "mail"); r.out != "release: 205 done, 0 passed over\n" || r.errOut != "" || count("--status", "created") != 2 {
 			t.Errorf("%s: release said %+v and left %d held, want 2", name, r, count("--status", "created"))
 		}
 		sqlExec(t, db, `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = epoch + 1, lease_owner = 'w', lease_expires_at = now(), started_at = now()
 			WHERE id IN (SELECT id FROM outbox.jobs WHERE kind = $1 AND queue = 'mail' ORDER BY id LIMIT 3)`, many)
-		r := posthaste(t, way, "", "jobs", "cancel", "--kind", many, "--status", "pending,running", "--created-since", "1h")
+		r := posthaste(t, way, "", "jobs", "cancel", "--yes", "--kind", many, "--status", "pending,running", "--created-since", "1h")
 		if r.code != exitOK || r.out != "cancel: 205 done, 0 passed over\n" || r.errOut != "3 of them are running: their handlers have been asked to stop\n" {
 			t.Errorf("%s: cancel: %+v", name, r)
 		}
@@ -63,7 +66,7 @@ func TestJobsAreActedOnByFilter(t *testing.T) {
 		stored(t, db, 1, dead, outbox.Options{Key: "other"})
 		bury(t, db, dead)
 		stored(t, db, 1, dead, outbox.Options{Key: "k", RunAt: late})
-		if out := ok(t, way, "jobs", "retry", "--kind", dead, "--key", "k", "--fingerprint", "f1"); out != "retry: 3 done, 0 passed over\n" {
+		if out := ok(t, way, "jobs", "retry", "--yes", "--kind", dead, "--key", "k", "--fingerprint", "f1"); out != "retry: 3 done, 0 passed over\n" {
 			t.Errorf("%s: retry said %q", name, out)
 		}
 		if out := ok(t, way, "jobs", "retry", "--kind", dead, "--dry-run"); out != "would retry 1\n" {
@@ -83,6 +86,46 @@ func TestJobsAreActedOnByFilter(t *testing.T) {
 	}
 }
 
+// A job that somebody holds is not passed over: nobody knows what becomes of it.
+func TestAJobOfWhichNothingIsKnownIsAnError(t *testing.T) {
+	t.Parallel()
+	db, direct, through := waysWithin(t, 3*time.Second)
+	ids := stored(t, db, 3, "greet", outbox.Options{})
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs WHERE id = ANY ($1::uuid[]) FOR UPDATE`, ids[:2]); err != nil {
+		t.Fatal(err)
+	}
+	r := posthaste(t, through, "", "jobs", "cancel", "--kind", "greet", "--yes")
+	if r.code != exitFailed || r.out != "cancel: 1 done, 0 passed over\n" || !strings.Contains(r.errOut, ids[0]+": timeout") || !strings.Contains(r.errOut, ids[1]+": timeout") {
+		t.Errorf("%+v, want both jobs that are locked named, and exit status 1", r)
+	}
+	_ = tx.Rollback(t.Context())
+	if out := ok(t, direct, "jobs", "cancel", "--kind", "greet", "--yes"); out != "cancel: 2 done, 0 passed over\n" {
+		t.Errorf("afterwards: %q", out)
+	}
+}
+
+func TestJobsOfWhichNothingIsKnownAreNamedButNotAll(t *testing.T) {
+	if err := notKnown("retry", nil); err != nil {
+		t.Errorf("of none: %v", err)
+	}
+	jobs := make([]client.Outcome, 100)
+	for i := range jobs {
+		jobs[i] = client.Outcome{ID: fmt.Sprintf("<%d>", i), Code: "internal_error"}
+	}
+	text := notKnown("retry", jobs).Error()
+	if strings.Count(text, "\n") != 5 || !strings.Contains(text, "retry job <4>: internal_error") || strings.Contains(text, "<5>") || !strings.HasSuffix(text, "95 more") {
+		t.Errorf("of 100: %s", text)
+	}
+	if text := notKnown("retry", jobs[:5]).Error(); strings.Contains(text, "more") {
+		t.Errorf("of 5: %s", text)
+	}
+}
+
 // What cannot be done any more when its turn comes is passed over.
 func TestAnActByFilterPassesOverWhatHasMoved(t *testing.T) {
 	t.Parallel()
@@ -99,7 +142,7 @@ func TestAnActByFilterPassesOverWhatHasMoved(t *testing.T) {
 		if r := posthaste(t, way, "", "jobs", "retry", late, "--dry-run"); r.code != exitFailed || r.out != "" || !strings.Contains(r.errOut, "deadline has passed") {
 			t.Errorf("a dry run with its id: %+v", r)
 		}
-		if r := posthaste(t, way, "", "jobs", "retry", "--kind", "late", "--reason", "why not"); r.code != exitOK || r.out != "retry: 2 done, 1 passed over\n" {
+		if r := posthaste(t, way, "", "jobs", "retry", "--yes", "--kind", "late", "--reason", "why not"); r.code != exitOK || r.out != "retry: 2 done, 1 passed over\n" {
 			t.Errorf("retry of one past its deadline: %+v", r)
 		}
 		acts := rows(t, direct, "audit", "--act", "job.retry", "--limit", "2")

@@ -138,7 +138,7 @@ func TestRetryAndDismissDeadLetters(t *testing.T) {
 		t.Errorf("got %v, want two dead letters", rows)
 	}
 	ok(t, e, "jobs", "retry", ids[0])
-	r := posthaste(t, e, "", "jobs", "dismiss", ids[0], ids[1])
+	r := posthaste(t, e, "", "jobs", "dismiss", "--yes", ids[0], ids[1])
 	if r.code != exitFailed || r.out != ids[1]+"\n" || !strings.Contains(r.errOut, "it is pending") {
 		t.Errorf("got %+v, want the second dismissed and the first refused", r)
 	}
@@ -166,7 +166,7 @@ func TestCancelAndRelease(t *testing.T) {
 		t.Errorf("release of a job that is not held: %+v", r)
 	}
 	for range 2 { // to repeat it is harmless
-		r := posthaste(t, e, "", "jobs", "cancel", waiting, running)
+		r := posthaste(t, e, "", "jobs", "cancel", "--yes", waiting, running)
 		if r.code != exitOK || r.out != waiting+"\n"+running+"\n" || r.errOut != running+" is running: its handler has been asked to stop\n" {
 			t.Errorf("cancel: %+v", r)
 		}

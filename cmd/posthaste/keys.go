@@ -117,10 +117,8 @@ func keyName(c *cli.Command) (name operator.KeyName, err error) {
 		return name, err
 	}
 	name = operator.KeyName{Queue: cmp.Or(c.String("queue"), outbox.DefaultQueue), Key: c.Args().First()}
-	if v := c.String("tenant"); v != "" {
-		if name.Tenant, err = outbox.ParseID(v); err != nil {
-			return name, usagef("--tenant: %w", err)
-		}
+	if err := readWhose(c, &name.Tenant); err != nil {
+		return name, &usageError{err}
 	}
 	return name, nil
 }

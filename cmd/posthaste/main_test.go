@@ -153,6 +153,16 @@ func TestMistakesAreExitStatus2(t *testing.T) {
 		"bench nothing":                "nothing",
 		"config --output xml":          "table, json, csv",
 		"healthcheck --admin-addr off": "off",
+
+		// As of a variable that is not set: it must not mean the root tenant.
+		"enqueue a --tenant=":                    "--tenant is empty",
+		"schedules run a --tenant=":              "--tenant is empty",
+		"schedules delete a --tenant=":           "--tenant is empty",
+		"keys show a --tenant=":                  "--tenant is empty",
+		"keys unblock a --tenant=":               "--tenant is empty",
+		"tokens create a -c jobs.read --tenant=": "--tenant is empty",
+
+		"enqueue a --tenant 00000000-0000-0000-0000-000000000000": "no tenant's id",
 	} {
 		t.Run(line, func(t *testing.T) {
 			r := posthaste(t, nil, "", strings.Fields(line)...)

@@ -298,7 +298,8 @@ func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(con
 	return nil
 }
 
-// actOnSome is about jobs that are named: mostly one request.
+// actOnSome is about jobs that are named: mostly one request. Its error names jobs of
+// which it is not known whether it was done.
 func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry bool) (d partDone, err error) {
 	which := client.Bulk{IDs: make([]string, len(ids)), DryRun: dry, Reason: r.reason}
 	for i, id := range ids {
@@ -312,19 +313,39 @@ func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry
 		defer cancel()
 		return do(ctx, which)
 	}
+	var unknown []client.Outcome
 	for result, err := range client.InParts(ctx, which, patiently) {
 		if err != nil {
-			return d, err
+			return d, errors.Join(notKnown(act, unknown), err)
 		}
-		d.done += result.Done
-		d.passed += result.Refused
 		for _, job := range result.Jobs {
+			switch job.Code {
+			case "":
+				d.done++
+			case client.CodeJobNotFound, client.CodeJobStatusConflict:
+				d.passed++
+			default:
+				unknown = append(unknown, job)
+			}
 			if job.Requested {
 				d.requested++
 			}
 		}
 	}
-	return d, nil
+	return d, notKnown(act, unknown)
+}
+
+// notKnown is nil for no jobs, and names the first few of many.
+func notKnown(act string, jobs []client.Outcome) error {
+	const named = 5
+	var errs []error
+	for _, job := range jobs[:min(named, len(jobs))] {
+		errs = append(errs, fmt.Errorf("%s job %s: %s: whether it was done is not known", act, job.ID, job.Code))
+	}
+	if more := len(jobs) - named; more > 0 {
+		errs = append(errs, fmt.Errorf("and so of %d more", more))
+	}
+	return errors.Join(errs...)
 }
 
 func (r *remote) Progress(ctx context.Context, id outbox.ID) (operator.Progress, error) {

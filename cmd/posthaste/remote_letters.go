@@ -20,13 +20,18 @@ func (r *remote) lettersAct(f operator.DeadLetterFilter) client.LettersAct {
 	return client.LettersAct{Filter: filter, Reason: r.reason}
 }
 
-func (r *remote) CountDeadLetters(ctx context.Context, f operator.DeadLetterFilter) (int64, error) {
+// MatchDeadLetters bounds nothing that f does not if the server is too old to say of
+// when its count is.
+func (r *remote) MatchDeadLetters(ctx context.Context, f operator.DeadLetterFilter) (operator.BulkProgress, error) {
 	act := r.lettersAct(f)
 	act.DryRun = true
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	counted, err := r.api.DismissDeadLetters(ctx, act)
-	return counted.Matched, err
+	if counted.FailedBefore.IsZero() {
+		counted.FailedBefore = f.FailedUntil
+	}
+	return operator.BulkProgress{Matched: counted.Matched, FailedUntil: counted.FailedBefore}, err
 }
 
 func (r *remote) ReplayAll(ctx context.Context, f operator.DeadLetterFilter, rate float64) iter.Seq2[operator.BulkProgress, error] {
@@ -43,7 +48,7 @@ func (r *remote) DismissAll(ctx context.Context, f operator.DeadLetterFilter) it
 // stays done if the next one fails.
 func (r *remote) actOnMany(ctx context.Context, f operator.DeadLetterFilter, do func(context.Context, client.LettersAct) (client.LettersActed, error)) iter.Seq2[operator.BulkProgress, error] {
 	return func(yield func(operator.BulkProgress, error) bool) {
-		var progress operator.BulkProgress
+		progress := operator.BulkProgress{FailedUntil: f.FailedUntil}
 		var err error
 		act := r.lettersAct(f)
 		for err == nil {

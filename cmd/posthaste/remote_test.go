@@ -23,8 +23,14 @@ import (
 // ways are two environments that lead to one database: directly, and through the API.
 func ways(t *testing.T) (db *pgxpool.Pool, direct, through env) {
 	t.Helper()
+	return waysWithin(t, 0)
+}
+
+// waysWithin has the API spend so long on a request.
+func waysWithin(t *testing.T, timeout time.Duration) (db *pgxpool.Pool, direct, through env) {
+	t.Helper()
 	db = pgtest.New(t)
-	handler, err := api.New(api.Config{Pool: db, Authenticator: access.NewTokens(db, access.TokensConfig{}), Producer: outbox.NewProducer(db, outbox.NotifyOff)})
+	handler, err := api.New(api.Config{Pool: db, Authenticator: access.NewTokens(db, access.TokensConfig{}), Producer: outbox.NewProducer(db, outbox.NotifyOff), Timeout: timeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +177,7 @@ func TestActsThroughTheAPI(t *testing.T) {
 	if rows := listed(t, direct, "--status", "pending,created"); len(rows) != 2 {
 		t.Errorf("a dry run has left %v, want both as they were", rows)
 	}
-	r := posthaste(t, through, "", "jobs", "cancel", waiting, running)
+	r := posthaste(t, through, "", "jobs", "cancel", "--yes", waiting, running)
 	if r.code != exitOK || r.out != waiting+"\n"+running+"\n" || r.errOut != running+" is running: its handler has been asked to stop\n" {
 		t.Errorf("cancel: %+v", r)
 	}

@@ -155,11 +155,8 @@ func onSchedule(ctx context.Context, p *program, c *cli.Command, act func(contex
 		return usagef("%q is not a schedule's name", name)
 	}
 	var tenant outbox.ID
-	if text := c.String("tenant"); text != "" {
-		var err error
-		if tenant, err = outbox.ParseID(text); err != nil {
-			return usagef("--tenant: %w", err)
-		}
+	if err := readWhose(c, &tenant); err != nil {
+		return &usageError{err}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o scheduleActs) error { return act(ctx, o, tenant, name) })
 }

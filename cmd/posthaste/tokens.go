@@ -13,7 +13,6 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/access"
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 const (
@@ -127,13 +126,7 @@ func tokenGrant(c *cli.Command) (access.Grant, error) {
 	if len(grant.Capabilities) == 0 {
 		errs = append(errs, fmt.Errorf("--capability is missing, want at least one of %s", strings.Join(capabilityNames(), ", ")))
 	}
-	if v := c.String("tenant"); v != "" {
-		id, err := outbox.ParseID(v)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--tenant: %w", err))
-		}
-		grant.Tenant = id
-	}
+	errs = append(errs, readWhose(c, &grant.Tenant))
 	if v := c.String("lifetime"); v != "forever" {
 		d, err := parseDuration(v, time.Minute, maxLifetime)
 		if err != nil {

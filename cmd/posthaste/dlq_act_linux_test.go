@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+// shownOn is what a terminal is told, from now on.
+func shownOn(ours *os.File) *lockedBuffer {
+	shown := new(lockedBuffer)
+	go func() { // ends when our end is closed
+		var b [4096]byte
+		for {
+			n, err := ours.Read(b[:])
+			_, _ = shown.Write(b[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return shown
+}
+
+// What dies while the question stands is not what the answer is about.
+func TestAYesIsToTheDeadLettersThatWereCounted(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		for _, act := range []string{"replay", "dismiss"} {
+			kind := name[:4] + "-" + act
+			dead(t, db, kind, 3)
+			ours, its := terminal(t)
+			shown := shownOn(ours)
+			var printed strings.Builder
+			code := make(chan int)
+			go func() {
+				code <- run(context.Background(), []string{"posthaste", "dlq", act, "--kind", kind}, func(name string) string { return way[name] }, its, &printed, its)
+			}()
+			awaitText(t, fmt.Sprintf("%s 3 dead letters? [y/N] ", act), shown.String)
+			sqlExec(t, db, `INSERT INTO outbox.jobs (id, kind, payload, status, epoch, attempt, failed_at) SELECT outbox.uuid_v7(), $1, '{}', 'dead', 2, 1, now() FROM generate_series(1, 50)`, kind)
+			if _, err := ours.WriteString("y\n"); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-code; got != exitOK || printed.String() != act+": 3 done, 0 passed over\n" {
+				t.Errorf("%s, %s: exit status %d, %q, want the three that were asked about", name, act, got, printed.String())
+			}
+			if left := rows(t, direct, "dlq", "list", "--kind", kind, "--limit", "100"); len(left) != 50 {
+				t.Errorf("%s, %s: %d dead letters are left, want the 50 that came later", name, act, len(left))
+			}
+		}
+	}
+}
+
+// Whoever sends the errors to a file is asked all the same.
+func TestTheQuestionIsOnTheTerminalWhereverErrorsGo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for name, errs := range map[string]string{"file": filepath.Join(t.TempDir(), "err.log"), "null": os.DevNull} {
+		dead(t, db, name, 3)
+		ours, its := terminal(t)
+		shown := shownOn(ours)
+		errLog, err := os.OpenFile(errs, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = errLog.Close() }()
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(self, "dlq", "dismiss", "--kind", name)
+		cmd.Env = append(os.Environ(), asCommand+"=1", "DATABASE_URL="+db.Config().ConnString())
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = its, its, errLog
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = cmd.Process.Kill() }() // it has ended unless the test failed
+		awaitText(t, "dismiss 3 dead letters? [y/N] ", shown.String)
+		if _, err := ours.WriteString("y\n"); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("2>%s: %v", errs, err)
+		}
+		awaitText(t, "dismiss: 3 done", shown.String)
+	}
+}
