@@ -77,7 +77,7 @@ func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
 				return err
 			}
 			for _, e := range page {
-				l.add(e.ID, e.At, e.Actor, e.Act, optional(e.JobID), e.Queue, e.Target, e.Reason, rawJSON(e.Before), rawJSON(e.After), e.RequestID, optional(e.Tenant))
+				l.add(e.ID, instant(e.At), e.Actor, e.Act, optional(e.JobID), e.Queue, e.Target, e.Reason, rawJSON(e.Before), rawJSON(e.After), e.RequestID, optional(e.Tenant))
 				f.Before = e.ID
 			}
 			if len(page) < f.Limit {

@@ -174,8 +174,8 @@ func (p *program) listLetters(ctx context.Context, c *cli.Command) error {
 				return err
 			}
 			for _, j := range page {
-				l.add(j.ID, j.Status, j.Kind, j.Queue, j.Attempt, j.FailedAt, j.ErrorCode, j.Fingerprint,
-					j.ErrorMessage, j.CreatedAt, instant(j.StartedAt), j.MaxAttempts, j.LostLeases, j.Priority, j.Key, j.Epoch, j.Tenant, j.ContentType, j.PayloadBytes,
+				l.add(j.ID, j.Status, j.Kind, j.Queue, j.Attempt, instant(j.FailedAt), j.ErrorCode, j.Fingerprint,
+					j.ErrorMessage, instant(j.CreatedAt), instant(j.StartedAt), j.MaxAttempts, j.LostLeases, j.Priority, j.Key, j.Epoch, j.Tenant, textOrNull(j.ContentType), j.PayloadBytes,
 					instant(j.Deadline), parentOf(j.Job))
 				before = j.ID
 			}
@@ -209,7 +209,7 @@ func (p *program) listGroups(ctx context.Context, c *cli.Command) error {
 			if c.String("output") == "table" {
 				message = shortened(message, 60)
 			}
-			l.add(g.Fingerprint, g.Jobs, g.Kind, g.ErrorCode, g.Oldest, g.Newest, message, g.Example)
+			l.add(g.Fingerprint, g.Jobs, g.Kind, g.ErrorCode, instant(g.Oldest), instant(g.Newest), message, g.Example)
 		}
 		return p.print(c, l)
 	})

@@ -90,7 +90,7 @@ func (p *program) jobLogs(ctx context.Context, c *cli.Command) error {
 
 func (p *program) printLogLine(c *cli.Command, l operator.LogLine) error {
 	if c.String("output") == "json" {
-		object, err := listing{header: []string{"at", "level", "message", "epoch", "line"}}.object([]any{l.At, l.Level.String(), l.Message, l.Epoch, l.Line})
+		object, err := listing{header: []string{"at", "level", "message", "epoch", "line"}}.object([]any{instant(l.At), l.Level.String(), l.Message, known(l.Epoch), l.Line})
 		if err != nil {
 			return err
 		}
@@ -131,15 +131,15 @@ var reportColumns = []string{"progress", "checkpoint", "steps"}
 func (r jobReports) objects() []any {
 	var progress, checkpoint any
 	if p := r.progress; !p.ReportedAt.IsZero() {
-		progress = map[string]any{"current": p.Current, "total": p.Total, "message": p.Message, "reported_at": p.ReportedAt}
+		progress = map[string]any{"current": p.Current, "total": p.Total, "message": p.Message, "reported_at": instant(p.ReportedAt)}
 	}
 	if c := r.checkpoint; c.Data != nil {
-		checkpoint = map[string]any{"data": content("", c.Data), "saved_at": c.SavedAt, "epoch": c.Epoch}
+		checkpoint = map[string]any{"data": content("", c.Data), "saved_at": instant(c.SavedAt), "epoch": c.Epoch}
 	}
 	steps := []map[string]any{}
 	for _, s := range r.steps {
 		steps = append(steps, map[string]any{
-			"name": s.Name, "epoch": s.Epoch, "finished_at": s.FinishedAt, "took": s.Took.String(), "result": content("", s.Result),
+			"name": s.Name, "epoch": s.Epoch, "finished_at": instant(s.FinishedAt), "took": s.Took.String(), "result": content("", s.Result),
 		})
 	}
 	return []any{progress, checkpoint, steps}

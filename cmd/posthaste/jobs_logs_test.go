@@ -85,8 +85,12 @@ func TestJobsLogsFollowsUntilTheJobHasEnded(t *testing.T) {
 			Result int
 		}
 	}
-	if err := json.Unmarshal([]byte(ok(t, e, "jobs", "show", id, "-o", "json")), &shown); err != nil {
+	object := ok(t, e, "jobs", "show", id, "-o", "json")
+	if err := json.Unmarshal([]byte(object), &shown); err != nil {
 		t.Fatal(err)
+	}
+	if all := last + object; strings.Contains(all, "+05:30") {
+		t.Errorf("%s has times of this machine's zone, want UTC", all)
 	}
 	if got, want := fmt.Sprint(shown), "{{5 20} {here} [{fetch 7}]}"; got != want {
 		t.Errorf("jobs show -o json has %s, want %s", got, want)

@@ -22,17 +22,30 @@ var jobColumns = []string{
 
 const jobColumnsOnScreen = 9
 
+// jobValues has nil for what the API did not tell: no stored job is without attempts and
+// a content type.
 func jobValues(j operator.Job) []any {
 	timeout := ""
 	if j.Timeout != 0 {
 		timeout = j.Timeout.String()
 	}
+	told := func(v any) any { return orNull(j.MaxAttempts != 0, v) }
 	return []any{
-		j.ID, j.Status, j.Kind, j.Queue, j.Attempt, j.MaxAttempts, instant(j.CreatedAt), instant(j.RunAt), j.ErrorCode,
-		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), j.Worker, j.Priority, j.Key, j.LostLeases, j.Epoch, j.Tenant, timeout, backoffText(j.Backoff),
-		j.ErrorMessage, j.ContentType, j.PayloadBytes, instant(j.Deadline), instant(j.CancelRequestedAt), parentOf(j),
+		j.ID, j.Status, j.Kind, j.Queue, told(j.Attempt), told(j.MaxAttempts), instant(j.CreatedAt), instant(j.RunAt), j.ErrorCode,
+		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), told(j.Worker), j.Priority, j.Key, told(j.LostLeases), told(j.Epoch), told(j.Tenant), told(timeout), told(backoffText(j.Backoff)),
+		told(j.ErrorMessage), textOrNull(j.ContentType), told(j.PayloadBytes), instant(j.Deadline), instant(j.CancelRequestedAt), parentOf(j),
 	}
 }
+
+// orNull is nil for what is not known.
+func orNull(known bool, v any) any {
+	if !known {
+		return nil
+	}
+	return v
+}
+
+func textOrNull(s string) any { return orNull(s != "", s) }
 
 // parentOf is nil for a job that has none.
 func parentOf(j operator.Job) any {
@@ -51,12 +64,13 @@ func backoffText(b outbox.Backoff) string {
 	return strings.Join(waits, ",")
 }
 
-// instant is nil for a time that does not apply.
+// instant is nil for a time that does not apply. Others are in UTC, wherever this
+// machine is: so they come from the API.
 func instant(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
-	return t
+	return t.UTC()
 }
 
 func listJobs(jobs []operator.Job) listing {
@@ -165,17 +179,11 @@ const newJob = "new"
 func (p *program) printChange(c *cli.Command, from string, j operator.Job) error {
 	seen := time.Now()
 	if c.String("output") == "json" {
-		orNull := func(known bool, v any) any {
-			if !known {
-				return nil
-			}
-			return v
-		}
 		told := j.MaxAttempts == 0
 		object, err := listing{header: []string{
 			"seen_at", "id", "from", "status", "kind", "queue", "attempt", "max_attempts", "worker", "error_code", "run_at", "finished_at", "epoch", "tenant",
 		}}.object([]any{
-			seen, j.ID, orNull(from != "" && from != newJob, from), j.Status, j.Kind, j.Queue, j.Attempt, orNull(!told, j.MaxAttempts), orNull(!told, j.Worker),
+			instant(seen), j.ID, orNull(from != "" && from != newJob, from), j.Status, j.Kind, j.Queue, j.Attempt, orNull(!told, j.MaxAttempts), orNull(!told, j.Worker),
 			j.ErrorCode, instant(j.RunAt), instant(j.FinishedAt), j.Epoch, orNull(!j.Tenant.IsZero(), j.Tenant),
 		})
 		if err != nil {

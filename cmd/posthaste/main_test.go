@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
+	time.Local = time.FixedZone("elsewhere", 5*3600+1800) // so that a zone of this machine in an answer is seen
 	pgtest.Main(m)
 }
 

@@ -82,13 +82,9 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// known is nil for a number that is not known: the API does not tell generations.
-func known(n int64) any {
-	if n == 0 {
-		return nil
-	}
-	return n
-}
+// known is nil for a number that is not known: the API tells no generations of schedules
+// and no epochs of lines.
+func known(n int64) any { return orNull(n != 0, n) }
 
 func tenantFlag() cli.Flag {
 	return &cli.StringFlag{Name: "tenant", Usage: "whose schedule it is: an `ID` (default: the root tenant)"}

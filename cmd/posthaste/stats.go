@@ -70,6 +70,6 @@ func sumUp(v operator.Overview) listing {
 		l.add("recent_run_p99_seconds", fmt.Sprintf("%.3f", r.RunP99.Seconds()))
 	}
 	l.add("estimated", v.Estimated)
-	l.add("as_of", v.AsOf)
+	l.add("as_of", instant(v.AsOf))
 	return l
 }
