@@ -185,8 +185,11 @@ func TestWhereNobodyCanBeAskedManyTakeAYes(t *testing.T) {
 		ids := dead(t, db, kind, 3)
 		for _, stdin := range []io.Reader{strings.NewReader("y\n"), null} {
 			for _, args := range [][]string{
-				{"dlq", "replay", "--kind", kind}, {"dlq", "dismiss", "--kind", kind}, {"dlq", "dismiss", ids[0], ids[1]},
-				{"jobs", "retry", "--kind", kind}, {"jobs", "dismiss", ids[0], ids[1]},
+				{"dlq", "replay", "--kind", kind},
+				{"dlq", "dismiss", "--kind", kind},
+				{"dlq", "dismiss", ids[0], ids[1]},
+				{"jobs", "retry", "--kind", kind},
+				{"jobs", "dismiss", ids[0], ids[1]},
 			} {
 				var out, errOut bytes.Buffer
 				code := run(t.Context(), append([]string{"posthaste"}, args...), func(name string) string { return way[name] }, stdin, &out, &errOut)
