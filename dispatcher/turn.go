@@ -34,6 +34,7 @@ type keyedTurns struct {
 	seen   time.Time     // when more than one tenant was found last
 	found  *turns        // for the next claim
 	cost   time.Duration // of a claim, for each job; moving average
+	claim  time.Duration // what a claim takes; moving average
 }
 
 // turns are the first due jobs of several tenants. nil has none.
@@ -71,9 +72,10 @@ func (q *queue) lookForTurns(ctx context.Context, room int) error {
 	})
 	now := time.Now()
 	took := now.Sub(started)
-	// One that is dear by itself was held up by what else the machine does: to leave
-	// the tenants out for that would be the worse delay.
-	excess := min(took, k.took) - freeExcess
+	// One that is dear by itself was held up by what else the machine does, and one that
+	// takes no longer than a claim is worth it: to leave the tenants out would be the
+	// worse delay.
+	excess := min(took, k.took) - max(freeExcess, k.claim)
 	k.took = took
 	switch {
 	case err != nil:
@@ -130,9 +132,10 @@ func (k *keyedTurns) noteCost(took time.Duration, n int) {
 	}
 	perJob := took / time.Duration(n)
 	if k.cost == 0 {
-		k.cost = perJob
+		k.cost, k.claim = perJob, took
 	}
 	k.cost += (perJob - k.cost) / 8
+	k.claim += (took - k.claim) / 8
 }
 
 // take returns what was found, for one claim.

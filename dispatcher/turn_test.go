@@ -30,7 +30,7 @@ func TestABacklogWithKeysLeavesRoomForOtherTenants(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			const backlog, tenants, each = 12_000, 80, 10
+			const backlog, tenants, each = 6_000, 80, 5
 			enqueueKeyed(t, db, backlog, whose)
 			for n := range tenants {
 				enqueueKeyed(t, db, each, of(n+1))
@@ -66,7 +66,7 @@ func TestABacklogWithKeysLeavesRoomForOtherTenants(t *testing.T) {
 func TestTwoBacklogsWithKeysTakeTurns(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	const each = 5000
+	const each = 2000
 	enqueueKeyed(t, db, each, of(0))
 	enqueueKeyed(t, db, each, of(1))
 	var s sequence
