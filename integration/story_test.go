@@ -120,13 +120,13 @@ func (s *story) end() {
 	}
 }
 
-// tail is the end of a file.
+// tail is the end of a file: little of it, for what failed stands above it.
 func tail(path string) string {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
 	}
-	const enough = 6 << 10
+	const enough = 2 << 10
 	if len(content) > enough {
 		content = content[len(content)-enough:]
 		if _, after, found := strings.Cut(string(content), "\n"); found {
