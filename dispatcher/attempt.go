@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -31,6 +30,7 @@ type attempt struct {
 	extra   int           // bytes of them
 	took    time.Duration // by the handler
 	stored  bool          // by a try that failed later on, see closeCalledOff
+	place   pgtype.TID    // where its claim has left the row; not valid: not known
 	batch   *batch        // of which this is the first; nil for a job by itself
 
 	mu         sync.Mutex
@@ -41,67 +41,6 @@ type attempt struct {
 	cancel     context.CancelCauseFunc // of the running handler
 	record     *record                 // what the handler has reported; nil: nothing yet
 	over       bool                    // nothing is reported any more
-}
-
-// readAttempt makes an attempt from a row of ClaimJobs, or of a statement that
-// has more columns at the end, which go to rest. It reads into the final place
-// and keeps no copy of names that are known: this runs for every job.
-func (q *queue) readAttempt(rows pgx.Rows, sent time.Time, rest ...any) (*attempt, error) {
-	both := &struct { // one piece of memory
-		attempt attempt
-		job     outbox.Claimed
-	}{}
-	a, job := &both.attempt, &both.job
-	var kind, contentType pgtype.DriverBytes // the driver's memory, valid until the next row
-	var key *string
-	var timeout pgtype.Interval
-	var backoff pgtype.FlatArray[pgtype.Interval] // takes whatever somebody stored by hand: one that it refused would stop all claims
-	var deadline pgtype.Timestamptz
-	var watched pgtype.Bool
-	columns := [...]any{
-		&job.ID, &job.Tenant, &kind, &job.Priority, &job.Attempt, &job.MaxAttempts, &job.LostLeases,
-		&job.Epoch, &key, &job.Payload, &contentType, &job.RawHeaders, &timeout, &backoff,
-		&job.RunAt, &job.CreatedAt, &job.StartedAt, &deadline, &watched,
-	}
-	if err := rows.Scan(append(columns[:], rest...)...); err != nil {
-		return nil, err
-	}
-	a.route = q.routes[string(kind)]
-	if a.route == nil {
-		return nil, fmt.Errorf("kind %q has no handler and was not asked for", kind)
-	}
-	job.Kind, job.Queue, job.Worker = a.route.kind, q.name, q.worker
-	if job.ContentType = contentJSON; string(contentType) != contentJSON {
-		job.ContentType = string(contentType)
-	}
-	job.Watched = watched.Bool
-	if key != nil {
-		job.Key = *key
-	}
-	if timeout.Valid {
-		job.Timeout = duration(timeout)
-	}
-	for _, wait := range backoff {
-		job.Backoff = append(job.Backoff, duration(wait))
-	}
-	if hook := a.route.success; hook != nil {
-		job.HookSuccess(hook.kind, hook.withResult)
-	}
-	a.job, a.queue, a.claimed, a.leaseUntil = job, q, sent, sent.Add(q.leases.trust)
-	if deadline.Valid {
-		// Both are readings of the database's clock. The claim was sent before the
-		// second, so we are early by the time that it was on its way, and never late.
-		job.Deadline = deadline.Time
-		a.until = sent.Add(job.Deadline.Sub(job.StartedAt))
-	}
-	job.Recorder = a
-	return a, nil
-}
-
-const contentJSON = "application/json"
-
-func duration(i pgtype.Interval) time.Duration {
-	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
 }
 
 // work runs attempts until the buffer is closed.

@@ -155,33 +155,6 @@ func (q *queue) take(ctx context.Context, h *haul) error {
 	return nil
 }
 
-// readClaim reads the jobs of a claim. When jobs have become far larger than the
-// last ones were, it does not keep what comes after the bound: those, whichever
-// they are, are marked as unused. The first is kept, however large it is, or
-// nobody would ever run it. tally is where the last row of a keyed claim goes.
-func (q *queue) readClaim(rows pgx.Rows, room int, sent time.Time, tally *tally) *haul {
-	defer rows.Close()
-	h := &haul{claimed: make([]*attempt, 0, room), room: room}
-	for rows.Next() {
-		if tally != nil && rows.RawValues()[0] == nil {
-			if h.err = tally.read(rows, q.name); h.err != nil {
-				return h
-			}
-			continue
-		}
-		var a *attempt
-		if a, h.err = q.readAttempt(rows, sent, tally.ignored()...); h.err != nil {
-			return h
-		}
-		h.claimed = append(h.claimed, a)
-		if h.size += len(a.job.Payload); h.size > 2*maxClaimBytes && len(h.claimed) > 1 {
-			a.job.Payload, a.unused = nil, true
-		}
-	}
-	h.err = rows.Err()
-	return h
-}
-
 // noteSize learns at once that payloads have become larger, and slowly that they
 // have become smaller.
 func (q *queue) noteSize(mean int64) {

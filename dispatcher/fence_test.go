@@ -25,6 +25,18 @@ type lease struct {
 // workerWrites is every write that a worker makes. Each returns whether it took effect.
 var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error){
 	"succeed": settleAs(""),
+	// The worst case: the newest version of the job has come to where the claim left it.
+	"succeed in place": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		var place pgtype.TID
+		err := db.QueryRow(ctx, `SELECT ctid FROM outbox.jobs WHERE id = $1`, l.id).Scan(&place)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return false, err
+		}
+		settled, err := sqlgen.New(db).SettleInPlace(ctx, sqlgen.SettleInPlaceParams{
+			Places: []pgtype.TID{place}, Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Results: [][]byte{nil},
+		})
+		return len(settled) > 0, err
+	},
 	"succeed and follow": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
 		settled, err := outbox.SettleSucceeded(ctx, db, []*outbox.Claimed{withFollowUps(l)})
 		return len(settled) > 0, err

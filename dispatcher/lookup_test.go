@@ -162,6 +162,12 @@ func TestABurstAfterAQuietTimeIsNotWalkedOver(t *testing.T) {
 			_, err := q.SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil}})
 			return err
 		},
+		"settle in place": func(id pgtype.UUID) error {
+			_, err := q.SettleInPlace(t.Context(), sqlgen.SettleInPlaceParams{
+				Places: []pgtype.TID{{Valid: true}}, Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
+			})
+			return err
+		},
 		"close": func(id pgtype.UUID) error {
 			_, err := conn.Exec(t.Context(), `SELECT outbox.close_jobs(ARRAY[$1]::uuid[], '{1}', '{cancelled}')`, id)
 			return err

@@ -181,12 +181,16 @@ func judgePlan(t *testing.T, name, plan string) {
 	if (name == "WalkLanes" || name == "FindKeyedTurns") && strings.Contains(plan, "Sort Key: jobs") {
 		t.Errorf("the walk reads lanes to their end:\n%s", plan)
 	}
+	if name == "SettleInPlace" && strings.Contains(plan, "jobs_pkey") {
+		t.Errorf("what is settled in its place is looked up:\n%s", plan)
+	}
 	if name == "SettleSucceededThen" && !strings.Contains(plan, "hashed SubPlan") {
 		t.Errorf("each follow-up is compared with each job:\n%s", plan)
 	}
 }
 
-// hotStatement is one that is made all the time, and the index that it has to use.
+// hotStatement is one that is made all the time, and the index that it has to use, or
+// what it does without one.
 type hotStatement struct {
 	call  func() error
 	index string
@@ -248,6 +252,12 @@ func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStateme
 			})
 			return err
 		}, "jobs_pkey"},
+		"SettleInPlace": {func() error {
+			_, err := q.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{
+				Places: []pgtype.TID{{Valid: true}}, Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
+			})
+			return err
+		}, "Tid Scan on jobs"},
 		"SettleSucceededThen": {func() error {
 			_, err := q.SettleSucceededThen(ctx, sqlgen.SettleSucceededThenParams{
 				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},

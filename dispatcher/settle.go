@@ -87,7 +87,7 @@ func (d *Dispatcher) gather(timer *time.Timer) []*attempt {
 //	                      another's settlement: r settled; q: waits for us
 //	ours     r: waits for the other                                 → deadlock
 func (d *Dispatcher) settleBatch(batch []*attempt) {
-	slices.SortFunc(batch, func(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) })
+	slices.SortFunc(batch, byID)
 	d.metrics.settleBatch.Observe(float64(len(batch)))
 	var succeeded, followed, unfinished, unavailable []*attempt
 	for _, a := range batch {
@@ -114,6 +114,8 @@ func (d *Dispatcher) settleBatch(batch []*attempt) {
 		_ = d.db.WakeDispatchers(ctx) // a hint: the poll covers a lost one
 	}
 }
+
+func byID(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) }
 
 type storeFunc func(context.Context, []*attempt) ([]pgtype.UUID, error)
 
@@ -193,18 +195,27 @@ func (d *Dispatcher) ensureHistory() {
 	}
 }
 
+// storeSucceeded stores those that are where their claims have left them first, which
+// costs the server less than to look for them, and then the others.
 func (d *Dispatcher) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	p := sqlgen.SettleSucceededParams{
-		Ids:     make([]pgtype.UUID, len(batch)),
-		Epochs:  make([]int64, len(batch)),
-		Results: make([][]byte, len(batch)),
-	}
-	for i, a := range batch {
-		p.Ids[i], p.Epochs[i], p.Results[i] = pgID(a.job.ID), a.job.Epoch, a.job.Result
-	}
-	stored, err := d.db.SettleSucceeded(ctx, p)
+	stored, left, err := d.storeInPlace(ctx, batch)
 	if err != nil {
 		return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(batch), err)
+	}
+	if len(left) > 0 {
+		p := sqlgen.SettleSucceededParams{
+			Ids:     make([]pgtype.UUID, len(left)),
+			Epochs:  make([]int64, len(left)),
+			Results: make([][]byte, len(left)),
+		}
+		for i, a := range left {
+			p.Ids[i], p.Epochs[i], p.Results[i] = pgID(a.job.ID), a.job.Epoch, a.job.Result
+		}
+		others, err := d.db.SettleSucceeded(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(left), err)
+		}
+		stored = append(stored, others...)
 	}
 	return d.closeCalledOff(ctx, batch, stored)
 }

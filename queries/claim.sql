@@ -49,7 +49,7 @@ FROM due
 WHERE jobs.ctid = due.place
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
-    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched;
+    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched, (jobs).ctid::tid AS place;
 
 -- name: SurveyLevels :many
 -- SurveyLevels tells when the next job of each known priority becomes due, and

@@ -143,7 +143,7 @@ WHERE`},
 		Name:      "the first large job goes back",
 		Breaks:    "a job beyond the bound is claimed and given back for ever",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher/claim.go", `h.size > 2*maxClaimBytes && len(h.claimed) > 1 {`, `h.size > 2*maxClaimBytes {`}},
+		Edits:     []Edit{{"dispatcher/read.go", `h.size > 2*maxClaimBytes && len(h.claimed) > 1 {`, `h.size > 2*maxClaimBytes {`}},
 		Checks:    []Check{test("dispatcher", "TestAHugeJobRuns", "in vain: 1 jobs succeed")},
 	},
 	{

@@ -88,8 +88,23 @@ var workerNameFence = []Edit{
 	Worker  string
 }`},
 	{settleSQL, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)`, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results, arg.Worker)`},
-	{settleGo, `		Results: make([][]byte, len(batch)),
-	}`, `		Results: make([][]byte, len(batch)),
+	{settleGo, `			Results: make([][]byte, len(left)),
+		}`, `			Results: make([][]byte, len(left)),
+			Worker:  d.worker,
+		}`},
+	{placeSQL, `      AND jobs.epoch = input.epoch
+    RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.lease_owner = $5::text
+    RETURNING jobs.id, jobs.tenant_id`},
+	{placeSQL, `	Results [][]byte
+}`, `	Results [][]byte
+	Worker  string
+}`},
+	{placeSQL, `		arg.Results,
+	)`, `		arg.Results,
+		arg.Worker,
+	)`},
+	{placeGo, `		Results: make([][]byte, len(near)),
+	}`, `		Results: make([][]byte, len(near)),
 		Worker:  d.worker,
 	}`},
 	{"outbox/job.go", `Results: [][]byte{c.Result},

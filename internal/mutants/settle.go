@@ -3,6 +3,8 @@ package mutants
 const (
 	settleSQL = "internal/sqlgen/settle.sql.go"
 	settleGo  = "dispatcher/settle.go"
+	placeSQL  = "internal/sqlgen/place.sql.go"
+	placeGo   = "dispatcher/place.go"
 	outcomeGo = "dispatcher/outcome.go"
 )
 
@@ -16,9 +18,12 @@ var settle = []Mutant{
     RETURNING jobs.id, jobs.tenant_id`, `    RETURNING jobs.id, jobs.tenant_id`},
 			{settleSQL, `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.epoch`, `    RETURNING jobs.id, jobs.epoch`},
+			{placeSQL, `      AND jobs.epoch = input.epoch
+    RETURNING jobs.id, jobs.tenant_id`, `    RETURNING jobs.id, jobs.tenant_id`},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestFence/succeed_after_claimed_by_another", "took effect = true"),
+			test("dispatcher", "TestFence/succeed_in_place_after_claimed_by_another", "took effect = true"),
 			test("dispatcher", "TestFence/fail_after_claimed_by_another", "took effect = true"),
 			row("B1", "late succeed: refused with the lease lost"),
 		},
@@ -39,13 +44,43 @@ var settle = []Mutant{
 		},
 	},
 	{
+		Name:      "a place is believed",
+		Breaks:    "whatever has come to where a claim left its job is closed in place of it",
+		Invariant: "Fenced",
+		Edits:     []Edit{{placeSQL, `      AND uuid_eq(jobs.id, input.id)` + "\n", ``}},
+		Checks: []Check{
+			test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/others_have_come_to_their_places", "with their own results"),
+		},
+	},
+	{
+		Name:      "a settlement in place that looks the job up",
+		Breaks:    "a success costs the server a look into the primary key that it does not need",
+		Invariant: "A held snapshot does not slow dispatch or reaping down",
+		Edits:     []Edit{{placeSQL, `uuid_eq(jobs.id, input.id)`, `jobs.id = ANY (ARRAY[input.id])`}},
+		Checks:    []Check{test("dispatcher", "TestPlansMadeOnTheEmptyTable", "is looked up")},
+	},
+	{
+		Name:      "what moved is lost",
+		Breaks:    "a success whose job was written since its claim is not stored, and the job runs again",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{placeGo, `!a.stored {
+			left = append(left, a)`, `!a.stored && false {
+			left = append(left, a)`}},
+		Checks: []Check{test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/one_has_moved", "settled 2 jobs")},
+	},
+	{
+		Name:      "what was stored in its place is forgotten when the rest fails",
+		Breaks:    "successes that are stored are reported as lost leases",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{placeGo, `a.stored = settled[pgID(a.job.ID)]; !a.stored`, `!settled[pgID(a.job.ID)]`}},
+		Checks:    []Check{test("dispatcher", "TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails", "a lease is said to be lost")},
+	},
+	{
 		Name:      "settlements in the order in which jobs ended",
 		Breaks:    "one whose leases were lost and that of the workers that have the jobs now wait for each other",
 		Invariant: "Settlements wait for each other in one order",
 		Edits: []Edit{
-			{settleGo, `	slices.SortFunc(batch, func(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) })
-`, ``},
-			{settleGo, `	"bytes"
+			{settleGo, `	slices.SortFunc(batch, byID)
 `, ``},
 		},
 		Checks: []Check{test("dispatcher", "TestASettlementWaitsInTheOrderOfIDs", "deadlock detected")},
@@ -102,10 +137,16 @@ var settle = []Mutant{
 		Name:      "a settlement that does not wait for the disk",
 		Breaks:    "a job that was reported as succeeded runs again after a crash",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{settleSQL, `FROM done
+		Edits: []Edit{
+			{settleSQL, `FROM done
 RETURNING id`, `FROM done
 WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
-RETURNING id`}},
+RETURNING id`},
+			{placeSQL, `FROM done
+RETURNING id`, `FROM done
+WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
+RETURNING id`},
+		},
 		Checks: []Check{test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the settlement")},
 	},
 	{
@@ -135,14 +176,24 @@ RETURNING id`}},
 		Name:      "history copied without deletion",
 		Breaks:    "a succeeded job is in the history and stays open",
 		Invariant: "Legal moves only",
-		Edits: []Edit{{settleSQL, `), done AS (
+		Edits: []Edit{
+			{settleSQL, `), done AS (
     DELETE FROM outbox.jobs
     USING input
 `, `), done AS (
     UPDATE outbox.jobs
     SET queue = jobs.queue
     FROM input
-`}},
+`},
+			{placeSQL, `), done AS (
+    DELETE FROM outbox.jobs
+    USING input
+`, `), done AS (
+    UPDATE outbox.jobs
+    SET queue = jobs.queue
+    FROM input
+`},
+		},
 		Checks: []Check{test("dispatcher", "TestJobGoesFromEnqueueToHistory", "invariant broken: a job is open or in the history, not both")},
 	},
 	{

@@ -12,10 +12,14 @@ var ending = []Mutant{
 		Name:      "success past the deadline",
 		Breaks:    "an effect is committed after the instant from which on it must not be",
 		Invariant: "Nothing starts, runs on or succeeds past its deadline",
-		Edits: []Edit{{settleSQL, `      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+		Edits: []Edit{
+			{settleSQL, `      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.tenant_id`}},
+    RETURNING jobs.id, jobs.tenant_id`},
+			{placeSQL, `      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+`, ``},
+		},
 		Checks: []Check{
 			test("dispatcher", "TestSuccessPastTheDeadlineIsRefused/Complete", "want ErrLeaseLost"),
 			test("dispatcher", "TestSuccessPastTheDeadlineIsRefused/returning_nil", "succeeded from running"),

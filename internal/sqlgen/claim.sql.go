@@ -53,7 +53,7 @@ FROM due
 WHERE jobs.ctid = due.place
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
-    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched
+    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched, (jobs).ctid::tid AS place
 `
 
 type ClaimJobsParams struct {
@@ -88,6 +88,7 @@ type ClaimJobsRow struct {
 	StartedAt   pgtype.Timestamptz
 	Deadline    pgtype.Timestamptz
 	Watched     *bool
+	Place       pgtype.TID
 }
 
 // ClaimJobs leases up to @max_jobs due jobs of the root tenant to @worker, highest
@@ -138,6 +139,7 @@ func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJo
 			&i.StartedAt,
 			&i.Deadline,
 			&i.Watched,
+			&i.Place,
 		); err != nil {
 			return nil, err
 		}

@@ -69,7 +69,7 @@ FROM due
 WHERE jobs.ctid = due.place
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
-    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched
+    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched, (jobs).ctid::tid AS place
 `
 
 type ClaimSharedParams struct {
@@ -109,6 +109,7 @@ type ClaimSharedRow struct {
 	StartedAt   pgtype.Timestamptz
 	Deadline    pgtype.Timestamptz
 	Watched     *bool
+	Place       pgtype.TID
 }
 
 // ClaimShared leases due jobs of tenants other than root to @worker: of each of
@@ -163,6 +164,7 @@ func (q *Queries) ClaimShared(ctx context.Context, arg ClaimSharedParams) ([]Cla
 			&i.StartedAt,
 			&i.Deadline,
 			&i.Watched,
+			&i.Place,
 		); err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -48,6 +49,7 @@ type held struct {
 	id      outbox.ID
 	epoch   int64
 	attempt int
+	place   pgtype.TID
 }
 
 // begin counts an operation and returns it, nil when there were enough.

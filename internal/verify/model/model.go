@@ -70,6 +70,7 @@ type job struct {
 type lease struct {
 	id    outbox.ID
 	epoch int64
+	place pgtype.TID // where the claim has left the job
 }
 
 // Machine is the database and the model of it. Between two operations nobody else

@@ -60,7 +60,7 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 		if row.Epoch != j.Epoch || int(row.Attempt) != j.Attempt || int(row.LostLeases) != j.LostLeases || row.Kind != j.Kind {
 			return false, fmt.Errorf("claimed with epoch %d, attempt %d, %d lost leases, kind %s; want %+v", row.Epoch, row.Attempt, row.LostLeases, row.Kind, j.row)
 		}
-		m.leases = append(m.leases, lease{row.ID.Bytes, row.Epoch})
+		m.leases = append(m.leases, lease{row.ID.Bytes, row.Epoch, row.Place})
 	}
 	return true, nil
 }
@@ -106,10 +106,20 @@ func (m *Machine) succeed(ctx context.Context, d Draws) (bool, error) {
 
 func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 	ids, epochs, live := m.split(leases)
-	settled, err := m.q.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: ids, Epochs: epochs, Results: make([][]byte, len(ids))})
+	places, results := make([]pgtype.TID, len(ids)), make([][]byte, len(ids))
+	for i, l := range leases {
+		places[i] = l.place
+	}
+	settled, err := m.q.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: places, Ids: ids, Epochs: epochs, Results: results})
 	if err != nil {
 		return err
 	}
+	// All of them once more: what was settled in its place is not settled again.
+	moved, err := m.q.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: ids, Epochs: epochs, Results: results})
+	if err != nil {
+		return err
+	}
+	settled = append(settled, moved...)
 	live = m.onTime(live)
 	for _, id := range live {
 		m.jobs[id].close(outbox.Succeeded)

@@ -1,0 +1,193 @@
+package dispatcher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// A job that is where its claim has left it is settled there, and every other one
+// wherever it is: the place is a hint, and nothing depends on it.
+func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
+	t.Parallel()
+	const inPlace, byID = "SettleInPlace", "SettleSucceeded"
+	for name, c := range map[string]struct {
+		meanwhile func(t *testing.T, db *pgxpool.Pool, batch []*attempt)
+		want      []string // the statements
+		left      int      // jobs that are not settled
+	}{
+		"all are where they were": {func(*testing.T, *pgxpool.Pool, []*attempt) {}, []string{inPlace}, 0},
+		"one has moved": {func(t *testing.T, db *pgxpool.Pool, batch []*attempt) {
+			change(t, db, `UPDATE outbox.jobs SET watched = true WHERE id = $1`, batch[1].job.ID)
+		}, []string{inPlace, byID}, 0},
+		"others have come to their places": {func(_ *testing.T, _ *pgxpool.Pool, batch []*attempt) {
+			batch[0].place, batch[2].place = batch[2].place, batch[0].place
+		}, []string{inPlace, byID}, 0},
+		"the place is not known": {func(_ *testing.T, _ *pgxpool.Pool, batch []*attempt) {
+			for _, a := range batch {
+				a.place = pgtype.TID{}
+			}
+		}, []string{byID}, 0},
+		"the leases are being extended": {func(_ *testing.T, _ *pgxpool.Pool, batch []*attempt) {
+			for _, a := range batch {
+				a.claimed = time.Now().Add(-5 * time.Second) // of 15
+			}
+		}, []string{byID}, 0},
+		"one lease is lost": {func(t *testing.T, db *pgxpool.Pool, batch []*attempt) {
+			take(t, db, "another", 2, batch[1].job.ID)
+		}, []string{inPlace, byID, "CloseAttempts"}, 1},
+		"one is to be cancelled": {func(t *testing.T, db *pgxpool.Pool, batch []*attempt) {
+			change(t, db, `UPDATE outbox.jobs SET cancel_requested_at = now() WHERE id = $1`, batch[1].job.ID)
+		}, []string{inPlace, byID}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, log := pgtest.New(t), new(bytes.Buffer)
+			d := atRest(t, db, log)
+			asked := &asked{DBTX: d.pool}
+			d.db = sqlgen.New(asked)
+			batch := succeeded(t, d, db, 3)
+			c.meanwhile(t, db, batch)
+			d.settleBatch(batch)
+			if !slices.Equal(asked.names, c.want) {
+				t.Errorf("asked %v, want %v", asked.names, c.want)
+			}
+			wantSettled(t, db, batch, c.left)
+			if lost := strings.Count(log.String(), "lease_lost"); lost != 2*c.left { // message and event
+				t.Errorf("leases lost: want %d of\n%s", c.left, log)
+			}
+		})
+	}
+}
+
+// What was stored in its place stays so if the statement for the others fails.
+func TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails(t *testing.T) {
+	t.Parallel()
+	db, log := pgtest.New(t), new(bytes.Buffer)
+	d := atRest(t, db, log)
+	asked := &asked{DBTX: d.pool, refuse: "SettleSucceeded"}
+	d.db = sqlgen.New(asked)
+	batch := succeeded(t, d, db, 3)
+	change(t, db, `UPDATE outbox.jobs SET watched = true WHERE id = $1`, batch[1].job.ID)
+	d.settleBatch(batch)
+	if want := []string{"SettleInPlace", "SettleSucceeded", "SettleInPlace", "SettleSucceeded"}; !slices.Equal(asked.names, want) {
+		t.Errorf("asked %v, want %v", asked.names, want)
+	}
+	wantSettled(t, db, batch, 0)
+	if strings.Contains(log.String(), "lease") {
+		t.Errorf("a lease is said to be lost:\n%s", log)
+	}
+}
+
+// Somebody changes a job at the moment when it is settled in its place:
+//
+//	settle in place   snapshot: the job is there; waits for its row
+//	                          another: commits, and the job is elsewhere
+//	settle in place   looks at the new version (some servers), or at none
+//	settle by id      finds what is left
+//
+// Whichever the server does, the fence decides.
+func TestASettlementInPlaceWaitsForWhoeverChangesTheJob(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change string
+		left   int
+	}{
+		"the lease is kept": {`UPDATE outbox.jobs SET watched = true WHERE id = $1`, 0},
+		"the lease is lost": {`UPDATE outbox.jobs SET epoch = epoch + 1 WHERE id = $1`, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, log := pgtest.New(t), new(bytes.Buffer)
+			d := atRest(t, db, log)
+			batch := succeeded(t, d, db, 3)
+			other := lock(t, db, batch[1].job.ID)
+			if _, err := other.Exec(t.Context(), c.change, batch[1].job.ID); err != nil {
+				t.Fatal(err)
+			}
+			settled := make(chan struct{})
+			go func() {
+				d.settleBatch(batch)
+				close(settled)
+			}()
+			waiting(t, db, 1, other)
+			commit(t, other)
+			<-settled
+			wantSettled(t, db, batch, c.left)
+			if lost := strings.Count(log.String(), "lease_lost"); lost != 2*c.left { // message and event
+				t.Errorf("leases lost: want %d of\n%s", c.left, log)
+			}
+		})
+	}
+}
+
+// succeeded are attempts at new jobs whose handlers have returned, each with a result
+// of its own, in the order of their ids.
+func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int) []*attempt {
+	t.Helper()
+	batch := make([]*attempt, n)
+	for i := range batch {
+		id, err := outbox.Enqueue(t.Context(), db, tiny{}, outbox.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		take(t, db, "w", 1, id)
+		job := &outbox.Claimed{}
+		job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts, job.Result = id, "tiny", 1, 1, 10, fmt.Appendf(nil, "%q", id)
+		batch[i] = &attempt{job: job, route: d.routes["tiny"], queue: d.queues[0], claimed: time.Now(), outcome: outcome{status: outbox.Succeeded}}
+		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].place); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return batch
+}
+
+// wantSettled wants all but so many jobs in the history, and each with its own result.
+func wantSettled(t *testing.T, db *pgxpool.Pool, batch []*attempt, left int) {
+	t.Helper()
+	var settled, own, open int
+	if err := db.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE result = convert_to('"' || id || '"', 'UTF8')),
+		(SELECT count(*) FROM outbox.jobs) FROM outbox.history WHERE status = 'succeeded'`).Scan(&settled, &own, &open); err != nil {
+		t.Fatal(err)
+	}
+	if want := len(batch) - left; settled != want || own != want || open != left {
+		t.Errorf("settled %d jobs, %d with their own results, %d are open; want %d, %d, %d", settled, own, open, want, want, left)
+	}
+}
+
+func change(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if tag, err := db.Exec(t.Context(), sql, args...); err != nil || tag.RowsAffected() == 0 {
+		t.Fatalf("%s: %v, %v", sql, tag, err)
+	}
+}
+
+// asked notes the names of the statements, and refuses one of them once.
+type asked struct {
+	sqlgen.DBTX
+	names  []string
+	refuse string
+}
+
+func (a *asked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	name := strings.Fields(sql)[2]
+	a.names = append(a.names, name)
+	if name == a.refuse {
+		a.refuse = ""
+		return nil, errors.New("the connection was cut")
+	}
+	return a.DBTX.Query(ctx, sql, args...)
+}

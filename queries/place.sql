@@ -1,0 +1,28 @@
+-- name: SettleInPlace :many
+-- SettleInPlace is SettleSucceeded for jobs that are where their claims have left them:
+-- each is read at its place, and no index is asked. Those that have moved since (their
+-- leases were extended, or somebody watches them or wants them cancelled) are not matched,
+-- and left to SettleSucceeded. The place is a hint, which may be that of another job by
+-- now: (id, epoch) is the whole fence here, too.
+--
+-- id is compared by the function behind =, which no plan can look up in an index: of an
+-- empty table the server believes that the primary key costs as much as the place.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@places::tid[]) AS place, unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
+), done AS (
+    DELETE FROM outbox.jobs
+    USING input
+    WHERE jobs.ctid = input.place
+      AND uuid_eq(jobs.id, input.id)
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+      AND jobs.epoch = input.epoch
+    RETURNING jobs.*, (input).result AS result
+)
+INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result,
+    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
+SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, result,
+    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
+FROM done
+RETURNING id;
