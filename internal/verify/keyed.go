@@ -60,7 +60,7 @@ func (r *Run) keyedJobs(ctx context.Context) ([]keyed, error) {
 
 // limitedKeys is row K1.
 func limitedKeys(ctx context.Context, r *Run) error {
-	jobs := r.Size(500, 200_000)
+	jobs := r.Size(500, 20_000)
 	limited, err := r.keyedFlow(ctx, jobs, 200*time.Millisecond, "VERIFY_KEYS=30", "VERIFY_MIX=effect,once,effect,sleep")
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 
 // orderedKeys is row K2.
 func orderedKeys(ctx context.Context, r *Run) error {
-	jobs := r.Size(500, 100_000)
+	jobs := r.Size(500, 10_000)
 	const retry = 600 * time.Millisecond // long enough for the next job of a key to come meanwhile
 	ordered, err := r.keyedFlow(ctx, jobs, retry, "VERIFY_KEYS=30", "VERIFY_ORDERED=on", "VERIFY_MIX=effect,once,effect,sleep")
 	if err != nil {

@@ -6,12 +6,12 @@ func semantics() []Row {
 	return []Row{
 		{
 			Name: "K1", Fault: "kill -9 of a random worker every second and an immediate restart of Postgres every 3 s (S: 30 s)", Tiers: both, run: limitedKeys,
-			Workload: "P 500, S 200,000 jobs of 30 keys, half of which run one and half three at a time, from 4 producers that repeat with idempotency keys, 3 workers",
+			Workload: "P 500, S 20,000 jobs of 30 keys, half of which run one and half three at a time, from 4 producers that repeat with idempotency keys, 3 workers",
 			Pass:     accounts + ", more running jobs of a key than its limit never, by the recorded moves and by the ledgers",
 		},
 		{
 			Name: "K2", Fault: "kill -9 of a random worker every second and an immediate restart of Postgres every 3 s (S: 30 s); one attempt in eight fails", Tiers: both, run: orderedKeys,
-			Workload: "P 500, S 100,000 ordered jobs of 30 keys, numbered in the order of their commits, from 4 producers that repeat with idempotency keys, 3 workers",
+			Workload: "P 500, S 10,000 ordered jobs of 30 keys, numbered in the order of their commits, from 4 producers that repeat with idempotency keys, 3 workers",
 			Pass: accounts + ", two jobs of a key at once never, a job claimed before the earlier ones of its key had closed, however often they were tried, never, " +
 				"starts of each key in the order of the commits; heads that failed held up their lines",
 		},
