@@ -28,7 +28,7 @@ func (r *Run) keyedFlow(ctx context.Context, jobs int, retry time.Duration, prod
 	r.Lease = 3 * time.Second // until a lease lapses its key is held up
 	f := flow{
 		jobs: jobs, producers: 4, workers: workers, concurrency: 16, patience: time.Minute + time.Duration(jobs)*10*time.Millisecond,
-		producerEnv: append([]string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", "VERIFY_MS=200", "VERIFY_PACE=" + r.pace("180ms", "20ms")}, producerEnv...),
+		producerEnv: append([]string{"VERIFY_INSIST=on", "VERIFY_CLIENTS=4", "VERIFY_MS=200", "VERIFY_PACE=180ms"}, producerEnv...),
 		workerEnv:   []string{"VERIFY_RETRY=" + retry.String()},
 	}
 	f.least = map[string]int{"kill -9 worker": 3, "restart Postgres -m immediate": 1}
