@@ -17,7 +17,7 @@ import (
 
 const (
 	settlers    = 2 // one gathers while the other waits for the database
-	settleBatch = 1000
+	settleBatch = 2000
 	settleBytes = 16 << 20 // of payloads and results, so that the statement fits into its time
 	settleDelay = 2 * time.Millisecond
 	// While a batch is under way, the next one goes on growing for this long: a
