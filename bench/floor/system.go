@@ -59,10 +59,11 @@ func (f *floor) EnqueueMany(ctx context.Context, _, n int) error {
 }
 
 // batch is how many jobs the dispatcher claims, and settles, at once.
-const batch = 1000
+const batch = 2000
 
 // claimed is what settling needs of a claim.
 type claimed struct {
+	places []pgtype.TID
 	ids    []pgtype.UUID
 	epochs []int64
 }
@@ -151,11 +152,12 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 		if err != nil {
 			return fmt.Errorf("claim: %w", err)
 		}
-		b := claimed{make([]pgtype.UUID, 0, batch), make([]int64, 0, batch)}
+		b := claimed{make([]pgtype.TID, 0, batch), make([]pgtype.UUID, 0, batch), make([]int64, 0, batch)}
 		for rows.Next() {
-			row := rows.RawValues() // id, epoch and run_at are the 1st, 8th and 15th: see queries/claim.sql
+			row := rows.RawValues() // id, epoch, run_at and place are the 1st, 8th, 15th and 20th: see queries/claim.sql
 			id := pgtype.UUID{Bytes: [16]byte(row[0]), Valid: true}
 			from.advance(binary.BigEndian.Uint64(row[14]), id)
+			b.places = append(b.places, pgtype.TID{BlockNumber: binary.BigEndian.Uint32(row[19]), OffsetNumber: binary.BigEndian.Uint16(row[19][4:]), Valid: true})
 			b.ids = append(b.ids, id)
 			b.epochs = append(b.epochs, int64(binary.BigEndian.Uint64(row[7])))
 		}
@@ -181,7 +183,7 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 
 // settle stores a batch as succeeded, and counts it.
 func settle(ctx context.Context, conn *pgx.Conn, b claimed, handle func(context.Context, int)) error {
-	rows, err := conn.Query(ctx, sqlgen.SettleSucceeded, b.ids, b.epochs, make([][]byte, len(b.ids)))
+	rows, err := conn.Query(ctx, sqlgen.SettleInPlace, b.places, b.ids, b.epochs, make([][]byte, len(b.ids)))
 	if err != nil {
 		return fmt.Errorf("settle: %w", err)
 	}
