@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"iter"
 	"slices"
 	"strings"
@@ -23,17 +24,18 @@ type Request struct {
 }
 
 const (
-	copyFrom   = 32       // from this many jobs on, COPY beats one INSERT
 	chunkSize  = 5000     // jobs per INSERT, and
 	chunkBytes = 16 << 20 // of payloads and headers, so that no message grows without bound
 )
 
 // EnqueueMany stores any number of jobs, all or none, and returns their ids in the
-// order of the requests. Every request is validated before anything is sent; a
-// [*RequestError] names the first bad one. It costs one round trip (COPY) when
-// db is of pgx, no request has a Delay, an IdempotencyKey or Hold and all or none
-// have a RunAt, else one for every 5 000 jobs or 16 MiB. Jobs whose idempotency key was
-// used before are left out and answer with the first job's id.
+// order of the requests. If one is not acceptable, a [*RequestError] names the first
+// that is not, and nothing is stored. It costs one round trip (COPY) when db is of
+// pgx, no request has a Delay, an IdempotencyKey or Hold and all or none have a
+// RunAt; of more than 1 000 jobs the first are then sent while the others are
+// validated and encoded. Else all are validated first, and there is a round trip for
+// every 5 000 jobs or 16 MiB. Jobs whose idempotency key was used before are left out
+// and answer with the first job's id.
 //
 // Postgres takes COPY from no role that row-level security applies to, which is
 // every one but superusers and those with BYPASSRLS: they go by INSERT, after
@@ -50,41 +52,58 @@ func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([
 		return nil, nil
 	}
 	requests = withDefaults(requests)
-	rows := make([]sqlgen.EnqueueJobParams, len(requests))
-	ids := make([]ID, len(requests))
-	canCopy := len(requests) >= copyFrom
-	random := bufio.NewReader(rand.Reader) // asked once for 4 096 bytes: half of what an id costs
-	for i := range requests {
-		r := &requests[i]
-		row, err := newRow(ctx, random, r.Args, &r.Options)
-		if err != nil {
-			return nil, &RequestError{Index: i, Err: err}
-		}
-		if r.Options.MaxQueued != 0 {
-			return nil, &RequestError{Index: i, Err: invalid("Options.MaxQueued", "is decided on one job at a time: use Submit")}
-		}
-		rows[i], ids[i] = row, ID(row.ID.Bytes)
-		canCopy = canCopy && r.Options.Delay == 0 && r.Options.IdempotencyKey == "" && !r.Options.Hold &&
-			r.Options.RunAt.IsZero() == requests[0].Options.RunAt.IsZero()
+	if _, ok := db.(copier); ok && canCopy(requests) {
+		ids, err := copyMany(ctx, db, requests, notify)
+		if !isCopyRefused(err) {
+			return ids, err
+		} // else the savepoint or transaction of this attempt is gone
 	}
-
-	storeAll := func(db DB) error {
-		if copier, ok := db.(copier); ok && canCopy && !refusesCopy(db) {
-			err := copyJobs(ctx, copier, rows)
-			rememberRefusal(db, err)
-			return err
-		}
-		return insertJobs(ctx, sqlgen.New(db), requests, rows, ids)
-	}
-	err := atomically(ctx, db, notify, storeAll)
-	if canCopy && isCopyRefused(err) {
-		canCopy = false // the savepoint or transaction of the first attempt is gone
-		err = atomically(ctx, db, notify, storeAll)
-	}
+	b := newBatcher(requests)
+	rows, err := b.next(ctx, len(requests))
 	if err != nil {
-		return nil, fmt.Errorf("enqueue %d jobs: %w", len(requests), explain(err))
+		return nil, err
 	}
-	return ids, nil
+	err = atomically(ctx, db, notify, func(db DB) error {
+		return insertJobs(ctx, sqlgen.New(db), requests, rows, b.ids)
+	})
+	if err != nil {
+		return nil, notStored(len(requests), err)
+	}
+	return b.ids, nil
+}
+
+func notStored(jobs int, err error) error {
+	return fmt.Errorf("enqueue %d jobs: %w", jobs, explain(err))
+}
+
+// batcher makes rows of requests, in their order.
+type batcher struct {
+	requests []Request
+	ids      []ID      // of the rows that were made
+	random   io.Reader // asked once for 4 096 bytes: half of what an id costs
+}
+
+func newBatcher(requests []Request) *batcher {
+	return &batcher{requests: requests, ids: make([]ID, 0, len(requests)), random: bufio.NewReader(rand.Reader)}
+}
+
+// next is the rows of the next n requests, or of all that are left: none at the end.
+func (b *batcher) next(ctx context.Context, n int) ([]row, error) {
+	first := len(b.ids)
+	rows := make([]row, min(n, len(b.requests)-first))
+	for i := range rows {
+		r := &b.requests[first+i]
+		if r.Options.MaxQueued != 0 {
+			return nil, &RequestError{Index: first + i, Err: invalid("Options.MaxQueued", "is decided on one job at a time: use Submit")}
+		}
+		made, err := newRow(ctx, b.random, r.Args, &r.Options)
+		if err != nil {
+			return nil, &RequestError{Index: first + i, Err: err}
+		}
+		rows[i] = made
+		b.ids = append(b.ids, ID(made.ID.Bytes))
+	}
+	return rows, nil
 }
 
 // withDefaults leaves the caller's requests as they are.
@@ -100,10 +119,6 @@ func withDefaults(requests []Request) []Request {
 		requests[i].Options.fillFrom(requests[i].Args)
 	}
 	return requests
-}
-
-type copier interface {
-	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
 }
 
 // atomically runs the statements of one EnqueueMany and its wake-up so that all
@@ -126,101 +141,6 @@ func atomically(ctx context.Context, db DB, notify bool, do func(DB) error) erro
 	default:
 		return both(db)
 	}
-}
-
-// copyJobs sends only the columns that some job needs; the others take their defaults.
-func copyJobs(ctx context.Context, db copier, rows []sqlgen.EnqueueJobParams) error {
-	columns := slices.DeleteFunc(slices.Clone(copyColumns), func(c copyColumn) bool { return c.isDefaultIn(rows) })
-	names := make([]string, len(columns))
-	for i, c := range columns {
-		names[i] = c.name
-	}
-	values := make([]any, len(columns)) // reused: pgx encodes a row before it asks for the next
-	i := 0
-	_, err := db.CopyFrom(ctx, pgx.Identifier{"outbox", "jobs"}, names, pgx.CopyFromFunc(func() ([]any, error) {
-		if i == len(rows) {
-			return nil, nil
-		}
-		for c := range columns {
-			values[c] = columns[c].value(&rows[i])
-		}
-		i++
-		return values, nil
-	}))
-	return err
-}
-
-type copyColumn struct {
-	name      string
-	value     func(*sqlgen.EnqueueJobParams) any
-	isDefault func(*sqlgen.EnqueueJobParams) bool // nil: always sent
-}
-
-// isDefaultIn reports whether every row leaves the column to its default. Rows
-// are large: they are looked at in place.
-func (c copyColumn) isDefaultIn(rows []row) bool {
-	if c.isDefault == nil {
-		return false
-	}
-	for i := range rows {
-		if !c.isDefault(&rows[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-type row = sqlgen.EnqueueJobParams
-
-// A column that some job sets is sent for all of them, so its value must be right
-// for those that leave it to the default: run_at is the one that is not known
-// here, so a mixture of jobs with and without it goes by INSERT.
-var copyColumns = []copyColumn{
-	{"id", func(r *row) any { return &r.ID }, nil},
-	{"kind", func(r *row) any { return r.Kind }, nil},
-	{"payload", func(r *row) any { return r.Payload }, nil},
-	{"queue", func(r *row) any { return r.Queue }, func(r *row) bool { return r.Queue == DefaultQueue }},
-	{"tenant_id", func(r *row) any { return &r.TenantID }, func(r *row) bool { return r.TenantID.Bytes == RootTenant }},
-	{"priority", func(r *row) any { return r.Priority }, func(r *row) bool { return r.Priority == 0 }},
-	{"max_attempts", func(r *row) any { return r.MaxAttempts }, func(r *row) bool { return r.MaxAttempts == DefaultMaxAttempts }},
-	{"run_at", func(r *row) any { return r.RunAt }, func(r *row) bool { return !r.RunAt.Valid }},
-	{"timeout", func(r *row) any { return r.Timeout }, func(r *row) bool { return !r.Timeout.Valid }},
-	{"backoff", backoffOf, func(r *row) bool { return r.Backoff == nil }},
-	{"key", func(r *row) any { return r.Key }, func(r *row) bool { return r.Key == nil }},
-	{"content_type", func(r *row) any { return r.ContentType }, func(r *row) bool { return r.ContentType == contentJSON }},
-	{"deadline", func(r *row) any { return &r.Deadline }, func(r *row) bool { return !r.Deadline.Valid }},
-	{"headers", headersOf, func(r *row) bool { return r.Headers == nil }},
-	{"watched", watchedOf, func(r *row) bool { return !r.Watched }},
-	{"max_active", func(r *row) any { return r.MaxActive }, func(r *row) bool { return r.MaxActive == nil }},
-	{"ordered", func(r *row) any { return r.Ordered }, func(r *row) bool { return r.Ordered == nil }},
-	{"line_position", func(r *row) any { return r.Position }, func(r *row) bool { return r.Position == nil }},
-	{"on_death", func(r *row) any { return r.OnDeath }, func(r *row) bool { return r.OnDeath == nil }},
-	{"park_after", func(r *row) any { return r.ParkAfter }, func(r *row) bool { return !r.ParkAfter.Valid }},
-	{"on_lapse", func(r *row) any { return r.OnLapse }, func(r *row) bool { return r.OnLapse == nil }},
-}
-
-// headersOf is a string and no pointer to one: pgx would quote that as a JSON string.
-func headersOf(r *row) any {
-	if r.Headers == nil {
-		return nil
-	}
-	return *r.Headers
-}
-
-// backoffOf is a string, too: pgx makes an array of it.
-func backoffOf(r *row) any {
-	if r.Backoff == nil {
-		return nil
-	}
-	return *r.Backoff
-}
-
-// watchedOf is NULL for false.
-func watchedOf(r *row) any {
-	if !r.Watched {
-		return nil
-	}
-	return true
 }
 
 func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID) error {
