@@ -19,6 +19,7 @@ const maxBulk = 1000
 type Bulk struct {
 	IDs    []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" format:"uuid"`
 	Filter *Filter  `json:"filter,omitempty" doc:"At least one condition. Without a status: dead letters to retry or dismiss, held jobs to release, and to cancel whatever waits or runs"`
+	While  []string `json:"while,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,cancelled" doc:"With ids: act on those only that are in one of these statuses when their turn comes; by a filter, it is its own"`
 	DryRun bool     `json:"dryRun,omitempty" doc:"Only tell which jobs it would be"`
 	Reason string   `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 	Cursor string   `json:"cursor,omitempty" maxLength:"64" doc:"With a filter: next of the answer before, with the same filter. Go on where it ended"`
@@ -110,11 +111,19 @@ func (a bulkAct) wouldDo(job candidate) (requested bool, err error) {
 // client loses patience, also if each job has to be waited for.
 func (s *server) actOnMany(ctx context.Context, b Bulk, act bulkAct) (*bulkOutput, error) {
 	enough := time.Now().Add(min(maxActTime, s.config.Timeout/2))
-	jobs, next, err := s.chosen(ctx, b, act.unless, enough)
+	only, err := b.statuses(act.unless)
 	if err != nil {
 		return nil, err
 	}
-	by := s.by(ctx).Because(b.Reason)
+	jobs, next, err := s.chosen(ctx, b, only, enough)
+	if err != nil {
+		return nil, err
+	}
+	by := s.by(ctx).Because(b.Reason).Only(only...)
+	possible := act.possible
+	act.possible = func(status outbox.Status) bool {
+		return possible(status) && (len(only) == 0 || slices.Contains(only, status))
+	}
 	out := BulkResult{Jobs: make([]Outcome, 0, len(jobs)), More: next != "", Next: next}
 	for i, job := range jobs {
 		requested, err := false, operator.ErrNotFound
@@ -170,6 +179,25 @@ func (r *BulkResult) add(id outbox.ID, requested bool, err error) {
 	r.Jobs = append(r.Jobs, Outcome{ID: id.String(), Code: problemOf(err).Code})
 }
 
+// statuses are those in which a job has to be when its turn comes; none is any. By a
+// filter it is no other than was asked for.
+func (b Bulk) statuses(unless []outbox.Status) (only []outbox.Status, err error) {
+	texts := b.While
+	if b.Filter != nil {
+		if len(b.While) > 0 {
+			return nil, invalidInput.because("", Fault{Pointer: "#/while", Detail: "goes with ids"})
+		}
+		texts = b.Filter.Status
+	}
+	for _, text := range texts {
+		only = append(only, outbox.Status(text))
+	}
+	if b.Filter != nil && len(only) == 0 {
+		only = unless
+	}
+	return only, nil
+}
+
 type candidate struct {
 	id     outbox.ID
 	status outbox.Status
@@ -178,8 +206,8 @@ type candidate struct {
 }
 
 // chosen are the jobs that the principal means, up to the maximum, and the cursor of
-// those that come after them.
-func (s *server) chosen(ctx context.Context, b Bulk, unless []outbox.Status, enough time.Time) (jobs []candidate, next string, err error) {
+// those that come after them. A filter means those of the statuses.
+func (s *server) chosen(ctx context.Context, b Bulk, statuses []outbox.Status, enough time.Time) (jobs []candidate, next string, err error) {
 	refuse := func(pointer, detail string) error {
 		return invalidInput.because("", Fault{Pointer: pointer, Detail: detail})
 	}
@@ -198,9 +226,7 @@ func (s *server) chosen(ctx context.Context, b Bulk, unless []outbox.Status, eno
 	if err != nil {
 		return nil, "", err
 	}
-	if len(filter.Statuses) == 0 {
-		filter.Statuses = unless
-	}
+	filter.Statuses = statuses
 	if b.Cursor != "" {
 		if filter.Before, err = readCursor(b.Cursor); err != nil {
 			return nil, "", refuse("#/cursor", "is none that an answer came with")

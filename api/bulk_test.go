@@ -61,6 +61,7 @@ func TestAnActByFilterComesToAllOfThem(t *testing.T) {
 	for body, pointer := range map[string]string{
 		`{` + filter + `,"cursor":"x"}`:                                   "#/cursor",
 		`{"ids":["` + outbox.NewID().String() + `"],"cursor":"AQGTWm8O"}`: "#/cursor",
+		`{` + filter + `,"while":["dead"]}`:                               "#/while",
 	} {
 		if p := r.post("/jobs/retry", body).problem(422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
 			t.Errorf("%s: %+v, want a fault at %s", body, p.Errors, pointer)

@@ -88,9 +88,9 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 	if progress.Done > 0 {
 		s.stats.outdate()
 	}
-	if err != nil {
+	if err != nil && progress.Last.IsZero() {
 		return nil, err
-	}
+	} // else what was done is told, and whoever goes on meets the error
 	out := &actedOutput{Body: LettersActed{Matched: progress.Matched, Done: progress.Done, Passed: progress.Passed}}
 	if more {
 		out.Body.Next = makeActCursor(progress.Last, progress.FailedUntil)
@@ -106,7 +106,7 @@ func someOf(act iter.Seq2[operator.BulkProgress, error], rate float64, limit tim
 	began := time.Now()
 	for next, err := range act {
 		if err != nil {
-			return progress, 0, false, err
+			return progress, pause, !progress.Last.IsZero(), err
 		}
 		if pause = 0; rate > 0 {
 			pause = time.Duration(float64(next.Done-progress.Done) / rate * float64(time.Second))

@@ -282,3 +282,22 @@ func TestTheAuditIsListedByPages(t *testing.T) {
 		}
 	}
 }
+
+// What was done before something failed is told; whoever goes on meets the failure.
+func TestAnActOnDeadLettersThatFailsTellsHowFarItCame(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("operator-a")
+	r.die(600, tenantA)
+	_, err := r.db.Exec(t.Context(), `
+		CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+		CREATE TRIGGER fail BEFORE DELETE ON outbox.jobs FOR EACH ROW WHEN (OLD.id::text LIKE '%0550') EXECUTE FUNCTION fail()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got api.LettersActed
+	r.post("/dead-letters/dismiss", `{"filter":{"kind":"bill"}}`).want(200, &got)
+	if got.Done != 500 || got.Matched != 600 || got.Next == "" {
+		t.Errorf("%+v, want that 500 were dismissed", got)
+	}
+	r.post("/dead-letters/dismiss", `{"filter":{"kind":"bill"},"cursor":"`+got.Next+`"}`).problem(500, "internal_error")
+}

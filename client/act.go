@@ -50,6 +50,7 @@ func (c *Client) DismissJob(ctx context.Context, id string) (Job, error) {
 type Bulk struct {
 	IDs    []string   `json:"ids,omitempty"`
 	Filter *JobFilter `json:"filter,omitempty"` // at least one condition; without a status: those that the act is for
+	While  []string   `json:"while,omitempty"`  // with IDs: only those that are in one of these statuses when their turn comes
 	DryRun bool       `json:"dryRun,omitempty"` // only tell which
 	Reason string     `json:"reason,omitempty"` // for the audit
 	Cursor string     `json:"cursor,omitempty"` // with a filter: Next of the answer before

@@ -21,7 +21,8 @@ const maxAnswer = 64 << 20
 type Config struct {
 	Token string // the bearer token; "" sends none
 	// HTTP sends the requests; nil is a client of its own without a timeout: the
-	// contexts have theirs.
+	// contexts have theirs. It follows no redirection that would make another request
+	// of one that changes something, as of POST a GET: that is a [*Problem].
 	HTTP     *http.Client
 	Attempts int           // of a request that may be repeated; 0 is 4, 1 repeats nothing
 	MaxWait  time.Duration // the longest wait between attempts, whatever Retry-After says; 0 is 30 s
@@ -49,13 +50,34 @@ func New(baseURL string, config Config) (*Client, error) {
 		return nil, errors.New("Attempts and MaxWait must not be negative")
 	}
 	c := &Client{
-		base: strings.TrimRight(u.String(), "/"), token: config.Token, http: config.HTTP,
+		base: strings.TrimRight(u.String(), "/"), token: config.Token,
 		attempts: cmp.Or(config.Attempts, 4), maxWait: cmp.Or(config.MaxWait, 30*time.Second), silence: silence,
 	}
-	if c.http == nil {
-		c.http = &http.Client{}
-	}
+	c.http = sameMethod(config.HTTP)
 	return c, nil
+}
+
+// sameMethod is a client like this one, or like the default for nil, that does not
+// follow a 301, 302 or 303 from a POST: it would become a GET, whose answer says
+// nothing of what was to be done.
+func sameMethod(like *http.Client) *http.Client {
+	mine := http.Client{}
+	if like != nil {
+		mine = *like
+	}
+	then := mine.CheckRedirect
+	mine.CheckRedirect = func(req *http.Request, via []*http.Request) error {
+		switch {
+		case req.Method != via[0].Method:
+			return http.ErrUseLastResponse
+		case then != nil:
+			return then(req, via)
+		case len(via) >= 10: // as the default
+			return errors.New("stopped after 10 redirects")
+		}
+		return nil
+	}
+	return &mine
 }
 
 type requestIDKey struct{}

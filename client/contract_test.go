@@ -249,7 +249,14 @@ func recorded(t *testing.T, r route) sent {
 	got := sent{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = sent{r, r.URL.Query()}
-		_, _ = w.Write([]byte("{}"))
+		answer := "{}"
+		switch r.Method + r.URL.Path {
+		case "POST/jobs":
+			answer = `{"id": "x"}`
+		case "POST/jobs/batch":
+			answer = `{"jobs": [{"id": "x"}]}`
+		}
+		_, _ = w.Write([]byte(answer))
 	}))
 	defer server.Close()
 	c, err := New(server.URL, Config{HTTP: server.Client(), Attempts: 1})

@@ -36,10 +36,10 @@ type LettersActed struct {
 
 // EditedReplay is a dead letter's new payload.
 type EditedReplay struct {
-	Payload       json.RawMessage `json:"payload,omitempty"`       // any JSON
-	PayloadBase64 []byte          `json:"payloadBase64,omitempty"` // in place of Payload if that is no JSON; not encoded yet
-	Reason        string          `json:"reason,omitempty"`        // for the audit, which keeps the old payload
-	DryRun        bool            `json:"dryRun,omitempty"`        // only say whether it would be done: the problem, or the job as it is
+	Payload       json.RawMessage `json:"payload,omitempty"`      // any JSON
+	PayloadBase64 []byte          `json:"payloadBase64,omitzero"` // in place of Payload if that is no JSON; not encoded yet. nil is none, an empty one is empty
+	Reason        string          `json:"reason,omitempty"`       // for the audit, which keeps the old payload
+	DryRun        bool            `json:"dryRun,omitempty"`       // only say whether it would be done: the problem, or the job as it is
 }
 
 // ReplayDeadLetters has dead letters run again, up to 1 000 a request.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"net/url"
@@ -197,7 +198,11 @@ type JobPage struct {
 func (c *Client) Enqueue(ctx context.Context, job NewJob) (Accepted, error) {
 	r := post("/jobs", job)
 	r.repeatable = job.IdempotencyKey != ""
-	return ask[Accepted](ctx, c, r)
+	stored, err := ask[Accepted](ctx, c, r)
+	if err == nil && stored.ID == "" {
+		err = errors.New("POST /jobs: the answer names no job: it is not the API's")
+	}
+	return stored, err
 }
 
 // EnqueueBatch stores up to 1 000 jobs, all or none, and returns them in their
@@ -215,6 +220,9 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Accepted, e
 	}
 	r.body = lines.Bytes()
 	answer, err := ask[batchAnswer](ctx, c, r)
+	if err == nil && len(answer.Jobs) != len(jobs) {
+		err = fmt.Errorf("POST /jobs/batch: the answer is about %d jobs of %d: it is not the API's", len(answer.Jobs), len(jobs))
+	}
 	return answer.Jobs, err
 }
 

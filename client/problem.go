@@ -96,6 +96,9 @@ func problemOf(resp *http.Response, text []byte) *Problem {
 	p := &Problem{}
 	if json.Unmarshal(text, p) != nil || p.Code == "" {
 		p = &Problem{Title: "HTTP " + resp.Status, RequestID: resp.Header.Get("X-Request-Id")}
+		if to := resp.Header.Get("Location"); to != "" {
+			p.Detail = fmt.Sprintf("it sends to %q, which would not be the same request", to)
+		}
 	}
 	p.Status = resp.StatusCode
 	p.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())

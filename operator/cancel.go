@@ -32,11 +32,15 @@ const (
 func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	status, err := o.db.CancelJob(ctx, sqlgen.CancelJobParams{ID: pgID(id), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
-	if err != nil {
+	found, err := o.db.CancelJob(ctx, sqlgen.CancelJobParams{ID: pgID(id), Among: o.only, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	status := outbox.Status(found.Status)
+	switch {
+	case err != nil:
 		return "", fmt.Errorf("cancel job %s: %w", id, err)
+	case found.Excluded:
+		return "", &StatusError{ID: id, Status: status, Act: "cancel"}
 	}
-	switch outbox.Status(status) {
+	switch status {
 	case outbox.Cancelled:
 		o.moveOn(ctx, id)
 		return Cancelled, nil
@@ -45,7 +49,7 @@ func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, erro
 	case "":
 		return "", fmt.Errorf("cancel job %s: %w", id, ErrNotFound)
 	}
-	return "", &StatusError{ID: id, Status: outbox.Status(status), Act: "cancel"}
+	return "", &StatusError{ID: id, Status: status, Act: "cancel"}
 }
 
 // Release lets a held job run, as soon as a worker is free and its run_at has

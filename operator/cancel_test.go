@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -309,4 +310,63 @@ func awaitLock(t *testing.T, db *pgxpool.Pool) {
 		}
 	}
 	t.Fatal("nobody waits for a lock")
+}
+
+// Whoever asked for some statuses leaves a job alone that is in none of them, and so it
+// is when the job moves while its act waits for it.
+func TestOnlyJobsInTheStatusesAreActedOn(t *testing.T) {
+	t.Parallel()
+	acts := map[string]struct {
+		status outbox.Status
+		do     func(*operator.Operator, outbox.ID) error
+	}{
+		"cancel":  {outbox.Running, func(o *operator.Operator, id outbox.ID) error { _, err := o.Cancel(t.Context(), id); return err }},
+		"retry":   {outbox.Dead, func(o *operator.Operator, id outbox.ID) error { return o.Retry(t.Context(), id) }},
+		"dismiss": {outbox.Dead, func(o *operator.Operator, id outbox.ID) error { return o.Dismiss(t.Context(), id) }},
+	}
+	for name, act := range acts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, db := newRig(t)
+			id, _ := inStatus(t, o, db, act.status)
+			before := job(t, o, id)
+			err := act.do(o.Only(outbox.Pending, outbox.Failed), id)
+			if conflict, ok := errors.AsType[*operator.StatusError](err); !ok || conflict.Status != act.status || conflict.Act != name {
+				t.Errorf("%v, want that it is %s", err, act.status)
+			}
+			if diff := cmp.Diff(before, job(t, o, id)); diff != "" {
+				t.Errorf("the job (-before +after):\n%s", diff)
+			}
+			for _, like := range []*operator.Operator{o.Only(outbox.Pending, act.status), o.Only(outbox.Pending).Only()} {
+				again, _ := inStatus(t, o, db, act.status)
+				if err := act.do(like, again); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+
+	t.Run("claimed meanwhile", func(t *testing.T) {
+		t.Parallel()
+		o, db := newRig(t)
+		id, _ := inStatus(t, o, db, outbox.Pending)
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		exec(t, tx, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now() + interval '1 minute' WHERE id = $1`, id)
+		cancelled := make(chan error, 1)
+		go func() { _, err := o.Only(outbox.Pending).Cancel(t.Context(), id); cancelled <- err }()
+		awaitLock(t, db)
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if conflict, ok := errors.AsType[*operator.StatusError](<-cancelled); !ok || conflict.Status != outbox.Running {
+			t.Errorf("cancelled what was claimed meanwhile: %v", conflict)
+		}
+		if n := count(t, db, `outbox.jobs WHERE cancel_requested_at IS NOT NULL`); n != 0 {
+			t.Error("the handler is asked to stop")
+		}
+	})
 }

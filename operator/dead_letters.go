@@ -1,8 +1,10 @@
 package operator
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -60,11 +62,31 @@ func validTexts(fields map[string]string) error {
 }
 
 func (f DeadLetterFilter) params() sqlgen.FindDeadLettersParams {
-	return sqlgen.FindDeadLettersParams{
+	p := sqlgen.FindDeadLettersParams{
+		After: pgID(outbox.ID{}), Before: newest,
 		Fingerprint: f.Fingerprint, Kind: f.Kind, Queue: f.Queue, Status: f.Status.String(), ErrorCode: f.ErrorCode, Key: f.Key,
 		TenantID: optionalID(f.Tenant), CreatedSince: from(f.CreatedSince), CreatedUntil: until(f.CreatedUntil),
 		FailedSince: from(f.FailedSince), FailedUntil: until(f.FailedUntil),
 	}
+	// The index of dead letters is by id, which tells when a job was enqueued.
+	if !f.CreatedSince.IsZero() {
+		p.After = idAt(f.CreatedSince.Add(-clockError))
+	}
+	if !f.CreatedUntil.IsZero() {
+		p.Before = idAt(f.CreatedUntil.Add(clockError))
+	}
+	if bytes.Compare(f.After[:], p.After.Bytes[:]) > 0 {
+		p.After = pgID(f.After)
+	}
+	return p
+}
+
+// tooMany says what to do when there was no time for all the dead letters.
+func tooMany(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: there are very many; ask for those that were enqueued within a shorter time", err)
+	}
+	return err
 }
 
 // DeadLetters lists up to limit dead letters (0 is 50, more than 200 is 200), newest
@@ -79,18 +101,18 @@ func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before o
 	}
 	p := f.params()
 	params := sqlgen.ListDeadLettersParams{
-		Before: newest, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+		After: p.After, Before: p.Before, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
 		Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key, TenantID: p.TenantID,
 		CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
 	}
-	if !before.IsZero() {
+	if !before.IsZero() && bytes.Compare(before[:], p.Before.Bytes[:]) < 0 {
 		params.Before = pgID(before)
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.ListDeadLetters(ctx, params)
 	if err != nil {
-		return nil, fmt.Errorf("list dead letters: %w", err)
+		return nil, fmt.Errorf("list dead letters: %w", tooMany(err))
 	}
 	letters := make([]DeadLetter, len(rows))
 	for i, row := range rows {
@@ -120,7 +142,8 @@ type DeadLetterGroup struct {
 
 // DeadLetterGroups counts the dead letters that failed alike, the largest groups
 // first, up to limit of them (0 is 50, more than 200 is 200). It reads them all: with
-// 200,000 that takes about a second.
+// 200,000 that takes about a second, and after ten it gives up. CreatedSince and
+// CreatedUntil keep it to fewer.
 func (o *Operator) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit int) ([]DeadLetterGroup, error) {
 	rows, err := o.groupDeadLetters(ctx, f, limit)
 	if err != nil {
@@ -136,14 +159,42 @@ func (o *Operator) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, lim
 	return groups, nil
 }
 
+// countPage is how many dead letters a statement looks at to count.
+const countPage = 50_000
+
 // CountDeadLetters counts the dead letters that f means: what ReplayAll and
-// DismissAll would act on now.
-func (o *Operator) CountDeadLetters(ctx context.Context, f DeadLetterFilter) (int64, error) {
-	rows, err := o.groupDeadLetters(ctx, f, 1)
-	if err != nil || len(rows) == 0 {
+// DismissAll would act on now. It takes as many statements as it needs: of millions it
+// is the caller's ctx that ends it.
+func (o *Operator) CountDeadLetters(ctx context.Context, f DeadLetterFilter) (n int64, err error) {
+	if err := f.validate(); err != nil {
 		return 0, err
 	}
-	return rows[0].Total, nil
+	p := f.params()
+	for {
+		page, err := o.countDeadLetters(ctx, p)
+		if err != nil {
+			return 0, fmt.Errorf("count dead letters: %w", tooMany(err))
+		}
+		n += page.Meant
+		if page.Seen < countPage {
+			return n, nil
+		}
+		p.After = page.LastSeen
+	}
+}
+
+func (o *Operator) countDeadLetters(ctx context.Context, p sqlgen.FindDeadLettersParams) (page sqlgen.CountDeadLettersRow, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err = o.byIndex(ctx, func(db *sqlgen.Queries) error {
+		page, err = db.CountDeadLetters(ctx, sqlgen.CountDeadLettersParams{
+			After: p.After, Before: p.Before, MaxSeen: countPage,
+			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key, TenantID: p.TenantID,
+			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
+		})
+		return err
+	})
+	return page, err
 }
 
 func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, limit int) ([]sqlgen.GroupDeadLettersRow, error) {
@@ -159,14 +210,14 @@ func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, lim
 	var rows []sqlgen.GroupDeadLettersRow
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
 		rows, err = db.GroupDeadLetters(ctx, sqlgen.GroupDeadLettersParams{
-			MaxRows:     int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+			After: p.After, Before: p.Before, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
 			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key, TenantID: p.TenantID,
 			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
 		})
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("group dead letters: %w", err)
+		return nil, fmt.Errorf("group dead letters: %w", tooMany(err))
 	}
 	return rows, nil
 }

@@ -66,3 +66,5 @@ func (tx plannedTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 	tx.explain(ctx, sql, args)
 	return tx.Tx.QueryRow(ctx, sql, args...)
 }
+
+const CountPage = countPage

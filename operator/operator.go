@@ -46,6 +46,7 @@ type Operator struct {
 	by   by
 
 	check outbox.Checker // nil takes every payload
+	only  []string       // statuses of jobs that may be acted on; none is any
 }
 
 // New makes an operator of the database that pool connects to. Its acts are
@@ -61,6 +62,19 @@ func New(pool *pgxpool.Pool) *Operator {
 func (o *Operator) CheckedBy(check outbox.Checker) *Operator {
 	strict := *o
 	strict.check = check
+	return &strict
+}
+
+// Only returns an operator whose Cancel, Retry and Dismiss leave alone, with a
+// [*StatusError], a job that is in none of these statuses when they come to it: whoever
+// has counted the waiting jobs does not stop those that are running by then. Without
+// statuses it is like this one.
+func (o *Operator) Only(statuses ...outbox.Status) *Operator {
+	strict := *o
+	strict.only = nil
+	for _, s := range statuses {
+		strict.only = append(strict.only, s.String())
+	}
 	return &strict
 }
 

@@ -102,7 +102,7 @@ func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, 
 			return
 		}
 		params := f.params()
-		params.After, params.MaxRows = pgID(f.After), int32(page)
+		params.MaxRows = int32(page)
 		for {
 			found, done, err := o.actOnPage(ctx, params, act)
 			if err != nil {
@@ -152,12 +152,43 @@ func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress
 	}
 	if f.FailedUntil.IsZero() || f.FailedUntil.After(now.Time) {
 		f.FailedUntil = now.Time
+		if err := o.waitForWriters(bound); err != nil {
+			return BulkProgress{}, err
+		}
 	}
 	progress := BulkProgress{FailedUntil: f.FailedUntil}
 	if f.After.IsZero() {
 		progress.Matched, err = o.CountDeadLetters(ctx, *f)
 	}
 	return progress, err
+}
+
+// writersPatience is how long a settlement that is under way is waited for.
+const writersPatience = 500 * time.Millisecond
+
+// waitForWriters waits for the transactions that are writing, but not for long:
+//
+//	worker    settles a failure: failed_at = 12:00:00.000
+//	operator  counts what failed until 12:00:00.010: 53, and says yes
+//	worker    COMMIT
+//	operator  acts on what failed until 12:00:00.010: 54
+//
+// A transaction that takes longer than that, and settled something, is still the 54th.
+func (o *Operator) waitForWriters(ctx context.Context) error {
+	next, err := o.db.ReadWriters(ctx)
+	for until := time.Now().Add(writersPatience); err == nil && time.Now().Before(until); {
+		var done bool
+		if done, err = o.db.AreWritersDone(ctx, next); done {
+			break
+		}
+		if err == nil {
+			err = wait(ctx, 5*time.Millisecond)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("wait for settlements under way: %w", err)
+	}
+	return nil
 }
 
 // pageOf is a page of dead letters that were found.
@@ -172,7 +203,7 @@ func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersP
 	defer cancel()
 	rows, err := o.db.FindDeadLetters(ctx, params)
 	if err != nil {
-		return found, 0, fmt.Errorf("find dead letters: %w", err)
+		return found, 0, fmt.Errorf("find dead letters: %w", tooMany(err))
 	}
 	if len(rows) == 0 {
 		return found, 0, nil

@@ -456,3 +456,62 @@ func TestMatchedDeadLettersBoundTheAct(t *testing.T) {
 		t.Errorf("with an earlier bound: %+v, %v", matched, err)
 	}
 }
+
+// A settlement that is under way when dead letters are counted is counted with them.
+func TestMatchedDeadLettersIncludeThoseOfASettlementUnderWay(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 1)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	exec(t, tx, `INSERT INTO outbox.jobs (id, kind, payload, status, epoch, attempt, failed_at) VALUES (outbox.uuid_v7(), 'mail', '{}', 'dead', 2, 1, statement_timestamp())`)
+	type answer struct {
+		matched operator.BulkProgress
+		err     error
+	}
+	counted := make(chan answer, 1)
+	go func() {
+		matched, err := o.MatchDeadLetters(t.Context(), operator.DeadLetterFilter{})
+		counted <- answer{matched, err}
+	}()
+	time.Sleep(100 * time.Millisecond) // well within what it waits, and enough to count without waiting
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-counted; a.err != nil || a.matched.Matched != 2 {
+		t.Errorf("matched %+v, %v, want both", a.matched, a.err)
+	}
+	// One that takes long keeps nobody waiting.
+	if tx, err = db.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, tx, `INSERT INTO outbox.queues (queue) VALUES ('long')`)
+	if matched, err := o.MatchDeadLetters(t.Context(), operator.DeadLetterFilter{}); err != nil || matched.Matched != 2 {
+		t.Errorf("beside a transaction that does not end: %+v, %v, want 2", matched, err)
+	}
+}
+
+// However many there are, each statement looks at some of them.
+func TestDeadLettersAreCountedInParts(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 2*operator.CountPage+1)
+	exec(t, db, `UPDATE outbox.jobs SET kind = 'bill' WHERE id IN ((SELECT min(id::text)::uuid FROM outbox.jobs), (SELECT max(id::text)::uuid FROM outbox.jobs))`)
+	for _, c := range []struct {
+		f    operator.DeadLetterFilter
+		want int64
+	}{
+		{operator.DeadLetterFilter{}, 2*operator.CountPage + 1},
+		{operator.DeadLetterFilter{Kind: "bill"}, 2},
+		{operator.DeadLetterFilter{Key: "none"}, 0},
+		{operator.DeadLetterFilter{CreatedUntil: time.Now().Add(-24 * time.Hour)}, 0},
+		{operator.DeadLetterFilter{CreatedSince: time.Now().Add(24 * time.Hour)}, 0},
+	} {
+		if n, err := o.CountDeadLetters(t.Context(), c.f); err != nil || n != c.want {
+			t.Errorf("%+v: %d, %v, want %d", c.f, n, err, c.want)
+		}
+	}
+}

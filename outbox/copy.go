@@ -37,11 +37,13 @@ func canCopy(requests []Request) bool {
 // (Args, and what encodes and checks them) is called in the caller's goroutine, where
 // a panic is the caller's.
 //
-// What seals payloads may wait for others: then all rows are made before, outside of
-// the transaction. So are those of two steps or fewer, where there is little to gain.
+// What checks payloads takes its time, and what seals them may wait for others: then
+// all rows are made before, outside of the transaction. So are those of two steps or
+// fewer, where there is little to gain.
 func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID, error) {
 	b, step := newBatcher(requests), copyStep
-	if len(requests) <= 2*copyStep || slices.ContainsFunc(requests, func(r Request) bool { return r.Options.Protect != nil }) {
+	slow := func(r Request) bool { return r.Options.Protect != nil || r.Options.Check != nil }
+	if len(requests) <= 2*copyStep || slices.ContainsFunc(requests, slow) {
 		step = len(requests)
 	}
 	rows, err := b.next(ctx, step)

@@ -32,10 +32,13 @@ const (
 // order of the requests. If one is not acceptable, a [*RequestError] names the first
 // that is not, and nothing is stored. It costs one round trip (COPY) when db is of
 // pgx, no request has a Delay, an IdempotencyKey or Hold and all or none have a
-// RunAt; of more than 1 000 jobs the first are then sent while the others are
-// validated and encoded. Else all are validated first, and there is a round trip for
-// every 5 000 jobs or 16 MiB. Jobs whose idempotency key was used before are left out
-// and answer with the first job's id.
+// RunAt; else there is one for every 5 000 jobs or 16 MiB. Jobs whose idempotency key
+// was used before are left out and answer with the first job's id.
+//
+// Every request is validated before anything is sent, but for a COPY of more than
+// 1 000 jobs of which none has a Check or Protect: there the first are sent while the
+// others are validated and encoded. What was sent before a bad one is taken back, and
+// leaves dead rows.
 //
 // Postgres takes COPY from no role that row-level security applies to, which is
 // every one but superusers and those with BYPASSRLS: they go by INSERT, after

@@ -1,7 +1,21 @@
 -- name: CancelJob :one
 -- CancelJob calls a job off and returns its status then, "" if there is no such job. What
--- it does is in the audit.
-SELECT coalesce(outbox.cancel(@id, @actor, @request_id, @reason)::text, '')::text AS status;
+-- it does is in the audit. An open job in another status than those of @among, if there
+-- are any, is left alone, and its status is returned with excluded.
+WITH found AS MATERIALIZED ( -- locked, as outbox.cancel does: it finds the job in this status
+    SELECT jobs.status
+    FROM outbox.jobs
+    WHERE jobs.id = @id
+      AND coalesce(cardinality(@among::text[]), 0) > 0
+    FOR UPDATE
+), excluded AS MATERIALIZED (
+    SELECT found.status
+    FROM found
+    WHERE found.status::text <> ALL (@among::text[])
+)
+SELECT coalesce(CASE WHEN EXISTS (SELECT FROM excluded) THEN (SELECT excluded.status FROM excluded)
+                     ELSE outbox.cancel(@id, @actor, @request_id, @reason) END::text, '')::text AS status,
+       EXISTS (SELECT FROM excluded) AS excluded;
 
 -- name: ReleaseJob :one
 -- ReleaseJob lets a held job run and returns the status in which it found it, ""

@@ -1,6 +1,6 @@
 -- name: ListDeadLetters :many
--- ListDeadLetters returns up to @max_rows dead letters with an id below @before,
--- newest first, without payloads. An empty text and a NULL are any; the bounds of
+-- ListDeadLetters returns up to @max_rows dead letters with an id between @after and
+-- @before, newest first, without payloads. An empty text and a NULL are any; the bounds of
 -- times are -infinity and infinity. GroupDeadLetters and FindDeadLetters have the
 -- same filter.
 SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
@@ -11,7 +11,7 @@ SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS stat
        jobs.deadline, jobs.parent_id
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
-  AND jobs.id < @before
+  AND jobs.id > @after AND jobs.id < @before
   AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
   AND (@kind::text = '' OR jobs.kind = @kind)
   AND (@queue::text = '' OR jobs.queue = @queue)
@@ -27,12 +27,13 @@ LIMIT @max_rows;
 
 -- name: GroupDeadLetters :many
 -- GroupDeadLetters counts the dead letters that failed alike, the most first, with
--- the newest of each as an example. Every row has the total of all groups.
+-- the newest of each as an example.
 WITH letter AS MATERIALIZED (
     SELECT jobs.id, jobs.kind, coalesce(jobs.last_error_code, '') AS error_code, coalesce(jobs.error_fingerprint, '') AS fingerprint,
            coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) AS failed_at
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id > @after AND jobs.id < @before
       AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
       AND (@kind::text = '' OR jobs.kind = @kind)
       AND (@queue::text = '' OR jobs.queue = @queue)
@@ -45,8 +46,7 @@ WITH letter AS MATERIALIZED (
       AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
 ), alike AS MATERIALIZED (
     SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
-           max(letter.id::text)::uuid AS example, -- Postgres has max(uuid) from 18 on
-           sum(count(*)) OVER () AS total
+           max(letter.id::text)::uuid AS example -- Postgres has max(uuid) from 18 on
     FROM letter
     GROUP BY letter.fingerprint, letter.kind, letter.error_code
     ORDER BY jobs DESC, letter.kind, letter.fingerprint
@@ -54,20 +54,57 @@ WITH letter AS MATERIALIZED (
 )
 SELECT alike.fingerprint::text AS fingerprint, alike.kind, alike.error_code::text AS error_code, alike.jobs,
        alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest,
-       alike.example::uuid AS example, coalesce(jobs.last_error_message, '')::text AS message, alike.total::bigint AS total
+       alike.example::uuid AS example, coalesce(jobs.last_error_message, '')::text AS message
 FROM alike
 LEFT JOIN outbox.jobs ON jobs.id = ANY (ARRAY[alike.example])
 ORDER BY alike.jobs DESC, alike.kind, alike.fingerprint
 LIMIT @max_rows;
 
+-- name: CountDeadLetters :one
+-- CountDeadLetters looks at the first @max_seen dead letters with an id between
+-- @after and @before, and counts those that the filter means: however few of how many
+-- that are, a statement takes a bounded time. The next one goes on behind @last_seen.
+WITH letter AS MATERIALIZED (
+    SELECT jobs.id,
+           ((@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+               AND (@kind::text = '' OR jobs.kind = @kind)
+               AND (@queue::text = '' OR jobs.queue = @queue)
+               AND (@status::text = '' OR jobs.status::text = @status)
+               AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+               AND (@key::text = '' OR jobs.key = @key)
+               AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
+               AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
+               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
+               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until) AS meant
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id > @after AND jobs.id < @before
+    ORDER BY jobs.id
+    LIMIT @max_seen
+)
+SELECT count(*) FILTER (WHERE letter.meant) AS meant, count(*) AS seen, max(letter.id::text)::uuid AS last_seen
+FROM letter
+LIMIT 1;
+
+-- name: ReadWriters :one
+-- ReadWriters names a transaction that begins to write after this statement.
+SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS next_writer
+LIMIT 1;
+
+-- name: AreWritersDone :one
+-- AreWritersDone tells whether all transactions have ended that wrote before
+-- @next_writer, of ReadWriters.
+SELECT (pg_snapshot_xmin(pg_current_snapshot()) >= (@next_writer::text)::xid8)::boolean AS done
+LIMIT 1;
+
 -- name: FindDeadLetters :many
--- FindDeadLetters returns up to @max_rows dead letters with an id above @after,
--- oldest first: what an act on many goes through. The epoch tells the act that
+-- FindDeadLetters returns up to @max_rows dead letters with an id between @after and
+-- @before, oldest first: what an act on many goes through. The epoch tells the act that
 -- nothing has happened to the job since, and the size how many fit into a statement.
 SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
-  AND jobs.id > @after
+  AND jobs.id > @after AND jobs.id < @before
   AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
   AND (@kind::text = '' OR jobs.kind = @kind)
   AND (@queue::text = '' OR jobs.queue = @queue)

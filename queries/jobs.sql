@@ -146,7 +146,8 @@ LIMIT @max_rows;
 -- that waits due at once, and wakes the dispatchers. It raises the epoch, so that
 -- no earlier worker of the job can write any more. A job whose deadline has passed
 -- stays as it is: it would expire instead. It returns the status that it found,
--- and whether it moved the job; nothing if the job is not open.
+-- and whether it moved the job; nothing if the job is not open. Of jobs in another
+-- status than those of @among it moves none, if there are any.
 WITH found AS MATERIALIZED (
     SELECT jobs.id, jobs.status, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt, jobs.lost_leases, jobs.run_at, jobs.last_error_code
     FROM outbox.jobs
@@ -165,6 +166,7 @@ WITH found AS MATERIALIZED (
     FROM found
     WHERE jobs.id = ANY (ARRAY[found.id])
       AND found.status IN ('pending', 'retrying', 'failed', 'dead')
+      AND (coalesce(cardinality(@among::text[]), 0) = 0 OR found.status::text = ANY (@among::text[]))
       AND found.is_late IS NOT TRUE
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.attempt, jobs.run_at
 ), recorded AS (
@@ -186,11 +188,12 @@ LIMIT 1;
 
 -- name: DismissJob :many
 -- DismissJob moves a dead letter into the history and returns its id; nothing if
--- the job is no dead letter.
+-- the job is no dead letter, or in no status of @among, if there are any.
 WITH dismissed AS (
     DELETE FROM outbox.jobs
     WHERE jobs.id = @id
       AND jobs.status IN ('failed', 'dead')
+      AND (coalesce(cardinality(@among::text[]), 0) = 0 OR jobs.status::text = ANY (@among::text[]))
     RETURNING jobs.*
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)

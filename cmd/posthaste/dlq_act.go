@@ -110,8 +110,8 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 func (p *program) editedPayload(argument string) ([]byte, error) {
 	path, isFile := strings.CutPrefix(argument, "@")
 	if !isFile {
-		if argument == "" {
-			return nil, nil
+		if argument == "" { // as "$P" is, where P is not set
+			return nil, usagef("--payload is empty: @/dev/null reads one that is")
 		}
 		return p.payload(argument)
 	}
@@ -163,7 +163,7 @@ func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string,
 		if c.Bool("dry-run") {
 			return p.dryRun(verb, matched.Matched)
 		}
-		if err := p.sure(c, verb, int(matched.Matched), "dead letters"); err != nil {
+		if err := p.sure(ctx, c, verb, int(matched.Matched), "dead letters"); err != nil {
 			return err
 		}
 		which.filter.FailedUntil = matched.FailedUntil
@@ -188,7 +188,7 @@ func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, v
 			return err
 		})
 	}
-	if err := p.sure(c, verb, len(ids), "dead letters"); err != nil {
+	if err := p.sure(ctx, c, verb, len(ids), "dead letters"); err != nil {
 		return err
 	}
 	return p.onEach(ids, "", func(id outbox.ID) error {
@@ -241,7 +241,7 @@ func progressBar(p operator.BulkProgress) string {
 
 // sure asks before an act on more than one. That nobody is there to ask is no yes:
 // whoever wrote the script is to say it.
-func (p *program) sure(c *cli.Command, verb string, n int, what string) error {
+func (p *program) sure(ctx context.Context, c *cli.Command, verb string, n int, what string) error {
 	if n <= 1 || c.Bool("yes") {
 		return nil
 	}
@@ -251,14 +251,14 @@ func (p *program) sure(c *cli.Command, verb string, n int, what string) error {
 		return nobody
 	}
 	if isScreen(p.stderr) {
-		return p.confirm(p.stderr, question)
+		return p.confirm(ctx, p.stderr, question)
 	}
 	screen, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0) // of whoever typed 2>file
 	if err != nil {
 		return nobody
 	}
 	defer screen.Close()
-	return p.confirm(screen, question)
+	return p.confirm(ctx, screen, question)
 }
 
 // isScreen is isTerminal for questions, to which /dev/null has no answer.
@@ -273,17 +273,31 @@ func isScreen(w io.Writer) bool {
 
 var errDeclined = errors.New("nothing was done")
 
-func (p *program) confirm(screen io.Writer, question string) error {
+func (p *program) confirm(ctx context.Context, screen io.Writer, question string) error {
 	fmt.Fprintf(screen, "%s [y/N] ", question)
-	answer, err := bufio.NewReader(p.stdin).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the answer: %w", err)
+	type line struct {
+		text string
+		err  error
 	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
+	read := make(chan line, 1)
+	go func() { // which nothing ends but a line, or the program
+		text, err := bufio.NewReader(p.stdin).ReadString('\n')
+		read <- line{text, err}
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(screen)
+		return errDeclined
+	case answer := <-read:
+		if answer.err != nil && !errors.Is(answer.err, io.EOF) {
+			return fmt.Errorf("read the answer: %w", answer.err)
+		}
+		switch strings.ToLower(strings.TrimSpace(answer.text)) {
+		case "y", "yes":
+			return nil
+		}
+		return errDeclined
 	}
-	return errDeclined
 }
 
 // actor is who runs this command, for the audit.

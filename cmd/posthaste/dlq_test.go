@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -166,8 +167,52 @@ func TestSomebodyIsAskedBeforeMany(t *testing.T) {
 	for answer, want := range map[string]error{"y\n": nil, " YES \n": nil, "n\n": errDeclined, "\n": errDeclined, "": errDeclined, "y": nil} {
 		var asked bytes.Buffer
 		p := &program{stdin: strings.NewReader(answer)}
-		if err := p.confirm(&asked, "replay 7 dead letters?"); !errors.Is(err, want) || asked.String() != "replay 7 dead letters? [y/N] " {
+		if err := p.confirm(t.Context(), &asked, "replay 7 dead letters?"); !errors.Is(err, want) || asked.String() != "replay 7 dead letters? [y/N] " {
 			t.Errorf("%q to %q = %v, want %v", answer, asked.String(), err, want)
+		}
+	}
+}
+
+// Whoever presses Ctrl-C at a question wants to be rid of it.
+func TestAQuestionEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	nobody, typing := io.Pipe()
+	defer typing.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	p := &program{stdin: nobody}
+	if err := p.confirm(ctx, io.Discard, "replay 7 dead letters?"); !errors.Is(err, errDeclined) {
+		t.Errorf("got %v, want %v", err, errDeclined)
+	}
+}
+
+// An empty payload is asked for by name: "$P" is empty where P is not set.
+func TestAnEmptyPayloadIsSaidSo(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		id := dead(t, db, "raw", 1)[0]
+		sqlExec(t, db, `UPDATE outbox.jobs SET content_type = 'text/plain' WHERE id = $1`, id)
+		if r := posthaste(t, way, "", "dlq", "replay", id, "--payload", ""); r.code != exitUsage || !strings.Contains(r.errOut, "--payload is empty") {
+			t.Errorf("%s: %+v, want exit status 2", name, r)
+		}
+		ok(t, way, "dlq", "replay", id, "--payload", "@"+os.DevNull)
+		var n int
+		if err := db.QueryRow(t.Context(), `SELECT octet_length(payload) FROM outbox.jobs WHERE id = $1 AND status = 'pending'`, id).Scan(&n); err != nil || n != 0 {
+			t.Errorf("%s: a payload of %d bytes, %v", name, n, err)
+		}
+	}
+}
+
+// What somebody stored does not write on the screen of who reads of it.
+func TestErrorsHaveNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	id := dead(t, db, "raw", 1)[0]
+	sqlExec(t, db, `UPDATE outbox.jobs SET content_type = E'application/vnd.posthaste.\x1b]0;title' WHERE id = $1`, id)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		if r := posthaste(t, way, "", "dlq", "replay", id, "--payload", "{}"); r.code == exitOK || !strings.Contains(r.errOut, "]0;title") || strings.Contains(r.errOut, "\x1b") {
+			t.Errorf("%s: %+v", name, r)
 		}
 	}
 }

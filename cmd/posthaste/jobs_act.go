@@ -51,7 +51,7 @@ const actDescription = `Which ones: the IDs, or those that all of the filters me
 means jobs that are %s.
 
 By filter it acts on the jobs that there are when it begins, newest first, and passes
-over those that it cannot act on any more when their turn comes. It may be interrupted
+over those that are in another status when their turn comes. It may be interrupted
 at any time: what was done is done. To go on, repeat the command.`
 
 func (p *program) actCommand(a jobAct, more ...cli.Flag) *cli.Command {
@@ -122,7 +122,7 @@ func (p *program) actOnNamed(ctx context.Context, c *cli.Command, o jobActs, a j
 	if c.Bool("dry-run") {
 		return p.onEach(ids, "would "+a.name+" ", func(id outbox.ID) error { return isPossible(ctx, o, a, id) })
 	}
-	if err := p.sure(c, a.name, len(ids), "jobs"); err != nil {
+	if err := p.sure(ctx, c, a.name, len(ids), "jobs"); err != nil {
 		return err
 	}
 	return p.onEach(ids, "", func(id outbox.ID) error {
@@ -194,8 +194,14 @@ func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, 
 		}
 		return p.dryRun(a.name, would.Done)
 	}
-	if err := p.sure(c, a.name, len(ids), "jobs"); err != nil {
+	if err := p.sure(ctx, c, a.name, len(ids), "jobs"); err != nil {
 		return err
+	}
+	switch to := o.(type) { // a job that has moved on since is not what was asked about
+	case *operator.Operator:
+		o = to.Only(f.Statuses...)
+	case *remote:
+		o = to.only(f.Statuses)
 	}
 	err := p.follow(a.name, a.inParts(ctx, o, ids, &requested, a.onPart))
 	if requested > 0 {

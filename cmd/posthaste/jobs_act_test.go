@@ -151,3 +151,49 @@ func TestAnActByFilterPassesOverWhatHasMoved(t *testing.T) {
 		}
 	}
 }
+
+// Who asked for the waiting jobs interrupts none that has begun to run.
+func TestAnActByFilterKeepsToItsStatuses(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		kind := "k-" + name[:4]
+		ids := stored(t, db, 2, kind, outbox.Options{})
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		if _, err := tx.Exec(t.Context(), claimSQL+` AND id = $2`, kind, ids[1]); err != nil { // which the listing does not see
+			t.Fatal(err)
+		}
+		done := make(chan ran, 1)
+		go func() {
+			done <- posthaste(t, way, "", "jobs", "cancel", "--yes", "--kind", kind, "--status", "pending")
+		}()
+		awaitLock(t, db)
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-done; r.code != exitOK || r.out != "cancel: 1 done, 1 passed over\n" {
+			t.Errorf("%s: %+v, want one cancelled", name, r)
+		}
+		var asked int
+		if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs WHERE cancel_requested_at IS NOT NULL`).Scan(&asked); err != nil || asked != 0 {
+			t.Errorf("%s: %d running jobs are asked to stop, %v", name, asked, err)
+		}
+	}
+}
+
+// awaitLock returns when a session waits for another's lock.
+func awaitLock(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	for waiting := false; !waiting; {
+		err := db.QueryRow(t.Context(), `
+			SELECT count(*) > 0 FROM pg_sleep(0.005), pg_stat_activity
+			WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`).Scan(&waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -61,12 +61,18 @@ func (p *program) jobLogs(ctx context.Context, c *cli.Command) error {
 			ended := true
 			if c.Bool("follow") {
 				job, err := o.Job(ctx, ids[0])
+				if ctx.Err() != nil {
+					return nil // asked to stop
+				}
 				if err != nil {
 					return err
 				}
 				ended = job.Status.Closed() || job.Status == outbox.Failed || job.Status == outbox.Dead
 			}
 			lines, err := o.Logs(ctx, ids[0], after)
+			if err != nil && c.Bool("follow") && ctx.Err() != nil {
+				return nil
+			}
 			if err != nil {
 				return err
 			}

@@ -118,7 +118,7 @@ func (p *program) newTail(c *cli.Command, w tailed) *tail {
 	}
 }
 
-func (p *program) comment(text string) { fmt.Fprintln(p.stderr, "posthaste: "+text) }
+func (p *program) comment(text string) { fmt.Fprintln(p.stderr, "posthaste: "+oneLine(text)) }
 
 // found is what a tail asks of an operator.
 type found interface {
@@ -150,7 +150,9 @@ func markOf(j operator.Job) mark { return mark{j.Status, j.Epoch} }
 // run begins from now on. Only the first look may fail; then a database that is away
 // is waited for.
 func (t *tail) run(ctx context.Context, o found, interval time.Duration) error {
-	if err := t.begin(ctx, o); err != nil {
+	if err := t.begin(ctx, o); ctx.Err() != nil {
+		return nil // asked to stop
+	} else if err != nil {
 		return err
 	}
 	complained := false

@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 		return exitOK
 	}
 	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintf(stderr, "posthaste: %s\n", strings.TrimRight(line, "\n"))
+		fmt.Fprintf(stderr, "posthaste: %s\n", oneLine(strings.TrimRight(line, "\n"))) // it may quote what somebody stored
 	}
 	if errors.Is(err, errNoDatabase) && getenv("OUTBOX_API_URL") != "" {
 		fmt.Fprintln(stderr, "posthaste: "+notThroughAPI)

@@ -77,6 +77,7 @@ type remote struct {
 	api     *client.Client
 	line    *line
 	reason  string
+	while   []string          // statuses of the jobs that actOnSome acts on; none is any
 	cursors map[string]string // of the page after the one that ended with this id
 }
 
@@ -298,10 +299,19 @@ func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(con
 	return nil
 }
 
+// only is for acts on jobs that are in one of the statuses when their turn comes.
+func (r *remote) only(statuses []outbox.Status) *remote {
+	strict := *r
+	for _, s := range statuses {
+		strict.while = append(strict.while, s.String())
+	}
+	return &strict
+}
+
 // actOnSome is about jobs that are named: mostly one request. Its error names jobs of
 // which it is not known whether it was done.
 func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry bool) (d partDone, err error) {
-	which := client.Bulk{IDs: make([]string, len(ids)), DryRun: dry, Reason: r.reason}
+	which := client.Bulk{IDs: make([]string, len(ids)), While: r.while, DryRun: dry, Reason: r.reason}
 	for i, id := range ids {
 		which.IDs[i] = id.String()
 	}

@@ -90,11 +90,11 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 func (r *remote) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
-	return r.replayEdited(ctx, id, client.EditedReplay{PayloadBase64: payload, Reason: r.reason})
+	return r.replayEdited(ctx, id, client.EditedReplay{PayloadBase64: append([]byte{}, payload...), Reason: r.reason})
 }
 
 func (r *remote) WouldReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
-	return r.replayEdited(ctx, id, client.EditedReplay{PayloadBase64: payload, DryRun: true})
+	return r.replayEdited(ctx, id, client.EditedReplay{PayloadBase64: append([]byte{}, payload...), DryRun: true})
 }
 
 // replayEdited sends the payload byte for byte: as JSON within JSON it would lose its spaces.

@@ -134,7 +134,9 @@ func (p *program) printFrames(ctx context.Context, w *watch, interval time.Durat
 			}
 			fmt.Fprintln(p.stdout)
 		}
-		if w.again(ctx); w.err != nil {
+		if w.again(ctx); ctx.Err() != nil {
+			return nil // asked to stop
+		} else if w.err != nil {
 			return w.err
 		}
 		if _, err := fmt.Fprintln(p.stdout, w.frame()); err != nil {

@@ -12,7 +12,20 @@ import (
 )
 
 const CancelJob = `-- name: CancelJob :one
-SELECT coalesce(outbox.cancel($1, $2, $3, $4)::text, '')::text AS status
+WITH found AS MATERIALIZED ( -- locked, as outbox.cancel does: it finds the job in this status
+    SELECT jobs.status
+    FROM outbox.jobs
+    WHERE jobs.id = $1
+      AND coalesce(cardinality($5::text[]), 0) > 0
+    FOR UPDATE
+), excluded AS MATERIALIZED (
+    SELECT found.status
+    FROM found
+    WHERE found.status::text <> ALL ($5::text[])
+)
+SELECT coalesce(CASE WHEN EXISTS (SELECT FROM excluded) THEN (SELECT excluded.status FROM excluded)
+                     ELSE outbox.cancel($1, $2, $3, $4) END::text, '')::text AS status,
+       EXISTS (SELECT FROM excluded) AS excluded
 `
 
 type CancelJobParams struct {
@@ -20,20 +33,28 @@ type CancelJobParams struct {
 	Actor     string
 	RequestID string
 	Reason    string
+	Among     []string
+}
+
+type CancelJobRow struct {
+	Status   string
+	Excluded bool
 }
 
 // CancelJob calls a job off and returns its status then, "" if there is no such job. What
-// it does is in the audit.
-func (q *Queries) CancelJob(ctx context.Context, arg CancelJobParams) (string, error) {
+// it does is in the audit. An open job in another status than those of @among, if there
+// are any, is left alone, and its status is returned with excluded.
+func (q *Queries) CancelJob(ctx context.Context, arg CancelJobParams) (CancelJobRow, error) {
 	row := q.db.QueryRow(ctx, CancelJob,
 		arg.ID,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
+		arg.Among,
 	)
-	var status string
-	err := row.Scan(&status)
-	return status, err
+	var i CancelJobRow
+	err := row.Scan(&i.Status, &i.Excluded)
+	return i, err
 }
 
 const CloseAttempts = `-- name: CloseAttempts :many

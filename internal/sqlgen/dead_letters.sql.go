@@ -11,6 +11,92 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const AreWritersDone = `-- name: AreWritersDone :one
+SELECT (pg_snapshot_xmin(pg_current_snapshot()) >= ($1::text)::xid8)::boolean AS done
+LIMIT 1
+`
+
+// AreWritersDone tells whether all transactions have ended that wrote before
+// @next_writer, of ReadWriters.
+func (q *Queries) AreWritersDone(ctx context.Context, nextWriter string) (bool, error) {
+	row := q.db.QueryRow(ctx, AreWritersDone, nextWriter)
+	var done bool
+	err := row.Scan(&done)
+	return done, err
+}
+
+const CountDeadLetters = `-- name: CountDeadLetters :one
+WITH letter AS MATERIALIZED (
+    SELECT jobs.id,
+           (($1::text = '' OR jobs.error_fingerprint = $1)
+               AND ($2::text = '' OR jobs.kind = $2)
+               AND ($3::text = '' OR jobs.queue = $3)
+               AND ($4::text = '' OR jobs.status::text = $4)
+               AND ($5::text = '' OR jobs.last_error_code = $5)
+               AND ($6::text = '' OR jobs.key = $6)
+               AND ($7::uuid IS NULL OR jobs.tenant_id = $7)
+               AND jobs.created_at >= $8 AND jobs.created_at < $9
+               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $10
+               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $11) AS meant
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id > $12 AND jobs.id < $13
+    ORDER BY jobs.id
+    LIMIT $14
+)
+SELECT count(*) FILTER (WHERE letter.meant) AS meant, count(*) AS seen, max(letter.id::text)::uuid AS last_seen
+FROM letter
+LIMIT 1
+`
+
+type CountDeadLettersParams struct {
+	Fingerprint  string
+	Kind         string
+	Queue        string
+	Status       string
+	ErrorCode    string
+	Key          string
+	TenantID     pgtype.UUID
+	CreatedSince pgtype.Timestamptz
+	CreatedUntil pgtype.Timestamptz
+	FailedSince  pgtype.Timestamptz
+	FailedUntil  pgtype.Timestamptz
+	After        pgtype.UUID
+	Before       pgtype.UUID
+	MaxSeen      int32
+}
+
+type CountDeadLettersRow struct {
+	Meant    int64
+	Seen     int64
+	LastSeen pgtype.UUID
+}
+
+// CountDeadLetters looks at the first @max_seen dead letters with an id between
+// @after and @before, and counts those that the filter means: however few of how many
+// that are, a statement takes a bounded time. The next one goes on behind @last_seen.
+func (q *Queries) CountDeadLetters(ctx context.Context, arg CountDeadLettersParams) (CountDeadLettersRow, error) {
+	row := q.db.QueryRow(ctx, CountDeadLetters,
+		arg.Fingerprint,
+		arg.Kind,
+		arg.Queue,
+		arg.Status,
+		arg.ErrorCode,
+		arg.Key,
+		arg.TenantID,
+		arg.CreatedSince,
+		arg.CreatedUntil,
+		arg.FailedSince,
+		arg.FailedUntil,
+		arg.After,
+		arg.Before,
+		arg.MaxSeen,
+	)
+	var i CountDeadLettersRow
+	err := row.Scan(&i.Meant, &i.Seen, &i.LastSeen)
+	return i, err
+}
+
 const DismissJobs = `-- name: DismissJobs :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch
@@ -83,23 +169,24 @@ const FindDeadLetters = `-- name: FindDeadLetters :many
 SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
-  AND jobs.id > $1
-  AND ($2::text = '' OR jobs.error_fingerprint = $2)
-  AND ($3::text = '' OR jobs.kind = $3)
-  AND ($4::text = '' OR jobs.queue = $4)
-  AND ($5::text = '' OR jobs.status::text = $5)
-  AND ($6::text = '' OR jobs.last_error_code = $6)
-  AND ($7::text = '' OR jobs.key = $7)
-  AND ($8::uuid IS NULL OR jobs.tenant_id = $8)
-  AND jobs.created_at >= $9 AND jobs.created_at < $10
-  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $11
-  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $12
+  AND jobs.id > $1 AND jobs.id < $2
+  AND ($3::text = '' OR jobs.error_fingerprint = $3)
+  AND ($4::text = '' OR jobs.kind = $4)
+  AND ($5::text = '' OR jobs.queue = $5)
+  AND ($6::text = '' OR jobs.status::text = $6)
+  AND ($7::text = '' OR jobs.last_error_code = $7)
+  AND ($8::text = '' OR jobs.key = $8)
+  AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
+  AND jobs.created_at >= $10 AND jobs.created_at < $11
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $12
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $13
 ORDER BY jobs.id
-LIMIT $13
+LIMIT $14
 `
 
 type FindDeadLettersParams struct {
 	After        pgtype.UUID
+	Before       pgtype.UUID
 	Fingerprint  string
 	Kind         string
 	Queue        string
@@ -120,12 +207,13 @@ type FindDeadLettersRow struct {
 	PayloadBytes int32
 }
 
-// FindDeadLetters returns up to @max_rows dead letters with an id above @after,
-// oldest first: what an act on many goes through. The epoch tells the act that
+// FindDeadLetters returns up to @max_rows dead letters with an id between @after and
+// @before, oldest first: what an act on many goes through. The epoch tells the act that
 // nothing has happened to the job since, and the size how many fit into a statement.
 func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams) ([]FindDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, FindDeadLetters,
 		arg.After,
+		arg.Before,
 		arg.Fingerprint,
 		arg.Kind,
 		arg.Queue,
@@ -163,20 +251,20 @@ WITH letter AS MATERIALIZED (
            coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) AS failed_at
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
-      AND ($2::text = '' OR jobs.error_fingerprint = $2)
-      AND ($3::text = '' OR jobs.kind = $3)
-      AND ($4::text = '' OR jobs.queue = $4)
-      AND ($5::text = '' OR jobs.status::text = $5)
-      AND ($6::text = '' OR jobs.last_error_code = $6)
-      AND ($7::text = '' OR jobs.key = $7)
-      AND ($8::uuid IS NULL OR jobs.tenant_id = $8)
-      AND jobs.created_at >= $9 AND jobs.created_at < $10
-      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $11
-      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $12
+      AND jobs.id > $2 AND jobs.id < $3
+      AND ($4::text = '' OR jobs.error_fingerprint = $4)
+      AND ($5::text = '' OR jobs.kind = $5)
+      AND ($6::text = '' OR jobs.queue = $6)
+      AND ($7::text = '' OR jobs.status::text = $7)
+      AND ($8::text = '' OR jobs.last_error_code = $8)
+      AND ($9::text = '' OR jobs.key = $9)
+      AND ($10::uuid IS NULL OR jobs.tenant_id = $10)
+      AND jobs.created_at >= $11 AND jobs.created_at < $12
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $13
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $14
 ), alike AS MATERIALIZED (
     SELECT letter.fingerprint, letter.kind, letter.error_code, count(*) AS jobs, min(letter.failed_at) AS oldest, max(letter.failed_at) AS newest,
-           max(letter.id::text)::uuid AS example, -- Postgres has max(uuid) from 18 on
-           sum(count(*)) OVER () AS total
+           max(letter.id::text)::uuid AS example -- Postgres has max(uuid) from 18 on
     FROM letter
     GROUP BY letter.fingerprint, letter.kind, letter.error_code
     ORDER BY jobs DESC, letter.kind, letter.fingerprint
@@ -184,7 +272,7 @@ WITH letter AS MATERIALIZED (
 )
 SELECT alike.fingerprint::text AS fingerprint, alike.kind, alike.error_code::text AS error_code, alike.jobs,
        alike.oldest::timestamptz AS oldest, alike.newest::timestamptz AS newest,
-       alike.example::uuid AS example, coalesce(jobs.last_error_message, '')::text AS message, alike.total::bigint AS total
+       alike.example::uuid AS example, coalesce(jobs.last_error_message, '')::text AS message
 FROM alike
 LEFT JOIN outbox.jobs ON jobs.id = ANY (ARRAY[alike.example])
 ORDER BY alike.jobs DESC, alike.kind, alike.fingerprint
@@ -193,6 +281,8 @@ LIMIT $1
 
 type GroupDeadLettersParams struct {
 	MaxRows      int32
+	After        pgtype.UUID
+	Before       pgtype.UUID
 	Fingerprint  string
 	Kind         string
 	Queue        string
@@ -215,14 +305,15 @@ type GroupDeadLettersRow struct {
 	Newest      pgtype.Timestamptz
 	Example     pgtype.UUID
 	Message     string
-	Total       int64
 }
 
 // GroupDeadLetters counts the dead letters that failed alike, the most first, with
-// the newest of each as an example. Every row has the total of all groups.
+// the newest of each as an example.
 func (q *Queries) GroupDeadLetters(ctx context.Context, arg GroupDeadLettersParams) ([]GroupDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, GroupDeadLetters,
 		arg.MaxRows,
+		arg.After,
+		arg.Before,
 		arg.Fingerprint,
 		arg.Kind,
 		arg.Queue,
@@ -251,7 +342,6 @@ func (q *Queries) GroupDeadLetters(ctx context.Context, arg GroupDeadLettersPara
 			&i.Newest,
 			&i.Example,
 			&i.Message,
-			&i.Total,
 		); err != nil {
 			return nil, err
 		}
@@ -272,22 +362,23 @@ SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS stat
        jobs.deadline, jobs.parent_id
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
-  AND jobs.id < $1
-  AND ($2::text = '' OR jobs.error_fingerprint = $2)
-  AND ($3::text = '' OR jobs.kind = $3)
-  AND ($4::text = '' OR jobs.queue = $4)
-  AND ($5::text = '' OR jobs.status::text = $5)
-  AND ($6::text = '' OR jobs.last_error_code = $6)
-  AND ($7::text = '' OR jobs.key = $7)
-  AND ($8::uuid IS NULL OR jobs.tenant_id = $8)
-  AND jobs.created_at >= $9 AND jobs.created_at < $10
-  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $11
-  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $12
+  AND jobs.id > $1 AND jobs.id < $2
+  AND ($3::text = '' OR jobs.error_fingerprint = $3)
+  AND ($4::text = '' OR jobs.kind = $4)
+  AND ($5::text = '' OR jobs.queue = $5)
+  AND ($6::text = '' OR jobs.status::text = $6)
+  AND ($7::text = '' OR jobs.last_error_code = $7)
+  AND ($8::text = '' OR jobs.key = $8)
+  AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
+  AND jobs.created_at >= $10 AND jobs.created_at < $11
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $12
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $13
 ORDER BY jobs.id DESC
-LIMIT $13
+LIMIT $14
 `
 
 type ListDeadLettersParams struct {
+	After        pgtype.UUID
 	Before       pgtype.UUID
 	Fingerprint  string
 	Kind         string
@@ -330,12 +421,13 @@ type ListDeadLettersRow struct {
 	ParentID     pgtype.UUID
 }
 
-// ListDeadLetters returns up to @max_rows dead letters with an id below @before,
-// newest first, without payloads. An empty text and a NULL are any; the bounds of
+// ListDeadLetters returns up to @max_rows dead letters with an id between @after and
+// @before, newest first, without payloads. An empty text and a NULL are any; the bounds of
 // times are -infinity and infinity. GroupDeadLetters and FindDeadLetters have the
 // same filter.
 func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams) ([]ListDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, ListDeadLetters,
+		arg.After,
 		arg.Before,
 		arg.Fingerprint,
 		arg.Kind,
@@ -391,6 +483,19 @@ func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams
 		return nil, err
 	}
 	return items, nil
+}
+
+const ReadWriters = `-- name: ReadWriters :one
+SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS next_writer
+LIMIT 1
+`
+
+// ReadWriters names a transaction that begins to write after this statement.
+func (q *Queries) ReadWriters(ctx context.Context) (string, error) {
+	row := q.db.QueryRow(ctx, ReadWriters)
+	var next_writer string
+	err := row.Scan(&next_writer)
+	return next_writer, err
 }
 
 const ReplayEdited = `-- name: ReplayEdited :many

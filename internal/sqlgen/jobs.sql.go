@@ -16,10 +16,11 @@ WITH dismissed AS (
     DELETE FROM outbox.jobs
     WHERE jobs.id = $1
       AND jobs.status IN ('failed', 'dead')
+      AND (coalesce(cardinality($2::text[]), 0) = 0 OR jobs.status::text = ANY ($2::text[]))
     RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
-    SELECT $2, nullif($3::text, ''), nullif($4::text, ''), 'job.dismiss', tenant_id, id, queue,
+    SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'job.dismiss', tenant_id, id, queue,
         jsonb_build_object('status', status, 'attempt', attempt, 'lost_leases', lost_leases, 'error_code', last_error_code),
         jsonb_build_object('status', 'dismissed')
     FROM dismissed
@@ -36,16 +37,18 @@ RETURNING id
 
 type DismissJobParams struct {
 	ID        pgtype.UUID
+	Among     []string
 	Actor     string
 	RequestID string
 	Reason    string
 }
 
 // DismissJob moves a dead letter into the history and returns its id; nothing if
-// the job is no dead letter.
+// the job is no dead letter, or in no status of @among, if there are any.
 func (q *Queries) DismissJob(ctx context.Context, arg DismissJobParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, DismissJob,
 		arg.ID,
+		arg.Among,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
@@ -483,11 +486,12 @@ WITH found AS MATERIALIZED (
     FROM found
     WHERE jobs.id = ANY (ARRAY[found.id])
       AND found.status IN ('pending', 'retrying', 'failed', 'dead')
+      AND (coalesce(cardinality($2::text[]), 0) = 0 OR found.status::text = ANY ($2::text[]))
       AND found.is_late IS NOT TRUE
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.attempt, jobs.run_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
-    SELECT $2, nullif($3::text, ''), nullif($4::text, ''), 'job.retry', moved.tenant_id, moved.id, moved.queue,
+    SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'job.retry', moved.tenant_id, moved.id, moved.queue,
         jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases, 'run_at', found.run_at, 'error_code', found.last_error_code),
         jsonb_build_object('status', moved.status, 'attempt', moved.attempt, 'run_at', moved.run_at)
     FROM moved
@@ -505,6 +509,7 @@ LIMIT 1
 
 type RetryJobParams struct {
 	ID        pgtype.UUID
+	Among     []string
 	Actor     string
 	RequestID string
 	Reason    string
@@ -521,10 +526,12 @@ type RetryJobRow struct {
 // that waits due at once, and wakes the dispatchers. It raises the epoch, so that
 // no earlier worker of the job can write any more. A job whose deadline has passed
 // stays as it is: it would expire instead. It returns the status that it found,
-// and whether it moved the job; nothing if the job is not open.
+// and whether it moved the job; nothing if the job is not open. Of jobs in another
+// status than those of @among it moves none, if there are any.
 func (q *Queries) RetryJob(ctx context.Context, arg RetryJobParams) ([]RetryJobRow, error) {
 	rows, err := q.db.Query(ctx, RetryJob,
 		arg.ID,
+		arg.Among,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
