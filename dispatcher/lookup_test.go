@@ -24,7 +24,6 @@ import (
 // walks are the statements that read a table from end to end, and why they may.
 var walks = map[string]string{
 	"ListChanges jobs":         "a page: what is new has no index",
-	"GroupDeadLetters jobs":    "a page: it groups them all",
 	"SampleDepth jobs":         "a chore: it counts them all",
 	"ListKeys jobs":            "a page of what has a key",
 	"ListKeys keys":            "a page of them",
