@@ -58,9 +58,9 @@ type Config struct {
 	Registerer prometheus.Registerer // nil registers no metrics
 
 	// Of streams, for tests.
-	lookEvery, keepAlive, writeTimeout time.Duration
-	maxChanges, maxWaiting             int
-	restAfter                          func(took time.Duration) time.Duration
+	lookEvery, keepAlive, writeTimeout, deafAfter time.Duration
+	maxChanges, maxWaiting                        int
+	restAfter                                     func(took time.Duration) time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -72,6 +72,7 @@ func (c Config) withDefaults() Config {
 	c.MaxStreams = cmp.Or(c.MaxStreams, 256)
 	c.CallerStreams = cmp.Or(c.CallerStreams, max(c.MaxStreams/4, 4))
 	c.lookEvery, c.keepAlive, c.writeTimeout = cmp.Or(c.lookEvery, lookEvery), cmp.Or(c.keepAlive, keepAlive), cmp.Or(c.writeTimeout, writeTimeout)
+	c.deafAfter = cmp.Or(c.deafAfter, deafAfter)
 	if c.restAfter == nil {
 		c.restAfter = restAfter
 	}

@@ -110,12 +110,13 @@ func (a bulkAct) wouldDo(job candidate) (requested bool, err error) {
 // done stays done, and is told, whatever becomes of the others. It answers before its
 // client loses patience, also if each job has to be waited for.
 func (s *server) actOnMany(ctx context.Context, b Bulk, act bulkAct) (*bulkOutput, error) {
-	enough := time.Now().Add(min(maxActTime, s.config.Timeout/2))
+	began, most := time.Now(), min(maxActTime, s.config.Timeout/2)
+	enough := began.Add(most)
 	only, err := b.statuses(act.unless)
 	if err != nil {
 		return nil, err
 	}
-	jobs, next, err := s.chosen(ctx, b, only, enough)
+	jobs, next, err := s.chosen(ctx, b, only, began.Add(most/2)) // the other half is for the acts
 	if err != nil {
 		return nil, err
 	}

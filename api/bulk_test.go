@@ -62,6 +62,8 @@ func TestAnActByFilterComesToAllOfThem(t *testing.T) {
 		`{` + filter + `,"cursor":"x"}`:                                   "#/cursor",
 		`{"ids":["` + outbox.NewID().String() + `"],"cursor":"AQGTWm8O"}`: "#/cursor",
 		`{` + filter + `,"while":["dead"]}`:                               "#/while",
+		`{"filter":{"queue":"mail","kind":""}}`:                           "#/filter/kind",
+		`{"filter":{"queue":"mail","status":[]}}`:                         "#/filter/status",
 	} {
 		if p := r.post("/jobs/retry", body).problem(422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
 			t.Errorf("%s: %+v, want a fault at %s", body, p.Errors, pointer)
@@ -205,5 +207,23 @@ func TestActsOnOneJobTakeAReason(t *testing.T) {
 		if len(p.Errors) != 1 || p.Errors[0].Parameter != "reason" {
 			t.Errorf("a long reason: %+v", p.Errors)
 		}
+	}
+}
+
+// What a job is to be released from is its being held: no other status is meant.
+func TestReleaseKeepsToTheStatuses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("operator-a")
+	id := r.enqueue(`{"kind":"mail","hold":true}`)
+	for _, dry := range []string{"true", "false"} {
+		var got api.BulkResult
+		r.post("/jobs/release", `{"ids":["`+id+`"],"while":["pending"],"dryRun":`+dry+`}`).want(200, &got)
+		if got.Done != 0 || got.Refused != 1 || got.Jobs[0].Code != "job_status_conflict" {
+			t.Errorf("dry run %s: %+v, want it refused", dry, got)
+		}
+	}
+	var got api.BulkResult
+	if r.post("/jobs/release", `{"ids":["`+id+`"],"while":["created"]}`).want(200, &got); got.Done != 1 {
+		t.Errorf("%+v, want it released", got)
 	}
 }

@@ -306,6 +306,9 @@ func storeFor(ctx context.Context, tx pgx.Tx, requests []outbox.Request, places 
 	if len(places) == 1 {
 		id, err := outbox.Enqueue(ctx, tx, requests[places[0]].Args, requests[places[0]].Options)
 		ids[places[0]] = id
+		if _, ok := errors.AsType[*outbox.InvalidError](err); ok { // whose place a batch names
+			err = &outbox.RequestError{Index: places[0], Err: err}
+		}
 		return err
 	}
 	some := make([]outbox.Request, len(places))
@@ -313,6 +316,9 @@ func storeFor(ctx context.Context, tx pgx.Tx, requests []outbox.Request, places 
 		some[i] = requests[place]
 	}
 	stored, err := outbox.EnqueueMany(ctx, tx, some)
+	if bad, ok := errors.AsType[*outbox.RequestError](err); ok {
+		err = &outbox.RequestError{Index: places[bad.Index], Err: bad.Err}
+	}
 	for i, id := range stored {
 		ids[places[i]] = id
 	}

@@ -222,6 +222,7 @@ func TestABatchIsStoredWholeOrNotAtAll(t *testing.T) {
 		"a wrong type":         {`{"kind":7}`, 422, 1, "#/kind"},
 		"a name that is not":   {"{\"kind\":\"mail\"}\n{\"kind\":\"no spaces\"}", 422, 2, "#/kind"},
 		"an array in one line": {`[{"kind":"mail"}]`, 422, 1, "#"},
+		"the only job":         {"\n{\"kind\":\"no spaces\"}", 422, 2, "#/kind"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p api.Problem
@@ -265,6 +266,22 @@ func TestARepeatOfAHeldJobAnswersLikeTheFirst(t *testing.T) {
 		want := strings.TrimSpace(tt.first.Body.String())
 		if body := tt.repeat.want(202, nil).Body.String(); !strings.Contains(body, want) {
 			t.Errorf("a repeat %s = %s, want %s", name, body, want)
+		}
+	}
+}
+
+// A job that SQL has stored, held, is told as it was stored.
+func TestARepeatOfAJobThatSQLHasHeldAnswersLikeTheFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, err := r.db.Exec(t.Context(), `SELECT outbox.enqueue('mail', '{}'::jsonb, tenant_id => $1, idempotency_key => 'k1', hold => true), outbox.enqueue('mail', '{}'::jsonb, tenant_id => $1, idempotency_key => 'k2')`, tenantA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"k1": "created", "k2": "pending"} {
+		var a api.Accepted
+		if r.post("/jobs", `{"kind":"mail","idempotencyKey":"`+key+`","hold":true}`).want(202, &a); a.Status != want {
+			t.Errorf("the repeat of %s says %s, want %s", key, a.Status, want)
 		}
 	}
 }

@@ -63,16 +63,18 @@ func (o *stream) read(r *reader) {
 		case b, ok := <-r.batches:
 			if !ok {
 				o.server.metrics.slow.Inc()
-				o.send(tooSlow) // what it missed it can have by its Last-Event-ID, or look for
+				o.send(tooSlow)
 				return
 			}
 			r.took(b)
 			at = b.after.String()
-			text := b.text
-			if first {
-				text = append(greet(startOf(b)), text...)
+			if first && !o.send(greet(startOf(b))) {
+				return
 			}
-			if first = false; !o.send(text) {
+			if first = false; !o.sendUnless(r.ended, b.text) {
+				if r.isEnded() {
+					o.server.metrics.slow.Inc()
+				}
 				return
 			}
 		case <-quiet.C:

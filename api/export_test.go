@@ -7,5 +7,8 @@ func (c *Config) Streams(lookEvery, keepAlive, writeTimeout time.Duration, maxCh
 	c.lookEvery, c.keepAlive, c.writeTimeout, c.maxChanges, c.maxWaiting = lookEvery, keepAlive, writeTimeout, maxChanges, maxWaiting
 }
 
+// DeafAfter sets after how long of looks that fail streams end.
+func (c *Config) DeafAfter(d time.Duration) { c.deafAfter = d }
+
 // Rest sets how long looks are left out while no change is known.
 func (c *Config) Rest(d time.Duration) { c.restAfter = func(time.Duration) time.Duration { return d } }

@@ -21,6 +21,8 @@ type feed struct {
 
 	// Of the hub's goroutine alone.
 	failed   error             // what became of the latest look
+	heard    time.Time         // when one did not fail
+	deaf     bool              // for too long
 	position operator.Position // zero: it has not begun
 	told     [2]map[outbox.ID]state
 	full     bool // the latest look found a quarter of what one may

@@ -17,7 +17,10 @@ const (
 	anyForm form = iota
 	integerForm
 	timeForm
-	boundForm // a time in a filter: the zero time would leave the bound out, and so widen what is meant
+	// In a filter: the zero time, an empty text or list would leave a condition out, and so
+	// widen what is meant. They are what a script sends whose variable is not set.
+	boundForm
+	conditionForm
 )
 
 func formOf(s *huma.Schema) form {
@@ -30,14 +33,18 @@ func formOf(s *huma.Schema) form {
 	return anyForm
 }
 
-// bounds makes bounds of the times of a filter.
-func (sh *shape) bounds() {
+// conditions makes conditions of the members of a filter.
+func (sh *shape) conditions() {
 	if sh == nil {
 		return
 	}
 	for _, member := range sh.members {
-		if member != nil && member.form == timeForm {
+		switch {
+		case member == nil:
+		case member.form == timeForm:
 			member.form = boundForm
+		case member.form == anyForm:
+			member.form = conditionForm
 		}
 	}
 }
@@ -76,15 +83,20 @@ func (s *scanner) numberFits(sh *shape, text string) {
 	}
 }
 
-// textFits looks at a bound; what is no time at all is the schema's to refuse.
+// textFits looks at a condition; what is no time at all is the schema's to refuse.
 func (s *scanner) textFits(sh *shape, text []byte) {
-	if sh == nil || sh.form != boundForm {
-		return
-	}
-	if at, err := time.Parse(time.RFC3339, string(text)); err == nil && at.IsZero() {
-		s.misfit("is the zero time, which bounds nothing: leave it out to mean any")
+	switch {
+	case sh == nil:
+	case sh.form == conditionForm && len(text) == 0:
+		s.isEmpty()
+	case sh.form == boundForm:
+		if at, err := time.Parse(time.RFC3339, string(text)); err == nil && at.IsZero() {
+			s.misfit("is the zero time, which bounds nothing: leave it out to mean any")
+		}
 	}
 }
+
+func (s *scanner) isEmpty() { s.misfit("is empty: leave it out to mean any") }
 
 // readable says what is wrong with a body, if anything is: it cannot be read, or not as
 // what it is there for.

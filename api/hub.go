@@ -23,6 +23,7 @@ const (
 	maxChanges  = 20_000                 // of one look; more are not told one by one
 	lookTimeout = 12 * time.Second
 	welcomeTime = 250 * time.Millisecond // for telling readers what they missed, at a time
+	deafAfter   = 30 * time.Second       // of looks that fail, readers are ended
 	maxBatches  = 64                     // that wait for a reader
 	maxWaiting  = 4 << 20                // bytes of them, unless it is one
 )
@@ -39,6 +40,7 @@ type hub struct {
 	pool outbox.Beginner
 
 	every      time.Duration
+	deafAfter  time.Duration
 	rest       func(took time.Duration) time.Duration // after a look, while no change of a job is known
 	maxChanges int
 	maxWaiting int64
@@ -57,13 +59,14 @@ type reader struct {
 	from    operator.Position // zero: from now on
 	wants   wants
 	begun   chan error   // of one: nil once it has its first batch
-	batches chan *batch  // closed when the reader was too slow
+	batches chan *batch  // closed, and emptied, when the hub has ended it
 	waiting atomic.Int64 // bytes in batches
+	ended   chan struct{}
 }
 
 func newHub(s *server) *hub {
 	return &hub{
-		pool: s.config.Pool, every: s.config.lookEvery, rest: s.config.restAfter, maxChanges: s.config.maxChanges, maxWaiting: int64(s.config.maxWaiting),
+		pool: s.config.Pool, every: s.config.lookEvery, deafAfter: s.config.deafAfter, rest: s.config.restAfter, maxChanges: s.config.maxChanges, maxWaiting: int64(s.config.maxWaiting),
 		complain: func(ctx context.Context, err error) { _ = s.explain(ctx, err) },
 		feeds:    map[outbox.ID]*feed{}, nudged: make(chan struct{}, 1),
 	}
@@ -72,7 +75,7 @@ func newHub(s *server) *hub {
 // join begins to read. The first batch says where the reader is. Who brings no position
 // reads from where the feed is, at once if it has begun: nothing has to be looked for.
 func (h *hub) join(tenant outbox.ID, w wants, from operator.Position) *reader {
-	r := &reader{from: from, wants: w, begun: make(chan error, 1), batches: make(chan *batch, maxBatches)}
+	r := &reader{from: from, wants: w, begun: make(chan error, 1), batches: make(chan *batch, maxBatches), ended: make(chan struct{})}
 	h.mu.Lock()
 	f := h.feeds[tenant]
 	if f == nil {
@@ -216,16 +219,32 @@ func (h *hub) serve(f *feed, now operator.Glance, err error) {
 			h.complain(ctx, err)
 		}
 	}
-	f.failed = err
+	if f.failed = err; err == nil {
+		f.heard = time.Now()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	// Who is told of nothing for long is not to believe that nothing happens.
+	f.deaf = err != nil && time.Since(f.heard) > h.deafAfter
 	for r := range f.readers {
-		if found != nil && !r.give(found.of(r.wants), h.maxWaiting) {
-			delete(f.readers, r)
-			close(r.batches)
+		if f.deaf || found != nil && !r.give(found.of(r.wants), h.maxWaiting) {
+			f.dismiss(r)
 		}
 	}
-	f.at = f.position
+	if f.at = f.position; f.deaf {
+		f.at = operator.Position{} // whoever comes is told the failure
+	}
+}
+
+// dismiss ends a reader who does not keep up, or who would believe that nothing changes.
+// What waits for him is let go now, however long his connection takes to notice. The
+// hub's lock is held.
+func (f *feed) dismiss(r *reader) {
+	delete(f.readers, r)
+	close(r.ended)
+	close(r.batches)
+	for range r.batches {
+	}
 }
 
 // welcome tells those who join with a position what has changed since, until the time
@@ -244,7 +263,7 @@ func (h *hub) welcome(feeds []*feed, until time.Time) {
 			}
 			first, err := &batch{after: f.position}, error(nil)
 			switch {
-			case f.position.IsZero():
+			case f.position.IsZero(), f.deaf:
 				err = f.failed
 			case !r.from.IsZero():
 				// One reading of all open jobs is for all who come back, after a restart by the
@@ -338,6 +357,16 @@ func (r *reader) give(b *batch, most int64) bool {
 	select {
 	case r.batches <- b:
 		r.waiting.Add(size)
+		return true
+	default:
+		return false
+	}
+}
+
+// isEnded reports whether the hub tells it nothing more.
+func (r *reader) isEnded() bool {
+	select {
+	case <-r.ended:
 		return true
 	default:
 		return false

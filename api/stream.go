@@ -151,13 +151,35 @@ func (s *server) mayStill(ctx context.Context, r *http.Request, rt *entry) bool 
 	return who.Can(rt.needs) && who.Tenant == began.Tenant && who.AllTenants == began.AllTenants && who.Can(access.AdminRead) == began.Can(access.AdminRead)
 }
 
+// slowest is the bytes a second that a reader has to take: a text of 4 MiB does not keep
+// its memory for longer than a minute.
+const slowest = 64 << 10
+
 // send writes text, at least its beginning, within the write timeout, or ends the stream.
-func (o *stream) send(text []byte) bool {
+func (o *stream) send(text []byte) bool { return o.sendUnless(nil, text) }
+
+// sendUnless stops behind an event when end is closed, with the mark that says so.
+func (o *stream) sendUnless(end <-chan struct{}, text []byte) bool {
 	connection := http.NewResponseController(o.w)
+	patience := o.server.config.writeTimeout
+	until := time.Now().Add(patience + time.Duration(len(text))*time.Second/slowest)
 	for len(text) > 0 && o.ctx.Err() == nil {
-		part := text[:min(len(text), 32<<10)] // each has its own time
+		select {
+		case <-end:
+			if i := bytes.Index(text, []byte("\n\n")); i >= 0 {
+				o.send(text[:i+2])
+			}
+			o.send(tooSlow) // what it missed it can have by its Last-Event-ID, or look for
+			return false
+		default:
+		}
+		part := text[:min(len(text), 32<<10)] // each has its own time, and all have theirs
 		text = text[len(part):]
-		err := connection.SetWriteDeadline(time.Now().Add(o.server.config.writeTimeout))
+		deadline := time.Now().Add(patience)
+		if deadline.After(until) {
+			deadline = until
+		}
+		err := connection.SetWriteDeadline(deadline)
 		if err == nil {
 			_, err = o.w.Write(part)
 		}

@@ -43,7 +43,7 @@ func shapeOf(registry huma.Registry, s *huma.Schema) *shape {
 		for name, property := range s.Properties {
 			sh.members[name] = shapeOf(registry, property)
 		}
-		sh.members["filter"].bounds()
+		sh.members["filter"].conditions()
 		return sh
 	case s.Type == huma.TypeObject:
 		values, _ := s.AdditionalProperties.(*huma.Schema)
@@ -205,6 +205,9 @@ func (s *scanner) array(sh *shape, depth int) bool {
 	for i := 0; ; i++ {
 		s.space()
 		if i == 0 && s.take(']') {
+			if sh != nil && sh.form == conditionForm {
+				s.isEmpty()
+			}
 			return true
 		}
 		s.path = append(s.path, strconv.Itoa(i))

@@ -110,8 +110,8 @@ BEGIN
         LOOP
             -- The insert waits for a concurrent producer of the same key; the look-up
             -- is a statement of its own, so that it sees what that one committed.
-            INSERT INTO outbox.idempotency_keys AS k (tenant_id, kind, key, job_id)
-            VALUES (tenant_id, kind, idempotency_key, new_id)
+            INSERT INTO outbox.idempotency_keys AS k (tenant_id, kind, key, job_id, held)
+            VALUES (tenant_id, kind, idempotency_key, new_id, nullif(hold, false))
             ON CONFLICT DO NOTHING;
             EXIT WHEN FOUND;
             SELECT k.job_id INTO first_id FROM outbox.idempotency_keys AS k

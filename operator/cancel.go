@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -57,6 +58,9 @@ func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, erro
 func (o *Operator) Release(ctx context.Context, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
+	if len(o.only) > 0 && !slices.Contains(o.only, outbox.Created.String()) {
+		return o.refuse(ctx, id, "release")
+	}
 	status, err := o.db.ReleaseJob(ctx, sqlgen.ReleaseJobParams{ID: pgID(id), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
 	switch {
 	case err != nil:

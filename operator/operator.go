@@ -65,7 +65,7 @@ func (o *Operator) CheckedBy(check outbox.Checker) *Operator {
 	return &strict
 }
 
-// Only returns an operator whose Cancel, Retry and Dismiss leave alone, with a
+// Only returns an operator whose Cancel, Release, Retry and Dismiss leave alone, with a
 // [*StatusError], a job that is in none of these statuses when they come to it: whoever
 // has counted the waiting jobs does not stop those that are running by then. Without
 // statuses it is like this one.

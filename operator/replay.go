@@ -175,21 +175,27 @@ const writersPatience = 500 * time.Millisecond
 //
 // A transaction that takes longer than that, and settled something, is still the 54th.
 func (o *Operator) waitForWriters(ctx context.Context) error {
-	next, err := o.db.ReadWriters(ctx)
-	for until := time.Now().Add(writersPatience); err == nil && time.Now().Before(until); {
-		var done bool
-		if done, err = o.db.AreWritersDone(ctx, next); done {
-			break
+	err := pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		var writers []string
+		err := tx.QueryRow(ctx, `SELECT array_agg(DISTINCT transactionid::text) FROM `+writing).Scan(&writers)
+		done := len(writers) == 0
+		for until := time.Now().Add(writersPatience); err == nil && !done && time.Now().Before(until); {
+			if err = wait(ctx, 5*time.Millisecond); err == nil {
+				err = tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM `+writing+` AND transactionid::text = ANY ($1))`, writers).Scan(&done)
+			}
 		}
-		if err == nil {
-			err = wait(ctx, 5*time.Millisecond)
-		}
-	}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("wait for settlements under way: %w", err)
 	}
 	return nil
 }
+
+// writing are the transactions that have written something and not ended yet: each
+// holds the lock of its own id. (A snapshot's xmax is no bound of them: the newest may
+// be above it.)
+const writing = `pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted`
 
 // pageOf is a page of dead letters that were found.
 type pageOf struct {

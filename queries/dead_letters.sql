@@ -86,17 +86,6 @@ SELECT count(*) FILTER (WHERE letter.meant) AS meant, count(*) AS seen, max(lett
 FROM letter
 LIMIT 1;
 
--- name: ReadWriters :one
--- ReadWriters names a transaction that begins to write after this statement.
-SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS next_writer
-LIMIT 1;
-
--- name: AreWritersDone :one
--- AreWritersDone tells whether all transactions have ended that wrote before
--- @next_writer, of ReadWriters.
-SELECT (pg_snapshot_xmin(pg_current_snapshot()) >= (@next_writer::text)::xid8)::boolean AS done
-LIMIT 1;
-
 -- name: FindDeadLetters :many
 -- FindDeadLetters returns up to @max_rows dead letters with an id between @after and
 -- @before, oldest first: what an act on many goes through. The epoch tells the act that

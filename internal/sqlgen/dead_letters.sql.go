@@ -11,20 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const AreWritersDone = `-- name: AreWritersDone :one
-SELECT (pg_snapshot_xmin(pg_current_snapshot()) >= ($1::text)::xid8)::boolean AS done
-LIMIT 1
-`
-
-// AreWritersDone tells whether all transactions have ended that wrote before
-// @next_writer, of ReadWriters.
-func (q *Queries) AreWritersDone(ctx context.Context, nextWriter string) (bool, error) {
-	row := q.db.QueryRow(ctx, AreWritersDone, nextWriter)
-	var done bool
-	err := row.Scan(&done)
-	return done, err
-}
-
 const CountDeadLetters = `-- name: CountDeadLetters :one
 WITH letter AS MATERIALIZED (
     SELECT jobs.id,
@@ -483,19 +469,6 @@ func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams
 		return nil, err
 	}
 	return items, nil
-}
-
-const ReadWriters = `-- name: ReadWriters :one
-SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS next_writer
-LIMIT 1
-`
-
-// ReadWriters names a transaction that begins to write after this statement.
-func (q *Queries) ReadWriters(ctx context.Context) (string, error) {
-	row := q.db.QueryRow(ctx, ReadWriters)
-	var next_writer string
-	err := row.Scan(&next_writer)
-	return next_writer, err
 }
 
 const ReplayEdited = `-- name: ReplayEdited :many
