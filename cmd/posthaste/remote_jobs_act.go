@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/posthaste-dev/posthaste/client"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Cancel tells what became of the job by its status.
+func (r *remote) Cancel(ctx context.Context, id outbox.ID) (operator.Cancellation, error) {
+	ctx, cancel := patient(client.WithReason(ctx, r.reason))
+	defer cancel()
+	job, err := r.api.CancelJob(ctx, id.String())
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("cancel job %s: %w", id, err)
+	case job.Status == outbox.Running.String():
+		return operator.CancelRequested, nil
+	}
+	return operator.Cancelled, nil
+}
+
+func (r *remote) Release(ctx context.Context, id outbox.ID) error {
+	return r.act(ctx, "release", id, r.api.ReleaseJob)
+}
+
+func (r *remote) Retry(ctx context.Context, id outbox.ID) error {
+	return r.act(ctx, "retry", id, r.api.RetryJob)
+}
+
+func (r *remote) Dismiss(ctx context.Context, id outbox.ID) error {
+	return r.act(ctx, "dismiss", id, r.api.DismissJob)
+}
+
+func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(context.Context, string) (client.Job, error)) error {
+	ctx, cancel := patient(client.WithReason(ctx, r.reason))
+	defer cancel()
+	if _, err := do(ctx, id.String()); err != nil {
+		return fmt.Errorf("%s job %s: %w", verb, id, err)
+	}
+	return nil
+}
+
+// only is for acts on jobs that are in one of the statuses when their turn comes.
+func (r *remote) only(statuses []outbox.Status) *remote {
+	strict := *r
+	for _, s := range statuses {
+		strict.while = append(strict.while, s.String())
+	}
+	return &strict
+}
+
+// actOnSome is about jobs that are named: mostly one request. Its error names jobs of
+// which it is not known whether it was done.
+func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry bool) (d partDone, err error) {
+	which := client.Bulk{IDs: make([]string, len(ids)), While: r.while, DryRun: dry, Reason: r.reason}
+	for i, id := range ids {
+		which.IDs[i] = id.String()
+	}
+	do := map[string]func(context.Context, client.Bulk) (client.BulkResult, error){
+		cancelAct.name: r.api.CancelJobs, releaseAct.name: r.api.ReleaseJobs, retryAct.name: r.api.RetryJobs, dismissAct.name: r.api.DismissJobs,
+	}[act]
+	patiently := func(ctx context.Context, which client.Bulk) (client.BulkResult, error) {
+		ctx, cancel := patient(ctx)
+		defer cancel()
+		return do(ctx, which)
+	}
+	var unknown []client.Outcome
+	for result, err := range client.InParts(ctx, which, patiently) {
+		if err != nil {
+			return d, errors.Join(notKnown(act, unknown), err)
+		}
+		for _, job := range result.Jobs {
+			switch job.Code {
+			case "":
+				d.done++
+			case client.CodeJobNotFound, client.CodeJobStatusConflict:
+				d.passed++
+			default:
+				unknown = append(unknown, job)
+			}
+			if job.Requested {
+				d.requested++
+			}
+		}
+	}
+	return d, notKnown(act, unknown)
+}
+
+// notKnown is nil for no jobs, and names the first few of many.
+func notKnown(act string, jobs []client.Outcome) error {
+	const named = 5
+	var errs []error
+	for _, job := range jobs[:min(named, len(jobs))] {
+		errs = append(errs, fmt.Errorf("%s job %s: %s: whether it was done is not known", act, job.ID, job.Code))
+	}
+	if more := len(jobs) - named; more > 0 {
+		errs = append(errs, fmt.Errorf("and so of %d more", more))
+	}
+	return errors.Join(errs...)
+}
