@@ -90,7 +90,10 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 	}
 	if err != nil && progress.Last.IsZero() {
 		return nil, err
-	} // else what was done is told, and whoever goes on meets the error
+	}
+	if err != nil { // what was done is told, and whoever goes on meets it
+		_ = s.explain(ctx, err)
+	}
 	out := &actedOutput{Body: LettersActed{Matched: progress.Matched, Done: progress.Done, Passed: progress.Passed}}
 	if more {
 		out.Body.Next = makeActCursor(progress.Last, progress.FailedUntil)

@@ -39,11 +39,12 @@ func canCopy(requests []Request) bool {
 //
 // What checks payloads takes its time, and what seals them may wait for others: then
 // all rows are made before, outside of the transaction. So are those of two steps or
-// fewer, where there is little to gain.
+// fewer, where there is little to gain, and where no transaction can be begun that
+// takes the first COPY back with the last.
 func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID, error) {
 	b, step := newBatcher(requests), copyStep
 	slow := func(r Request) bool { return r.Options.Protect != nil || r.Options.Check != nil }
-	if len(requests) <= 2*copyStep || slices.ContainsFunc(requests, slow) {
+	if _, begins := db.(Beginner); !begins || len(requests) <= 2*copyStep || slices.ContainsFunc(requests, slow) {
 		step = len(requests)
 	}
 	rows, err := b.next(ctx, step)

@@ -48,6 +48,26 @@ func TestABadRequestAmongThoseThatAreBeingSentUndoesAll(t *testing.T) {
 	}
 }
 
+// onlyCopies is somebody's own DB that begins no transactions.
+type onlyCopies struct {
+	DB
+	copier
+}
+
+// Where nothing takes back what was sent, all is validated first.
+func TestWithoutATransactionNothingIsSentBeforeAllIsValid(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	bad := lastOf(3*copyStep, Request{greet{"bob"}, Options{Queue: "no blanks"}})
+	bad[copyStep].Options.Priority = 7 // the COPY before it would be complete
+	if _, err := EnqueueMany(t.Context(), onlyCopies{db, db}, bad); len(mistakes(err)) != 1 {
+		t.Errorf("got %v, want an error about the last request", err)
+	}
+	if n := countJobs(t, db); n != 0 {
+		t.Errorf("%d jobs are stored, want none", n)
+	}
+}
+
 type explosive struct{}
 
 func (explosive) Kind() string                 { return "greet" }
