@@ -29,6 +29,6 @@ func (d *Dispatcher) storeFollowed(ctx context.Context, batch []*attempt) ([]pgt
 	for _, q := range d.queues {
 		q.poke()
 	}
-	_ = d.db.WakeDispatchers(ctx) // a hint: the poll covers a lost one
+	_ = d.db.WakeDispatchers(ctx, outbox.Channel) // a hint: the poll covers a lost one
 	return d.closeCalledOff(ctx, batch, stored)
 }

@@ -203,7 +203,7 @@ func (p *promoter) promote(names []keyName, counts []int32, stopping bool) (else
 func (p *promoter) wakeOthers() {
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
-	_ = p.db.WakeDispatchers(ctx) // a hint: the poll covers a lost one
+	_ = p.db.WakeDispatchers(ctx, outbox.Channel) // a hint: the poll covers a lost one
 }
 
 func (d *Dispatcher) queueNamed(name string) *queue {

@@ -111,7 +111,7 @@ func (d *Dispatcher) settleBatch(batch []*attempt) {
 	if slices.ContainsFunc(unfinished, func(a *attempt) bool { return a.unused }) { // other processes have workers for them
 		ctx, cancel := bounded(context.Background())
 		defer cancel()
-		_ = d.db.WakeDispatchers(ctx) // a hint: the poll covers a lost one
+		_ = d.db.WakeDispatchers(ctx, outbox.Channel) // a hint: the poll covers a lost one
 	}
 }
 

@@ -67,7 +67,11 @@ type coalescer struct {
 }
 
 func newCoalescer(db DB) *coalescer {
-	return &coalescer{send: sqlgen.New(db).WakeDispatchers, progress: make(chan struct{})}
+	q := sqlgen.New(db)
+	return &coalescer{
+		send:     func(ctx context.Context) error { return q.WakeDispatchers(ctx, Channel) },
+		progress: make(chan struct{}),
+	}
 }
 
 // wake returns at once. The NOTIFY that answers it starts after this call, so it

@@ -307,6 +307,8 @@ func (t *producerTx) commit(ctx context.Context) error {
 		return ctx.Err() // nothing was done
 	case len(t.later) == 0:
 		return t.tx.Commit(ctx)
+	case t.tx == nil:
+		return t.commitAlone(ctx)
 	}
 	b, sent := t.ahead()
 	b.Queue("commit")
@@ -321,6 +323,18 @@ func (t *producerTx) commit(ctx context.Context) error {
 		_ = t.tx.Rollback(ctx) // or the connection is closed
 	}
 	return err
+}
+
+// commitAlone commits a transaction that has done nothing but enqueue. What is sent
+// together is one transaction to Postgres, all of it or nothing: BEGIN and COMMIT would
+// say no more. What a deferred trigger refuses is the error of the end.
+func (t *producerTx) commitAlone(ctx context.Context) error {
+	b := &pgx.Batch{}
+	for _, q := range t.later {
+		b.Queue(q.sql, q.args...)
+	}
+	answers, err := t.begin(ctx, b, t.later)
+	return t.end(answers, err)
 }
 
 func (t *producerTx) Rollback(ctx context.Context) error {

@@ -55,6 +55,11 @@ func order(ctx context.Context, tx pgx.Tx, id int) error {
 	return err
 }
 
+var execModes = []pgx.QueryExecMode{
+	pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+	pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+}
+
 func TestABusinessRowAndItsJobAreTwoRoundTrips(t *testing.T) {
 	t.Parallel()
 	var count trips
@@ -301,12 +306,55 @@ func TestACancelledCommitKeepsNoConnection(t *testing.T) {
 	}
 }
 
+// A transaction of nothing but enqueues is sent without BEGIN and COMMIT. What is sent
+// together is one transaction all the same, however pgx sends it.
+func TestJobsAloneAreStoredTogetherOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	for _, mode := range execModes {
+		for name, when := range map[string]string{
+			"the last is refused":               "CREATE TRIGGER refuse AFTER INSERT",
+			"the last is refused at the commit": "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT",
+		} {
+			deferred := ""
+			if strings.Contains(when, "CONSTRAINT") {
+				deferred = "DEFERRABLE INITIALLY DEFERRED"
+			}
+			t.Run(mode.String()+", "+name, func(t *testing.T) {
+				t.Parallel()
+				var count trips
+				p, pool := producerWith(t, func(c *pgxpool.Config) {
+					c.ConnConfig.DefaultQueryExecMode, c.ConnConfig.Tracer = mode, &count
+				})
+				exec(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not urgent'; END $$;
+					`+when+` ON outbox.jobs `+deferred+` FOR EACH ROW WHEN (NEW.priority < 0) EXECUTE FUNCTION refuse()`)
+				before := count.n.Load()
+				err := p.InTx(t.Context(), func(tx pgx.Tx) error {
+					_, err := Enqueue(t.Context(), tx, greet{"ada"}, Options{Priority: -1})
+					return errors.Join(add(t, tx), add(t, tx), err)
+				})
+				if trips := count.n.Load() - before; trips != 1 {
+					t.Errorf("%d round trips, want 1", trips)
+				}
+				if err == nil || !strings.Contains(err.Error(), "not urgent") {
+					t.Errorf("commit: %v, want the refusal", err)
+				}
+				if got := countJobs(t, pool); got != 0 {
+					t.Errorf("%d jobs are stored, want none", got)
+				}
+				if err := p.InTx(t.Context(), func(tx pgx.Tx) error { return errors.Join(add(t, tx), add(t, tx)) }); err != nil {
+					t.Errorf("the next transaction: %v", err)
+				}
+				if got := countJobs(t, pool); got != 2 {
+					t.Errorf("%d jobs are stored, want 2", got)
+				}
+			})
+		}
+	}
+}
+
 func TestEveryExecModeStoresWhatWasKeptBack(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
+	for _, mode := range execModes {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
 			p, pool := producerWith(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })

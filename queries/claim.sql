@@ -4,11 +4,24 @@
 -- Concurrent claimers skip each other's rows instead of waiting. The rows come
 -- back in no particular order.
 --
+-- The jobs are chosen once: ARRAY makes a list of them before the first is written,
+-- whatever the plan. A sub-select to join with may be carried out again for each row,
+-- and would choose others (docs/adr/0015-chosen-as-a-list.md).
+--
 -- The locked rows are found again by their place: nobody else can move them. One
 -- that was changed between this statement's snapshot and its lock is at a place
 -- that the snapshot does not see, and is left alone; whoever changed it (a retry,
 -- an operator) wakes the dispatchers after committing.
-WITH due AS MATERIALIZED (
+UPDATE outbox.jobs
+SET status           = 'running',
+    attempt          = jobs.attempt + 1,
+    epoch            = jobs.epoch + 1,
+    lease_owner      = @worker::text,
+    -- The database's clock is the only one that leases know; the claim may have
+    -- waited, so the lease runs from the moment of the write.
+    lease_expires_at = clock_timestamp() + @lease_ttl::interval,
+    started_at       = statement_timestamp()
+WHERE jobs.ctid = ANY (ARRAY(
     SELECT candidate.place
     FROM (SELECT unnest(@priorities::smallint[])     AS priority,
                  unnest(@from_run_at::timestamptz[]) AS run_at,
@@ -35,18 +48,7 @@ WITH due AS MATERIALIZED (
         SELECT FROM outbox.queues
         WHERE queues.queue = @queue AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT @within_limits::boolean)))
     LIMIT @max_jobs
-)
-UPDATE outbox.jobs
-SET status           = 'running',
-    attempt          = jobs.attempt + 1,
-    epoch            = jobs.epoch + 1,
-    lease_owner      = @worker::text,
-    -- The database's clock is the only one that leases know; the claim may have
-    -- waited, so the lease runs from the moment of the write.
-    lease_expires_at = clock_timestamp() + @lease_ttl::interval,
-    started_at       = statement_timestamp()
-FROM due
-WHERE jobs.ctid = due.place
+))
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
     jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched, (jobs).ctid::tid AS place;

@@ -2,19 +2,15 @@
 -- EnqueueJob stores one job and, if asked, wakes the dispatchers when the
 -- caller's transaction commits: one statement, one round trip. Headers go as text:
 -- bytes are bytea to pgx in the modes that do not ask the server for types.
-WITH stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
-            max_active, ordered, line_position, on_death, park_after, on_lapse)
-    VALUES (@id, @tenant_id, @queue, @kind, @priority, @max_attempts,
-            coalesce(sqlc.narg('run_at')::timestamptz, statement_timestamp() + sqlc.narg('delay')::interval, statement_timestamp()),
-            sqlc.narg('timeout'), sqlc.narg('backoff')::text::interval[], sqlc.narg('key'), @payload, @content_type, sqlc.narg('headers')::text::jsonb, sqlc.narg('deadline')::timestamptz,
-            CASE WHEN @hold::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
-            nullif(@watched::boolean, false),
-            sqlc.narg('max_active'), sqlc.narg('ordered'), sqlc.narg('position'), sqlc.narg('on_death'), sqlc.narg('park_after'), sqlc.narg('on_lapse'))
-    RETURNING id
-)
-SELECT CASE WHEN @notify::boolean THEN pg_notify('outbox_jobs', '') END
-FROM stored;
+INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
+        max_active, ordered, line_position, on_death, park_after, on_lapse)
+VALUES (@id, @tenant_id, @queue, @kind, @priority, @max_attempts,
+        coalesce(sqlc.narg('run_at')::timestamptz, statement_timestamp() + sqlc.narg('delay')::interval, statement_timestamp()),
+        sqlc.narg('timeout'), sqlc.narg('backoff')::text::interval[], sqlc.narg('key'), @payload, @content_type, sqlc.narg('headers')::text::jsonb, sqlc.narg('deadline')::timestamptz,
+        CASE WHEN @hold::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+        nullif(@watched::boolean, false),
+        sqlc.narg('max_active'), sqlc.narg('ordered'), sqlc.narg('position'), sqlc.narg('on_death'), sqlc.narg('park_after'), sqlc.narg('on_lapse'))
+RETURNING CASE WHEN @notify::boolean THEN pg_notify('outbox_jobs', '') END;
 
 -- name: EnqueueJobOnce :many
 -- EnqueueJobOnce stores the job unless its idempotency key was used before; it
@@ -113,8 +109,8 @@ LIMIT sqlc.arg('max_keys');
 
 -- name: WakeDispatchers :exec
 -- WakeDispatchers notifies without waiting for the disk: a wake-up is a hint, and
--- a lost one costs a poll interval.
-SELECT set_config('synchronous_commit', 'off', true), pg_notify('outbox_jobs', '');
+-- a lost one costs a poll interval. (pgx prepares no statement that has no argument.)
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(@channel::text, '');
 
 -- name: FindHeld :many
 -- FindHeld returns those of the jobs with an idempotency key that were stored held,

@@ -7,7 +7,14 @@
 --
 -- No more than @reach rows of a lane are looked at: there may be a million before
 -- the next one that has a handler here. PassLanes tells whether there are more.
-WITH due AS MATERIALIZED (
+UPDATE outbox.jobs
+SET status           = 'running',
+    attempt          = jobs.attempt + 1,
+    epoch            = jobs.epoch + 1,
+    lease_owner      = @worker::text,
+    lease_expires_at = clock_timestamp() + @lease_ttl::interval, -- as in ClaimJobs
+    started_at       = statement_timestamp()
+WHERE jobs.ctid = ANY (ARRAY(
     SELECT taken.place
     FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id,
                  unnest(@quotas::integer[])  AS quota,
@@ -52,16 +59,7 @@ WITH due AS MATERIALIZED (
         SELECT FROM outbox.queues
         WHERE queues.queue = @queue AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT @within_limits::boolean)))
     LIMIT @max_jobs
-)
-UPDATE outbox.jobs
-SET status           = 'running',
-    attempt          = jobs.attempt + 1,
-    epoch            = jobs.epoch + 1,
-    lease_owner      = @worker::text,
-    lease_expires_at = clock_timestamp() + @lease_ttl::interval, -- as in ClaimJobs
-    started_at       = statement_timestamp()
-FROM due
-WHERE jobs.ctid = due.place
+))
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
     jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched, (jobs).ctid::tid AS place;

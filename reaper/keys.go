@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 const (
@@ -114,7 +115,7 @@ func (r *Reaper) promote(ctx context.Context, k keys, patient bool) (promoted in
 		})
 		if err == nil && len(rows) > 0 {
 			promoted += len(rows)
-			_ = sqlgen.New(r.leases).WakeDispatchers(bound) // a hint
+			_ = sqlgen.New(r.leases).WakeDispatchers(bound, outbox.Channel) // a hint
 		}
 		cancel()
 		if err != nil {

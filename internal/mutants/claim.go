@@ -27,33 +27,17 @@ var claim = []Mutant{
 		Breaks:    "the jobs are chosen in a sub-select, which some plans carry out once a row",
 		Invariant: "A claim takes no more than asked",
 		Edits: []Edit{
-			{claimSQL, `WITH due AS MATERIALIZED (
-    SELECT candidate.place`, `UPDATE outbox.jobs
-SET status           = 'running',
-    attempt          = jobs.attempt + 1,
-    epoch            = jobs.epoch + 1,
-    lease_owner      = $1::text,
-    lease_expires_at = clock_timestamp() + $2::interval,
-    started_at       = statement_timestamp()
-FROM (
+			{claimSQL, `WHERE jobs.ctid = ANY (ARRAY(
+    SELECT candidate.place`, `FROM (
     SELECT candidate.place`},
 			{claimSQL, `
     LIMIT $8
-)
-UPDATE outbox.jobs
-SET status           = 'running',
-    attempt          = jobs.attempt + 1,
-    epoch            = jobs.epoch + 1,
-    lease_owner      = $1::text,
-    -- The database's clock is the only one that leases know; the claim may have
-    -- waited, so the lease runs from the moment of the write.
-    lease_expires_at = clock_timestamp() + $2::interval,
-    started_at       = statement_timestamp()
-FROM due
-WHERE`, `
+))
+RETURNING`, `
     LIMIT $8
 ) AS due
-WHERE`},
+WHERE jobs.ctid = due.place
+RETURNING`},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestPlansNeverAffectMoreThanAsked", "want 7"),

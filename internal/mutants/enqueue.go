@@ -56,10 +56,8 @@ var enqueue = []Mutant{
 		Name:      "an enqueue locks what others need",
 		Breaks:    "transactions that enqueue wait for one another",
 		Invariant: "Producers never wait for dispatchers",
-		Edits: []Edit{{enqueueSQL, `SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
-FROM stored`, `SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END, pg_advisory_xact_lock(1)
-FROM stored`}},
-		Checks: []Check{test("outbox", "TestPlainEnqueuesDoNotWaitForOneAnother", "lock timeout")},
+		Edits:     []Edit{{enqueueSQL, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END`, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END, pg_advisory_xact_lock(1)`}},
+		Checks:    []Check{test("outbox", "TestPlainEnqueuesDoNotWaitForOneAnother", "lock timeout")},
 	},
 	{
 		Name:      "due by the producer's clock",
@@ -77,9 +75,7 @@ FROM stored`}},
 		Name:      "an enqueue that does not wait for the disk",
 		Breaks:    "a committed job is forgotten in a crash, and the business change with it",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{enqueueSQL, `SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
-FROM stored`, `SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END, set_config('synchronous_commit', 'off', true)
-FROM stored`}},
+		Edits:     []Edit{{enqueueSQL, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END`, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END, set_config('synchronous_commit', 'off', true)`}},
 		Checks: []Check{
 			test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the enqueue"),
 			row("A5", "lost: acknowledged, and never carried out"),

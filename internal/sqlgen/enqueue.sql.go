@@ -12,23 +12,18 @@ import (
 )
 
 const EnqueueJob = `-- name: EnqueueJob :exec
-WITH stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
-            max_active, ordered, line_position, on_death, park_after, on_lapse)
-    VALUES ($2, $3, $4, $5, $6, $7,
-            coalesce($8::timestamptz, statement_timestamp() + $9::interval, statement_timestamp()),
-            $10, $11::text::interval[], $12, $13, $14, $15::text::jsonb, $16::timestamptz,
-            CASE WHEN $17::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
-            nullif($18::boolean, false),
-            $19, $20, $21, $22, $23, $24)
-    RETURNING id
-)
-SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
-FROM stored
+INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
+        max_active, ordered, line_position, on_death, park_after, on_lapse)
+VALUES ($1, $2, $3, $4, $5, $6,
+        coalesce($7::timestamptz, statement_timestamp() + $8::interval, statement_timestamp()),
+        $9, $10::text::interval[], $11, $12, $13, $14::text::jsonb, $15::timestamptz,
+        CASE WHEN $16::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+        nullif($17::boolean, false),
+        $18, $19, $20, $21, $22, $23)
+RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END
 `
 
 type EnqueueJobParams struct {
-	Notify      bool
 	ID          pgtype.UUID
 	TenantID    pgtype.UUID
 	Queue       string
@@ -52,6 +47,7 @@ type EnqueueJobParams struct {
 	OnDeath     *string
 	ParkAfter   pgtype.Interval
 	OnLapse     *string
+	Notify      bool
 }
 
 // EnqueueJob stores one job and, if asked, wakes the dispatchers when the
@@ -59,7 +55,6 @@ type EnqueueJobParams struct {
 // bytes are bytea to pgx in the modes that do not ask the server for types.
 func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 	_, err := q.db.Exec(ctx, EnqueueJob,
-		arg.Notify,
 		arg.ID,
 		arg.TenantID,
 		arg.Queue,
@@ -83,6 +78,7 @@ func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 		arg.OnDeath,
 		arg.ParkAfter,
 		arg.OnLapse,
+		arg.Notify,
 	)
 	return err
 }
@@ -423,12 +419,12 @@ func (q *Queries) FindIdempotencyKeys(ctx context.Context, arg FindIdempotencyKe
 }
 
 const WakeDispatchers = `-- name: WakeDispatchers :exec
-SELECT set_config('synchronous_commit', 'off', true), pg_notify('outbox_jobs', '')
+SELECT set_config('synchronous_commit', 'off', true), pg_notify($1::text, '')
 `
 
 // WakeDispatchers notifies without waiting for the disk: a wake-up is a hint, and
-// a lost one costs a poll interval.
-func (q *Queries) WakeDispatchers(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, WakeDispatchers)
+// a lost one costs a poll interval. (pgx prepares no statement that has no argument.)
+func (q *Queries) WakeDispatchers(ctx context.Context, channel string) error {
+	_, err := q.db.Exec(ctx, WakeDispatchers, channel)
 	return err
 }

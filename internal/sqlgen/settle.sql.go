@@ -20,7 +20,10 @@ WITH input AS MATERIALIZED (
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, (input).result AS result
+    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.started_at, jobs.epoch, jobs.status, jobs.attempt,
+        jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key,
+        jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.last_error_code, jobs.last_error_message, jobs.deadline,
+        jobs.cancel_requested_at, jobs.parent_id, (input).result AS result
 )
 INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
     max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result,

@@ -12,7 +12,14 @@ import (
 )
 
 const ClaimShared = `-- name: ClaimShared :many
-WITH due AS MATERIALIZED (
+UPDATE outbox.jobs
+SET status           = 'running',
+    attempt          = jobs.attempt + 1,
+    epoch            = jobs.epoch + 1,
+    lease_owner      = $1::text,
+    lease_expires_at = clock_timestamp() + $2::interval, -- as in ClaimJobs
+    started_at       = statement_timestamp()
+WHERE jobs.ctid = ANY (ARRAY(
     SELECT taken.place
     FROM (SELECT unnest($3::uuid[]) AS tenant_id,
                  unnest($4::integer[])  AS quota,
@@ -57,16 +64,7 @@ WITH due AS MATERIALIZED (
         SELECT FROM outbox.queues
         WHERE queues.queue = $10 AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT $13::boolean)))
     LIMIT $14
-)
-UPDATE outbox.jobs
-SET status           = 'running',
-    attempt          = jobs.attempt + 1,
-    epoch            = jobs.epoch + 1,
-    lease_owner      = $1::text,
-    lease_expires_at = clock_timestamp() + $2::interval, -- as in ClaimJobs
-    started_at       = statement_timestamp()
-FROM due
-WHERE jobs.ctid = due.place
+))
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
     jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched, (jobs).ctid::tid AS place

@@ -70,7 +70,7 @@ func (r *Run) observe(ctx context.Context, lasts time.Duration) (w weather, err 
 	const calls = `SELECT coalesce(sum(calls), 0)::int FROM pg_stat_statements WHERE query LIKE `
 	var before, after [2]int
 	count := func(n *[2]int) {
-		for i, statement := range []string{`'%WITH due AS MATERIALIZED%'`, `'%AS surveyed_at%'`} {
+		for i, statement := range []string{`'%name: Claim%'`, `'%AS surveyed_at%'`} {
 			if err == nil {
 				n[i], err = r.Number(ctx, calls+statement)
 			}
