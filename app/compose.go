@@ -37,11 +37,12 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 		note(p.addListener(wake, wakeReaper))
 	}
 	if !p.config.NoDispatch {
-		note(p.addDispatcher(mux, wake))
-		if p.config.Producer != nil {
+		wakeDispatcher, err := p.addDispatcher(mux, wake)
+		note(err)
+		if p.config.Producer != nil && err == nil {
 			p.config.Producer.AlsoWake(func() bool {
 				wakeReaper.Set()
-				return wake.Set()
+				return wakeDispatcher()
 			})
 		}
 	}
@@ -91,10 +92,11 @@ func (p *process) addListener(wake, wakeReaper listener.Signal) error {
 	return nil
 }
 
-func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) error {
+// addDispatcher returns what wakes it from within the program.
+func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (func() bool, error) {
 	if mux == nil || len(mux.Kinds()) == 0 {
 		p.log.LogAttrs(background, slog.LevelWarn, noHandlers)
-		return nil
+		return func() bool { return false }, nil
 	}
 	c := p.config
 	d := dispatcher.Config{
@@ -106,10 +108,10 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) error
 	}
 	made, err := dispatcher.New(p.handlerPool(), mux, d)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p.components = append(p.components, &component{name: "dispatcher", run: made.Run, look: unlessReady(made.Ready), needSchema: true})
-	return nil
+	return made.Wake, nil
 }
 
 func (p *process) addReaper(wake <-chan struct{}) error {

@@ -300,21 +300,3 @@ func (d *Dispatcher) cutOff() {
 	}
 	d.leases.cut()
 }
-
-// fanOut passes each wake-up on to every queue.
-func (d *Dispatcher) fanOut(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case _, open := <-d.config.Wake:
-			if !open {
-				return
-			}
-			d.leases.poke()
-			for _, q := range d.queues {
-				q.poke()
-			}
-		}
-	}
-}

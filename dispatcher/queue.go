@@ -49,8 +49,7 @@ type queue struct {
 	meanWork atomic.Int64 // nanoseconds of a handler's run, moving average
 	meanSize atomic.Int64 // bytes of a payload, moving average
 	claimed  int          // by the last drain; the claim loop's own
-	looks    float64      // wake-ups that may find nothing before they are paced; the claim loop's own
-	paced    time.Time    // when looks was counted last; the claim loop's own
+	purse    purse        // of wake-ups that may find nothing
 	limit    int          // jobs that the next claim may ask for; the claim loop's own
 	hungry   atomic.Bool  // the claim loop waits for room
 
@@ -72,17 +71,10 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 		keyed:       newKeyedLook(),
 		shared:      newSharedLook(),
 		kept:        keptSlots{workers: config.Concurrency / keptPart},
+		purse:       purse{nearPays: true},
 	}
 	q.kept.gate.Store(newGate(false))
 	return q
-}
-
-// poke makes the claim loop look again; it never blocks.
-func (q *queue) poke() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
 }
 
 // prefetch is how many jobs may wait in the buffer: as many as the workers finish
@@ -146,6 +138,7 @@ func (q *queue) claimUntil(ctx context.Context) {
 		case <-wait.C:
 			q.metrics.polls.Inc()
 		}
+		near := q.purse.near.Swap(false)
 		q.claimed = 0
 		next, err := q.drain(ctx)
 		for err != nil && ctx.Err() == nil {
@@ -156,6 +149,9 @@ func (q *queue) claimUntil(ctx context.Context) {
 			}
 			q.returnOrphans(ctx)
 			next, err = q.drain(ctx)
+		}
+		if near {
+			q.purse.nearPays = q.claimed > 0
 		}
 		retry.Reset()
 		wait.Reset(next)
@@ -180,33 +176,6 @@ func (q *queue) waitOut(ctx context.Context, d time.Duration) bool {
 	}
 	return true
 }
-
-// pace slows down a claim loop that is woken again and again for nothing: anybody
-// who can connect may send notifications. Looks that found nothing are paid for
-// from a purse that holds three and is refilled with fifty a second; what finds
-// jobs costs nothing, and so the first wake-up after a quiet time is answered at once.
-func (q *queue) pace(ctx context.Context) bool {
-	now := time.Now()
-	q.looks = min(q.looks+now.Sub(q.paced).Seconds()*looksPerSecond, freeLooks)
-	q.paced = now
-	if q.claimed == 0 {
-		q.looks--
-	}
-	if q.looks >= 0 {
-		return true
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(time.Duration(-q.looks / looksPerSecond * float64(time.Second))):
-		return true
-	}
-}
-
-const (
-	freeLooks      = 3
-	looksPerSecond = 50
-)
 
 // drain claims until nothing due is left or there is no room, and returns how
 // long to sleep unless something wakes the queue.
@@ -257,6 +226,7 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		}
 		if 0 < n && n < room && len(q.wake) > 0 && !q.scan.surveyDue() {
 			<-q.wake
+			q.purse.near.Store(false) // it is answered by the next claim
 			continue
 		}
 		next, more, err := q.survey(ctx)

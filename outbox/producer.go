@@ -71,7 +71,7 @@ func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) (
 // AlsoWake has the commit of every transaction that the producer began, and that
 // enqueued, call wake before it returns: a dispatcher in the same process learns
 // of its jobs without the way through the database, on which the others are told.
-// Wake must not block; the Set of a listener's signal is meant. The app package
+// Wake must not block; a dispatcher's Wake is meant. The app package
 // calls AlsoWake for the producer that it is given. A producer has one wake at a
 // time; nil takes it away. With [NotifyOff] nobody is woken.
 func (p *Producer) AlsoWake(wake func() bool) {

@@ -105,7 +105,7 @@ func (o *ours) Work(ctx context.Context, handle func(context.Context, int)) (fun
 	if err != nil {
 		return nil, err
 	}
-	o.producer.AlsoWake(wake.Set)
+	o.producer.AlsoWake(d.Wake)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	errs := make([]error, 3)

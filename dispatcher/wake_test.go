@@ -1,0 +1,136 @@
+package dispatcher
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// broke is a queue that has looked in vain so often that the next look is paid for in an hour.
+func broke() *queue {
+	d := new(Dispatcher)
+	d.leases = newLeases(d)
+	q := newQueue(d, "default", QueueConfig{})
+	d.queues = []*queue{q}
+	q.purse.looks, q.purse.counted = -looksPerSecond*3600, time.Now()
+	return q
+}
+
+func TestWakeUpsForNothingArePaced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := broke()
+		q.purse.looks = freeLooks
+		began := time.Now()
+		for range freeLooks {
+			if !q.pace(t.Context()) || time.Since(began) > 0 {
+				t.Fatalf("one of the first %d looks waited for %s", freeLooks, time.Since(began))
+			}
+		}
+		const looks = 100
+		for range looks {
+			q.poke() // what comes meanwhile changes nothing
+			q.pace(t.Context())
+		}
+		if took, want := time.Since(began), looks*time.Second/looksPerSecond; took < want {
+			t.Errorf("%d looks in %s, want them to take %s", looks, took, want)
+		}
+		q.claimed = 1
+		began = time.Now()
+		for range looks {
+			q.pace(t.Context())
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("what finds jobs was held up by %s", took)
+		}
+	})
+}
+
+// Others' notifications have used up what looks may cost, when the own producer commits
+// a job: before a look, or while one is waited for.
+func TestTheOwnProducersJobsDoNotWaitForOthers(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]bool{"before": true, "meanwhile": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := broke()
+				q.poke()
+				<-q.wake // a notification, which pace is to answer
+				if before {
+					q.Wake()
+				} else {
+					go func() {
+						time.Sleep(time.Second)
+						q.poke()
+						time.Sleep(time.Second)
+						q.Wake()
+					}()
+				}
+				began := time.Now()
+				if !q.pace(t.Context()) || time.Since(began) > 2*time.Second {
+					t.Errorf("the own producer's job waited for %s", time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// A program whose jobs are all for others pays for its wake-ups like them.
+func TestOwnWakeUpsForNothingArePaced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := broke()
+		q.purse.nearPays = false
+		q.Wake()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if q.pace(ctx) {
+			t.Error("was answered at once")
+		}
+	})
+}
+
+// What the own producer's wake-ups have led to decides how the next ones are answered.
+func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	var mux Mux
+	ran := make(chan struct{}, 1)
+	Handle(&mux, func(context.Context, *outbox.Job[tiny]) error { ran <- struct{}{}; return nil })
+	d, err := New(db, &mux, Config{PollInterval: time.Hour, DeafPollInterval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	for range 3 {
+		if _, err := outbox.Enqueue(t.Context(), db, tiny{}, outbox.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		d.Wake()
+		select {
+		case <-ran:
+		case <-time.After(time.Minute):
+			t.Fatal("the job was not started")
+		}
+	}
+	q := d.queues[0]
+	for range 3 { // for nothing; the first may be answered by the look that found the job
+		d.Wake()
+		for q.purse.near.Load() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if q.purse.nearPays {
+		t.Error("a wake-up that found nothing is trusted")
+	}
+}
