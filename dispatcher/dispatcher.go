@@ -117,6 +117,7 @@ type Dispatcher struct {
 	db       *sqlgen.Queries
 	extendDB *sqlgen.Queries // on a connection of its own: leases wait for no claim and no settlement
 	queues   []*queue
+	near     chan struct{} // one slot: the own producer has committed a job
 	leases   *leases
 	promoter *promoter
 	recorder *recorder
@@ -153,6 +154,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 		kinds:  mux.Kinds(),
 		routes: mux.build(KindConfig{Timeout: config.Timeout, Retry: config.Retry}),
 		log:    config.Logger.With(slog.String("component", "dispatcher")),
+		near:   make(chan struct{}, 1),
 	}
 	if err := mux.hooks.validate(d.routes); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)

@@ -71,9 +71,9 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 		keyed:       newKeyedLook(),
 		shared:      newSharedLook(),
 		kept:        keptSlots{workers: config.Concurrency / keptPart},
-		purse:       purse{nearPays: true},
 	}
 	q.kept.gate.Store(newGate(false))
+	q.purse.nearPays.Store(true)
 	return q
 }
 
@@ -151,7 +151,7 @@ func (q *queue) claimUntil(ctx context.Context) {
 			next, err = q.drain(ctx)
 		}
 		if near {
-			q.purse.nearPays = q.claimed > 0
+			q.purse.nearPays.Store(q.claimed > 0)
 		}
 		retry.Reset()
 		wait.Reset(next)

@@ -6,36 +6,46 @@ import (
 	"time"
 )
 
-// fanOut passes each wake-up on to every queue.
-func (d *Dispatcher) fanOut(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case _, open := <-d.config.Wake:
-			if !open {
-				return
-			}
-			d.leases.poke()
-			for _, q := range d.queues {
-				q.poke()
-			}
-		}
+// Wake has every queue look for jobs now. It is for the producer in the same program,
+// which has just committed one ([outbox.Producer.AlsoWake]). It never blocks, may be
+// called at any time, and reports false if it was called before and not answered yet.
+//
+// What comes by Config.Wake may come from anybody, and often for jobs that another
+// process has long begun; it is paced when it finds nothing. Wake is answered at once,
+// as long as it leads to jobs.
+func (d *Dispatcher) Wake() bool {
+	select {
+	case d.near <- struct{}{}:
+		return true
+	default:
+		return false
 	}
 }
 
-// Wake has every queue look for jobs now. It is for the producer in the same program,
-// which has just committed one ([outbox.Producer.AlsoWake]), and never blocks. What
-// comes by Config.Wake may come from anybody, and often for jobs that another process
-// has long begun; it is paced when it finds nothing. Wake is answered at once, as long
-// as it leads to jobs. It returns true.
-func (d *Dispatcher) Wake() bool {
-	d.leases.poke()
-	for _, q := range d.queues {
-		q.purse.near.Store(true)
-		q.poke()
+// fanOut passes each wake-up on to every queue.
+func (d *Dispatcher) fanOut(ctx context.Context) {
+	others := d.config.Wake
+	for {
+		near := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.near:
+			near = true
+		case _, open := <-others:
+			if !open {
+				others = nil
+				continue
+			}
+		}
+		d.leases.poke()
+		for _, q := range d.queues {
+			if near {
+				q.purse.near.Store(true)
+			}
+			q.poke()
+		}
 	}
-	return true
 }
 
 // poke makes the claim loop look again; it never blocks.
@@ -57,7 +67,7 @@ func (q *queue) poke() {
 // one finds something.
 type purse struct {
 	near     atomic.Bool // the own producer has woken the queue, and it has not looked since
-	nearPays bool        // that found jobs the last time; the claim loop's own
+	nearPays atomic.Bool // that found jobs the last time
 	looks    float64     // wake-ups that are paid for; the claim loop's own
 	counted  time.Time   // when looks was; the claim loop's own
 }
@@ -97,4 +107,4 @@ func (q *queue) pace(ctx context.Context) bool {
 	}
 }
 
-func (p *purse) atOnce() bool { return p.nearPays && p.near.Load() }
+func (p *purse) atOnce() bool { return p.nearPays.Load() && p.near.Load() }

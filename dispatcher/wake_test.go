@@ -12,12 +12,15 @@ import (
 
 // broke is a queue that has looked in vain so often that the next look is paid for in an hour.
 func broke() *queue {
-	d := new(Dispatcher)
-	d.leases = newLeases(d)
-	q := newQueue(d, "default", QueueConfig{})
-	d.queues = []*queue{q}
+	q := newQueue(new(Dispatcher), "default", QueueConfig{})
 	q.purse.looks, q.purse.counted = -looksPerSecond*3600, time.Now()
 	return q
+}
+
+// comeNear is what Wake leads to.
+func comeNear(q *queue) {
+	q.purse.near.Store(true)
+	q.poke()
 }
 
 func TestWakeUpsForNothingArePaced(t *testing.T) {
@@ -61,13 +64,13 @@ func TestTheOwnProducersJobsDoNotWaitForOthers(t *testing.T) {
 				q.poke()
 				<-q.wake // a notification, which pace is to answer
 				if before {
-					q.Wake()
+					comeNear(q)
 				} else {
 					go func() {
 						time.Sleep(time.Second)
 						q.poke()
 						time.Sleep(time.Second)
-						q.Wake()
+						comeNear(q)
 					}()
 				}
 				began := time.Now()
@@ -84,8 +87,8 @@ func TestOwnWakeUpsForNothingArePaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := broke()
-		q.purse.nearPays = false
-		q.Wake()
+		q.purse.nearPays.Store(false)
+		comeNear(q)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if q.pace(ctx) {
@@ -99,11 +102,20 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	var mux Mux
-	ran := make(chan struct{}, 1)
-	Handle(&mux, func(context.Context, *outbox.Job[tiny]) error { ran <- struct{}{}; return nil })
+	ran := make(chan struct{}, 10)
+	Handle(&mux, func(context.Context, *outbox.Job[tiny]) error {
+		select {
+		case ran <- struct{}{}:
+		default:
+		}
+		return nil
+	})
 	d, err := New(db, &mux, Config{PollInterval: time.Hour, DeafPollInterval: time.Hour})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !d.Wake() || d.Wake() {
+		t.Error("Wake before Run: want true, then false")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -119,18 +131,24 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 			t.Fatal("the job was not started")
 		}
 	}
-	q := d.queues[0]
-	for range 3 { // for nothing; the first may be answered by the look that found the job
-		d.Wake()
-		for q.purse.near.Load() {
-			time.Sleep(time.Millisecond)
+	pays := &d.queues[0].purse.nearPays
+	for began := time.Now(); pays.Load(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatal("wake-ups that find nothing are trusted")
 		}
+		d.Wake()
+	}
+	for began := time.Now(); !pays.Load(); time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatal("a wake-up that found a job is not trusted")
+		}
+		if _, err := outbox.Enqueue(t.Context(), db, tiny{}, outbox.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		d.Wake()
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)
-	}
-	if q.purse.nearPays {
-		t.Error("a wake-up that found nothing is trusted")
 	}
 }
