@@ -1,6 +1,9 @@
 package mutants
 
-const sessionGo = "listener/session.go"
+const (
+	sessionGo = "listener/session.go"
+	wakeGo    = "dispatcher/wake.go"
+)
 
 var wake = []Mutant{
 	{
@@ -76,5 +79,19 @@ var wake = []Mutant{
 `, `		_ = wake
 `}},
 		Checks: []Check{test("outbox", "TestAlsoWake", "woken with")},
+	},
+	{
+		Name:      "others hold up the own producer",
+		Breaks:    "notifications that find nothing have the jobs of the same program wait, too",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{wakeGo, `return p.nearPays.Load() && p.near.Load()`, `return false`}},
+		Checks:    []Check{test("dispatcher", "TestTheOwnProducersJobsDoNotWaitForOthers/before", "the own producer's job waited")},
+	},
+	{
+		Name:      "own wake-ups cost nothing",
+		Breaks:    "a program whose jobs are all for others asks without end",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{wakeGo, `return p.nearPays.Load() && p.near.Load()`, `return p.near.Load()`}},
+		Checks:    []Check{test("dispatcher", "TestOwnWakeUpsForNothingArePaced", "was answered at once")},
 	},
 }
