@@ -18,10 +18,7 @@ func wedgedListener(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	if err := r.awaitStatus(ctx, "ready", victim); err != nil {
-		return err
-	}
-	pid, err := r.Number(ctx, `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'posthaste-listener'`)
+	pid, err := r.listenerOf(ctx, victim, []string{})
 	if err != nil {
 		return err
 	}
@@ -36,14 +33,14 @@ func wedgedListener(ctx context.Context, r *Run) error {
 	if err := r.awaitStatus(ctx, "ready", workers...); err != nil {
 		return err
 	}
+	others, err := r.Texts(ctx, `SELECT pid::text FROM pg_stat_activity WHERE `+listeners+` AND pid <> $1`, pid)
+	if err != nil {
+		return err
+	}
 	err = r.trickle(ctx, workers, aJobEvery100ms("VERIFY_NOTIFY=transactional"), func(ctx context.Context) error {
 		for i := range r.Size(1, 10) {
-			if i > 0 { // the victim has connected anew
-				if err := r.awaitStatus(ctx, "ready", victim); err != nil {
-					return err
-				}
-				if pid, err = r.Number(ctx, `SELECT pid FROM pg_stat_activity WHERE datname = current_database()
-					AND application_name = 'posthaste-listener' ORDER BY backend_start DESC LIMIT 1`); err != nil {
+			if i > 0 {
+				if pid, err = r.listenerOf(ctx, victim, others); err != nil {
 					return err
 				}
 			}
@@ -61,6 +58,30 @@ func wedgedListener(ctx context.Context, r *Run) error {
 	r.Expect("orders whose transaction failed", float64(r.record.Counts["attempted"]-r.record.Counts["acknowledged"]), "=", 0)
 	return nil
 }
+
+// listenerOf returns the session by which the victim listens, once it does: the one
+// that is none of the others'. Right after a pause the victim still believes in the one
+// that was ended meanwhile:
+//
+//	reaper   ends the victim's session
+//	we       continue the victim, and ask it: ready
+//	we       stop it again: nobody listens, and the newest session is another's
+//	victim   (would have found out now)
+//
+// It connects anew when it knows, so it is asked after its session is there.
+func (r *Run) listenerOf(ctx context.Context, victim *child.Process, others []string) (pid int, err error) {
+	err = r.Await(ctx, patience, victim.Name+" to connect its listener", func(ctx context.Context) (_ bool, err error) {
+		pid, err = r.Number(ctx, `SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE `+listeners+` AND pid <> ALL ($1::text[]::int[])`, others)
+		return pid != 0, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return pid, r.awaitStatus(ctx, "ready", victim)
+}
+
+// listeners are sessions that listen.
+const listeners = `datname = current_database() AND application_name = 'posthaste-listener'`
 
 // notified is how much is notified while the victim is stopped; each carries what
 // makes a few hundred of them more than its socket takes.
