@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -38,7 +39,7 @@ means for: they say so.`,
 			&cli.StringFlag{Name: "out", Usage: "`folder` for a JSON record a row (default: a temporary one)"},
 			&cli.BoolFlag{Name: "pooler", Usage: "have the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN"},
 			&cli.BoolFlag{Name: "list", Usage: "print the rows and run none"},
-			&cli.StringFlag{Name: "write-proof", Usage: "write `FILE` from the records in the folder given as argument, add a line for each to the CSV file beside it, and run nothing"},
+			&cli.StringFlag{Name: "write-proof", Usage: "write `FILE` from the records in the folder given as argument and those kept beside it, add a line for each to the CSV file there, and run nothing"},
 			outputFlag(),
 		},
 		Action: p.verify,
@@ -164,6 +165,8 @@ func (p *program) listRows(c *cli.Command, rows []verify.Row) error {
 	return p.print(c, l)
 }
 
+// writeProof adds the records of a folder to what the files beside the page keep of
+// earlier ones, and writes the page from all.
 func writeProof(c *cli.Command, file string) error {
 	if c.NArg() != 1 {
 		return usagef("usage: posthaste verify --write-proof FILE FOLDER")
@@ -175,7 +178,12 @@ func writeProof(c *cli.Command, file string) error {
 	if len(records) == 0 {
 		return fmt.Errorf("no records in %s", c.Args().First())
 	}
-	runs, err := addRuns(strings.TrimSuffix(file, filepath.Ext(file))+".csv", records)
+	beside := strings.TrimSuffix(file, filepath.Ext(file))
+	runs, err := addTo(beside+".csv", verify.ReadRuns, func(old []verify.RunLine) []verify.RunLine { return verify.AddRuns(old, records) }, verify.WriteRuns)
+	if err != nil {
+		return err
+	}
+	shown, err := addTo(beside+".jsonl", verify.ReadKept, func(old []*verify.Record) []*verify.Record { return verify.Newest(append(old, records...)) }, verify.WriteKept)
 	if err != nil {
 		return err
 	}
@@ -183,26 +191,26 @@ func writeProof(c *cli.Command, file string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(verify.WriteProof(out, records, runs), out.Close())
+	return errors.Join(verify.WriteProof(out, shown, runs), out.Close())
 }
 
-// addRuns adds the lines of records to a file, which need not exist.
-func addRuns(file string, records []*verify.Record) ([]verify.RunLine, error) {
-	var runs []verify.RunLine
+// addTo writes a file again with what is added to its content; it need not exist.
+func addTo[T any](file string, read func(io.Reader) ([]T, error), add func(old []T) []T, write func(io.Writer, []T) error) ([]T, error) {
+	var content []T
 	old, err := os.ReadFile(filepath.Clean(file))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, err
 	default:
-		if runs, err = verify.ReadRuns(bytes.NewReader(old)); err != nil {
+		if content, err = read(bytes.NewReader(old)); err != nil {
 			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
 	}
-	runs = verify.AddRuns(runs, records)
+	content = add(content)
 	var text bytes.Buffer
-	if err := verify.WriteRuns(&text, runs); err != nil {
+	if err := write(&text, content); err != nil {
 		return nil, err
 	}
-	return runs, os.WriteFile(filepath.Clean(file), text.Bytes(), 0o644)
+	return content, os.WriteFile(filepath.Clean(file), text.Bytes(), 0o644)
 }

@@ -19,10 +19,14 @@ func WriteProof(w io.Writer, records []*Record, runs []RunLine) error {
 		"durable Postgres of its own, injects the fault, heals, drains, and holds ledgers outside of the database against it.\n" +
 		"Any row can be run again: `posthaste verify A2`, with `--seed` for the same schedule of faults.\n\n" +
 		"In a row: with how many seeds it has passed since it failed last, on each major version of PostgreSQL. The runs that\n" +
-		"this was written from, and those of the times before, are the lines of [proof.csv](proof.csv).\n\n" +
+		"this was written from, and those of the times before, are the lines of [proof.csv](proof.csv); the records shown are\n" +
+		"those of [proof.jsonl](proof.jsonl).\n\n" +
 		"| row | tier | result | fault | runs on | date | in a row |\n| --- | --- | --- | --- | --- | --- | --- |\n")
-	newest := newestOf(records)
-	var shown []*Record
+	newest := map[string]*Record{}
+	shown := Newest(records)
+	for _, r := range shown {
+		newest[r.Row+string(r.Tier)] = r
+	}
 	for _, row := range Scorecard() {
 		for _, tier := range row.Tiers {
 			r := newest[row.Name+string(tier)]
@@ -30,7 +34,6 @@ func WriteProof(w io.Writer, records []*Record, runs []RunLine) error {
 				fmt.Fprintf(&b, "| %s | %s | not run | %s | | | |\n", row.Name, tier, cell(row.Fault))
 				continue
 			}
-			shown = append(shown, r)
 			fmt.Fprintf(&b, "| [%s](#%s-tier-%s) | %s | %s | %s | PostgreSQL %s, %d cores | %s | %s |\n", r.Row, strings.ToLower(r.Row), strings.ToLower(string(r.Tier)), r.Tier,
 				result(r), cell(r.Fault), r.Server.Version, r.Machine.Cores, r.Started.Format("2006-01-02"), inARow(runs, r))
 		}
@@ -41,17 +44,6 @@ func WriteProof(w io.Writer, records []*Record, runs []RunLine) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func newestOf(records []*Record) map[string]*Record {
-	newest := map[string]*Record{}
-	for _, r := range records {
-		key := r.Row + string(r.Tier)
-		if old := newest[key]; old == nil || r.Started.After(old.Started) {
-			newest[key] = r
-		}
-	}
-	return newest
 }
 
 func result(r *Record) string {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 )
 
 // The page on what is proved says of every row what the code does, whatever the day
@@ -110,5 +112,48 @@ func TestTheProofCountsTheSeedsSinceTheLastFailure(t *testing.T) {
 		if lines, err := ReadRuns(strings.NewReader(bad)); err == nil {
 			t.Errorf("%q was read as %v", bad, lines)
 		}
+	}
+}
+
+// A folder of runs adds to the page: it says the same of all other rows as before,
+// though their folders are gone.
+func TestThePageKeepsTheRowsOfEarlierFolders(t *testing.T) {
+	t.Parallel()
+	run := func(row string, tier Tier, seed uint64, minute int64) *Record {
+		return &Record{
+			Row: row, Tier: tier, Seed: seed, Passed: true, Started: time.Unix(60*minute, 0).UTC(), Took: 1.25, Counts: map[string]int{"jobs": 8},
+			Faults: []fault.Done{{Kind: "kill -9 worker"}}, FaultCounts: map[string]int{"kill -9 worker": 1},
+			Expectations: []Expectation{{What: "lost", Op: "=", OK: true}}, Figures: []Figure{{Name: "p99_ms", Value: 12.345}},
+		}
+	}
+	page := func(records []*Record) string {
+		var b strings.Builder
+		if err := WriteProof(&b, records, nil); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	kept := func(records []*Record) []*Record {
+		var b bytes.Buffer
+		if err := WriteKept(&b, records); err != nil {
+			t.Fatal(err)
+		}
+		got, err := ReadKept(&b)
+		if err != nil || len(got) != len(records) {
+			t.Fatalf("%d records were read of %d, error %v", len(got), len(records), err)
+		}
+		return got
+	}
+	first := []*Record{run("A1", TierP, 1, 1), run("A2", TierP, 1, 1), run("A1", TierS, 1, 1), run("A1", TierP, 2, 2), run("gone", TierP, 1, 9)}
+	old := kept(Newest(first))
+	if diff := cmp.Diff(page(first), page(old)); diff != "" {
+		t.Errorf("the page (-from the records +from what is kept of them):\n%s", diff)
+	}
+	second := []*Record{run("A2", TierP, 3, 3), run("A1", TierP, 3, 0)}
+	if diff := cmp.Diff(page(append(first, second...)), page(kept(Newest(append(old, second...))))); diff != "" {
+		t.Errorf("the page (-from all records +from what is kept and new ones):\n%s", diff)
+	}
+	if got, err := ReadKept(strings.NewReader("{\"row\":\"A1\"}\n{\"row\":")); err == nil || !strings.Contains(err.Error(), "line 2") {
+		t.Errorf("half a line was read as %v, error %v", got, err)
 	}
 }
