@@ -37,13 +37,16 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 		note(p.addListener(wake, wakeReaper))
 	}
 	if !p.config.NoDispatch {
-		wakeDispatcher, err := p.addDispatcher(mux, wake)
+		d, err := p.addDispatcher(mux, wake)
 		note(err)
 		if p.config.Producer != nil && err == nil {
 			p.config.Producer.AlsoWake(func() bool {
 				wakeReaper.Set()
-				return wakeDispatcher()
+				return d != nil && d.Wake()
 			})
+		}
+		if p.config.Producer != nil && d != nil {
+			p.config.Producer.AlsoClaim(d)
 		}
 	}
 	if !p.config.NoReap {
@@ -92,11 +95,11 @@ func (p *process) addListener(wake, wakeReaper listener.Signal) error {
 	return nil
 }
 
-// addDispatcher returns what wakes it from within the program.
-func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (func() bool, error) {
+// addDispatcher returns nil if there is nothing to handle.
+func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dispatcher.Dispatcher, error) {
 	if mux == nil || len(mux.Kinds()) == 0 {
 		p.log.LogAttrs(background, slog.LevelWarn, noHandlers)
-		return func() bool { return false }, nil
+		return nil, nil
 	}
 	c := p.config
 	d := dispatcher.Config{
@@ -111,7 +114,7 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (func
 		return nil, err
 	}
 	p.components = append(p.components, &component{name: "dispatcher", run: made.Run, look: unlessReady(made.Ready), needSchema: true})
-	return made.Wake, nil
+	return made, nil
 }
 
 func (p *process) addReaper(wake <-chan struct{}) error {

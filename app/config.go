@@ -24,8 +24,9 @@ type Config struct {
 	ListenURL   string        // the listener's; "" is DatabaseURL. Set it when that leads to a pooler
 	Pool        *pgxpool.Pool // of the handlers, whose metrics are then published too. The caller closes it
 
-	// Producer, if this program enqueues too: the transactions that it begins wake
-	// the dispatcher here without the way through the database.
+	// Producer, if this program enqueues too, in the same database: the transactions
+	// that it begins wake the dispatcher here without the way through the database, or
+	// claim their job for it.
 	Producer *outbox.Producer
 
 	NoDispatch bool // claim no jobs

@@ -174,7 +174,8 @@ func (q *queue) noteSize(mean int64) {
 func (q *queue) returnOrphans(ctx context.Context) {
 	bound, cancel := bounded(ctx)
 	defer cancel()
-	n, err := q.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: q.name, Worker: q.worker, Held: q.leases.ids()})
+	n, err := q.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: q.name, Worker: q.worker, Held: q.ask()})
+	q.asked()
 	if err != nil && !isUnreachable(err) { // that is said of the claim
 		q.complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", q.name))
 	}

@@ -118,6 +118,9 @@ type Dispatcher struct {
 	extendDB *sqlgen.Queries // on a connection of its own: leases wait for no claim and no settlement
 	queues   []*queue
 	near     chan struct{} // one slot: the own producer has committed a job
+
+	reserving atomic.Pointer[map[string]*queue] // what the own producer may have its commits claim for; nil: nothing
+
 	leases   *leases
 	promoter *promoter
 	recorder *recorder
@@ -257,7 +260,13 @@ func (d *Dispatcher) work(ctx context.Context) error {
 		}
 	}
 
+	open := map[string]*queue{}
+	for _, q := range d.queues {
+		open[q.name] = q
+	}
+	d.reserving.Store(&open)
 	<-ctx.Done()
+	d.reserving.Store(nil)
 	// From here on the grace period runs, for the handlers and for storing what
 	// they did.
 	grace := max(d.config.GracePeriod, 0)

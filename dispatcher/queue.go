@@ -44,6 +44,7 @@ type queue struct {
 
 	gathered gathered // claimed, and waiting for others of their kind
 	standing standing // whether what is claimed may start
+	reserved reserved // for a job that the own producer is about to commit
 
 	inHand   atomic.Int64 // claimed and not finished
 	meanWork atomic.Int64 // nanoseconds of a handler's run, moving average
@@ -64,7 +65,7 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 		Dispatcher:  d,
 		name:        name,
 		concurrency: config.Concurrency,
-		buffer:      make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()),
+		buffer:      make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()+1), // one that a commit has claimed
 		ahead:       make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()+maxAhead),
 		wake:        make(chan struct{}, 1),
 		limit:       firstBatch,
@@ -115,7 +116,8 @@ func (q *queue) claimUntil(ctx context.Context) {
 	orphans := time.NewTicker(orphanInterval)
 	defer orphans.Stop()
 	defer func() { // a stop in the middle of an outage
-		if time.Now().Before(q.uncertain) {
+		q.reserved.close()
+		if q.inDoubt(time.Now()) {
 			q.returnOrphans(context.WithoutCancel(ctx))
 		}
 	}()
@@ -127,7 +129,7 @@ func (q *queue) claimUntil(ctx context.Context) {
 			q.giveBackStale(now)
 			continue
 		case now := <-orphans.C:
-			if now.Before(q.uncertain) {
+			if q.inDoubt(now) {
 				q.returnOrphans(ctx)
 			}
 			continue
@@ -156,6 +158,11 @@ func (q *queue) claimUntil(ctx context.Context) {
 		retry.Reset()
 		wait.Reset(next)
 	}
+}
+
+// inDoubt reports whether there may be jobs that are held without being known.
+func (q *queue) inDoubt(now time.Time) bool {
+	return now.Before(q.uncertain) || q.reserved.inDoubt(now)
 }
 
 // waitOut waits before a claim is tried again, for less than told when something
@@ -292,7 +299,8 @@ func (q *queue) nextAttempt() *attempt {
 
 // giveBackStale returns jobs that have waited in the buffer for long: the
 // handlers became slower than they were when the jobs were fetched ahead. Only
-// the claim loop calls it, because nobody else may send to the buffer.
+// the claim loop calls it, because nobody else may send to the buffer, but for one job
+// that has its own place there (reservation).
 func (q *queue) giveBackStale(now time.Time) {
 	for _, lane := range []chan *attempt{q.buffer, q.ahead} {
 		q.giveBackStaleOf(lane, now)

@@ -56,7 +56,7 @@ func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (
 	}
 	job.Notify = notify
 	if tx, ok := db.(*producerTx); ok && opts.IdempotencyKey == "" {
-		db = tx.defers(job.Kind, len(job.Payload))
+		db = tx.defers(&job)
 	}
 	id, err := store(ctx, sqlgen.New(db), job, opts.IdempotencyKey)
 	if err != nil {

@@ -18,6 +18,7 @@ type Producer struct {
 	mode NotifyMode
 	wake *coalescer
 	near atomic.Pointer[func() bool] // wakes the dispatcher of this process, if there is one
+	own  atomic.Pointer[Claimer]     // that dispatcher
 }
 
 // NewProducer makes a producer; mode "" is [NotifyCoalesced]. It panics if there is
@@ -80,6 +81,39 @@ func (p *Producer) AlsoWake(wake func() bool) {
 		return
 	}
 	p.near.Store(&wake)
+}
+
+// Claimer starts jobs of the program that stores them: a dispatcher.
+type Claimer interface {
+	// Reserve keeps a worker for a job that is about to be committed. It returns nil if
+	// the job is to be claimed like any. It must not block, and is safe for concurrent use.
+	Reserve(kind, queue string, id ID) Reservation
+}
+
+// Reservation is a worker that waits for a job. Claim and Read are called in turn, at
+// most once each, and then either Committed or Failed.
+type Reservation interface {
+	Claim() (sql string, args []any) // the statement that claims the job in its transaction; it must not fail
+	Read(answer pgx.Rows)            // of that statement
+	Committed() (started bool)       // the transaction is
+	Failed(mayHaveCommitted bool)    // the transaction has, or there was no answer
+}
+
+// AlsoClaim has transactions that the producer began claim their job for a dispatcher in
+// the same process, of the same database, if it is one job that can start at once and the
+// dispatcher has nothing else to do in its queue. The job then starts as soon as the
+// commit is known: one round trip and one wait for the disk where there were two, and
+// nobody else is woken. It takes what an attempt after any claim takes: a process that dies
+// right after the commit leaves a lease to lapse. All other jobs are claimed after their
+// commits, for which AlsoWake is. The app package calls both for the producer that it is
+// given. A producer has one claimer at a time; nil takes it away. With [NotifyOff] nothing
+// is claimed.
+func (p *Producer) AlsoClaim(own Claimer) {
+	if own == nil {
+		p.own.Store(nil)
+		return
+	}
+	p.own.Store(&own)
 }
 
 // Flush waits until the wake-ups for all commits before it have been sent; one that

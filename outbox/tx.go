@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
 // producerTx is a transaction that a [Producer] began. It saves round trips: BEGIN
@@ -34,6 +36,10 @@ type queued struct {
 	kind string
 	sql  string
 	args []any
+
+	// Of a job that can start at once, by any worker; "" otherwise.
+	queue string
+	id    ID
 }
 
 // What is kept back at most. A thousand jobs one by one thereby cost ten round trips.
@@ -48,14 +54,20 @@ var errAborted = &pgconn.PgError{
 	Message: "current transaction is aborted, commands ignored until end of transaction block",
 }
 
-// defers returns a DB that keeps an INSERT of kind back.
-func (t *producerTx) defers(kind string, size int) DB { return &deferral{t, kind, size} }
+// defers returns a DB that keeps the INSERT of a job back.
+func (t *producerTx) defers(job *sqlgen.EnqueueJobParams) DB {
+	q := queued{kind: job.Kind, id: ID(job.ID.Bytes)}
+	if !job.RunAt.Valid && !job.Delay.Valid && !job.Hold && !job.Deadline.Valid && job.Key == nil && job.TenantID == RootTenant.pg() {
+		q.queue = job.Queue
+	}
+	return &deferral{t, q, len(job.Payload)}
+}
 
 // deferral is a producerTx whose Exec is sent later.
 type deferral struct {
 	*producerTx
-	kind string
-	size int
+	queued queued
+	size   int
 }
 
 func (d *deferral) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
@@ -68,7 +80,8 @@ func (d *deferral) Exec(ctx context.Context, sql string, args ...any) (tag pgcon
 			return tag, err
 		}
 	}
-	t.later = append(t.later, queued{d.kind, sql, args})
+	d.queued.sql, d.queued.args = sql, args
+	t.later = append(t.later, d.queued)
 	t.size += d.size
 	return tag, nil
 }
@@ -294,26 +307,47 @@ func (t *producerTx) Commit(ctx context.Context) error {
 	if t.aborted != nil {
 		return pgx.ErrTxCommitRollback
 	}
-	err := t.commit(ctx)
-	if t.enqueued {
+	own := t.reserve()
+	err := t.commit(ctx, own)
+	started := false
+	switch {
+	case own == nil:
+	case err == nil:
+		started = own.Committed()
+	default:
+		own.Failed(mayHaveCommitted(err))
+	}
+	if t.enqueued && !started {
 		t.producer.committed(err)
 	}
 	return err
 }
 
-func (t *producerTx) commit(ctx context.Context) error {
+// reserve keeps a worker for the one job that was enqueued, if there is one here.
+func (t *producerTx) reserve() Reservation {
+	own := t.producer.own.Load()
+	if own == nil || len(t.later) != 1 || t.later[0].queue == "" || t.producer.mode == NotifyOff {
+		return nil
+	}
+	return (*own).Reserve(t.later[0].kind, t.later[0].queue, t.later[0].id)
+}
+
+// commit has the transaction claim its job for own, if that is not nil.
+func (t *producerTx) commit(ctx context.Context, own Reservation) error {
 	switch {
 	case len(t.later) == 0 && t.tx == nil:
 		return ctx.Err() // nothing was done
 	case len(t.later) == 0:
 		return t.tx.Commit(ctx)
 	case t.tx == nil:
-		return t.commitAlone(ctx)
+		return t.commitAlone(ctx, own)
 	}
 	b, sent := t.ahead()
+	alsoClaim(b, own)
 	b.Queue("commit")
 	answers, err := t.begin(ctx, b, sent)
 	if err == nil {
+		readClaimed(answers, own)
 		var tag pgconn.CommandTag
 		if tag, err = answers.Exec(); err == nil && tag.String() == "ROLLBACK" {
 			err = pgx.ErrTxCommitRollback
@@ -328,13 +362,33 @@ func (t *producerTx) commit(ctx context.Context) error {
 // commitAlone commits a transaction that has done nothing but enqueue. What is sent
 // together is one transaction to Postgres, all of it or nothing: BEGIN and COMMIT would
 // say no more. What a deferred trigger refuses is the error of the end.
-func (t *producerTx) commitAlone(ctx context.Context) error {
+func (t *producerTx) commitAlone(ctx context.Context, own Reservation) error {
 	b := &pgx.Batch{}
 	for _, q := range t.later {
 		b.Queue(q.sql, q.args...)
 	}
+	alsoClaim(b, own)
 	answers, err := t.begin(ctx, b, t.later)
+	if err == nil {
+		readClaimed(answers, own)
+	}
 	return t.end(answers, err)
+}
+
+func alsoClaim(b *pgx.Batch, own Reservation) {
+	if own != nil {
+		sql, args := own.Claim()
+		b.Queue(sql, args...)
+	}
+}
+
+// readClaimed has own read what its statement has answered. What goes wrong there is the
+// error of what comes after it.
+func readClaimed(answers pgx.BatchResults, own Reservation) {
+	if own != nil {
+		rows, _ := answers.Query()
+		own.Read(rows)
+	}
 }
 
 func (t *producerTx) Rollback(ctx context.Context) error {

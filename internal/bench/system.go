@@ -106,6 +106,7 @@ func (o *ours) Work(ctx context.Context, handle func(context.Context, int)) (fun
 		return nil, err
 	}
 	o.producer.AlsoWake(d.Wake)
+	o.producer.AlsoClaim(d)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	errs := make([]error, 3)
@@ -114,6 +115,7 @@ func (o *ours) Work(ctx context.Context, handle func(context.Context, int)) (fun
 	}
 	return func() error {
 		o.producer.AlsoWake(nil)
+		o.producer.AlsoClaim(nil)
 		cancel()
 		wg.Wait()
 		if err := errors.Join(errs...); err != nil {

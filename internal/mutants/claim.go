@@ -5,7 +5,84 @@ const (
 	claimGo  = "dispatcher/claim.go"
 	queueGo  = "dispatcher/queue.go"
 	scanGo   = "dispatcher/scan.go"
+
+	enqueuedSQL = "migrations/00024_claim_enqueued.sql"
+	enqueuedGo  = "dispatcher/enqueued.go"
 )
+
+// commits are mutants of claims that the storing transaction makes.
+var commits = []Mutant{
+	{
+		Name:      "a commit claims from a paused queue",
+		Breaks:    "jobs of a queue that an operator has stopped start, if the program that stores them works them, too",
+		Invariant: "A queue's limits hold across all processes",
+		Edits: []Edit{{enqueuedSQL, `
+          AND NOT EXISTS (
+            SELECT FROM outbox.queues
+            WHERE queues.queue = in_queue AND (queues.paused_at IS NOT NULL OR queues.limited))`, ``}},
+		Checks: []Check{test("dispatcher", "TestWhatACommitDoesNotClaim", "a job of a paused queue: 0 stored and not claimed")},
+	},
+	{
+		Name:      "an attempt of a job that no disk has",
+		Breaks:    "a crash of the server undoes a job whose effect has begun",
+		Invariant: "Atomic",
+		Edits:     []Edit{{enqueuedSQL, `current_setting('synchronous_commit') = 'off'`, `false`}},
+		Checks:    []Check{test("dispatcher", "TestWhatACommitDoesNotClaim", "a job without waiting for disk: 0 stored and not claimed")},
+	},
+	{
+		Name:      "a claim of a transaction that looks back",
+		Breaks:    "jobs of a queue that has just been paused start",
+		Invariant: "A queue's limits hold across all processes",
+		Edits:     []Edit{{enqueuedSQL, `current_setting('transaction_isolation') <> 'read committed'`, `false`}},
+		Checks:    []Check{test("dispatcher", "TestWhatACommitDoesNotClaim", "a job in an older snapshot: 0 stored and not claimed")},
+	},
+	{
+		Name:      "a claim that aborts the transaction",
+		Breaks:    "who may only enqueue cannot, in a program that has a dispatcher",
+		Invariant: "Atomic",
+		Edits:     []Edit{{enqueuedSQL, `EXCEPTION WHEN OTHERS THEN`, `EXCEPTION WHEN division_by_zero THEN`}},
+		Checks:    []Check{test("dispatcher", "TestAFailedClaimLeavesTheTransactionAlone", "want the job stored")},
+	},
+	{
+		Name:      "an attempt before the commit is known",
+		Breaks:    "a job of a transaction that was rolled back has an effect",
+		Invariant: "Atomic",
+		Edits: []Edit{{"outbox/tx.go", `		own.Failed(mayHaveCommitted(err))
+`, `		started = own.Committed()
+`}},
+		Checks: []Check{test("dispatcher", "TestARefusedCommitStartsNothing", "ran, and")},
+	},
+	{
+		Name:      "a commit without an answer is forgotten",
+		Breaks:    "its job waits for a lease to lapse that nobody uses",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{enqueuedGo, `q.release(mayHaveCommitted)`, `q.release(false)`}},
+		Checks:    []Check{test("dispatcher", "TestAJobWhoseCommitHasNoAnswerIsGivenBack", "in vain for the job to run")},
+	},
+	{
+		Name:      "a commit under way is an orphan",
+		Breaks:    "a job is given back that is about to start here, and runs twice",
+		Invariant: "One live lease",
+		Edits:     []Edit{{enqueuedGo, `known = append(known, pgID(r.id))`, `_ = r`}},
+		Checks:    []Check{test("dispatcher", "TestWhatIsReservedForIsNoOrphan", "want what is reserved for")},
+	},
+	{
+		Name:      "a place is kept for good",
+		Breaks:    "a worker is lost with every commit that claims nothing",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{enqueuedGo, `	q.inHand.Add(-1)
+	if q.hungry`, `	if q.hungry`}},
+		Checks: []Check{test("dispatcher", "TestARefusedCommitStartsNothing", "the dispatcher takes no reservation")},
+	},
+	{
+		Name:      "a stop that does not wait for the commit",
+		Breaks:    "its job waits for a lease to lapse",
+		Invariant: "Interrupted is not failed",
+		Edits: []Edit{{queueGo, `		q.reserved.close()
+`, ``}},
+		Checks: []Check{test("dispatcher", "TestAStopWaitsForTheCommitThatClaims", "the dispatcher did not wait")},
+	},
+}
 
 var claim = []Mutant{
 	{
@@ -102,7 +179,7 @@ RETURNING`},
 		Edits: []Edit{
 			{queueGo, `			q.returnOrphans(ctx)
 			next, err`, `			next, err`},
-			{queueGo, `if now.Before(q.uncertain) {`, `if false {`},
+			{queueGo, `if q.inDoubt(now) {`, `if q.inDoubt(now) && false {`},
 		},
 		Checks: []Check{test("dispatcher", "TestJobsOfALostAnswerAreGivenBack", "in vain for the job to run")},
 	},
@@ -110,14 +187,14 @@ RETURNING`},
 		Name:      "orphans are looked for once",
 		Breaks:    "a claim that commits after that look keeps its jobs until the leases lapse",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{queueGo, `if now.Before(q.uncertain) {`, `if false {`}},
+		Edits:     []Edit{{queueGo, `if q.inDoubt(now) {`, `if q.inDoubt(now) && false {`}},
 		Checks:    []Check{test("dispatcher", "TestJobsOfAClaimThatCommitsLateAreGivenBack", "in vain: 1 jobs succeed")},
 	},
 	{
 		Name:      "a stop does not look for orphans",
 		Breaks:    "jobs of a claim whose answer was lost during a stop wait for their leases, as if the worker had died",
 		Invariant: "Interrupted is not failed",
-		Edits: []Edit{{queueGo, `		if time.Now().Before(q.uncertain) {
+		Edits: []Edit{{queueGo, `		if q.inDoubt(time.Now()) {
 			q.returnOrphans(context.WithoutCancel(ctx))
 		}
 `, ``}},

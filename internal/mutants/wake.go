@@ -10,15 +10,12 @@ var wake = []Mutant{
 		Name:      "notify before commit",
 		Breaks:    "dispatchers are woken for a job that they cannot see yet, and then wait for the poll",
 		Invariant: "A notification is a hint",
-		Edits: []Edit{{"outbox/tx.go", `	err := t.commit(ctx)
+		Edits: []Edit{{"outbox/tx.go", `	own := t.reserve()
+`, `	own := t.reserve()
 	if t.enqueued {
-		t.producer.committed(err)
-	}
-	return err
-`, `	if t.enqueued {
 		t.producer.committed(nil)
+		t.enqueued = false
 	}
-	return t.commit(ctx)
 `}},
 		Checks: []Check{
 			test("outbox", "TestNobodyIsWokenWhileTheCommitIsUnderWay", "notifications before the commit"),

@@ -1,0 +1,333 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// deaf is a dispatcher that nothing wakes, and a producer whose commits claim for it:
+// what runs has been claimed so.
+func deaf(t *testing.T, db, producing *pgxpool.Pool, h handler) (*running, *outbox.Producer) {
+	t.Helper()
+	config := quiet(nil)
+	config.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 1}}
+	d := start(t, db, handle(h), config)
+	p := outbox.NewProducer(producing, outbox.NotifyCoalesced)
+	p.AlsoClaim(d)
+	t.Cleanup(func() { _ = p.Flush(context.Background()) })
+	reservable(t, d)
+	return d, p
+}
+
+// reservable waits until a dispatcher has begun, and is idle.
+func reservable(t *testing.T, d *running) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		if r := d.Reserve("probe", outbox.DefaultQueue, outbox.NewID()); r != nil {
+			r.Failed(false)
+			return
+		}
+		if time.Since(began) > patience {
+			t.Fatal("the dispatcher takes no reservation")
+		}
+	}
+}
+
+func commitProbe(ctx context.Context, p *outbox.Producer, n int) (id outbox.ID, err error) {
+	err = p.InTx(ctx, func(tx pgx.Tx) error {
+		var err error
+		id, err = outbox.Enqueue(ctx, tx, probe{N: n}, outbox.Options{})
+		return err
+	})
+	return id, err
+}
+
+// A lone job is started by its own commit, alone or with a business row, whatever way
+// the statements are sent: one claim, no wake-up. The worker is free for the next then.
+func TestACommitClaimsItsJob(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			config := db.Config()
+			config.ConnConfig.DefaultQueryExecMode = mode
+			producing, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(producing.Close)
+			exec(t, db, `CREATE TABLE orders (id integer)`)
+			type claim struct {
+				id      outbox.ID
+				epoch   int64
+				attempt int
+				worker  string
+				n       int
+				late    bool
+			}
+			ran := make(chan claim, 1)
+			d, p := deaf(t, db, producing, func(_ context.Context, job *outbox.Job[probe]) error {
+				ran <- claim{job.ID, job.Epoch, job.Attempt, job.Worker, job.Args.N, job.StartedAt.Before(job.RunAt)}
+				return nil
+			})
+			for i := range 4 {
+				var id outbox.ID
+				err := p.InTx(t.Context(), func(tx pgx.Tx) (err error) {
+					if i%2 == 1 {
+						if _, err := tx.Exec(t.Context(), `INSERT INTO orders VALUES ($1)`, i); err != nil {
+							return err
+						}
+					}
+					id, err = outbox.Enqueue(t.Context(), tx, probe{N: i}, outbox.Options{Headers: map[string]string{"n": "1"}})
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, want := receive(t, ran, "the job to run"), (claim{id, 1, 1, d.Worker(), i, false}); got != want {
+					t.Errorf("job %d ran as %+v, want %+v", i, got, want)
+				}
+				awaitSucceeded(t, db, i+1)
+				wantState(t, db, id, "succeeded attempt=1 epoch=1 lost=0 error=")
+				reservable(t, d)
+			}
+			if n := d.metric(t, "job_claimed_total"); n != 4 {
+				t.Errorf("%v jobs count as claimed, want 4", n)
+			}
+		})
+	}
+}
+
+// What is not to start at once, by whoever has a worker, is claimed like any job, and
+// the dispatcher is woken for it.
+func TestWhatACommitDoesNotClaim(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	held := make(chan struct{})
+	d, p := deaf(t, db, db, func(_ context.Context, job *outbox.Job[probe]) error {
+		if job.Args.N == 1 {
+			<-held
+		}
+		return nil
+	})
+	var woken atomic.Int64
+	p.AlsoWake(func() bool { woken.Add(1); return true })
+	one := func(opts outbox.Options) func(pgx.Tx) error {
+		return func(tx pgx.Tx) error {
+			_, err := outbox.Enqueue(t.Context(), tx, probe{}, opts)
+			return err
+		}
+	}
+	after := func(sql string, opts outbox.Options) func(pgx.Tx) error {
+		return func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), sql)
+			return errors.Join(err, one(opts)(tx))
+		}
+	}
+	exec(t, db, `CREATE ROLE `+roleOf(db)+` IN ROLE outbox_producer`)
+	defer exec(t, db, `DROP ROLE `+roleOf(db))
+	plain := outbox.Options{}
+	for name, c := range map[string]struct {
+		before, then string
+		do           func(pgx.Tx) error
+	}{
+		"later":                    {do: one(outbox.Options{Delay: time.Hour})},
+		"at a time":                {do: one(outbox.Options{RunAt: time.Now().Add(-time.Hour)})},
+		"with a deadline":          {do: one(outbox.Options{Deadline: time.Now().Add(time.Hour)})},
+		"with a key":               {do: one(outbox.Options{Key: "k"})},
+		"held":                     {do: one(outbox.Options{Hold: true})},
+		"of another queue":         {do: one(outbox.Options{Queue: "other"})},
+		"with an idempotency key":  {do: one(outbox.Options{IdempotencyKey: "i"})},
+		"two":                      {do: func(tx pgx.Tx) error { return errors.Join(one(plain)(tx), one(plain)(tx)) }},
+		"of a kind without worker": {do: func(tx pgx.Tx) error { _, err := outbox.Enqueue(t.Context(), tx, stranger{}, plain); return err }},
+		"of a paused queue":        {before: `INSERT INTO outbox.queues (queue, paused_at) VALUES ('default', now())`, then: `DELETE FROM outbox.queues`, do: one(plain)},
+		"of a limited queue":       {before: `INSERT INTO outbox.queues (queue, max_running) VALUES ('default', 5)`, then: `DELETE FROM outbox.queues`, do: one(plain)},
+		"without waiting for disk": {do: after(`SET LOCAL synchronous_commit = off`, plain)},
+		"in an older snapshot":     {do: after(`SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`, plain)},
+		"in a serializable one":    {do: after(`SET TRANSACTION ISOLATION LEVEL SERIALIZABLE`, plain)},
+		"by who may only enqueue":  {do: after(`SET LOCAL app.tenant_id = '`+outbox.RootTenant.String()+`'; SET LOCAL ROLE `+roleOf(db), plain)},
+	} {
+		exec(t, db, `DELETE FROM outbox.jobs`)
+		if c.before != "" {
+			exec(t, db, c.before)
+		}
+		woken.Store(0)
+		if err := p.InTx(t.Context(), c.do); err != nil {
+			t.Errorf("a job %s: %v", name, err)
+		}
+		if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE epoch = 0`); n == 0 || woken.Load() != 1 {
+			t.Errorf("a job %s: %d stored and not claimed, the dispatcher was woken %d times; want it stored, once", name, n, woken.Load())
+		}
+		if c.then != "" {
+			exec(t, db, c.then)
+		}
+		reservable(t, d)
+	}
+	exec(t, db, `DELETE FROM outbox.jobs`)
+	woken.Store(0)
+	if _, err := commitProbe(t.Context(), p, 1); err != nil || woken.Load() != 0 {
+		t.Errorf("a plain job: %v, woken %d times; want it claimed, and nobody woken", err, woken.Load())
+	}
+	if _, err := commitProbe(t.Context(), p, 1); err != nil || woken.Load() != 1 {
+		t.Errorf("a job beside one that runs: %v, woken %d times; want once", err, woken.Load())
+	}
+	exec(t, db, `DELETE FROM outbox.jobs WHERE status = 'pending'`)
+	close(held)
+	awaitSucceeded(t, db, 1)
+}
+
+// roleOf is a role of a test's own: roles are the server's.
+func roleOf(db *pgxpool.Pool) string {
+	return pgx.Identifier{"only_enqueues_in_" + db.Config().ConnConfig.Database}.Sanitize()
+}
+
+// stranger is a job that nobody handles.
+type stranger struct{}
+
+func (stranger) Kind() string { return "stranger" }
+
+// The claim is written, and the transaction is refused after all: there is neither a
+// job nor an attempt.
+func TestARefusedCommitStartsNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not urgent'; END $$`)
+	exec(t, db, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON outbox.jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.priority < 0) EXECUTE FUNCTION refuse()`)
+	exec(t, db, `CREATE TABLE orders (id integer)`)
+	ran := make(chan outbox.ID, 10)
+	d, p := deaf(t, db, db, func(_ context.Context, job *outbox.Job[probe]) error {
+		ran <- job.ID
+		return nil
+	})
+	for _, row := range []bool{false, true} {
+		err := p.InTx(t.Context(), func(tx pgx.Tx) error {
+			if row {
+				if _, err := tx.Exec(t.Context(), `INSERT INTO orders VALUES ($1)`, 1); err != nil {
+					return err
+				}
+			}
+			_, err := outbox.Enqueue(t.Context(), tx, probe{}, outbox.Options{Priority: -1})
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), "not urgent") {
+			t.Fatalf("commit: %v, want the refusal", err)
+		}
+		reservable(t, d)
+	}
+	id, err := commitProbe(t.Context(), p, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := receive(t, ran, "the job to run"); got != id || len(ran) != 0 {
+		t.Errorf("%s ran, and %d others; want %s only", got, len(ran), id)
+	}
+	awaitSucceeded(t, db, 1)
+}
+
+// The claim fails, for whatever reason, and even after its row was written: the
+// transaction commits all the same, and nothing starts that is not ours.
+func TestAFailedClaimLeavesTheTransactionAlone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$`)
+	d, p := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { return nil })
+	for _, when := range []string{"BEFORE", "AFTER"} {
+		exec(t, db, `CREATE TRIGGER refuse `+when+` UPDATE ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION refuse()`)
+		id, err := commitProbe(t.Context(), p, 0)
+		if err != nil {
+			t.Fatalf("%s: %v, want the job stored", when, err)
+		}
+		reservable(t, d)
+		wantState(t, db, id, "pending attempt=0 epoch=0 lost=0 error=")
+		exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+	}
+	exec(t, db, `DELETE FROM outbox.jobs`)
+}
+
+// The transaction commits, and its connection breaks before the answer has arrived:
+//
+//	producer     [INSERT, claim, COMMIT]   error
+//	database                  commit (epoch 1)
+//	dispatcher                             give back (epoch 2)   claim (epoch 3)
+//
+// The lease is this process's, which does not know of the job.
+func TestAJobWhoseCommitHasNoAnswerIsGivenBack(t *testing.T) {
+	t.Parallel()
+	good := pgtest.New(t)
+	loss := answerLoss{of: "INSERT 0 1\x00"}
+	ran := make(chan int64, 1)
+	_, p := deaf(t, good, loss.pool(t, good), func(_ context.Context, job *outbox.Job[probe]) error {
+		ran <- job.Epoch
+		return nil
+	})
+	if id, err := commitProbe(t.Context(), p, 0); err == nil || !loss.happened.Load() {
+		t.Fatalf("job %s, an answer was lost: %v; want an error", id, loss.happened.Load())
+	}
+	if epoch := receive(t, ran, "the job to run"); epoch != 3 {
+		t.Errorf("the job runs with epoch %d, want 3", epoch)
+	}
+	awaitSucceeded(t, good, 1)
+}
+
+// A dispatcher stops while a commit that claims for it is under way: it waits, and gives
+// the job back.
+func TestAStopWaitsForTheCommitThatClaims(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	var ran atomic.Int64
+	d, _ := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { ran.Add(1); return nil })
+	id := outbox.NewID()
+	r := d.Reserve("probe", outbox.DefaultQueue, id)
+	if second := d.Reserve("probe", outbox.DefaultQueue, outbox.NewID()); r == nil || second != nil {
+		t.Fatalf("reservations: %v and %v, want one", r, second)
+	}
+	d.cancel()
+	for began := time.Now(); d.Reserve("probe", outbox.DefaultQueue, id) != nil; time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience {
+			t.Fatal("a dispatcher that stops takes reservations")
+		}
+	}
+	tx := begin(t, db)
+	exec(t, tx, `INSERT INTO outbox.jobs (id, queue, kind, payload, run_at) VALUES ($1, 'default', 'probe', '{}', now())`, id)
+	claimWithin(t, tx, r)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-d.done:
+		t.Fatal("the dispatcher did not wait")
+	case <-time.After(300 * time.Millisecond):
+	}
+	r.Committed()
+	d.wait(t)
+	if ran.Load() != 0 {
+		wantState(t, db, id, "succeeded attempt=1 epoch=1 lost=0 error=") // a worker was faster
+		return
+	}
+	wantState(t, db, id, "pending attempt=0 epoch=2 lost=0 error=")
+}
+
+func claimWithin(t *testing.T, tx pgx.Tx, r outbox.Reservation) {
+	t.Helper()
+	sql, args := r.Claim()
+	rows, err := tx.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Read(rows)
+}
