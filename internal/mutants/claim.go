@@ -57,7 +57,10 @@ var commits = []Mutant{
 		Breaks:    "its job waits for a lease to lapse that nobody uses",
 		Invariant: "Nothing lost",
 		Edits:     []Edit{{enqueuedGo, `q.release(mayHaveCommitted)`, `q.release(false)`}},
-		Checks:    []Check{test("dispatcher", "TestAJobWhoseCommitHasNoAnswerIsGivenBack", "in vain for the job to run")},
+		Checks: []Check{
+			test("dispatcher", "TestAJobWhoseCommitHasNoAnswerIsGivenBack", "in vain for the job to run"),
+			row("A3b", "leases that lapsed of processes that were not killed"),
+		},
 	},
 	{
 		Name:      "a commit under way is an orphan",

@@ -27,6 +27,11 @@ func nothingLost() []Row {
 			Pass:     accounts + ", business rows with two jobs 0, unacknowledged in the end 0",
 		},
 		{
+			Name: "A3b", Fault: "producers that dispatch too, killed with -9 at a COMMIT that claims its job (P 18, S 360), and connections cut at the claim, after such a COMMIT, and between it and its answer (P 6, S 120 each)", Tiers: both, run: killsAtClaimingCommit,
+			Workload: "P 36, S 720 processes one after the other, 6 at a time, that place orders with a business row and a job for themselves until then; 2 workers",
+			Pass:     accounts + ", leases that lapsed of processes that were not killed 0, claims by the transaction that stores the job ≥ P 180, S 3,600",
+		},
+		{
 			Name: "A4", Fault: "pg_terminate_backend of a random session of ours, 20 a second", Tiers: both, run: terminations,
 			Workload: "P 4,000, S 200,000 jobs from 4 producers that repeat, 3 workers",
 			Pass:     accounts + ", unacknowledged in the end 0",

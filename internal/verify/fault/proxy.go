@@ -25,7 +25,7 @@ type Proxy struct {
 
 	front    net.Listener
 	server   string // "host:port"
-	atCommit atomic.Pointer[func() Cut]
+	atCommit atomic.Pointer[breaks]
 	stalls   atomic.Pointer[stalls]
 
 	mu    sync.Mutex
@@ -70,6 +70,13 @@ func NewProxy(database string) (p *Proxy, dsn string, err error) {
 	return p, u.String(), nil
 }
 
+// breaks is where connections break: at a packet that has mark.
+type breaks struct {
+	mark   []byte
+	inside func(sent []byte, at int) int // how many bytes the server gets of it
+	decide func() Cut
+}
+
 // AtCommit has fn decide where connections break that send COMMIT as a simple
 // query, as pgx does. Nil breaks none. Calls may be concurrent.
 func (p *Proxy) AtCommit(fn func() Cut) {
@@ -77,7 +84,15 @@ func (p *Proxy) AtCommit(fn func() Cut) {
 		p.atCommit.Store(nil)
 		return
 	}
-	p.atCommit.Store(&fn)
+	p.atCommit.Store(&breaks{commit, func(_ []byte, at int) int { return at + len(commit)/2 }, fn})
+}
+
+// AtBatch has fn decide where connections break that send a batch in which mark is, and
+// COMMIT is the last statement. Inside is after COMMIT and before the Sync, at which the
+// server would answer.
+func (p *Proxy) AtBatch(mark string, fn func() Cut) {
+	const sync = 5 // bytes
+	p.atCommit.Store(&breaks{[]byte(mark), func(sent []byte, _ int) int { return len(sent) - sync }, fn})
 }
 
 // stalls holds answers back until they are healed.
@@ -210,16 +225,19 @@ func (p *Proxy) meddle(l *line, sent []byte) (passed []byte, lives bool) {
 	if at := bytes.Index(bytes.ToLower(sent), []byte(`listen "`)); at >= 0 && p.Swallow.Load() {
 		copy(sent[at:], "notify")
 	}
-	decide := p.atCommit.Load()
-	at := bytes.Index(sent, commit)
-	if decide == nil || at < 0 {
+	breaks := p.atCommit.Load()
+	if breaks == nil {
 		return sent, true
 	}
-	switch (*decide)() {
+	at := bytes.Index(sent, breaks.mark)
+	if at < 0 {
+		return sent, true
+	}
+	switch breaks.decide() {
 	case Before:
 		return sent[:at], false
 	case Inside:
-		return sent[:at+len(commit)/2], false
+		return sent[:breaks.inside(sent, at)], false
 	case After:
 		l.mute.Store(true)
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -35,6 +37,7 @@ type plan struct {
 	fails   int               // VERIFY_FAILS: one in so many orders fails at its first attempt; 0 is none
 	notify  outbox.NotifyMode // VERIFY_NOTIFY: how dispatchers are told; "" is coalesced
 	lines   lines             // VERIFY_KEYS and others: keys of the jobs; see lines.go
+	beside  string            // VERIFY_DISPATCH: the database of a dispatcher in the same process; "" has none
 }
 
 func readPlan() (p plan, err error) {
@@ -48,6 +51,7 @@ func readPlan() (p plan, err error) {
 	p.notify, err = outbox.ParseNotifyMode(os.Getenv("VERIFY_NOTIFY"))
 	errs = append(errs, err)
 	p.insist = os.Getenv("VERIFY_INSIST") == "on"
+	p.beside = os.Getenv("VERIFY_DISPATCH")
 	p.mix = strings.Split(cmp.Or(os.Getenv("VERIFY_MIX"), "effect"), ",")
 	p.lines = readLines(&errs)
 	return p, errors.Join(errs...)
@@ -78,12 +82,43 @@ func Produce(ctx context.Context) (err error) {
 	p.placed.Store(int64(p.first))
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	end, err := p.dispatch(context.WithoutCancel(ctx))
+	if err != nil {
+		return err
+	}
 	var clients sync.WaitGroup
 	for range p.clients {
 		clients.Go(func() { p.work(ctx) })
 	}
 	clients.Wait()
-	return p.outbox.Flush(context.WithoutCancel(ctx))
+	return errors.Join(p.outbox.Flush(context.WithoutCancel(ctx)), end())
+}
+
+// dispatch has a dispatcher work beside the clients, as in a service that carries out its
+// own jobs, until it is told to end.
+func (p *producer) dispatch(ctx context.Context) (end func() error, err error) {
+	if p.beside == "" {
+		return func() error { return nil }, nil
+	}
+	config, err := workerConfig()
+	if err != nil {
+		return nil, err
+	}
+	pool, err := openPool(p.beside, "worker", p.book)
+	if err != nil {
+		return nil, err
+	}
+	config.Pool, config.DatabaseURL, config.Producer = pool, p.beside, p.outbox
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, newHandlers(ctx, pool, p.book).handle)
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- app.Run(ctx, &mux, config) }()
+	return func() error {
+		cancel()
+		defer pool.Close()
+		return <-ended
+	}, nil
 }
 
 func (p *producer) work(ctx context.Context) {
@@ -117,14 +152,24 @@ func (p *producer) place(ctx context.Context, first int, orders []string) (acked
 	defer cancel()
 	p.note(ledger.Attempted, first, orders, nil, nil)
 	var ids []outbox.ID
+	insert := func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO orders (id) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`, orders)
+		return err
+	}
 	err := inTx(ctx, p.outbox, func(tx pgx.Tx) (err error) {
+		if p.beside != "" { // what is enqueued last goes with COMMIT
+			if err := insert(tx); err != nil {
+				return err
+			}
+			ids, err = p.enqueue(ctx, tx, first, orders)
+			return err
+		}
 		// The job comes first: callers with the same order must meet at its
 		// idempotency key, not at the row of the order.
 		if ids, err = p.enqueue(ctx, tx, first, orders); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO orders (id) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`, orders)
-		return err
+		return insert(tx)
 	})
 	switch {
 	case err == nil:
