@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"bytes"
-	"crypto/rand"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -38,7 +37,7 @@ func FuzzRawJSON(f *testing.F) {
 		f.Add([]byte(bad))
 	}
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		job, err := newRow(t.Context(), rand.Reader, Raw{KindName: "raw", Payload: payload}, &Options{})
+		job, err := newRow(t.Context(), Raw{KindName: "raw", Payload: payload}, &Options{})
 		if valid := json.Valid(payload) && bytes.Equal(bytes.ToValidUTF8(payload, nil), payload); (err == nil) != valid {
 			t.Fatalf("%q: %v, but valid is %t", payload, err, valid)
 		}
@@ -134,7 +133,7 @@ func TestTheViewShowsWhatItCannotDecodeAsNull(t *testing.T) {
 
 func TestAPointerToRawIsRaw(t *testing.T) {
 	t.Parallel()
-	job, err := newRow(t.Context(), rand.Reader, &Raw{KindName: "raw", Payload: []byte("\xff"), ContentType: "x/y"}, &Options{})
+	job, err := newRow(t.Context(), &Raw{KindName: "raw", Payload: []byte("\xff"), ContentType: "x/y"}, &Options{})
 	if err != nil || string(job.Payload) != "\xff" || job.ContentType != "x/y" {
 		t.Errorf("stores %q as %s, %v; want the bytes as they are", job.Payload, job.ContentType, err)
 	}

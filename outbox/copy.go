@@ -47,11 +47,11 @@ func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID
 	if _, begins := db.(Beginner); !begins || len(requests) <= 2*copyStep || slices.ContainsFunc(requests, slow) {
 		step = len(requests)
 	}
-	rows, err := b.next(ctx, step)
+	rows, err := b.next(ctx, make([]row, step))
 	if err != nil {
 		return nil, err // and nothing was sent
 	}
-	made, stored := &rowStream{steps: make(chan []row, 2)}, make(chan error, 1)
+	made, stored := newRowStream(), make(chan error, 1)
 	go func() {
 		stored <- atomically(ctx, db, notify, func(db DB) error { return storeAll(ctx, db, requests, made) })
 	}()
@@ -62,7 +62,7 @@ func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID
 			<-stored // no statement outlives the call
 		}
 	}()
-	for ; len(rows) > 0 && err == nil; rows, err = b.next(ctx, step) {
+	for ; len(rows) > 0 && err == nil; rows, err = b.next(ctx, made.room(step)) {
 		select {
 		case made.steps <- rows:
 		case err := <-stored: // it waits for no more rows
@@ -81,10 +81,16 @@ func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID
 	return b.ids, nil
 }
 
-// rowStream is rows on their way from who makes them to who sends them.
+// rowStream is rows on their way from who makes them to who sends them, and back: those
+// that were sent are written over.
 type rowStream struct {
 	steps chan []row
+	sent  chan []row
 	err   error // why there are no more, written before steps is closed
+}
+
+func newRowStream() *rowStream {
+	return &rowStream{steps: make(chan []row, 2), sent: make(chan []row, 4)} // a sender holds one, the maker another
 }
 
 func (s *rowStream) next() ([]row, error) {
@@ -92,6 +98,19 @@ func (s *rowStream) next() ([]row, error) {
 		return rows, nil
 	}
 	return nil, s.err
+}
+
+// done says that the rows are not read any more.
+func (s *rowStream) done(rows []row) { s.sent <- rows[:cap(rows)] }
+
+// room is for a step that is to be made.
+func (s *rowStream) room(step int) []row {
+	select {
+	case rows := <-s.sent:
+		return rows
+	default:
+		return make([]row, step)
+	}
 }
 
 func (s *rowStream) close(err error) {
@@ -117,14 +136,15 @@ func storeAll(ctx context.Context, db DB, requests []Request, made *rowStream) e
 			return insertJobs(ctx, sqlgen.New(db), requests, all, nil)
 		}
 		all = append(all, rows...)
+		made.done(rows)
 	}
 }
 
 // copyJobs sends only the columns that some job needs; the others take their
 // defaults. A COPY ends before the first jobs that need another column.
 func copyJobs(ctx context.Context, db copier, made *rowStream) error {
-	source := &copySource{made: made, sends: make([]bool, len(copyColumns))}
-	source.rows, source.err = made.next()
+	source := &copySource{made: made}
+	source.take()
 	for source.err == nil && len(source.rows) > 0 {
 		if _, err := db.CopyFrom(ctx, pgx.Identifier{"outbox", "jobs"}, source.begin(), source); err != nil {
 			return err
@@ -136,8 +156,9 @@ func copyJobs(ctx context.Context, db copier, made *rowStream) error {
 // copySource is the rows of one COPY after the other.
 type copySource struct {
 	made  *rowStream
-	sends []bool // by copyColumns: by this COPY, and all after it
-	rows  []row  // of which the first next were sent: at the end of a COPY, those that need another
+	sends columnSet // by this COPY, and all after it
+	rows  []row     // of which the first next were sent: at the end of a COPY, those that need another
+	needs columnSet // of the rows
 	next  int
 	err   error
 
@@ -145,12 +166,24 @@ type copySource struct {
 	values  []any // reused: pgx encodes a row before it asks for the next
 }
 
+// take is the next rows, or none, in place of those that were sent.
+func (s *copySource) take() {
+	if len(s.rows) > 0 {
+		s.made.done(s.rows)
+	}
+	s.rows, s.err = s.made.next()
+	s.needs = 0
+	for i := range s.rows {
+		s.needs |= columnsOf(&s.rows[i])
+	}
+}
+
 // begin returns the columns of the next COPY, whose first rows are there.
 func (s *copySource) begin() (names []string) {
+	s.sends |= s.needs
 	s.columns = s.columns[:0]
-	for i, c := range copyColumns {
-		s.sends[i] = s.sends[i] || !c.isDefaultIn(s.rows)
-		if s.sends[i] {
+	for _, c := range copyColumns {
+		if c.in&^s.sends == 0 {
 			s.columns, names = append(s.columns, c), append(names, c.name)
 		}
 	}
@@ -161,22 +194,12 @@ func (s *copySource) begin() (names []string) {
 func (s *copySource) Next() bool {
 	if s.next == len(s.rows) {
 		s.next = 0
-		if s.rows, s.err = s.made.next(); s.err != nil || len(s.rows) == 0 || s.needMore() {
+		if s.take(); len(s.rows) == 0 || s.needs&^s.sends != 0 {
 			return false
 		}
 	}
 	s.next++
 	return true
-}
-
-// needMore reports whether the rows need a column that this COPY does not send.
-func (s *copySource) needMore() bool {
-	for i, c := range copyColumns {
-		if !s.sends[i] && !c.isDefaultIn(s.rows) {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *copySource) Values() ([]any, error) {
@@ -189,53 +212,91 @@ func (s *copySource) Values() ([]any, error) {
 
 func (s *copySource) Err() error { return s.err }
 
-type copyColumn struct {
-	name      string
-	value     func(*sqlgen.EnqueueJobParams) any
-	isDefault func(*sqlgen.EnqueueJobParams) bool // nil: always sent
-}
+type row = sqlgen.EnqueueJobParams
 
-// isDefaultIn reports whether every row leaves the column to its default. Rows
-// are large: they are looked at in place.
-func (c copyColumn) isDefaultIn(rows []row) bool {
-	if c.isDefault == nil {
-		return false
-	}
-	for i := range rows {
-		if !c.isDefault(&rows[i]) {
-			return false
+// columnSet is columns that have a default, a bit each.
+type columnSet uint32
+
+const (
+	queueColumn columnSet = 1 << iota
+	tenantColumn
+	priorityColumn
+	maxAttemptsColumn
+	runAtColumn
+	timeoutColumn
+	backoffColumn
+	keyColumn
+	contentTypeColumn
+	deadlineColumn
+	headersColumn
+	watchedColumn
+	maxActiveColumn
+	orderedColumn
+	positionColumn
+	onDeathColumn
+	parkAfterColumn
+	onLapseColumn
+)
+
+// columnsOf is the columns that the row does not leave to their defaults.
+func columnsOf(r *row) (set columnSet) {
+	needs := func(column columnSet, needed bool) {
+		if needed {
+			set |= column
 		}
 	}
-	return true
+	needs(queueColumn, r.Queue != DefaultQueue)
+	needs(tenantColumn, r.TenantID.Bytes != RootTenant)
+	needs(priorityColumn, r.Priority != 0)
+	needs(maxAttemptsColumn, r.MaxAttempts != DefaultMaxAttempts)
+	needs(runAtColumn, r.RunAt.Valid)
+	needs(timeoutColumn, r.Timeout.Valid)
+	needs(backoffColumn, r.Backoff != nil)
+	needs(keyColumn, r.Key != nil)
+	needs(contentTypeColumn, r.ContentType != contentJSON)
+	needs(deadlineColumn, r.Deadline.Valid)
+	needs(headersColumn, r.Headers != nil)
+	needs(watchedColumn, r.Watched)
+	needs(maxActiveColumn, r.MaxActive != nil)
+	needs(orderedColumn, r.Ordered != nil)
+	needs(positionColumn, r.Position != nil)
+	needs(onDeathColumn, r.OnDeath != nil)
+	needs(parkAfterColumn, r.ParkAfter.Valid)
+	needs(onLapseColumn, r.OnLapse != nil)
+	return set
 }
 
-type row = sqlgen.EnqueueJobParams
+type copyColumn struct {
+	name  string
+	value func(*row) any
+	in    columnSet // 0: always sent
+}
 
 // A column that some job sets is sent for all of them, so its value must be right
 // for those that leave it to the default: run_at is the one that is not known
 // here, so a mixture of jobs with and without it goes by INSERT.
 var copyColumns = []copyColumn{
-	{"id", func(r *row) any { return &r.ID }, nil},
-	{"kind", func(r *row) any { return r.Kind }, nil},
-	{"payload", func(r *row) any { return r.Payload }, nil},
-	{"queue", func(r *row) any { return r.Queue }, func(r *row) bool { return r.Queue == DefaultQueue }},
-	{"tenant_id", func(r *row) any { return &r.TenantID }, func(r *row) bool { return r.TenantID.Bytes == RootTenant }},
-	{"priority", func(r *row) any { return r.Priority }, func(r *row) bool { return r.Priority == 0 }},
-	{"max_attempts", func(r *row) any { return r.MaxAttempts }, func(r *row) bool { return r.MaxAttempts == DefaultMaxAttempts }},
-	{"run_at", func(r *row) any { return r.RunAt }, func(r *row) bool { return !r.RunAt.Valid }},
-	{"timeout", func(r *row) any { return r.Timeout }, func(r *row) bool { return !r.Timeout.Valid }},
-	{"backoff", backoffOf, func(r *row) bool { return r.Backoff == nil }},
-	{"key", func(r *row) any { return r.Key }, func(r *row) bool { return r.Key == nil }},
-	{"content_type", func(r *row) any { return r.ContentType }, func(r *row) bool { return r.ContentType == contentJSON }},
-	{"deadline", func(r *row) any { return &r.Deadline }, func(r *row) bool { return !r.Deadline.Valid }},
-	{"headers", headersOf, func(r *row) bool { return r.Headers == nil }},
-	{"watched", watchedOf, func(r *row) bool { return !r.Watched }},
-	{"max_active", func(r *row) any { return r.MaxActive }, func(r *row) bool { return r.MaxActive == nil }},
-	{"ordered", func(r *row) any { return r.Ordered }, func(r *row) bool { return r.Ordered == nil }},
-	{"line_position", func(r *row) any { return r.Position }, func(r *row) bool { return r.Position == nil }},
-	{"on_death", func(r *row) any { return r.OnDeath }, func(r *row) bool { return r.OnDeath == nil }},
-	{"park_after", func(r *row) any { return r.ParkAfter }, func(r *row) bool { return !r.ParkAfter.Valid }},
-	{"on_lapse", func(r *row) any { return r.OnLapse }, func(r *row) bool { return r.OnLapse == nil }},
+	{"id", func(r *row) any { return &r.ID }, 0},
+	{"kind", func(r *row) any { return r.Kind }, 0},
+	{"payload", func(r *row) any { return r.Payload }, 0},
+	{"queue", func(r *row) any { return r.Queue }, queueColumn},
+	{"tenant_id", func(r *row) any { return &r.TenantID }, tenantColumn},
+	{"priority", func(r *row) any { return r.Priority }, priorityColumn},
+	{"max_attempts", func(r *row) any { return r.MaxAttempts }, maxAttemptsColumn},
+	{"run_at", func(r *row) any { return r.RunAt }, runAtColumn},
+	{"timeout", func(r *row) any { return r.Timeout }, timeoutColumn},
+	{"backoff", backoffOf, backoffColumn},
+	{"key", func(r *row) any { return r.Key }, keyColumn},
+	{"content_type", func(r *row) any { return r.ContentType }, contentTypeColumn},
+	{"deadline", func(r *row) any { return &r.Deadline }, deadlineColumn},
+	{"headers", headersOf, headersColumn},
+	{"watched", watchedOf, watchedColumn},
+	{"max_active", func(r *row) any { return r.MaxActive }, maxActiveColumn},
+	{"ordered", func(r *row) any { return r.Ordered }, orderedColumn},
+	{"line_position", func(r *row) any { return r.Position }, positionColumn},
+	{"on_death", func(r *row) any { return r.OnDeath }, onDeathColumn},
+	{"park_after", func(r *row) any { return r.ParkAfter }, parkAfterColumn},
+	{"on_lapse", func(r *row) any { return r.OnLapse }, onLapseColumn},
 }
 
 // headersOf is a string and no pointer to one: pgx would quote that as a JSON string.

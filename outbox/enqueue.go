@@ -2,10 +2,8 @@ package outbox
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,7 +48,7 @@ func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (
 	if opts.MaxQueued != 0 {
 		return enqueueIfRoom(ctx, db, args, opts, notify)
 	}
-	job, err := newRow(ctx, rand.Reader, args, &opts)
+	job, err := newRow(ctx, args, &opts)
 	if err != nil {
 		return ID{}, err
 	}
@@ -100,11 +98,17 @@ func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, 
 	return ID{}, fmt.Errorf("idempotency key %q is held by a job that this transaction cannot see", idempotencyKey)
 }
 
-// newRow validates a request and returns what is to be stored of it, under an id
-// made with random.
-func newRow(ctx context.Context, random io.Reader, args Args, opts *Options) (sqlgen.EnqueueJobParams, error) {
+// newRow validates a request and returns what is to be stored of it, under a new id.
+func newRow(ctx context.Context, args Args, opts *Options) (row, error) {
+	var made row
+	err := makeRow(ctx, &made, NewID, args, opts)
+	return made, err
+}
+
+// makeRow is newRow in place: rows are large. After an error it has left it as it was.
+func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *Options) error {
 	if args == nil {
-		return sqlgen.EnqueueJobParams{}, invalid("Args", "is nil")
+		return invalid("Args", "is nil")
 	}
 	kind := args.Kind()
 	errs := opts.validate()
@@ -127,18 +131,18 @@ func newRow(ctx context.Context, random io.Reader, args Args, opts *Options) (sq
 		if _, ok := args.(Defaulter); ok {
 			with = " with its DefaultOptions"
 		}
-		return sqlgen.EnqueueJobParams{}, fmt.Errorf("enqueue %q%s: %w", kind, with, errors.Join(errs...))
+		return fmt.Errorf("enqueue %q%s: %w", kind, with, errors.Join(errs...))
 	}
-	id, tenant := newID(random), opts.Tenant
+	id, tenant := newID(), opts.Tenant
 	if tenant.IsZero() {
 		tenant = RootTenant
 	}
 	content, err := seal(ctx, opts.Protect, Part{tenant, id, "payload"}, Content{contentType, payload})
 	if err != nil {
-		return sqlgen.EnqueueJobParams{}, fmt.Errorf("enqueue %q: %w", kind, err)
+		return fmt.Errorf("enqueue %q: %w", kind, err)
 	}
 
-	job := sqlgen.EnqueueJobParams{
+	*into = row{
 		ID:          id.pg(),
 		TenantID:    tenant.pg(),
 		Queue:       opts.Queue,
@@ -156,14 +160,14 @@ func newRow(ctx context.Context, random io.Reader, args Args, opts *Options) (sq
 		Hold:        opts.Hold,
 		Watched:     opts.Watched,
 	}
-	opts.keyRules(&job)
-	if job.Queue == "" {
-		job.Queue = DefaultQueue
+	opts.keyRules(into)
+	if into.Queue == "" {
+		into.Queue = DefaultQueue
 	}
-	if job.MaxAttempts == 0 {
-		job.MaxAttempts = DefaultMaxAttempts
+	if into.MaxAttempts == 0 {
+		into.MaxAttempts = DefaultMaxAttempts
 	}
-	return job, nil
+	return nil
 }
 
 // interval is NULL for zero.

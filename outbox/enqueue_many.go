@@ -1,13 +1,10 @@
 package outbox
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"fmt"
-	"io"
 	"iter"
 	"slices"
 	"strings"
@@ -62,7 +59,7 @@ func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([
 		} // else the savepoint or transaction of this attempt is gone
 	}
 	b := newBatcher(requests)
-	rows, err := b.next(ctx, len(requests))
+	rows, err := b.all(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -82,29 +79,33 @@ func notStored(jobs int, err error) error {
 // batcher makes rows of requests, in their order.
 type batcher struct {
 	requests []Request
-	ids      []ID      // of the rows that were made
-	random   io.Reader // asked once for 4 096 bytes: half of what an id costs
+	ids      []ID // of the rows that were made
+	newID    func() ID
 }
 
 func newBatcher(requests []Request) *batcher {
-	return &batcher{requests: requests, ids: make([]ID, 0, len(requests)), random: bufio.NewReader(rand.Reader)}
+	return &batcher{requests: requests, ids: make([]ID, 0, len(requests)), newID: newIDRun().next}
 }
 
-// next is the rows of the next n requests, or of all that are left: none at the end.
-func (b *batcher) next(ctx context.Context, n int) ([]row, error) {
+// all is the rows of all requests.
+func (b *batcher) all(ctx context.Context) ([]row, error) {
+	return b.next(ctx, make([]row, len(b.requests)))
+}
+
+// next is the rows of the next requests, in place of those in rows, or of all that are
+// left: none at the end.
+func (b *batcher) next(ctx context.Context, rows []row) ([]row, error) {
 	first := len(b.ids)
-	rows := make([]row, min(n, len(b.requests)-first))
+	rows = rows[:min(len(rows), len(b.requests)-first)]
 	for i := range rows {
 		r := &b.requests[first+i]
 		if r.Options.MaxQueued != 0 {
 			return nil, &RequestError{Index: first + i, Err: invalid("Options.MaxQueued", "is decided on one job at a time: use Submit")}
 		}
-		made, err := newRow(ctx, b.random, r.Args, &r.Options)
-		if err != nil {
+		if err := makeRow(ctx, &rows[i], b.newID, r.Args, &r.Options); err != nil {
 			return nil, &RequestError{Index: first + i, Err: err}
 		}
-		rows[i] = made
-		b.ids = append(b.ids, ID(made.ID.Bytes))
+		b.ids = append(b.ids, ID(rows[i].ID.Bytes))
 	}
 	return rows, nil
 }

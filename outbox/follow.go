@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,7 +61,7 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 		errs = append(errs, invalid("Options.Tenant", "is %s, want none: a follow-up belongs to the tenant of its parent, %s", opts.Tenant, c.Tenant))
 	}
 	opts.Tenant = c.Tenant
-	job, err := newRow(context.Background(), rand.Reader, args, &opts)
+	job, err := newRow(context.Background(), args, &opts)
 	if opts.Headers == nil && opts.Caller == (Caller{}) {
 		job.Headers = c.headersText()
 	}

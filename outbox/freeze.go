@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"crypto/rand"
 )
 
 // Freeze checks a request as [Enqueue] does and returns its arguments as the bytes
@@ -12,7 +11,7 @@ func Freeze(args Args, opts Options) (Raw, error) {
 	if opts.Protect != nil {
 		return Raw{}, invalid("Options.Protect", "is set: what is sealed is sealed for one job")
 	}
-	row, err := newRow(context.Background(), rand.Reader, args, &opts)
+	row, err := newRow(context.Background(), args, &opts)
 	if err != nil {
 		return Raw{}, err
 	}

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"maps"
 	"math"
@@ -141,7 +140,7 @@ func FuzzOptions(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name, value, key, service, user string) {
 		opts := Options{Headers: map[string]string{name: value}, Key: key, IdempotencyKey: key, Caller: Caller{Service: service, User: user}}
-		job, err := newRow(t.Context(), rand.Reader, greet{"ada"}, &opts)
+		job, err := newRow(t.Context(), greet{"ada"}, &opts)
 		if err != nil {
 			for _, m := range mistakes(err) {
 				if m.Reason == "" || !strings.HasPrefix(m.Field, "Options.Headers") && m.Field != "Options.Key" && m.Field != "Options.IdempotencyKey" && m.Field != "Options.Caller" {

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -79,7 +78,7 @@ func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (S
 		}
 		return Submitted{Verdict: Accepted, ID: id}, nil
 	}
-	job, err := newRow(ctx, rand.Reader, args, &opts)
+	job, err := newRow(ctx, args, &opts)
 	if err != nil {
 		return Submitted{}, err
 	}

@@ -34,6 +34,21 @@ var enqueue = []Mutant{
 		Checks: []Check{test("outbox", "TestABatchIsStoredWholeOrNotAtAll/by_INSERT", "got 5000 jobs, want 0")},
 	},
 	{
+		Name:      "rows are written over while they are sent",
+		Breaks:    "jobs of a large batch are stored twice, and others not at all",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{"outbox/copy.go", `	if len(s.rows) > 0 {
+		s.made.done(s.rows)
+	}
+	s.rows, s.err = s.made.next()
+`, `	s.rows, s.err = s.made.next()
+	if len(s.rows) > 0 {
+		s.made.done(s.rows)
+	}
+`}},
+		Checks: []Check{test("outbox", "TestAJobThatNeedsAnotherColumnBeginsAnotherCopy", "want")},
+	},
+	{
 		Name:      "a refusal before BEGIN is forgotten",
 		Breaks:    "a transaction whose first statement failed commits the rest",
 		Invariant: "Atomic",
@@ -64,10 +79,10 @@ var enqueue = []Mutant{
 		Breaks:    "a producer whose clock is ahead stores jobs that start late",
 		Invariant: "The database's clock decides",
 		Edits: []Edit{
-			{enqueueGo, `	opts.keyRules(&job)`, `	if opts.RunAt.IsZero() {
-		job.RunAt = pgtype.Timestamptz{Time: time.Now().Add(opts.Delay), Valid: true}
+			{enqueueGo, `	opts.keyRules(into)`, `	if opts.RunAt.IsZero() {
+		into.RunAt = pgtype.Timestamptz{Time: time.Now().Add(opts.Delay), Valid: true}
 	}
-	opts.keyRules(&job)`},
+	opts.keyRules(into)`},
 		},
 		Checks: []Check{test("outbox", "TestAProducersClockDoesNotMatter", "is due")},
 	},
