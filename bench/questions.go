@@ -31,6 +31,14 @@ var measurements = []measurement{
 		args: []string{"--jobs", "100000"}, quick: []string{"--jobs", "5000"},
 	},
 	{
+		name: "bulk", workload: "bulk", profile: bulk, systems: []string{ours, river, graphile, floor},
+		args: []string{"--jobs", "400000"}, quick: []string{"--jobs", "20000"},
+	},
+	{
+		name: "bulk-one", workload: "bulk", profile: oneClient, systems: []string{ours, river, graphile, floor},
+		args: []string{"--jobs", "200000"}, quick: []string{"--jobs", "20000"},
+	},
+	{
 		name: "steady", workload: "steady", profile: throughput, systems: []string{ours, river, graphile, floor},
 		args: []string{"--duration", "5s"}, quick: []string{"--duration", "1s"},
 	},
@@ -111,8 +119,13 @@ var questions = []question{
 		[]figure{{"jobs_per_s", "jobs/s", false}, {"client_cpu_us_per_job", "CPU of the worker, µs a job", true}, {"rss_mib", "memory of the worker, MiB", true}},
 	},
 	{
-		"Bulk enqueue", "The same jobs stored in transactions of 10 000, one client, each system's fastest way: COPY, River's `InsertManyFast` (COPY), graphile-worker's `add_jobs` in SQL.",
-		"burndown",
+		"Bulk enqueue", "Jobs stored in transactions of 10 000, each system's fastest way: COPY, River's `InsertManyFast` (COPY), graphile-worker's `add_jobs` in SQL. As many clients at once as served each system best; nobody works.",
+		"bulk",
+		[]figure{{"bulk_enqueue_per_s", "jobs/s", false}},
+	},
+	{
+		"Bulk enqueue, one client", "The same with one client, who leaves a core to itself while it waits for the other.",
+		"bulk-one",
 		[]figure{{"bulk_enqueue_per_s", "jobs/s", false}},
 	},
 	{

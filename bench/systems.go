@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -18,6 +20,8 @@ const (
 	lowLatency = "latency"
 	recovery   = "recovery"
 	commits    = "commits"
+	bulk       = "bulk"
+	oneClient  = "one client"
 )
 
 // system is a program that measures one system.
@@ -58,9 +62,24 @@ func prepare(ctx context.Context, programs string) ([]*system, error) {
 }
 
 // ourSettings is a default spelled out: without it the workload compares the modes.
-var ourSettings = map[string][][]string{commits: {{"--notify", "coalesced"}}}
+var ourSettings = map[string][][]string{commits: {{"--notify", "coalesced"}}, bulk: clients(1, 2, 4), oneClient: clients(1)}
 
-var floorSettings = map[string][][]string{throughput: {{"--alike=false"}, {"--alike=true"}}}
+var floorSettings = map[string][][]string{throughput: {{"--alike=false"}, {"--alike=true"}}, bulk: clients(1, 2, 4), oneClient: clients(1)}
+
+// clients are settings of producers, with flags that all of them have.
+func clients(numbers ...int) (settings [][]string) {
+	for _, n := range numbers {
+		settings = append(settings, []string{"--clients", strconv.Itoa(n)})
+	}
+	return settings
+}
+
+func with(settings [][]string, flags ...string) [][]string {
+	for i := range settings {
+		settings[i] = append(slices.Clone(flags), settings[i]...)
+	}
+	return settings
+}
 
 var riverSettings = map[string][][]string{
 	throughput: {
@@ -75,7 +94,9 @@ var riverSettings = map[string][][]string{
 		{"--cooldown", "1ms", "--poll", "1ms"},
 		{"--cooldown", "1ms", "--poll", "1s"},
 	},
-	recovery: {{"--cooldown", "1ms", "--poll", "50ms", "--rescue", "15s"}},
+	recovery:  {{"--cooldown", "1ms", "--poll", "50ms", "--rescue", "15s"}},
+	bulk:      append(clients(1, 2, 4), with(clients(1, 2, 4), "--gc", "250")...),
+	oneClient: with(clients(1), "--gc", "250"),
 }
 
 var graphileSettings = map[string][][]string{
@@ -92,6 +113,8 @@ var graphileSettings = map[string][][]string{
 		{"--concurrency", "10"},
 		{"--concurrency", "10", "--queue", "10"},
 	},
+	bulk:      clients(1, 2, 4),
+	oneClient: clients(1),
 }
 
 // prepareGraphile installs what graphile/package-lock.json names, Node included:

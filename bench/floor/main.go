@@ -30,6 +30,7 @@ func run(ctx context.Context) error {
 	var o bench.Options
 	flag.StringVar(&o.DatabaseURL, "database-url", "", "the server")
 	flag.IntVar(&o.Jobs, "jobs", 0, "how many jobs")
+	flag.IntVar(&o.Clients, "clients", 0, "bulk: how many at once")
 	flag.DurationVar(&o.Duration, "duration", 0, "how long")
 	alike := flag.Bool("alike", false, "both connections claim and settle, instead of one each")
 	flag.Parse()

@@ -137,6 +137,16 @@ async function burndown(pool, url, o) {
   };
 }
 
+async function bulk(pool, url, o) {
+  const transaction = 10_000, share = Math.max(Math.floor(o.jobs / o.clients / transaction), 1) * transaction;
+  const atOnce = (n) => Promise.all(Array.from({ length: o.clients }, () => insert(pool, n)));
+  await atOnce(transaction); // connects, and has the server read its catalogues
+  await calm(pool);
+  const started = now();
+  await atOnce(share);
+  return { bulk_enqueue_per_s: perSecond(share * o.clients, started) };
+}
+
 async function steady(pool, url, o) {
   const mostOpen = 20_000, batch = 1000;
   const worker = await load(o.settings, url);
@@ -235,12 +245,12 @@ function peakMiB() {
 
 // ---- the command ----------------------------------------------------------
 
-const workloads = { burndown, steady, latency, enqueue, "held-snapshot": heldSnapshot };
+const workloads = { burndown, bulk, steady, latency, enqueue, "held-snapshot": heldSnapshot };
 
 async function main() {
   const { values: v, positionals: [workload, ...rest] } = parseArgs({
     allowPositionals: true,
-    options: Object.fromEntries(["database-url", "jobs", "duration", "every", "threads", "concurrency", "queue", "delay"].map((name) => [name, { type: "string" }])),
+    options: Object.fromEntries(["database-url", "jobs", "clients", "duration", "every", "threads", "concurrency", "queue", "delay"].map((name) => [name, { type: "string" }])),
   });
   const number = (name, fallback) => Number(v[name] ?? fallback);
   const milliseconds = (name, fallback) => (v[name] ? parseFloat(v[name]) * (v[name].endsWith("ms") ? 1 : 1000) : fallback); // 10ms, 5s
@@ -253,7 +263,7 @@ async function main() {
   await server.query(`create database ${name} template template0`);
   const url = new URL(v["database-url"]);
   url.pathname = "/" + name;
-  const o = { jobs: number("jobs", 100_000), duration: milliseconds("duration", 10_000), every: milliseconds("every", 10), settings };
+  const o = { jobs: number("jobs", 100_000), clients: number("clients", 2), duration: milliseconds("duration", 10_000), every: milliseconds("every", 10), settings };
   const pool = new pg.Pool({ connectionString: url.href, max: 72 });
   pool.on("error", () => {}); // of idle connections, when the database is dropped
   try {

@@ -32,6 +32,7 @@ func run(ctx context.Context) error {
 	s := settings{}
 	flag.StringVar(&o.DatabaseURL, "database-url", "", "the server")
 	flag.IntVar(&o.Jobs, "jobs", 0, "how many jobs")
+	flag.IntVar(&o.Clients, "clients", 0, "bulk: how many at once")
 	flag.DurationVar(&o.Duration, "duration", 0, "how long")
 	flag.DurationVar(&o.Every, "every", 0, "latency: time between two jobs")
 	flag.IntVar(&s.workers, "workers", 100, "MaxWorkers; there is no default, the manual's example has 100")

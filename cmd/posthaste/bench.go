@@ -46,7 +46,7 @@ func benchCommand() *cli.Command {
 			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000); tenants: that all jobs have one of (default none)"},
 			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
 			&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
-			&cli.IntFlag{Name: "clients", Usage: "enqueue: concurrent producers (default 64); api: connections (default 32)"},
+			&cli.IntFlag{Name: "clients", Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32)"},
 			&cli.BoolFlag{Name: "overload", Usage: "api: measure dispatch alone, beside the API at work, and beside ten times its clients"},
 			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
 		},

@@ -26,11 +26,11 @@ import (
 // own default.
 type Options struct {
 	DatabaseURL string        // of a server; every workload makes a database there and drops it
-	Jobs        int           // burndown, latency, held-snapshot, future, backlog, keys, hot-key, tenants
+	Jobs        int           // burndown, bulk, latency, held-snapshot, future, backlog, keys, hot-key, tenants
 	Keys        int           // keys, tenants
 	Duration    time.Duration // steady, enqueue, idle, api
 	Every       time.Duration // latency, tenants: between two jobs
-	Clients     int           // enqueue, api
+	Clients     int           // bulk, enqueue, api
 	Overload    bool          // api: what dispatch keeps beside ten times the clients
 	Notify      outbox.NotifyMode
 	Logger      *slog.Logger
@@ -92,6 +92,7 @@ type Workload struct {
 func Workloads() []Workload {
 	return []Workload{
 		{"burndown", "enqueue in bulk, then dispatch until the last job is settled (--jobs)", false, burndown},
+		{"bulk", "enqueue in bulk: transactions of 10 000 jobs (--jobs, --clients)", false, bulk},
 		{"steady", "enqueue and dispatch at once, at most 20 000 open jobs (--duration)", false, steady},
 		{"latency", "one job a transaction, all defaults: from before the insert until its handler starts (--jobs, --every)", false, latency},
 		{"enqueue", "a business row and a job a transaction (--clients, --notify, --duration)", false, enqueue},

@@ -1,0 +1,40 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// bulk has clients store jobs in transactions of 10 000 each, at once; nobody works.
+func bulk(ctx context.Context, r *rig) ([]Figure, error) {
+	const transaction = 10_000
+	n, clients := cmp.Or(r.Jobs, 400_000), cmp.Or(r.Clients, 2)
+	share := max(n/clients/transaction, 1) * transaction
+	if err := r.atOnce(clients, func(client int) error { return r.system.EnqueueMany(ctx, client*transaction, transaction) }); err != nil {
+		return nil, err // the first transaction of each connects, and has the server read its catalogues
+	}
+	if err := r.calm(ctx); err != nil {
+		return nil, err
+	}
+	started := time.Now()
+	err := r.atOnce(clients, func(client int) error {
+		for done := 0; done < share; done += transaction {
+			if err := r.system.EnqueueMany(ctx, client*share+done, transaction); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return []Figure{{"bulk_enqueue_per_s", perSecond(int64(share*clients), started)}}, err
+}
+
+func (r *rig) atOnce(clients int, do func(client int) error) error {
+	var group errgroup.Group
+	for client := range clients {
+		group.Go(func() error { return do(client) })
+	}
+	return group.Wait()
+}
