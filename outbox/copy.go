@@ -11,7 +11,9 @@ import (
 )
 
 const (
-	copyFrom = 32  // from this many jobs on, COPY beats one INSERT
+	// From this many jobs on, COPY beats INSERT: it takes the rows by the thousand, and for
+	// each of the first thousand makes a place that costs as much as storing the row.
+	copyFrom = 2000
 	copyStep = 500 // jobs that are made ready while those before are sent
 )
 
@@ -38,13 +40,12 @@ func canCopy(requests []Request) bool {
 // a panic is the caller's.
 //
 // What checks payloads takes its time, and what seals them may wait for others: then
-// all rows are made before, outside of the transaction. So are those of two steps or
-// fewer, where there is little to gain, and where no transaction can be begun that
-// takes the first COPY back with the last.
+// all rows are made before, outside of the transaction. So they are where no transaction
+// can be begun that takes the first COPY back with the last.
 func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID, error) {
 	b, step := newBatcher(requests), copyStep
 	slow := func(r Request) bool { return r.Options.Protect != nil || r.Options.Check != nil }
-	if _, begins := db.(Beginner); !begins || len(requests) <= 2*copyStep || slices.ContainsFunc(requests, slow) {
+	if _, begins := db.(Beginner); !begins || slices.ContainsFunc(requests, slow) {
 		step = len(requests)
 	}
 	rows, err := b.next(ctx, make([]row, step))
@@ -133,7 +134,7 @@ func storeAll(ctx context.Context, db DB, requests []Request, made *rowStream) e
 			return err
 		}
 		if len(rows) == 0 {
-			return insertJobs(ctx, sqlgen.New(db), requests, all, nil)
+			return insertJobs(ctx, sqlgen.New(db), requests, all, nil, false)
 		}
 		all = append(all, rows...)
 		made.done(rows)
@@ -236,6 +237,10 @@ const (
 	onDeathColumn
 	parkAfterColumn
 	onLapseColumn
+
+	// These have expressions, which COPY does not know: see canCopy.
+	delayColumn
+	holdColumn
 )
 
 // columnsOf is the columns that the row does not leave to their defaults.
@@ -263,6 +268,8 @@ func columnsOf(r *row) (set columnSet) {
 	needs(onDeathColumn, r.OnDeath != nil)
 	needs(parkAfterColumn, r.ParkAfter.Valid)
 	needs(onLapseColumn, r.OnLapse != nil)
+	needs(delayColumn, r.Delay.Valid)
+	needs(holdColumn, r.Hold)
 	return set
 }
 

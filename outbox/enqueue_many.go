@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -27,15 +29,16 @@ const (
 
 // EnqueueMany stores any number of jobs, all or none, and returns their ids in the
 // order of the requests. If one is not acceptable, a [*RequestError] names the first
-// that is not, and nothing is stored. It costs one round trip (COPY) when db is of
-// pgx, no request has a Delay, an IdempotencyKey or Hold and all or none have a
-// RunAt; else there is one for every 5 000 jobs or 16 MiB. Jobs whose idempotency key
-// was used before are left out and answer with the first job's id.
+// that is not, and nothing is stored. Jobs whose idempotency key was used before are left
+// out and answer with the first job's id.
 //
-// Every request is validated before anything is sent, but for a COPY of more than
-// 1 000 jobs of which none has a Check or Protect: there the first are sent while the
-// others are validated and encoded. What was sent before a bad one is taken back, and
-// leaves dead rows.
+// It costs one round trip for every 5 000 jobs or 16 MiB (INSERT). From 2 000 jobs on it is
+// one for all of them (COPY), when db is of pgx, no request has a Delay, an IdempotencyKey
+// or Hold and all or none have a RunAt.
+//
+// Every request is validated before anything is sent, but for a COPY of jobs of which
+// none has a Check or Protect: there the first are sent while the others are validated
+// and encoded. What was sent before a bad one is taken back, and leaves dead rows.
 //
 // Postgres takes COPY from no role that row-level security applies to, which is
 // every one but superusers and those with BYPASSRLS: they go by INSERT, after
@@ -63,14 +66,31 @@ func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([
 	if err != nil {
 		return nil, err
 	}
-	err = atomically(ctx, db, notify, func(db DB) error {
-		return insertJobs(ctx, sqlgen.New(db), requests, rows, b.ids)
-	})
+	insert := func(db DB) error { return insertJobs(ctx, sqlgen.New(db), requests, rows, b.ids, notify) }
+	if oneStatement(db, requests, rows) {
+		err = insert(db)
+	} else {
+		err = atomically(ctx, db, false, insert)
+	}
 	if err != nil {
 		return nil, notStored(len(requests), err)
 	}
 	return b.ids, nil
 }
+
+// oneStatement reports whether the rows are stored by a single statement that has no
+// transaction around it: then it needs none. In a transaction it needs a savepoint.
+func oneStatement(db DB, requests []Request, rows []row) bool {
+	switch db.(type) {
+	case *pgxpool.Pool, *pgxpool.Conn, *pgx.Conn:
+	default:
+		return false
+	}
+	return len(rows) <= chunkSize && size(rows) <= chunkBytes && !slices.ContainsFunc(requests, Request.once)
+}
+
+// once reports whether the request has an idempotency key.
+func (r Request) once() bool { return r.Options.IdempotencyKey != "" }
 
 func notStored(jobs int, err error) error {
 	return fmt.Errorf("enqueue %d jobs: %w", jobs, explain(err))
@@ -147,9 +167,17 @@ func atomically(ctx context.Context, db DB, notify bool, do func(DB) error) erro
 	}
 }
 
-func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID) error {
+func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID, notify bool) error {
 	for chunk := range chunks(rows, insertOrder(requests, rows)) {
-		if err := q.EnqueueJobs(ctx, arrays(requests, rows, chunk)); err != nil {
+		p := arrays(rows, chunk)
+		p.Notify = notify
+		var err error
+		if slices.ContainsFunc(chunk, func(i int) bool { return requests[i].once() }) {
+			err = q.EnqueueJobsOnce(ctx, withKeys(p, requests, chunk))
+		} else {
+			err = q.EnqueueJobs(ctx, p)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -214,31 +242,70 @@ func textOf(s *string) string {
 	return *s
 }
 
-func arrays(requests []Request, rows []row, chunk []int) sqlgen.EnqueueJobsParams {
-	var p sqlgen.EnqueueJobsParams
+// arrays is the columns of the chunk's rows: nil is NULL, for one that every row leaves
+// to its default.
+func arrays(rows []row, chunk []int) sqlgen.EnqueueJobsParams {
+	c := columns{rows: rows, chunk: chunk}
 	for _, i := range chunk {
-		r := &rows[i]
-		p.Ids = append(p.Ids, r.ID)
-		p.TenantIds = append(p.TenantIds, r.TenantID)
-		p.Queues = append(p.Queues, r.Queue)
-		p.Kinds = append(p.Kinds, r.Kind)
-		p.Priorities = append(p.Priorities, r.Priority)
-		p.MaxAttempts = append(p.MaxAttempts, r.MaxAttempts)
-		p.RunAts = append(p.RunAts, r.RunAt)
-		p.Delays = append(p.Delays, r.Delay)
-		p.Timeouts = append(p.Timeouts, r.Timeout)
-		p.Backoffs = append(p.Backoffs, textOf(r.Backoff))
-		p.Keys = append(p.Keys, textOf(r.Key))
-		p.Payloads = append(p.Payloads, r.Payload)
-		p.ContentTypes = append(p.ContentTypes, r.ContentType)
-		p.Headers = append(p.Headers, textOf(r.Headers))
-		p.Deadlines = append(p.Deadlines, r.Deadline)
-		p.Holds = append(p.Holds, r.Hold)
-		p.Watched = append(p.Watched, r.Watched)
-		p.IdempotencyKeys = append(p.IdempotencyKeys, requests[i].Options.IdempotencyKey)
-		keyArrays(&p, r)
+		c.needs |= columnsOf(&rows[i])
 	}
-	return p
+	return sqlgen.EnqueueJobsParams{
+		Ids:          values(c, 0, func(r *row) pgtype.UUID { return r.ID }),
+		TenantIds:    values(c, tenantColumn, func(r *row) pgtype.UUID { return r.TenantID }),
+		Queues:       values(c, queueColumn, func(r *row) string { return r.Queue }),
+		Kinds:        values(c, 0, func(r *row) string { return r.Kind }),
+		Priorities:   values(c, priorityColumn, func(r *row) int16 { return r.Priority }),
+		MaxAttempts:  values(c, maxAttemptsColumn, func(r *row) int32 { return r.MaxAttempts }),
+		RunAts:       values(c, runAtColumn, func(r *row) pgtype.Timestamptz { return r.RunAt }),
+		Delays:       values(c, delayColumn, func(r *row) pgtype.Interval { return r.Delay }),
+		Timeouts:     values(c, timeoutColumn, func(r *row) pgtype.Interval { return r.Timeout }),
+		Backoffs:     values(c, backoffColumn, func(r *row) string { return textOf(r.Backoff) }),
+		Keys:         values(c, keyColumn, func(r *row) string { return textOf(r.Key) }),
+		Payloads:     values(c, 0, func(r *row) []byte { return r.Payload }),
+		ContentTypes: values(c, contentTypeColumn, func(r *row) string { return r.ContentType }),
+		Headers:      values(c, headersColumn, func(r *row) string { return textOf(r.Headers) }),
+		Deadlines:    values(c, deadlineColumn, func(r *row) pgtype.Timestamptz { return r.Deadline }),
+		Holds:        values(c, holdColumn, func(r *row) bool { return r.Hold }),
+		Watched:      values(c, watchedColumn, func(r *row) bool { return r.Watched }),
+		MaxActives:   values(c, maxActiveColumn, func(r *row) int16 { return valueOf(r.MaxActive) }),
+		Ordereds:     values(c, orderedColumn, func(r *row) bool { return valueOf(r.Ordered) }),
+		Positions:    values(c, positionColumn, func(r *row) int64 { return valueOf(r.Position) }),
+		OnDeaths:     values(c, onDeathColumn, func(r *row) string { return valueOf(r.OnDeath) }),
+		ParkAfters:   values(c, parkAfterColumn, func(r *row) pgtype.Interval { return r.ParkAfter }),
+		OnLapses:     values(c, onLapseColumn, func(r *row) string { return valueOf(r.OnLapse) }),
+	}
+}
+
+// columns is what the arrays of one statement are made of.
+type columns struct {
+	rows  []row
+	chunk []int
+	needs columnSet
+}
+
+func values[T any](c columns, column columnSet, value func(*row) T) []T {
+	if column&^c.needs != 0 {
+		return nil
+	}
+	all := make([]T, len(c.chunk))
+	for at, i := range c.chunk {
+		all[at] = value(&c.rows[i])
+	}
+	return all
+}
+
+func withKeys(p sqlgen.EnqueueJobsParams, requests []Request, chunk []int) sqlgen.EnqueueJobsOnceParams {
+	keys := make([]string, len(chunk))
+	for at, i := range chunk {
+		keys[at] = requests[i].Options.IdempotencyKey
+	}
+	return sqlgen.EnqueueJobsOnceParams{
+		Notify: p.Notify, Ids: p.Ids, TenantIds: p.TenantIds, Queues: p.Queues, Kinds: p.Kinds, Priorities: p.Priorities,
+		MaxAttempts: p.MaxAttempts, RunAts: p.RunAts, Delays: p.Delays, Timeouts: p.Timeouts, Backoffs: p.Backoffs,
+		Keys: p.Keys, Payloads: p.Payloads, ContentTypes: p.ContentTypes, Headers: p.Headers, Deadlines: p.Deadlines,
+		Holds: p.Holds, Watched: p.Watched, MaxActives: p.MaxActives, Ordereds: p.Ordereds, Positions: p.Positions,
+		OnDeaths: p.OnDeaths, ParkAfters: p.ParkAfters, OnLapses: p.OnLapses, IdempotencyKeys: keys,
+	}
 }
 
 // findFirst replaces the ids of repeats by those of the jobs that used their

@@ -114,16 +114,6 @@ func (o *Options) keyRules(row *sqlgen.EnqueueJobParams) {
 	}
 }
 
-// keyArrays appends what keyRules set, in the zero values that EnqueueJobs stores as NULL.
-func keyArrays(p *sqlgen.EnqueueJobsParams, r *row) {
-	p.MaxActives = append(p.MaxActives, valueOf(r.MaxActive))
-	p.Ordereds = append(p.Ordereds, valueOf(r.Ordered))
-	p.Positions = append(p.Positions, valueOf(r.Position))
-	p.OnDeaths = append(p.OnDeaths, valueOf(r.OnDeath))
-	p.ParkAfters = append(p.ParkAfters, r.ParkAfter)
-	p.OnLapses = append(p.OnLapses, valueOf(r.OnLapse))
-}
-
 // valueOf is the zero value for NULL.
 func valueOf[T any](p *T) (v T) {
 	if p != nil {
