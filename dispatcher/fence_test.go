@@ -22,17 +22,35 @@ type lease struct {
 	epoch int64
 }
 
+// placeOf is not valid for a job that is not open.
+func placeOf(ctx context.Context, db *pgxpool.Pool, l lease) (place pgtype.TID, err error) {
+	err = db.QueryRow(ctx, `SELECT ctid FROM outbox.jobs WHERE id = $1`, l.id).Scan(&place)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return place, err
+}
+
 // workerWrites is every write that a worker makes. Each returns whether it took effect.
 var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error){
 	"succeed": settleAs(""),
 	// The worst case: the newest version of the job has come to where the claim left it.
 	"succeed in place": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
-		var place pgtype.TID
-		err := db.QueryRow(ctx, `SELECT ctid FROM outbox.jobs WHERE id = $1`, l.id).Scan(&place)
-		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		place, err := placeOf(ctx, db, l)
+		if err != nil {
 			return false, err
 		}
 		settled, err := sqlgen.New(db).SettleInPlace(ctx, sqlgen.SettleInPlaceParams{
+			Places: []pgtype.TID{place}, Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch},
+		})
+		return len(settled) > 0, err
+	},
+	"succeed in place with results": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
+		place, err := placeOf(ctx, db, l)
+		if err != nil {
+			return false, err
+		}
+		settled, err := sqlgen.New(db).SettleResultsInPlace(ctx, sqlgen.SettleResultsInPlaceParams{
 			Places: []pgtype.TID{place}, Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Results: [][]byte{nil},
 		})
 		return len(settled) > 0, err

@@ -163,6 +163,12 @@ func TestABurstAfterAQuietTimeIsNotWalkedOver(t *testing.T) {
 		},
 		"settle in place": func(id pgtype.UUID) error {
 			_, err := q.SettleInPlace(t.Context(), sqlgen.SettleInPlaceParams{
+				Places: []pgtype.TID{{Valid: true}}, Ids: []pgtype.UUID{id}, Epochs: []int64{1},
+			})
+			return err
+		},
+		"settle with results in place": func(id pgtype.UUID) error {
+			_, err := q.SettleResultsInPlace(t.Context(), sqlgen.SettleResultsInPlaceParams{
 				Places: []pgtype.TID{{Valid: true}}, Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
 			})
 			return err

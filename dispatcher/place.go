@@ -30,16 +30,7 @@ func (d *Dispatcher) storeInPlace(ctx context.Context, batch []*attempt) (stored
 	if len(near) == 0 {
 		return nil, left, nil
 	}
-	p := sqlgen.SettleInPlaceParams{
-		Places:  make([]pgtype.TID, len(near)),
-		Ids:     make([]pgtype.UUID, len(near)),
-		Epochs:  make([]int64, len(near)),
-		Results: make([][]byte, len(near)),
-	}
-	for i, a := range near {
-		p.Places[i], p.Ids[i], p.Epochs[i], p.Results[i] = a.place, pgID(a.job.ID), a.job.Epoch, a.job.Result
-	}
-	stored, err = d.db.SettleInPlace(ctx, p)
+	stored, err = d.settleInPlace(ctx, near)
 	if err != nil || len(stored) == len(near) && len(left) == 0 {
 		return stored, left, err
 	}
@@ -54,6 +45,37 @@ func (d *Dispatcher) storeInPlace(ctx context.Context, batch []*attempt) (stored
 	}
 	slices.SortFunc(left, byID)
 	return stored, left, nil
+}
+
+// settleInPlace takes those without results as a list, which is quicker, and gives up if
+// somebody keeps one of them locked:
+//
+//	ours, as a list    r, which lies before q: settled
+//	                           an operator, by their ids: q: locked; r: waits for us
+//	ours, as a list    q: would wait for the operator             → deadlock
+//
+// The operator's statement is somebody's wish, and ours can be made again in the order of
+// the ids: so it is ours that ends, long before Postgres looks for deadlocks.
+func (d *Dispatcher) settleInPlace(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+	p := sqlgen.SettleResultsInPlaceParams{
+		Places:  make([]pgtype.TID, len(batch)),
+		Ids:     make([]pgtype.UUID, len(batch)),
+		Epochs:  make([]int64, len(batch)),
+		Results: make([][]byte, len(batch)),
+	}
+	results := false
+	for i, a := range batch {
+		p.Places[i], p.Ids[i], p.Epochs[i], p.Results[i] = a.place, pgID(a.job.ID), a.job.Epoch, a.job.Result
+		results = results || a.job.Result != nil
+	}
+	if results {
+		return d.db.SettleResultsInPlace(ctx, p)
+	}
+	stored, err := d.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
+	if sqlstate(err) == sqlstateLocked {
+		return nil, nil // whoever has one of the rows may be waiting for another: all are left
+	}
+	return stored, err
 }
 
 // unmoved says whether the job should still be where its claim has left it. An

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ import (
 // wherever it is: the place is a hint, and nothing depends on it.
 func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 	t.Parallel()
-	const inPlace, byID = "SettleInPlace", "SettleSucceeded"
+	const inPlace, byID = "in place", "SettleSucceeded"
 	for name, c := range map[string]struct {
 		meanwhile func(t *testing.T, db *pgxpool.Pool, batch []*attempt)
 		want      []string // the statements
@@ -32,9 +33,6 @@ func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 		"all are where they were": {func(*testing.T, *pgxpool.Pool, []*attempt) {}, []string{inPlace}, 0},
 		"one has moved": {func(t *testing.T, db *pgxpool.Pool, batch []*attempt) {
 			change(t, db, `UPDATE outbox.jobs SET watched = true WHERE id = $1`, batch[1].job.ID)
-		}, []string{inPlace, byID}, 0},
-		"others have come to their places": {func(_ *testing.T, _ *pgxpool.Pool, batch []*attempt) {
-			batch[0].place, batch[2].place = batch[2].place, batch[0].place
 		}, []string{inPlace, byID}, 0},
 		"the place is not known": {func(_ *testing.T, _ *pgxpool.Pool, batch []*attempt) {
 			for _, a := range batch {
@@ -53,23 +51,99 @@ func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 			change(t, db, `UPDATE outbox.jobs SET cancel_requested_at = now() WHERE id = $1`, batch[1].job.ID)
 		}, []string{inPlace, byID}, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db, log := pgtest.New(t), new(bytes.Buffer)
-			d := atRest(t, db, log)
-			asked := &asked{DBTX: d.pool}
-			d.db = sqlgen.New(asked)
-			batch := succeeded(t, d, db, 3)
-			c.meanwhile(t, db, batch)
-			d.settleBatch(batch)
-			if !slices.Equal(asked.names, c.want) {
-				t.Errorf("asked %v, want %v", asked.names, c.want)
-			}
-			wantSettled(t, db, batch, c.left)
-			if lost := strings.Count(log.String(), "lease_lost"); lost != 2*c.left { // message and event
-				t.Errorf("leases lost: want %d of\n%s", c.left, log)
-			}
-		})
+		for statement, results := range map[string]bool{"SettleInPlace": false, "SettleResultsInPlace": true} {
+			t.Run(statement+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				db, log := pgtest.New(t), new(bytes.Buffer)
+				d := atRest(t, db, log)
+				asked := &asked{DBTX: d.pool}
+				d.db = sqlgen.New(asked)
+				batch := succeeded(t, d, db, 3, results)
+				c.meanwhile(t, db, batch)
+				d.settleBatch(batch)
+				want := slices.Clone(c.want)
+				if want[0] == inPlace {
+					want[0] = statement
+				}
+				if !slices.Equal(asked.names, want) {
+					t.Errorf("asked %v, want %v", asked.names, want)
+				}
+				wantSettled(t, db, batch, c.left)
+				if lost := strings.Count(log.String(), "lease_lost"); lost != 2*c.left { // message and event
+					t.Errorf("leases lost: want %d of\n%s", c.left, log)
+				}
+			})
+		}
+	}
+}
+
+// The place of a job may be that of another by now.
+func TestWhoeverHasComeToAPlaceIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for _, results := range []bool{false, true} {
+		db := pgtest.New(t)
+		d := atRest(t, db, io.Discard)
+		batch := succeeded(t, d, db, 3, results)
+		stranger := batch[2]
+		batch = batch[:2]
+		batch[0].place = stranger.place
+		d.settleBatch(batch)
+		var status string
+		if err := db.QueryRow(t.Context(), `SELECT status FROM outbox.jobs WHERE id = $1`, stranger.job.ID).Scan(&status); err != nil || status != "running" {
+			t.Errorf("results %t: the stranger is %s, %v; want it running", results, status, err)
+		}
+		var settled int
+		if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.history`).Scan(&settled); err != nil || settled != 2 {
+			t.Errorf("results %t: settled %d jobs, %v; want 2", results, settled, err)
+		}
+	}
+}
+
+// Jobs that have come to each other's places are both to be settled; only the results tell
+// them apart.
+func TestJobsInEachOthersPlacesKeepTheirResults(t *testing.T) {
+	t.Parallel()
+	for _, results := range []bool{false, true} {
+		db := pgtest.New(t)
+		d := atRest(t, db, io.Discard)
+		batch := succeeded(t, d, db, 3, results)
+		batch[0].place, batch[2].place = batch[2].place, batch[0].place
+		d.settleBatch(batch)
+		wantSettled(t, db, batch, 0)
+	}
+}
+
+// A list is settled in the order of the places, an operator's jobs in that of their ids:
+// whoever would make a deadlock of it, it is not the operator who suffers.
+func TestASettlementAsAListGivesWay(t *testing.T) {
+	t.Parallel()
+	db, log := pgtest.New(t), new(bytes.Buffer)
+	d := atRest(t, db, log)
+	asked := &asked{DBTX: d.pool}
+	d.db = sqlgen.New(asked)
+	batch := succeeded(t, d, db, 2, false)
+	first, second := batch[0].job.ID, batch[1].job.ID
+	if err := db.QueryRow(t.Context(), `UPDATE outbox.jobs SET watched = true WHERE id = $1 RETURNING (jobs).ctid`, first).Scan(&batch[0].place); err != nil {
+		t.Fatal(err) // it lies behind the second now
+	}
+	operator := lock(t, db, first)
+	settled := make(chan struct{})
+	go func() {
+		d.settleBatch(batch)
+		close(settled)
+	}()
+	waiting(t, db, 1, operator) // the second is settled, and not committed
+	if _, err := operator.Exec(t.Context(), `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, second); err != nil {
+		t.Errorf("the operator waits for the second job: %v", err)
+	}
+	commit(t, operator)
+	<-settled
+	if want := []string{"SettleInPlace", "SettleSucceeded"}; !slices.Equal(asked.names, want) {
+		t.Errorf("asked %v, want %v", asked.names, want)
+	}
+	wantSettled(t, db, batch, 0)
+	if log.Len() > 0 {
+		t.Errorf("said:\n%s", log)
 	}
 }
 
@@ -80,7 +154,7 @@ func TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails(t *testing.T) {
 	d := atRest(t, db, log)
 	asked := &asked{DBTX: d.pool, refuse: "SettleSucceeded"}
 	d.db = sqlgen.New(asked)
-	batch := succeeded(t, d, db, 3)
+	batch := succeeded(t, d, db, 3, false)
 	change(t, db, `UPDATE outbox.jobs SET watched = true WHERE id = $1`, batch[1].job.ID)
 	d.settleBatch(batch)
 	if want := []string{"SettleInPlace", "SettleSucceeded", "SettleInPlace", "SettleSucceeded"}; !slices.Equal(asked.names, want) {
@@ -109,34 +183,36 @@ func TestASettlementInPlaceWaitsForWhoeverChangesTheJob(t *testing.T) {
 		"the lease is kept": {`UPDATE outbox.jobs SET watched = true WHERE id = $1`, 0},
 		"the lease is lost": {`UPDATE outbox.jobs SET epoch = epoch + 1 WHERE id = $1`, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db, log := pgtest.New(t), new(bytes.Buffer)
-			d := atRest(t, db, log)
-			batch := succeeded(t, d, db, 3)
-			other := lock(t, db, batch[1].job.ID)
-			if _, err := other.Exec(t.Context(), c.change, batch[1].job.ID); err != nil {
-				t.Fatal(err)
-			}
-			settled := make(chan struct{})
-			go func() {
-				d.settleBatch(batch)
-				close(settled)
-			}()
-			waiting(t, db, 1, other)
-			commit(t, other)
-			<-settled
-			wantSettled(t, db, batch, c.left)
-			if lost := strings.Count(log.String(), "lease_lost"); lost != 2*c.left { // message and event
-				t.Errorf("leases lost: want %d of\n%s", c.left, log)
-			}
-		})
+		for _, results := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, results %t", name, results), func(t *testing.T) {
+				t.Parallel()
+				db, log := pgtest.New(t), new(bytes.Buffer)
+				d := atRest(t, db, log)
+				batch := succeeded(t, d, db, 3, results)
+				other := lock(t, db, batch[1].job.ID)
+				if _, err := other.Exec(t.Context(), c.change, batch[1].job.ID); err != nil {
+					t.Fatal(err)
+				}
+				settled := make(chan struct{})
+				go func() {
+					d.settleBatch(batch)
+					close(settled)
+				}()
+				waiting(t, db, 1, other)
+				commit(t, other)
+				<-settled
+				wantSettled(t, db, batch, c.left)
+				if lost := strings.Count(log.String(), "lease_lost"); lost != 2*c.left { // message and event
+					t.Errorf("leases lost: want %d of\n%s", c.left, log)
+				}
+			})
+		}
 	}
 }
 
 // succeeded are attempts at new jobs whose handlers have returned, each with a result
-// of its own, in the order of their ids.
-func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int) []*attempt {
+// of its own or with none, in the order of their ids.
+func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int, results bool) []*attempt {
 	t.Helper()
 	batch := make([]*attempt, n)
 	for i := range batch {
@@ -146,7 +222,10 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int) []*attempt 
 		}
 		take(t, db, "w", 1, id)
 		job := &outbox.Claimed{}
-		job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts, job.Result = id, "tiny", 1, 1, 10, fmt.Appendf(nil, "%q", id)
+		job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 1, 1, 10
+		if results {
+			job.Result = fmt.Appendf(nil, "%q", id)
+		}
 		batch[i] = &attempt{job: job, route: d.routes["tiny"], queue: d.queues[0], claimed: time.Now(), outcome: outcome{status: outbox.Succeeded}}
 		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].place); err != nil {
 			t.Fatal(err)
@@ -158,13 +237,28 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int) []*attempt 
 // wantSettled wants all but so many jobs in the history, and each with its own result.
 func wantSettled(t *testing.T, db *pgxpool.Pool, batch []*attempt, left int) {
 	t.Helper()
-	var settled, own, open int
-	if err := db.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE result = convert_to('"' || id || '"', 'UTF8')),
-		(SELECT count(*) FROM outbox.jobs) FROM outbox.history WHERE status = 'succeeded'`).Scan(&settled, &own, &open); err != nil {
+	results := map[outbox.ID]string{}
+	rows, err := db.Query(t.Context(), `SELECT id, coalesce(convert_from(result, 'UTF8'), '') FROM outbox.history WHERE status = 'succeeded'`)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if want := len(batch) - left; settled != want || own != want || open != left {
-		t.Errorf("settled %d jobs, %d with their own results, %d are open; want %d, %d, %d", settled, own, open, want, want, left)
+	var id outbox.ID
+	var result string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &result}, func() error { results[id] = result; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	own := 0
+	for _, a := range batch {
+		if got, ok := results[a.job.ID]; ok && got == string(a.job.Result) {
+			own++
+		}
+	}
+	var open int
+	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs`).Scan(&open); err != nil {
+		t.Fatal(err)
+	}
+	if want := len(batch) - left; len(results) != want || own != want || open != left {
+		t.Errorf("settled %d jobs, %d with their own results, %d are open; want %d, %d, %d", len(results), own, open, want, want, left)
 	}
 }
 

@@ -93,6 +93,7 @@ func prepareSession(ctx context.Context, conn *pgx.Conn) error {
 const (
 	sqlstateReadOnly = "25006" // read_only_sql_transaction: a failover left us on a standby
 	sqlstateCheck    = "23514" // check_violation: without a constraint's name, no partition takes the row
+	sqlstateLocked   = "55P03" // lock_not_available: a lock_timeout
 )
 
 func isNoPartition(err error) bool {
@@ -145,7 +146,9 @@ func refusesTheRow(state string) bool {
 
 // isLockedOut reports whether a statement waited for a row for too long: a lock
 // timeout, a statement timeout, a deadlock.
-func isLockedOut(state string) bool { return state == "55P03" || state == "57014" || state == "40P01" }
+func isLockedOut(state string) bool {
+	return state == sqlstateLocked || state == "57014" || state == "40P01"
+}
 
 // isUnreachable reports whether there was no connection to send the statement on.
 func isUnreachable(err error) bool {

@@ -77,7 +77,7 @@ func (d *Dispatcher) gather(timer *time.Timer) []*attempt {
 // refused by the fence.
 //
 // Every statement that waits for the rows of several jobs waits for them in the
-// order of their ids. Also one whose leases were lost locks what it looks at, because
+// order of their ids (but for one that gives up: settleInPlace). Also one whose leases were lost locks what it looks at, because
 // Postgres locks a row before it judges its newest version, so two settlements of the
 // same two jobs could otherwise wait for each other:
 //

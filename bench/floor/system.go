@@ -183,7 +183,7 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 
 // settle stores a batch as succeeded, and counts it.
 func settle(ctx context.Context, conn *pgx.Conn, b claimed, handle func(context.Context, int)) error {
-	rows, err := conn.Query(ctx, sqlgen.SettleInPlace, b.places, b.ids, b.epochs, make([][]byte, len(b.ids)))
+	rows, err := conn.Query(ctx, sqlgen.SettleInPlace, b.places, b.ids, b.epochs)
 	if err != nil {
 		return fmt.Errorf("settle: %w", err)
 	}

@@ -103,10 +103,17 @@ var workerNameFence = []Edit{
 	)`, `		arg.Results,
 		arg.Worker,
 	)`},
-	{placeGo, `		Results: make([][]byte, len(near)),
-	}`, `		Results: make([][]byte, len(near)),
+	{placeGo, `		Results: make([][]byte, len(batch)),
+	}`, `		Results: make([][]byte, len(batch)),
 		Worker:  d.worker,
 	}`},
+	{placeSQL, placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL AND jobs.lease_owner = $4::text`},
+	{placeSQL, `	Epochs []int64
+}`, `	Epochs []int64
+	Worker string
+}`},
+	{placeSQL, `SettleInPlace, arg.Places, arg.Ids, arg.Epochs)`, `SettleInPlace, arg.Places, arg.Ids, arg.Epochs, arg.Worker)`},
+	{placeGo, `Ids: p.Ids, Epochs: p.Epochs})`, `Ids: p.Ids, Epochs: p.Epochs, Worker: d.worker})`},
 	{"outbox/job.go", `Results: [][]byte{c.Result},
 	}`, `Results: [][]byte{c.Result}, Worker: c.Worker,
 	}`},

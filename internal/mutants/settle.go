@@ -6,6 +6,8 @@ const (
 	placeSQL  = "internal/sqlgen/place.sql.go"
 	placeGo   = "dispatcher/place.go"
 	outcomeGo = "dispatcher/outcome.go"
+
+	placeFence = `((jobs.id, jobs.epoch) IN (SELECT unnest($2::uuid[]), unnest($3::bigint[]))) IS TRUE`
 )
 
 var settle = []Mutant{
@@ -20,10 +22,12 @@ var settle = []Mutant{
     RETURNING jobs.id, jobs.epoch`, `    RETURNING jobs.id, jobs.epoch`},
 			{placeSQL, `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `    RETURNING jobs.id, jobs.tenant_id`},
+			{placeSQL, placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL`},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestFence/succeed_after_claimed_by_another", "took effect = true"),
 			test("dispatcher", "TestFence/succeed_in_place_after_claimed_by_another", "took effect = true"),
+			test("dispatcher", "TestFence/succeed_in_place_with_results_after_claimed_by_another", "took effect = true"),
 			test("dispatcher", "TestFence/fail_after_claimed_by_another", "took effect = true"),
 			row("B1", "late succeed: refused with the lease lost"),
 		},
@@ -47,9 +51,14 @@ var settle = []Mutant{
 		Name:      "a place is believed",
 		Breaks:    "whatever has come to where a claim left its job is closed in place of it",
 		Invariant: "Fenced",
-		Edits:     []Edit{{placeSQL, `      AND uuid_eq(jobs.id, input.id)` + "\n", ``}},
+		Edits: []Edit{
+			{placeSQL, `      AND uuid_eq(jobs.id, input.id)` + "\n", ``},
+			{placeSQL, placeFence, `(jobs.epoch IN (SELECT unnest($3::bigint[])) AND $2::uuid[] IS NOT NULL) IS TRUE`},
+		},
 		Checks: []Check{
-			test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/others_have_come_to_their_places", "with their own results"),
+			test("dispatcher", "TestWhoeverHasComeToAPlaceIsLeftAlone", "results false: the stranger is"),
+			test("dispatcher", "TestWhoeverHasComeToAPlaceIsLeftAlone", "results true: the stranger is"),
+			test("dispatcher", "TestJobsInEachOthersPlacesKeepTheirResults", "with their own results"),
 		},
 	},
 	{
@@ -60,13 +69,27 @@ var settle = []Mutant{
 		Checks:    []Check{test("dispatcher", "TestPlansMadeOnTheEmptyTable", "is looked up")},
 	},
 	{
+		Name:      "a list that waits",
+		Breaks:    "a settlement and an operator's act wait for each other",
+		Invariant: "Settlements wait for each other in one order",
+		Edits:     []Edit{{placeSQL, `      AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL` + "\n", ``}},
+		Checks:    []Check{test("dispatcher", "TestASettlementAsAListGivesWay", "deadlock detected")},
+	},
+	{
+		Name:      "a list of which each is compared with all",
+		Breaks:    "a success is a join that the server may carry out as it likes",
+		Invariant: "A held snapshot does not slow dispatch or reaping down",
+		Edits:     []Edit{{placeSQL, `unnest($3::bigint[]))) IS TRUE`, `unnest($3::bigint[])))`}},
+		Checks:    []Check{test("dispatcher", "TestPlansMadeOnTheEmptyTable", "each is compared with each")},
+	},
+	{
 		Name:      "what moved is lost",
 		Breaks:    "a success whose job was written since its claim is not stored, and the job runs again",
 		Invariant: "Nothing lost",
 		Edits: []Edit{{placeGo, `!a.stored {
 			left = append(left, a)`, `!a.stored && false {
 			left = append(left, a)`}},
-		Checks: []Check{test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/one_has_moved", "settled 2 jobs")},
+		Checks: []Check{test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/SettleInPlace/one_has_moved", "settled 2 jobs")},
 	},
 	{
 		Name:      "what was stored in its place is forgotten when the rest fails",
@@ -142,10 +165,10 @@ var settle = []Mutant{
 RETURNING id`, `FROM done
 WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
 RETURNING id`},
-			{placeSQL, `FROM done
-RETURNING id`, `FROM done
-WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
-RETURNING id`},
+			{placeSQL, placeFence, placeFence + `
+      AND set_config('synchronous_commit', 'off', true) IS NOT NULL`},
+			{placeSQL, `      AND uuid_eq(jobs.id, input.id)`, `      AND uuid_eq(jobs.id, input.id)
+      AND set_config('synchronous_commit', 'off', true) IS NOT NULL`},
 		},
 		Checks: []Check{test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the settlement")},
 	},
@@ -192,6 +215,12 @@ RETURNING id`},
     UPDATE outbox.jobs
     SET queue = jobs.queue
     FROM input
+`},
+			{placeSQL, `WITH done AS (
+    DELETE FROM outbox.jobs
+`, `WITH done AS (
+    UPDATE outbox.jobs
+    SET queue = jobs.queue
 `},
 		},
 		Checks: []Check{test("dispatcher", "TestJobGoesFromEnqueueToHistory", "invariant broken: a job is open or in the history, not both")},

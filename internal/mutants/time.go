@@ -17,8 +17,10 @@ var ending = []Mutant{
       AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`},
-			{placeSQL, `      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-`, ``},
+			{placeSQL, placeFence + `
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())`, placeFence},
+			{placeSQL, `uuid_eq(jobs.id, input.id)
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())`, `uuid_eq(jobs.id, input.id)`},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestSuccessPastTheDeadlineIsRefused/Complete", "want ErrLeaseLost"),

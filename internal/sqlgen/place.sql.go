@@ -12,6 +12,64 @@ import (
 )
 
 const SettleInPlace = `-- name: SettleInPlace :many
+WITH done AS (
+    DELETE FROM outbox.jobs
+    WHERE jobs.ctid = ANY ($1::tid[])
+      AND ((jobs.id, jobs.epoch) IN (SELECT unnest($2::uuid[]), unnest($3::bigint[]))) IS TRUE
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+      AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL
+    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.started_at, jobs.epoch, jobs.status, jobs.attempt,
+        jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key,
+        jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.last_error_code, jobs.last_error_message, jobs.deadline,
+        jobs.cancel_requested_at, jobs.parent_id
+)
+INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker,
+    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
+SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
+    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner,
+    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
+FROM done
+RETURNING id
+`
+
+type SettleInPlaceParams struct {
+	Places []pgtype.TID
+	Ids    []pgtype.UUID
+	Epochs []int64
+}
+
+// SettleInPlace is SettleSucceeded for jobs without results that are where their claims
+// have left them: they are one scan of their places, and no index is asked. Those that have
+// moved since (their leases were extended, or somebody watches them or wants them
+// cancelled) are not matched, and left to SettleSucceeded. The place is a hint, which may
+// be that of another job by now: (id, epoch) is the whole fence here, too. IS TRUE keeps it
+// a condition that is looked up in a table of what was asked for: as a join there would be
+// something to choose.
+//
+// It waits for rows in the order of their places, as nobody else does. So it does not wait
+// for as long as makes a deadlock (docs/adr/0017-settled-as-a-list.md).
+func (q *Queries) SettleInPlace(ctx context.Context, arg SettleInPlaceParams) ([]pgtype.UUID, error) {
+	rows, err := q.db.Query(ctx, SettleInPlace, arg.Places, arg.Ids, arg.Epochs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []pgtype.UUID
+	for rows.Next() {
+		var id pgtype.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const SettleResultsInPlace = `-- name: SettleResultsInPlace :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::tid[]) AS place, unnest($2::uuid[]) AS id, unnest($3::bigint[]) AS epoch, unnest($4::bytea[]) AS result
 ), done AS (
@@ -36,23 +94,20 @@ FROM done
 RETURNING id
 `
 
-type SettleInPlaceParams struct {
+type SettleResultsInPlaceParams struct {
 	Places  []pgtype.TID
 	Ids     []pgtype.UUID
 	Epochs  []int64
 	Results [][]byte
 }
 
-// SettleInPlace is SettleSucceeded for jobs that are where their claims have left them:
-// each is read at its place, and no index is asked. Those that have moved since (their
-// leases were extended, or somebody watches them or wants them cancelled) are not matched,
-// and left to SettleSucceeded. The place is a hint, which may be that of another job by
-// now: (id, epoch) is the whole fence here, too.
+// SettleResultsInPlace is SettleInPlace for jobs of which some have results, in the order
+// of their ids.
 //
 // id is compared by the function behind =, which no plan can look up in an index: of an
 // empty table the server believes that the primary key costs as much as the place.
-func (q *Queries) SettleInPlace(ctx context.Context, arg SettleInPlaceParams) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, SettleInPlace,
+func (q *Queries) SettleResultsInPlace(ctx context.Context, arg SettleResultsInPlaceParams) ([]pgtype.UUID, error) {
+	rows, err := q.db.Query(ctx, SettleResultsInPlace,
 		arg.Places,
 		arg.Ids,
 		arg.Epochs,

@@ -88,6 +88,8 @@ type Machine struct {
 	lapses int
 	ops    int
 	resets int
+
+	inPlace int // settlements in place
 }
 
 // New makes a machine. It is used after Reset.

@@ -110,7 +110,7 @@ func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 	for i, l := range leases {
 		places[i] = l.place
 	}
-	settled, err := m.q.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: places, Ids: ids, Epochs: epochs, Results: results})
+	settled, err := m.settleInPlace(ctx, sqlgen.SettleResultsInPlaceParams{Places: places, Ids: ids, Epochs: epochs, Results: results})
 	if err != nil {
 		return err
 	}
@@ -125,6 +125,14 @@ func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 		m.jobs[id].close(outbox.Succeeded)
 	}
 	return sameIDs(settled, live)
+}
+
+// settleInPlace is the one statement or the other, in turns.
+func (m *Machine) settleInPlace(ctx context.Context, p sqlgen.SettleResultsInPlaceParams) ([]pgtype.UUID, error) {
+	if m.inPlace++; m.inPlace%2 == 0 {
+		return m.q.SettleResultsInPlace(ctx, p)
+	}
+	return m.q.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
 }
 
 // close moves a job into the history; who held it stays known there.
