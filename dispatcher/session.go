@@ -53,9 +53,9 @@ func openControlPool(ctx context.Context, user *pgxpool.Pool, conns int) (*pgxpo
 // read the whole table once it is not.
 //
 // What a statement of 2000 jobs needs, about a megabyte, glibc's malloc gives back to the
-// operating system at its end, and the next statement has it given again, page by page. The
-// server's malloc keeps as much as twice the largest block that was freed once
-// (M_TRIM_THRESHOLD), so one is. It is not kept: what a session holds is what it has used.
+// operating system at its end, and the next statement has it given again, page by page. It
+// keeps up to twice the largest block that was ever freed (M_TRIM_THRESHOLD), so one of a
+// megabyte is.
 //
 // Behind a pooler that shares sessions between clients nothing may be set; there
 // pgx has to be told to use unnamed statements anyway, which are planned afresh
@@ -83,7 +83,7 @@ func prepareSession(ctx context.Context, conn *pgx.Conn) error {
 		SET enable_hashjoin = off;
 		SET enable_mergejoin = off;
 		SET jit = off;
-		SELECT length(repeat('x', 4000000));
+		SELECT octet_length('0'::bit(8000000));
 		SET plan_cache_mode = force_generic_plan;
 		SET statement_timeout = '10s';
 		SET lock_timeout = '2s';
