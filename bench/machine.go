@@ -45,7 +45,7 @@ func describe(ctx context.Context, url string, systems []*system) (*environment,
 	}
 	rows, err := conn.Query(ctx, `SELECT name || ' ' || current_setting(name) FROM pg_settings
 		WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'wal_compression', 'shared_buffers',
-			'max_wal_size', 'checkpoint_timeout', 'max_connections', 'autovacuum', 'jit') ORDER BY name`)
+			'max_wal_size', 'huge_pages', 'checkpoint_timeout', 'max_connections', 'autovacuum', 'jit') ORDER BY name`)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,13 @@ func memory() string {
 	if _, err := fmt.Sscanf(procField("/proc/meminfo", "MemTotal"), "%g kB", &kib); err != nil {
 		return "unknown"
 	}
-	return fmt.Sprintf("%.1f GiB", kib/(1<<20))
+	text := fmt.Sprintf("%.1f GiB", kib/(1<<20))
+	// The server takes them for shared_buffers where there are some. Without them each of its
+	// processes has every page of that mapped for itself, a page fault each.
+	if pages := procField("/proc/meminfo", "HugePages_Total"); pages != "0" && pages != "unknown" {
+		text += " (" + pages + " huge pages)"
+	}
+	return text
 }
 
 // procField is the first value of a name in a file of /proc, "unknown" elsewhere.

@@ -123,10 +123,11 @@ CREATE TABLE outbox.jobs (
         key IS NULL
         OR (ROW(max_active, slot, ordered, line_position, on_death, park_after, on_lapse)::outbox.key_rules) IS DISTINCT FROM NULL)
 ) WITH (
-    -- Every job is updated once (claim) and then leaves: a page has room for the claimed
-    -- versions, which are a quarter wider, of all that wait on it. Beside what it was, the
-    -- new version of a row costs no other page, and half the log (docs/benchmarks.md).
-    fillfactor = 45,
+    -- Every job is updated once (claim) and then leaves. Beside what it was, the new
+    -- version of a row asks for no other page, and its log has only what changed. Pages
+    -- with room for all of them would take a backlog more disk than they save, and more
+    -- time to fill (docs/benchmarks.md).
+    fillfactor = 60,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0.05,
