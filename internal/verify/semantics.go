@@ -34,7 +34,7 @@ func semantics() []Row {
 		{
 			Name: "K6", Timed: true, Fault: "first none, without a reaper; then kill -9 of a random worker every 0.5 s, and of all (P once, S 15 times) when they have settled jobs and not yet promoted the next ones", Tiers: both, run: promotions,
 			Workload: "P 600, S 60,000 jobs of up to 20 ms, 4 of each key, of which one in 25 fails at first; then P 250, S 30,000 and more until there were faults enough, P 16, S 64 of each key; half of the keys run one and half three at a time; 3 producers that repeat with idempotency keys, 3 workers",
-			Pass: accounts + ", without a sweep no key is left with jobs, and none has a free slot and a blocked job for more than 1 s (and what the machine itself made a commit wait); " +
+			Pass: accounts + ", without a sweep no key is left with jobs, and none has a free slot and a blocked job for more than 1 s (and what the machine itself made a commit, and the first promotion of a new session, wait); " +
 				"beside kills none for more than a sweep takes to come, 2.75 s, nor is a key without a claim that has jobs waiting for more than lease + reap + sweep + poll, 8.25 s (each and 1 s, and what the machine made a sweep wait)",
 		},
 	}

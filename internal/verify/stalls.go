@@ -3,6 +3,8 @@ package verify
 import (
 	"context"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // stalls begins to measure what the machine itself makes everybody wait: how late
@@ -30,5 +32,34 @@ func (r *Run) stalls(ctx context.Context) (more func() time.Duration) {
 		longest := <-ended
 		r.Figure("machine_stall_max_ms", milliseconds(longest))
 		return 2 * longest
+	}
+}
+
+// firstPromotions measures, until more is called, how long a session that has just been
+// opened takes for its first promotion, of no key: it reads the catalogues and plans as
+// much as that of a worker which has just started.
+func (r *Run) firstPromotions(ctx context.Context) (more func() time.Duration) {
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan time.Duration)
+	go func() {
+		var longest time.Duration
+		for sleep(ctx, 500*time.Millisecond) == nil {
+			began := time.Now()
+			conn, err := pgx.ConnectConfig(ctx, r.DB.Config().ConnConfig)
+			if err != nil {
+				continue
+			}
+			if _, err := conn.Exec(ctx, `SELECT outbox.promote_keys('{}', '{}', '{}', '{}')`); err == nil {
+				longest = max(longest, time.Since(began))
+			}
+			_ = conn.Close(ctx)
+		}
+		ended <- longest
+	}()
+	return func() time.Duration {
+		stop()
+		longest := <-ended
+		r.Figure("first_promotion_max_ms", milliseconds(longest))
+		return longest
 	}
 }
