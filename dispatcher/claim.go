@@ -212,12 +212,18 @@ func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err
 func (q *queue) surveyScan(ctx context.Context, s *scan, ask askLevels) (sleep time.Duration, more bool, err error) {
 	started := time.Now()
 	gaps := s.depth(started) == full
+	if gaps {
+		defer func() {
+			if err != nil {
+				s.charge(full, started, time.Now())
+			} else {
+				s.noteSurvey(started, time.Now())
+			}
+		}()
+	}
 	for range maxLevels {
 		var found bool
 		sleep, found, err = q.surveyOnce(ctx, s, ask, gaps)
-		if gaps {
-			s.charge(full, started, time.Now())
-		}
 		if err != nil || !found {
 			return sleep, more, err
 		}

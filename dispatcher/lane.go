@@ -33,11 +33,12 @@ type laneBook struct {
 	due    []*lane            // tenants in falling order, and the priorities of each
 	served outbox.ID          // whose turn was last
 
-	stale   bool      // something may have come: a lap has to begin after it
-	crowded bool      // more lanes are due than one statement tells of: each has one turn a lap
-	paid    time.Time // until then a walk is too dear
-	owed    bool      // one was asked for meanwhile
-	walked  time.Time // when the last one was made
+	stale   bool          // something may have come: a lap has to begin after it
+	crowded bool          // more lanes are due than one statement tells of: each has one turn a lap
+	paid    time.Time     // until then a walk is too dear
+	took    time.Duration // the last walk
+	owed    bool          // one was asked for meanwhile
+	walked  time.Time     // when the last one was made
 	lap     lap
 	since   pgtype.Timestamptz // the database's time when the last complete lap began; NULL before
 	next    time.Time          // when the next job becomes due, by the last complete lap; zero: none known
@@ -126,7 +127,11 @@ func (q *queue) walk(ctx context.Context) error {
 		UntilTenantID: pgID(b.lap.end.tenant), UntilPriority: b.lap.end.priority,
 	})
 	cancel()
-	if excess := time.Since(started) - freeExcess; excess > 0 {
+	took := time.Since(started)
+	if err == nil { // one that is dear by itself was held up, as in scan
+		took, b.took = min(took, b.took), took
+	}
+	if excess := took - freeExcess; excess > 0 {
 		b.paid = time.Now().Add(budget * excess)
 	}
 	if err != nil {

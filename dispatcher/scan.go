@@ -24,12 +24,16 @@ import (
 //
 // A scan that costs more than the near one is paid for by not repeating it for
 // nineteen times the excess, so that the two wide depths take a tenth of the time
-// together.
+// together. Of two in a row the cheaper one tells what they cost: one that is dear by
+// itself was held up by what else the machine does, and to wait nineteen times as long
+// for the next would be the worse delay.
 type scan struct {
 	levels   []level // the priorities known to be in use, highest first
 	paid     [near]time.Time
-	nearCost time.Duration // of a near claim, for each job; moving average
-	last     depth         // of the last claim
+	excess   [near]time.Duration // of the last scan of a depth, beyond a near one
+	gapsTook time.Duration       // the last survey of what is between the levels
+	nearCost time.Duration       // of a near claim, for each job; moving average
+	last     depth               // of the last claim
 	surveyed time.Time
 	since    pgtype.Timestamptz // the database's time of that survey; NULL before the first
 }
@@ -92,10 +96,20 @@ func (s *scan) from(d depth) (priorities []int16, runAts []pgtype.Timestamptz, i
 
 // charge records a claim that failed: had it been too wide for its deadline, the
 // next ones look less far.
-func (s *scan) charge(d depth, started, now time.Time) {
-	if took := now.Sub(started); d < near && took > freeExcess {
-		s.paid[d] = now.Add(budget * took)
+func (s *scan) charge(d depth, started, now time.Time) { s.pay(d, now, now.Sub(started)) }
+
+func (s *scan) pay(d depth, now time.Time, cost time.Duration) {
+	if d < near && cost > freeExcess {
+		s.paid[d] = now.Add(budget * cost)
 	}
+}
+
+// noteSurvey records what a survey cost that looked between the levels, as a full scan
+// does.
+func (s *scan) noteSurvey(started, now time.Time) {
+	took := now.Sub(started)
+	s.pay(full, now, min(took, s.gapsTook))
+	s.gapsTook = took
 }
 
 // note records what a claim of the given depth cost and how far it came.
@@ -116,8 +130,10 @@ func (s *scan) noteCost(d depth, started, now time.Time, n int) {
 		}
 		s.nearCost += (perJob - s.nearCost) / 8
 	}
-	if excess := took - s.nearCost*time.Duration(n); d < near && excess > freeExcess {
-		s.paid[d] = now.Add(budget * excess)
+	if d < near {
+		excess := took - s.nearCost*time.Duration(n)
+		s.pay(d, now, min(excess, s.excess[d]))
+		s.excess[d] = excess
 	}
 }
 
