@@ -46,7 +46,7 @@ func createClone(ctx context.Context, server, template string) (string, error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	for {
 		name := fmt.Sprintf("t_%d_%d", os.Getpid(), clones.Add(1))
-		_, err := conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template)
+		_, err := conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template+" STRATEGY file_copy") // a fifth of the time that its log would take
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P04" {
 			continue // left on a shared server by an earlier process of the same number
 		}

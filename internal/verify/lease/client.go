@@ -66,7 +66,7 @@ func (c *client) reconnect(ctx context.Context) error {
 	}
 	// As the dispatcher does: rows are then locked in the order in which they are
 	// named, so that two that settle the same leases cannot deadlock.
-	if _, err := conn.Exec(ctx, `SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off`); err != nil {
+	if _, err := conn.Exec(ctx, `SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan`); err != nil {
 		return fmt.Errorf("prepare client %d: %w", c.number, err)
 	}
 	c.conn, c.db = conn, c.wrap(conn)
