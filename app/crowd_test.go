@@ -102,13 +102,13 @@ func heap() (stop func() int64) {
 
 // noise is what a comparison of two times allows for besides: this machine has other
 // things to do.
-const noise = 250 * time.Millisecond
+const noise = 750 * time.Millisecond
 
 // H3, bodies: clients that send nearly all of the largest batch that there is, and then
 // nothing, take no more memory than there is for bodies, and an honest client waits no
 // longer beside them.
 func TestH3SlowBodiesTakeBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
-	const attackers, size, bound = 40, 15 << 20, 64 << 20
+	const attackers, size, bound = 40, 15 << 20, 100 << 20 // their bodies are 600 MiB
 	r := apiAlone(t, func(c *Config) { c.API.Timeout = 3 * time.Second })
 	client := honest{t, "http://" + r.api.addr, &http.Client{Timeout: 10 * time.Second}}
 	alone, _ := client.ask(200)
@@ -178,7 +178,7 @@ func crowd(url, path, contentType string, body []byte, n int) (stop func() map[i
 	answers := map[int]int{}
 	for i := range n {
 		wg.Go(func() {
-			own := http.Client{Timeout: 30 * time.Second, Transport: named(fmt.Sprint("client-", i))}
+			own := http.Client{Timeout: time.Minute, Transport: named(fmt.Sprint("client-", i))}
 			defer own.CloseIdleConnections()
 			for {
 				if res, err := own.Post(url+path, contentType, bytes.NewReader(body)); err == nil { // a batch may be refused before it was sent
@@ -230,7 +230,7 @@ func TestH4WhatIsTakenInAnOverloadIsAnsweredAsEver(t *testing.T) {
 // H4, memory: 40 callers who send one batch of 8 MiB after the other.
 func TestH4AnOverloadOfBatchesTakesBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
 	const bound = 256 << 20
-	r := apiAlone(t, func(c *Config) { c.API = api.Config{Authenticator: anybody{}} })
+	r := apiAlone(t, func(c *Config) { c.API = api.Config{Authenticator: anybody{}, Timeout: time.Minute} })
 	batch := bytes.Repeat([]byte(`{"kind":"mail","payload":"`+strings.Repeat("x", 80_000)+"\"}\n"), 100)
 	most := heap()
 	stop := crowd("http://"+r.api.addr, "/jobs/batch", "application/x-ndjson", batch, 40)

@@ -126,7 +126,7 @@ func TestHandlersThatUseUpThePoolKeepTheirLeases(t *testing.T) {
 	t.Cleanup(user.Close)
 	id := enqueue(t, db, probe{}, outbox.Options{})
 	config := quiet(nil)
-	config.LeaseTTL = 2 * time.Second
+	config.LeaseTTL = 5 * time.Second
 	ended, release := make(chan error, 1), make(chan struct{})
 	start(t, user, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
 		conn, err := user.Acquire(ctx)
@@ -143,7 +143,7 @@ func TestHandlersThatUseUpThePoolKeepTheirLeases(t *testing.T) {
 		return nil
 	}), config)
 	awaitThat(t, "the lease is extended", func() bool {
-		return len(ended) > 0 || ask[bool](t, db, `SELECT coalesce(bool_or(lease_expires_at > started_at + interval '2.5 s'), false) FROM outbox.jobs`)
+		return len(ended) > 0 || ask[bool](t, db, `SELECT coalesce(bool_or(lease_expires_at > started_at + interval '5.5 s'), false) FROM outbox.jobs`)
 	})
 	close(release)
 	if cause := receive(t, ended, "the handler"); cause != nil {

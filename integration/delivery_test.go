@@ -102,7 +102,7 @@ func TestTwoWorkersShareTheJobs(t *testing.T) {
 // the leases have lapsed, at attempt 2 and with one lost lease counted, and not
 // before: the dead worker could have been alive.
 func TestAnotherWorkerTakesOver(t *testing.T) {
-	const ttl = 3 * time.Second
+	const ttl = 6 * time.Second
 	s := newStory(t)
 	a := s.worker("a", "OUTBOX_LEASE_TTL="+ttl.String()).ready()
 	ids := s.enqueueMany(10, func(i int) task { return task{N: i, Do: "gated"} })

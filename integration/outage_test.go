@@ -77,33 +77,6 @@ func (s *story) crashVisibly(processes ...*process) {
 	}
 }
 
-// Every connection of ours is terminated three times a second, for eight seconds:
-// nothing is lost or done twice, and nobody exits.
-func TestEveryConnectionIsTerminatedAgainAndAgain(t *testing.T) {
-	s := newStory(t)
-	heavy(t)
-	a, b := s.worker("a", "VERIFY_RETRY=200ms").ready(), s.worker("b", "VERIFY_RETRY=200ms").ready()
-	stop := s.produce()
-
-	terminated := 0
-	for began := time.Now(); time.Since(began) < 8*time.Second; time.Sleep(time.Second / 3) {
-		terminated += s.count(`
-			SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`)
-	}
-	ids := stop()
-	s.awaitClosed(len(ids))
-	t.Logf("%d connections terminated, %d jobs", terminated, len(ids))
-	if terminated < 24 {
-		t.Errorf("only %d connections were terminated: the story proves nothing", terminated)
-	}
-	a.ready()
-	b.ready()
-	s.checkClosed(ids)
-	s.checkEffects(s.ids(`WHERE verb = 'effect'`))
-	s.checkLedger()
-}
-
 // produce enqueues a job every few milliseconds, each with an idempotency key and
 // as often as it takes, until stop is called, which returns the ids.
 func (s *story) produce() (stop func() []outbox.ID) {

@@ -119,7 +119,7 @@ func TestServeIsKilledAndAnotherTakesOver(t *testing.T) {
 		}
 		return http.StatusOK
 	})
-	env := []string{"OUTBOX_WEBHOOKS=greet=" + h.url, "OUTBOX_LEASE_TTL=2s"}
+	env := []string{"OUTBOX_WEBHOOKS=greet=" + h.url, "OUTBOX_LEASE_TTL=5s"}
 	a := s.serve("a", env...).ready()
 	id := s.parse(posthaste(t, s.url, nil, "enqueue", "greet"))
 	s.await("the first delivery", func() bool { return len(h.of(id.String())) == 1 })
