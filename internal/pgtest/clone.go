@@ -38,15 +38,14 @@ func clone(t testing.TB, server, template string) string {
 	return url
 }
 
-func createClone(ctx context.Context, server, template string) (string, error) {
-	conn, err := pgx.Connect(ctx, server)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
+func createClone(ctx context.Context, server, template string) (name string, err error) {
 	for {
-		name := fmt.Sprintf("t_%d_%d", os.Getpid(), clones.Add(1))
-		_, err := conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template+" STRATEGY file_copy") // a fifth of the time that its log would take
+		name = fmt.Sprintf("t_%d_%d", os.Getpid(), clones.Add(1))
+		err = maintain(ctx, server, func(conn *pgx.Conn) error {
+			// Copied as files it takes a fifth of the time that its log would take.
+			_, err := conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template+" STRATEGY file_copy")
+			return err
+		})
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P04" {
 			continue // left on a shared server by an earlier process of the same number
 		}
@@ -82,18 +81,15 @@ func finish(t testing.TB, server, name, url string) {
 }
 
 func drop(ctx context.Context, server, name string) error {
-	conn, err := pgx.Connect(ctx, server)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	_, err = conn.Exec(ctx, "DROP DATABASE "+name)
-	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55006" {
-		return err
-	}
-	leaked := sessions(ctx, conn, name)
-	_, forced := conn.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
-	return errors.Join(fmt.Errorf("the test leaked connections:%s", leaked), forced)
+	return maintain(ctx, server, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "DROP DATABASE "+name)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55006" {
+			return err
+		}
+		leaked := sessions(ctx, conn, name)
+		_, forced := conn.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+		return errors.Join(fmt.Errorf("the test leaked connections:%s", leaked), forced)
+	})
 }
 
 // sessions describes who is connected to a database, for a person to recognise.

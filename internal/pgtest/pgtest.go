@@ -78,6 +78,7 @@ type wrapped struct{ tests Runner }
 // Run runs the tests and stops the server.
 func (w wrapped) Run() int {
 	defer stopServer()
+	defer closeMaintenance(context.Background())
 	return w.tests.Run()
 }
 
