@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -48,11 +50,11 @@ func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID
 	if _, begins := db.(Beginner); !begins || slices.ContainsFunc(requests, slow) {
 		step = len(requests)
 	}
-	rows, err := b.next(ctx, make([]row, step))
+	made, stored := newRowStream(), make(chan error, 1)
+	rows, err := b.next(ctx, made.room(step))
 	if err != nil {
 		return nil, err // and nothing was sent
 	}
-	made, stored := newRowStream(), make(chan error, 1)
 	go func() {
 		stored <- atomically(ctx, db, notify, func(db DB) error { return storeAll(ctx, db, requests, made) })
 	}()
@@ -79,6 +81,7 @@ func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID
 	if err != nil {
 		return nil, err
 	}
+	made.keep()
 	return b.ids, nil
 }
 
@@ -110,7 +113,31 @@ func (s *rowStream) room(step int) []row {
 	case rows := <-s.sent:
 		return rows
 	default:
+	}
+	if step != copyStep {
 		return make([]row, step)
+	}
+	return *steps.Get().(*[]row)
+}
+
+// steps are those of earlier calls: fresh memory costs more than what is written to it.
+var steps = sync.Pool{New: func() any {
+	rows := make([]row, copyStep)
+	return &rows
+}}
+
+// keep leaves what was sent to later calls, without what the rows refer to.
+func (s *rowStream) keep() {
+	for {
+		select {
+		case rows := <-s.sent:
+			if len(rows) == copyStep {
+				clear(rows)
+				steps.Put(&rows)
+			}
+		default:
+			return
+		}
 	}
 }
 
@@ -144,15 +171,23 @@ func storeAll(ctx context.Context, db DB, requests []Request, made *rowStream) e
 // copyJobs sends only the columns that some job needs; the others take their
 // defaults. A COPY ends before the first jobs that need another column.
 func copyJobs(ctx context.Context, db copier, made *rowStream) error {
-	source := &copySource{made: made}
+	source, conn := &copySource{made: made}, pgxConn(db)
 	source.take()
 	for source.err == nil && len(source.rows) > 0 {
-		if _, err := db.CopyFrom(ctx, pgx.Identifier{"outbox", "jobs"}, source.begin(), source); err != nil {
+		var err error
+		if names := source.begin(); conn != nil && source.sends&backoffColumn == 0 {
+			err = source.copyTo(ctx, conn, names)
+		} else {
+			_, err = db.CopyFrom(ctx, jobsTable, names, source)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return source.err
 }
+
+var jobsTable = pgx.Identifier{"outbox", "jobs"}
 
 // copySource is the rows of one COPY after the other.
 type copySource struct {
@@ -277,33 +312,37 @@ type copyColumn struct {
 	name  string
 	value func(*row) any
 	in    columnSet // 0: always sent
+
+	// How a copyStream encodes it: by itself, or with pgx as a value of this type.
+	append func([]byte, *row) []byte
+	oid    uint32
 }
 
 // A column that some job sets is sent for all of them, so its value must be right
 // for those that leave it to the default: run_at is the one that is not known
 // here, so a mixture of jobs with and without it goes by INSERT.
 var copyColumns = []copyColumn{
-	{"id", func(r *row) any { return &r.ID }, 0},
-	{"kind", func(r *row) any { return r.Kind }, 0},
-	{"payload", func(r *row) any { return r.Payload }, 0},
-	{"queue", func(r *row) any { return r.Queue }, queueColumn},
-	{"tenant_id", func(r *row) any { return &r.TenantID }, tenantColumn},
-	{"priority", func(r *row) any { return r.Priority }, priorityColumn},
-	{"max_attempts", func(r *row) any { return r.MaxAttempts }, maxAttemptsColumn},
-	{"run_at", func(r *row) any { return r.RunAt }, runAtColumn},
-	{"timeout", func(r *row) any { return r.Timeout }, timeoutColumn},
-	{"backoff", backoffOf, backoffColumn},
-	{"key", func(r *row) any { return r.Key }, keyColumn},
-	{"content_type", func(r *row) any { return r.ContentType }, contentTypeColumn},
-	{"deadline", func(r *row) any { return &r.Deadline }, deadlineColumn},
-	{"headers", headersOf, headersColumn},
-	{"watched", watchedOf, watchedColumn},
-	{"max_active", func(r *row) any { return r.MaxActive }, maxActiveColumn},
-	{"ordered", func(r *row) any { return r.Ordered }, orderedColumn},
-	{"line_position", func(r *row) any { return r.Position }, positionColumn},
-	{"on_death", func(r *row) any { return r.OnDeath }, onDeathColumn},
-	{"park_after", func(r *row) any { return r.ParkAfter }, parkAfterColumn},
-	{"on_lapse", func(r *row) any { return r.OnLapse }, onLapseColumn},
+	{name: "id", value: func(r *row) any { return &r.ID }, append: func(b []byte, r *row) []byte { return appendBytes(b, r.ID.Bytes[:]) }},
+	{name: "kind", value: func(r *row) any { return r.Kind }, append: func(b []byte, r *row) []byte { return appendBytes(b, r.Kind) }},
+	{name: "payload", value: func(r *row) any { return r.Payload }, append: func(b []byte, r *row) []byte { return appendBytes(b, r.Payload) }}, // never nil
+	{name: "queue", value: func(r *row) any { return r.Queue }, in: queueColumn, append: func(b []byte, r *row) []byte { return appendBytes(b, r.Queue) }},
+	{name: "tenant_id", value: func(r *row) any { return &r.TenantID }, in: tenantColumn, append: func(b []byte, r *row) []byte { return appendBytes(b, r.TenantID.Bytes[:]) }},
+	{name: "priority", value: func(r *row) any { return r.Priority }, in: priorityColumn, append: func(b []byte, r *row) []byte { return appendInt16(b, r.Priority) }},
+	{name: "max_attempts", value: func(r *row) any { return r.MaxAttempts }, in: maxAttemptsColumn, append: func(b []byte, r *row) []byte { return appendInt32(b, r.MaxAttempts) }},
+	{name: "run_at", value: func(r *row) any { return r.RunAt }, in: runAtColumn, append: func(b []byte, r *row) []byte { return appendTime(b, r.RunAt) }},
+	{name: "timeout", value: func(r *row) any { return r.Timeout }, in: timeoutColumn, oid: pgtype.IntervalOID},
+	{name: "backoff", value: backoffOf, in: backoffColumn}, // of all that is sent only pgx's own COPY makes an array of a text
+	{name: "key", value: func(r *row) any { return r.Key }, in: keyColumn, oid: pgtype.TextOID},
+	{name: "content_type", value: func(r *row) any { return r.ContentType }, in: contentTypeColumn, append: func(b []byte, r *row) []byte { return appendBytes(b, r.ContentType) }},
+	{name: "deadline", value: func(r *row) any { return &r.Deadline }, in: deadlineColumn, append: func(b []byte, r *row) []byte { return appendTime(b, r.Deadline) }},
+	{name: "headers", value: headersOf, in: headersColumn, oid: pgtype.JSONBOID},
+	{name: "watched", value: watchedOf, in: watchedColumn, oid: pgtype.BoolOID},
+	{name: "max_active", value: func(r *row) any { return r.MaxActive }, in: maxActiveColumn, oid: pgtype.Int2OID},
+	{name: "ordered", value: func(r *row) any { return r.Ordered }, in: orderedColumn, oid: pgtype.BoolOID},
+	{name: "line_position", value: func(r *row) any { return r.Position }, in: positionColumn, oid: pgtype.Int8OID},
+	{name: "on_death", value: func(r *row) any { return r.OnDeath }, in: onDeathColumn, oid: pgtype.TextOID},
+	{name: "park_after", value: func(r *row) any { return r.ParkAfter }, in: parkAfterColumn, oid: pgtype.IntervalOID},
+	{name: "on_lapse", value: func(r *row) any { return r.OnLapse }, in: onLapseColumn, oid: pgtype.TextOID},
 }
 
 // headersOf is a string and no pointer to one: pgx would quote that as a JSON string.

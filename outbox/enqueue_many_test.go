@@ -140,6 +140,14 @@ func TestCopyAndInsertStoreTheSameRows(t *testing.T) {
 			if err != nil || copies != 1 {
 				t.Fatalf("%d COPYs, %v; want 1", copies, err)
 			}
+			plain := slices.Clone(requests) // what a copyStream takes
+			for i := range plain {
+				plain[i].Options.Backoff = nil
+			}
+			streamed, err := EnqueueMany(t.Context(), tx.Tx, plain)
+			if err != nil || copies != 1 {
+				t.Fatalf("%d COPYs, %v; want 1 that is not seen", copies, err)
+			}
 			inserted, err := EnqueueMany(t.Context(), tx, append(requests, Request{greet{"ada"}, Options{Delay: time.Hour}}))
 			if err != nil || copies != 1 {
 				t.Fatalf("%d COPYs, %v; want 1 still", copies, err)
@@ -157,7 +165,11 @@ func TestCopyAndInsertStoreTheSameRows(t *testing.T) {
 				if !common.RunAt.IsZero() { // then due_in is what differs
 					want["due_in"] = ""
 				}
-				for path, id := range map[string]ID{"COPY": copied[i], "INSERT": inserted[i]} {
+				ids := map[string]ID{"COPY": copied[i], "INSERT": inserted[i]}
+				if requests[i].Options.Backoff == nil {
+					ids["a stream"] = streamed[i]
+				}
+				for path, id := range ids {
 					got := stored(t, tx, id)
 					if !common.RunAt.IsZero() {
 						got["due_in"] = ""
