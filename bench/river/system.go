@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,6 +19,7 @@ type system struct {
 	settings
 	pool     *pgxpool.Pool
 	producer *river.Client[pgx.Tx]
+	params   sync.Pool // of *[]river.InsertManyParams: who stores many keeps the memory for the next ones
 }
 
 type noop struct {
@@ -44,7 +46,12 @@ func (s *system) Open() (table, condition string) {
 
 // EnqueueMany is COPY, which River calls its fast way.
 func (s *system) EnqueueMany(ctx context.Context, first, n int) error {
-	params := make([]river.InsertManyParams, n)
+	kept, _ := s.params.Get().(*[]river.InsertManyParams)
+	if kept == nil || cap(*kept) < n {
+		kept = new(make([]river.InsertManyParams, n))
+	}
+	defer s.params.Put(kept)
+	params := (*kept)[:n]
 	for i := range params {
 		params[i].Args = noop{first + i}
 	}

@@ -61,7 +61,7 @@ func hotKey(ctx context.Context, r *rig) ([]Figure, error) {
 	}
 	defer beside.close()
 	hot := beside.ours(beside.pool, r.Notify)
-	hot.options = outbox.Options{Key: "hot"}
+	hot.options = &outbox.Options{Key: "hot"}
 	const hotJob = -1 // every one of them has this number
 	if err := inBatches(n, func(_, n int) error { return hot.repeat(ctx, hotJob, n) }); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (r *rig) plainRate(ctx context.Context, n int, handle func(job int)) (float
 func (o *ours) repeat(ctx context.Context, job, n int) error {
 	requests := make([]outbox.Request, n)
 	for i := range requests {
-		requests[i] = outbox.Request{Args: Noop{job}, Options: o.options}
+		requests[i] = outbox.Request{Args: Noop{job}, Options: *o.options}
 		if o.key != nil {
 			requests[i].Options.Key = o.key(i)
 		}

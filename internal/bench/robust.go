@@ -74,7 +74,7 @@ func future(ctx context.Context, r *rig) ([]Figure, error) {
 	}
 	defer beside.close()
 	tomorrow := beside.ours(beside.pool, r.Notify)
-	tomorrow.options = outbox.Options{Priority: 10, RunAt: time.Now().Add(24 * time.Hour)}
+	tomorrow.options = &outbox.Options{Priority: 10, RunAt: time.Now().Add(24 * time.Hour)}
 	if err := inBatches(n, func(first, n int) error { return tomorrow.EnqueueMany(ctx, first, n) }); err != nil {
 		return nil, err
 	}

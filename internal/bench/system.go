@@ -49,8 +49,9 @@ type ours struct {
 	url      string
 	pool     *pgxpool.Pool
 	producer *outbox.Producer
-	options  outbox.Options // of the jobs of EnqueueMany
+	options  *outbox.Options // of the jobs of EnqueueMany; nil is none
 	key      func(job int) string
+	requests sync.Pool // of *[]outbox.Request: who stores many keeps the memory for the next ones
 }
 
 func (r *rig) ours(pool *pgxpool.Pool, mode outbox.NotifyMode) *ours {
@@ -64,9 +65,17 @@ func (o *ours) Open() (table, condition string) {
 }
 
 func (o *ours) EnqueueMany(ctx context.Context, first, n int) error {
-	requests := make([]outbox.Request, n)
+	kept, _ := o.requests.Get().(*[]outbox.Request)
+	if kept == nil || cap(*kept) < n {
+		kept = new(make([]outbox.Request, n))
+	}
+	defer o.requests.Put(kept)
+	requests := (*kept)[:n]
 	for i := range requests {
-		requests[i] = outbox.Request{Args: Noop{first + i}, Options: o.options}
+		requests[i].Args = Noop{first + i}
+		if o.options != nil {
+			requests[i].Options = *o.options
+		}
 		if o.key != nil {
 			requests[i].Options.Key = o.key(first + i)
 		}

@@ -38,7 +38,7 @@ func tenants(ctx context.Context, r *rig) ([]Figure, error) {
 				return nil, err
 			}
 			o := r.ours(r.pool, r.Notify)
-			o.options, o.key = outbox.Options{Tenant: scene.whose}, key
+			o.options, o.key = &outbox.Options{Tenant: scene.whose}, key
 			if !scene.whose.IsZero() {
 				if err := inBatches(backlog, func(_, n int) error { return o.repeat(ctx, -1, n) }); err != nil {
 					return nil, err
