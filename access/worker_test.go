@@ -58,12 +58,12 @@ func runEngine(t *testing.T, owner, pool *pgxpool.Pool) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- app.Run(ctx, &mux, app.Config{Pool: pool}) }()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute)
 	const done = `SELECT (SELECT count(*) FROM outbox.history WHERE tenant_id = $1) = 4 AND to_regclass('outbox.history_old') IS NULL
 		AND (SELECT count(*) FROM outbox.jobs WHERE status = 'failed') = 1`
 	for !ask[bool](t, owner, done, tenant) {
 		if time.Now().After(deadline) {
-			t.Errorf("after a minute there is still: %s", ask[string](t, owner, `SELECT concat_ws(', ', to_regclass('outbox.history_old')::text, (SELECT string_agg(concat_ws(' ', kind, status, last_error_message), ', ') FROM outbox.jobs))`))
+			t.Errorf("after three minutes there is still: %s", ask[string](t, owner, `SELECT concat_ws(', ', to_regclass('outbox.history_old')::text, (SELECT string_agg(concat_ws(' ', kind, status, last_error_message), ', ') FROM outbox.jobs))`))
 			break
 		}
 		time.Sleep(10 * time.Millisecond) // the condition is in the database

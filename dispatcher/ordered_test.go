@@ -103,6 +103,9 @@ func TestOrderSurvivesRetriesAndLostLeases(t *testing.T) {
 		case 1:
 			return dispatcher.Snooze(time.Millisecond)
 		case 2: // the worker is taken for dead
+			if job.Attempt > 3 { // after the sixth time in a row it would wait for half a minute
+				return nil
+			}
 			_, err := db.Exec(context.WithoutCancel(ctx), `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 s' WHERE id = $1 AND epoch = $2`, job.ID, job.Epoch)
 			if err == nil {
 				_, err = expireLapsed(context.WithoutCancel(ctx), db)
