@@ -32,11 +32,11 @@ var measurements = []measurement{
 	},
 	{
 		name: "bulk", workload: "bulk", profile: bulk, systems: []string{ours, river, graphile, floor},
-		args: []string{"--jobs", "400000"}, quick: []string{"--jobs", "20000"},
+		args: []string{"--jobs", "1200000"}, quick: []string{"--jobs", "20000"},
 	},
 	{
 		name: "bulk-one", workload: "bulk", profile: oneClient, systems: []string{ours, river, graphile, floor},
-		args: []string{"--jobs", "200000"}, quick: []string{"--jobs", "20000"},
+		args: []string{"--jobs", "600000"}, quick: []string{"--jobs", "20000"},
 	},
 	{
 		name: "steady", workload: "steady", profile: throughput, systems: []string{ours, river, graphile, floor},

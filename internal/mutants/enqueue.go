@@ -49,6 +49,13 @@ var enqueue = []Mutant{
 		Checks: []Check{test("outbox", "TestAJobThatNeedsAnotherColumnBeginsAnotherCopy", "want")},
 	},
 	{
+		Name:      "a message as large as its first row",
+		Breaks:    "of rows that are larger than what is read at once, the rest is lost",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"outbox/copy_stream.go", `	case s.read < len(s.bytes):`, `	case s.read < len(s.bytes) && s.read == 0:`}},
+		Checks:    []Check{test("outbox", "TestAStreamStoresRowsOfEverySize", "enqueue 2007 jobs:")},
+	},
+	{
 		Name:      "a refusal before BEGIN is forgotten",
 		Breaks:    "a transaction whose first statement failed commits the rest",
 		Invariant: "Atomic",
