@@ -227,13 +227,13 @@ func TestH4WhatIsTakenInAnOverloadIsAnsweredAsEver(t *testing.T) {
 	t.Logf("p99 %s alone, %s in the overload, with %d refused on the way", percentile(alone, 99), percentile(beside, 99), refused)
 }
 
-// H4, memory: 40 callers who send one batch of 8 MiB after the other.
+// H4, memory: 80 callers who send one batch of 8 MiB after the other.
 func TestH4AnOverloadOfBatchesTakesBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
-	const bound = 384 << 20 // their bodies are 320 MiB, and what is made of them twice as much
+	const bound = 384 << 20 // their bodies alone are 640 MiB
 	r := apiAlone(t, func(c *Config) { c.API = api.Config{Authenticator: anybody{}, Timeout: time.Minute} })
 	batch := bytes.Repeat([]byte(`{"kind":"mail","payload":"`+strings.Repeat("x", 80_000)+"\"}\n"), 100)
 	most := heap()
-	stop := crowd("http://"+r.api.addr, "/jobs/batch", "application/x-ndjson", batch, 40)
+	stop := crowd("http://"+r.api.addr, "/jobs/batch", "application/x-ndjson", batch, 80)
 	time.Sleep(4 * time.Second)
 	answers := stop()
 	if most := most(); most > bound {

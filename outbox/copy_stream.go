@@ -7,9 +7,11 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -19,10 +21,13 @@ const copyMessage = 64<<10 - 5
 
 // copyStream is the rows of one COPY in Postgres's binary format, for pgconn to read. To
 // pgx each value of each row is an interface whose encoding is looked up, and all of
-// them go through a pipe: that takes three times as long. What only few jobs have is
-// encoded by pgx here, too.
+// them go through a pipe (docs/benchmarks.md). What only few jobs have is encoded by pgx
+// here, too.
 type copyStream struct {
 	*copySource
+	reading sync.Mutex
+	over    bool // pgconn has returned
+
 	types *pgtype.Map
 	bytes []byte
 	read  int  // of the bytes
@@ -57,16 +62,31 @@ func (s *copySource) copyTo(ctx context.Context, conn *pgx.Conn, names []string)
 	if traced {
 		ctx = tracer.TraceCopyFromStart(ctx, conn, pgx.TraceCopyFromStartData{TableName: jobsTable, ColumnNames: names})
 	}
-	tag, err := conn.PgConn().CopyFrom(ctx, stream, `COPY outbox.jobs (`+strings.Join(names, ", ")+`) FROM STDIN BINARY`)
+	tag, err := stream.copy(ctx, conn.PgConn(), `COPY outbox.jobs (`+strings.Join(names, ", ")+`) FROM STDIN BINARY`)
 	if traced {
 		tracer.TraceCopyFromEnd(ctx, conn, pgx.TraceCopyFromEndData{CommandTag: tag, Err: err})
 	}
 	return err
 }
 
-// Read is called by one goroutine at a time, and by none once copyTo has returned.
+// copy returns when nobody reads any more. When the connection breaks, pgconn does not
+// wait for its goroutine that does: it would go on with rows that are the caller's again,
+// or wait for some that nobody makes.
+func (s *copyStream) copy(ctx context.Context, conn *pgconn.PgConn, sql string) (pgconn.CommandTag, error) {
+	tag, err := conn.CopyFrom(ctx, s, sql)
+	s.reading.Lock() // rows are made until copyTo has returned, so one that waits for them goes on
+	defer s.reading.Unlock()
+	s.over = true
+	return tag, err
+}
+
+// Read is what pgconn sends.
 func (s *copyStream) Read(p []byte) (n int, err error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
 	switch {
+	case s.over:
+		return 0, io.ErrClosedPipe
 	case !s.begun:
 		s.begun = true
 		err = s.encode()

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,5 +109,39 @@ func TestAStreamsTimesAreThoseOfPgx(t *testing.T) {
 		if got := appendTime(nil, value); !bytes.Equal(got, want) {
 			t.Errorf("%v is sent as %s, want %s", value.Time, fmt.Sprintf("%x", got), fmt.Sprintf("%x", want))
 		}
+	}
+}
+
+// calling is arguments that call a function when they are encoded.
+type calling func()
+
+func (calling) Kind() string { return "calling" }
+func (c calling) MarshalJSON() ([]byte, error) {
+	c()
+	return []byte("{}"), nil
+}
+
+// The connection breaks while the sender waits for rows: pgconn returns at once, and
+// leaves whoever reads from the stream alone.
+func TestNobodyReadsAStreamWhoseConnectionIsBroken(t *testing.T) {
+	db := pgtest.New(t) // not parallel: it looks at all goroutines
+	tx := begin(t, db, pgx.ReadCommitted)
+	conn := tx.Conn().PgConn()
+	pid := conn.PID()
+	requests := numbered(9*copyStep + 1)
+	requests[3*copyStep].Args = calling(func() { // the rows before it are on their way
+		if _, err := db.Exec(t.Context(), `SELECT pg_terminate_backend($1, 5000)`, pid); err != nil {
+			t.Error(err)
+		}
+		for deadline := time.Now().Add(10 * time.Second); !conn.IsClosed() && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond) // pgconn says so to nobody
+		}
+	})
+	if _, err := EnqueueMany(t.Context(), tx, requests); err == nil {
+		t.Fatal("a batch whose connection was terminated is stored")
+	}
+	stacks := make([]byte, 1<<20)
+	if stacks := string(stacks[:runtime.Stack(stacks, true)]); strings.Contains(stacks, "(*copyStream).encode") {
+		t.Errorf("somebody still reads:\n%s", stacks)
 	}
 }

@@ -56,6 +56,15 @@ var enqueue = []Mutant{
 		Checks:    []Check{test("outbox", "TestAStreamStoresRowsOfEverySize", "enqueue 2007 jobs:")},
 	},
 	{
+		Name:      "a stream outlives its connection",
+		Breaks:    "after a broken COPY somebody waits for rows for ever, or reads what is the caller's again",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{"outbox/copy_stream.go", `	s.reading.Lock() // rows are made until copyTo has returned, so one that waits for them goes on
+	defer s.reading.Unlock()
+`, ``}},
+		Checks: []Check{test("outbox", "TestNobodyReadsAStreamWhoseConnectionIsBroken", "somebody still reads")},
+	},
+	{
 		Name:      "a refusal before BEGIN is forgotten",
 		Breaks:    "a transaction whose first statement failed commits the rest",
 		Invariant: "Atomic",
