@@ -13,13 +13,13 @@ RACE    := $(shell command -v cc >/dev/null 2>&1 && echo -race)
 RACED    = ./dispatcher ./integration ./api ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory
 LONG     = ./internal/verify/model ./internal/verify/lease
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
-# One Postgres for all packages. AGAIN=1, which .ci/run says: of a run with five failures
+# One Postgres for all packages. AGAIN=1, which .ci/run says: of a run with a dozen failures
 # at most, each test has one more go, once the machine is quiet; both are printed, and a data
 # race ends it. Some tests measure milliseconds, and CI shares its machine. UNTIL=1767225600,
 # a time in seconds, which it says too: rows of the scorecard that do not begin until then
 # are skipped, each by its name.
 TESTS    = $(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format pkgname-and-test-fails \
-	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-abort-on-data-race)
+	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=12 --rerun-fails-abort-on-data-race)
 FLAGS    = -timeout 20m -p 2
 OURS    := $(shell git ls-files -co --exclude-standard '*.go' 2>/dev/null | grep -v '^internal/sqlgen/')
 

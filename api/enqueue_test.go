@@ -78,7 +78,7 @@ func TestARepeatAnswersExactlyLikeTheFirst(t *testing.T) {
 // only the database refuses. Each gets its own answer.
 func TestConcurrentRequestsShareATransactionButNotAFault(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(c *api.Config) { c.MaxInFlight = 400 })
+	r := newRig(t, func(c *api.Config) { c.MaxInFlight = 500 }) // one caller has three quarters of it
 	if _, err := r.db.Exec(t.Context(), `ALTER TABLE outbox.jobs ADD CONSTRAINT no_bad CHECK (kind <> 'bad')`); err != nil {
 		t.Fatal(err)
 	}

@@ -162,16 +162,24 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 		"in a serializable one":    {do: after(`SET TRANSACTION ISOLATION LEVEL SERIALIZABLE`, plain)},
 		"by who may only enqueue":  {do: after(`SET LOCAL app.tenant_id = '`+outbox.RootTenant.String()+`'; SET LOCAL ROLE `+roleOf(db), plain)},
 	} {
-		exec(t, db, `DELETE FROM outbox.jobs`)
 		if c.before != "" {
 			exec(t, db, c.before)
 		}
-		woken.Store(0)
-		if err := p.InTx(t.Context(), c.do); err != nil {
-			t.Errorf("a job %s: %v", name, err)
+		stored, told := 0, int64(0)
+		for range 5 { // on a slow machine the dispatcher's own look may come between
+			exec(t, db, `DELETE FROM outbox.jobs`)
+			woken.Store(0)
+			if err := p.InTx(t.Context(), c.do); err != nil {
+				t.Errorf("a job %s: %v", name, err)
+			}
+			stored, told = ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE epoch = 0`), woken.Load()
+			if stored > 0 || told != 1 {
+				break
+			}
+			reservable(t, d)
 		}
-		if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE epoch = 0`); n == 0 || woken.Load() != 1 {
-			t.Errorf("a job %s: %d stored and not claimed, the dispatcher was woken %d times; want it stored, once", name, n, woken.Load())
+		if stored == 0 || told != 1 {
+			t.Errorf("a job %s: %d stored and not claimed, the dispatcher was woken %d times; want it stored, once", name, stored, told)
 		}
 		if c.then != "" {
 			exec(t, db, c.then)

@@ -163,7 +163,7 @@ func TestALostLeaseConcernsItsJobOnly(t *testing.T) {
 	}
 	done := make(chan struct{})
 	config := quiet(nil)
-	config.LeaseTTL = time.Second
+	config.LeaseTTL = 4 * time.Second
 	start(t, db, handleMany(func(ctx context.Context, jobs []*outbox.Job[probe]) []error {
 		defer close(done)
 		slices.SortFunc(jobs, func(a, b *outbox.Job[probe]) int { return a.Args.N - b.Args.N })
@@ -200,7 +200,7 @@ func TestABatchEndsWhenNoJobIsLeft(t *testing.T) {
 	enqueueProbes(t, db, 2, outbox.Options{})
 	cause := make(chan error, 1)
 	config := quiet(nil)
-	config.LeaseTTL = time.Second
+	config.LeaseTTL = 4 * time.Second
 	start(t, db, handleMany(func(ctx context.Context, jobs []*outbox.Job[probe]) []error {
 		exec(t, db, `UPDATE outbox.jobs SET status = 'retrying', run_at = now() + interval '1 day', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL`)
 		receive(t, ctx.Done(), "the batch's context ends")

@@ -105,7 +105,7 @@ func TestATransactionThatGuardsTheJobMayOutliveTheLease(t *testing.T) {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(4 * time.Second): // two leases
+		case <-time.After(10 * time.Second): // two leases
 		}
 		if err := job.Complete(ctx, tx); err != nil {
 			return err
@@ -113,7 +113,7 @@ func TestATransactionThatGuardsTheJobMayOutliveTheLease(t *testing.T) {
 		return tx.Commit(ctx)
 	})
 	config := quiet(nil)
-	config.LeaseTTL = 2 * time.Second
+	config.LeaseTTL = 5 * time.Second
 	id := enqueue(t, db, probe{}, outbox.Options{})
 	start(t, db, mux, config)
 	awaitSucceeded(t, db, 1)

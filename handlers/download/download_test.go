@@ -614,7 +614,7 @@ func beWorker(url string) {
 	fail(err)
 	mux := new(dispatcher.Mux)
 	dispatcher.HandleResult(mux, files.Download)
-	d, err := dispatcher.New(pool, mux, dispatcher.Config{LeaseTTL: time.Second})
+	d, err := dispatcher.New(pool, mux, dispatcher.Config{LeaseTTL: time.Minute})
 	fail(err)
 	fail(d.Run(context.Background()))
 }
