@@ -17,7 +17,7 @@ import (
 // reserved for is under way, or the kind is not handled here, or in batches. It never
 // blocks; whoever gets a reservation has to end it. See [outbox.Producer.AlsoClaim].
 //
-//	producer     Reserve, send [INSERT, claim, COMMIT]      answer: Committed
+//	producer     Reserve, send [INSERT claimed, COMMIT]    answer: Committed
 //	dispatcher   a place less to claim for                  held, to a worker
 //	crash        neither job nor claim, or both: then the lease lapses, as after any claim
 //	no answer    Failed: returnOrphans gives the job back, if it was committed
@@ -116,19 +116,13 @@ type reservation struct {
 	lost    bool // there was an answer, and it could not be read
 }
 
-// claimEnqueued has the columns of ClaimJobs (queries/claim.sql). The code generator does
-// not know those of a function.
-const claimEnqueued = `SELECT id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout, backoff,
-	run_at, created_at, started_at, deadline, watched, place
-FROM outbox.claim_enqueued($1, $2, $3, $4)`
-
-// Claim returns the statement that claims the job.
-func (r *reservation) Claim() (sql string, args []any) {
+// Lease returns what the job is claimed with.
+func (r *reservation) Lease() (worker string, ttl time.Duration) {
 	r.sent = time.Now()
-	return claimEnqueued, []any{pgID(r.id), r.queue.name, r.queue.worker, interval(r.queue.config.LeaseTTL)}
+	return r.queue.worker, r.queue.config.LeaseTTL
 }
 
-// Read takes the statement's answer.
+// Read takes the statement's answer, which has the columns of ClaimJobs.
 func (r *reservation) Read(rows pgx.Rows) {
 	h := r.queue.readClaim(rows, 1, r.sent, nil)
 	r.lost = h.err != nil

@@ -12,8 +12,8 @@ import (
 // The queue looks for jobs that it holds without knowing, while a commit that claims
 // is under way:
 //
-//	producer     Reserve   [INSERT, claim, COMMIT]                 Committed
-//	dispatcher                                     returnOrphans
+//	producer     Reserve   [INSERT claimed, COMMIT]                 Committed
+//	dispatcher                                      returnOrphans
 //
 // The job is known by its reservation: given back, it would run under an epoch that is
 // over, and a second time.
@@ -51,11 +51,9 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.jobs (id, queue, kind, payload) VALUES ($1, 'default', $2, '{}')`, id, tiny{}.Kind()); err != nil {
-		t.Fatal(err)
-	}
-	sql, args := r.Claim()
-	rows, err := tx.Query(t.Context(), sql, args...)
+	worker, ttl := r.Lease()
+	rows, err := tx.Query(t.Context(), `SELECT * FROM outbox.enqueue_claimed($1, 'default', $2, 0::smallint, 25, NULL, NULL, '{}', 'application/json', NULL, false, false, $3, $4)`,
+		id, tiny{}.Kind(), worker, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -209,13 +209,14 @@ type stranger struct{}
 
 func (stranger) Kind() string { return "stranger" }
 
-// The claim is written, and the transaction is refused after all: there is neither a
-// job nor an attempt.
+// The claim is written, and the transaction is refused after all, or the job itself is:
+// there is neither a job nor an attempt.
 func TestARefusedCommitStartsNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not urgent'; END $$`)
-	exec(t, db, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON outbox.jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.priority < 0) EXECUTE FUNCTION refuse()`)
+	exec(t, db, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON outbox.jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.priority = -1) EXECUTE FUNCTION refuse()`)
+	exec(t, db, `ALTER TABLE outbox.jobs ADD CONSTRAINT urgent CHECK (priority > -2)`)
 	exec(t, db, `CREATE TABLE orders (id integer)`)
 	ran := make(chan outbox.ID, 10)
 	d, p := deaf(t, db, db, func(_ context.Context, job *outbox.Job[probe]) error {
@@ -223,19 +224,24 @@ func TestARefusedCommitStartsNothing(t *testing.T) {
 		return nil
 	})
 	for _, row := range []bool{false, true} {
-		err := p.InTx(t.Context(), func(tx pgx.Tx) error {
-			if row {
-				if _, err := tx.Exec(t.Context(), `INSERT INTO orders VALUES ($1)`, 1); err != nil {
-					return err
+		for priority, refusal := range map[int]string{-1: "not urgent", -2: "enqueue probe: "} {
+			err := p.InTx(t.Context(), func(tx pgx.Tx) error {
+				if row {
+					if _, err := tx.Exec(t.Context(), `INSERT INTO orders VALUES ($1)`, 1); err != nil {
+						return err
+					}
 				}
+				_, err := outbox.Enqueue(t.Context(), tx, probe{}, outbox.Options{Priority: priority})
+				return err
+			})
+			if err == nil || !strings.Contains(err.Error(), refusal) {
+				t.Fatalf("commit: %v, want %q", err, refusal)
 			}
-			_, err := outbox.Enqueue(t.Context(), tx, probe{}, outbox.Options{Priority: -1})
-			return err
-		})
-		if err == nil || !strings.Contains(err.Error(), "not urgent") {
-			t.Fatalf("commit: %v, want the refusal", err)
+			reservable(t, d)
 		}
-		reservable(t, d)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM orders`); n != 0 {
+		t.Errorf("%d orders whose transaction was refused", n)
 	}
 	id, err := commitProbe(t.Context(), p, 0)
 	if err != nil {
@@ -255,7 +261,7 @@ func TestAFailedClaimLeavesTheTransactionAlone(t *testing.T) {
 	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$`)
 	d, p := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { return nil })
 	for _, when := range []string{"BEFORE", "AFTER"} {
-		exec(t, db, `CREATE TRIGGER refuse `+when+` UPDATE ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION refuse()`)
+		exec(t, db, `CREATE TRIGGER refuse `+when+` INSERT OR UPDATE ON outbox.jobs FOR EACH ROW WHEN (NEW.status = 'running') EXECUTE FUNCTION refuse()`)
 		id, err := commitProbe(t.Context(), p, 0)
 		if err != nil {
 			t.Fatalf("%s: %v, want the job stored", when, err)
@@ -269,7 +275,7 @@ func TestAFailedClaimLeavesTheTransactionAlone(t *testing.T) {
 
 // The transaction commits, and its connection breaks before the answer has arrived:
 //
-//	producer     [INSERT, claim, COMMIT]   error
+//	producer     [INSERT claimed, COMMIT]   error
 //	database                  commit (epoch 1)
 //	dispatcher                             give back (epoch 2)   claim (epoch 3)
 //
@@ -277,7 +283,7 @@ func TestAFailedClaimLeavesTheTransactionAlone(t *testing.T) {
 func TestAJobWhoseCommitHasNoAnswerIsGivenBack(t *testing.T) {
 	t.Parallel()
 	good := pgtest.New(t)
-	loss := answerLoss{of: "INSERT 0 1\x00"}
+	loss := answerLoss{of: "SELECT 1\x00"}
 	ran := make(chan int64, 1)
 	_, p := deaf(t, good, loss.pool(t, good), func(_ context.Context, job *outbox.Job[probe]) error {
 		ran <- job.Epoch
@@ -311,8 +317,7 @@ func TestAStopWaitsForTheCommitThatClaims(t *testing.T) {
 		}
 	}
 	tx := begin(t, db)
-	exec(t, tx, `INSERT INTO outbox.jobs (id, queue, kind, payload, run_at) VALUES ($1, 'default', 'probe', '{}', now())`, id)
-	claimWithin(t, tx, r)
+	storeClaimed(t, tx, id, r)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -330,10 +335,11 @@ func TestAStopWaitsForTheCommitThatClaims(t *testing.T) {
 	wantState(t, db, id, "pending attempt=0 epoch=2 lost=0 error=")
 }
 
-func claimWithin(t *testing.T, tx pgx.Tx, r outbox.Reservation) {
+// storeClaimed is what a producer's commit sends.
+func storeClaimed(t *testing.T, tx pgx.Tx, id outbox.ID, r outbox.Reservation) {
 	t.Helper()
-	sql, args := r.Claim()
-	rows, err := tx.Query(t.Context(), sql, args...)
+	worker, ttl := r.Lease()
+	rows, err := tx.Query(t.Context(), `SELECT * FROM outbox.enqueue_claimed($1, 'default', 'probe', 0::smallint, 25, NULL, NULL, '{}', 'application/json', NULL, false, false, $2, $3)`, id, worker, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -90,13 +91,13 @@ type Claimer interface {
 	Reserve(kind, queue string, id ID) Reservation
 }
 
-// Reservation is a worker that waits for a job. Claim and Read are called in turn, at
+// Reservation is a worker that waits for a job. Lease and Read are called in turn, at
 // most once each, and then either Committed or Failed.
 type Reservation interface {
-	Claim() (sql string, args []any) // the statement that claims the job in its transaction; it must not fail
-	Read(answer pgx.Rows)            // of that statement
-	Committed() (started bool)       // the transaction is
-	Failed(mayHaveCommitted bool)    // the transaction has, or there was no answer
+	Lease() (worker string, ttl time.Duration) // what the statement that stores the job claims it with
+	Read(answer pgx.Rows)                      // of that statement: the job as it was claimed, or nothing
+	Committed() (started bool)                 // the transaction is
+	Failed(mayHaveCommitted bool)              // the transaction has, or there was no answer
 }
 
 // AlsoClaim has transactions that the producer began claim their job for a dispatcher in

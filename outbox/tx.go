@@ -37,9 +37,8 @@ type queued struct {
 	sql  string
 	args []any
 
-	// Of a job that can start at once, by any worker; "" otherwise.
-	queue string
-	id    ID
+	plain *sqlgen.EnqueueJobParams // the job, if it can start at once, by any worker; nil otherwise
+	own   Reservation              // the worker that it is claimed for in the same statement; nil: none
 }
 
 // What is kept back at most. A thousand jobs one by one thereby cost ten round trips.
@@ -56,9 +55,9 @@ var errAborted = &pgconn.PgError{
 
 // defers returns a DB that keeps the INSERT of a job back.
 func (t *producerTx) defers(job *sqlgen.EnqueueJobParams) DB {
-	q := queued{kind: job.Kind, id: ID(job.ID.Bytes)}
+	q := queued{kind: job.Kind}
 	if !job.RunAt.Valid && !job.Delay.Valid && !job.Hold && !job.Deadline.Valid && job.Key == nil && job.TenantID == RootTenant.pg() {
-		q.queue = job.Queue
+		q.plain = job
 	}
 	return &deferral{t, q, len(job.Payload)}
 }
@@ -123,7 +122,7 @@ func (t *producerTx) begin(ctx context.Context, b *pgx.Batch, sent []queued) (an
 		if err != nil {
 			break
 		}
-		if _, err = answers.Exec(); err != nil {
+		if err = q.read(answers); err != nil {
 			err = fmt.Errorf("enqueue %s: %w", q.kind, explain(err))
 		}
 	}
@@ -308,7 +307,7 @@ func (t *producerTx) Commit(ctx context.Context) error {
 		return pgx.ErrTxCommitRollback
 	}
 	own := t.reserve()
-	err := t.commit(ctx, own)
+	err := t.commit(ctx)
 	started := false
 	switch {
 	case own == nil:
@@ -323,31 +322,34 @@ func (t *producerTx) Commit(ctx context.Context) error {
 	return err
 }
 
-// reserve keeps a worker for the one job that was enqueued, if there is one here.
+// reserve keeps a worker for the one job that was enqueued, if there is one here, and has
+// the job claimed for it.
 func (t *producerTx) reserve() Reservation {
 	own := t.producer.own.Load()
-	if own == nil || len(t.later) != 1 || t.later[0].queue == "" || t.producer.mode == NotifyOff {
+	if own == nil || len(t.later) != 1 || t.later[0].plain == nil || t.producer.mode == NotifyOff {
 		return nil
 	}
-	return (*own).Reserve(t.later[0].kind, t.later[0].queue, t.later[0].id)
+	q := &t.later[0]
+	worker := (*own).Reserve(q.kind, q.plain.Queue, ID(q.plain.ID.Bytes))
+	if worker != nil {
+		q.claimFor(worker)
+	}
+	return worker
 }
 
-// commit has the transaction claim its job for own, if that is not nil.
-func (t *producerTx) commit(ctx context.Context, own Reservation) error {
+func (t *producerTx) commit(ctx context.Context) error {
 	switch {
 	case len(t.later) == 0 && t.tx == nil:
 		return ctx.Err() // nothing was done
 	case len(t.later) == 0:
 		return t.tx.Commit(ctx)
 	case t.tx == nil:
-		return t.commitAlone(ctx, own)
+		return t.commitAlone(ctx)
 	}
 	b, sent := t.ahead()
-	alsoClaim(b, own)
 	b.Queue("commit")
 	answers, err := t.begin(ctx, b, sent)
 	if err == nil {
-		readClaimed(answers, own)
 		var tag pgconn.CommandTag
 		if tag, err = answers.Exec(); err == nil && tag.String() == "ROLLBACK" {
 			err = pgx.ErrTxCommitRollback
@@ -362,33 +364,13 @@ func (t *producerTx) commit(ctx context.Context, own Reservation) error {
 // commitAlone commits a transaction that has done nothing but enqueue. What is sent
 // together is one transaction to Postgres, all of it or nothing: BEGIN and COMMIT would
 // say no more. What a deferred trigger refuses is the error of the end.
-func (t *producerTx) commitAlone(ctx context.Context, own Reservation) error {
+func (t *producerTx) commitAlone(ctx context.Context) error {
 	b := &pgx.Batch{}
 	for _, q := range t.later {
 		b.Queue(q.sql, q.args...)
 	}
-	alsoClaim(b, own)
 	answers, err := t.begin(ctx, b, t.later)
-	if err == nil {
-		readClaimed(answers, own)
-	}
 	return t.end(answers, err)
-}
-
-func alsoClaim(b *pgx.Batch, own Reservation) {
-	if own != nil {
-		sql, args := own.Claim()
-		b.Queue(sql, args...)
-	}
-}
-
-// readClaimed has own read what its statement has answered. What goes wrong there is the
-// error of what comes after it.
-func readClaimed(answers pgx.BatchResults, own Reservation) {
-	if own != nil {
-		rows, _ := answers.Query()
-		own.Read(rows)
-	}
 }
 
 func (t *producerTx) Rollback(ctx context.Context) error {

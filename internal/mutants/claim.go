@@ -6,7 +6,7 @@ const (
 	queueGo  = "dispatcher/queue.go"
 	scanGo   = "dispatcher/scan.go"
 
-	enqueuedSQL = "migrations/00024_claim_enqueued.sql"
+	enqueuedSQL = "migrations/00024_enqueue_claimed.sql"
 	enqueuedGo  = "dispatcher/enqueued.go"
 )
 
@@ -17,23 +17,23 @@ var commits = []Mutant{
 		Breaks:    "jobs of a queue that an operator has stopped start, if the program that stores them works them, too",
 		Invariant: "A queue's limits hold across all processes",
 		Edits: []Edit{{enqueuedSQL, `
-          AND NOT EXISTS (
-            SELECT FROM outbox.queues
-            WHERE queues.queue = in_queue AND (queues.paused_at IS NOT NULL OR queues.limited))`, ``}},
+            WHERE NOT EXISTS (
+                SELECT FROM outbox.queues
+                WHERE queues.queue = in_queue AND (queues.paused_at IS NOT NULL OR queues.limited))`, ``}},
 		Checks: []Check{test("dispatcher", "TestWhatACommitDoesNotClaim", "a job of a paused queue: 0 stored and not claimed")},
 	},
 	{
 		Name:      "an attempt of a job that no disk has",
 		Breaks:    "a crash of the server undoes a job whose effect has begun",
 		Invariant: "Atomic",
-		Edits:     []Edit{{enqueuedSQL, `current_setting('synchronous_commit') = 'off'`, `false`}},
+		Edits:     []Edit{{enqueuedSQL, `current_setting('synchronous_commit') <> 'off'`, `true`}},
 		Checks:    []Check{test("dispatcher", "TestWhatACommitDoesNotClaim", "a job without waiting for disk: 0 stored and not claimed")},
 	},
 	{
 		Name:      "a claim of a transaction that looks back",
 		Breaks:    "jobs of a queue that has just been paused start",
 		Invariant: "A queue's limits hold across all processes",
-		Edits:     []Edit{{enqueuedSQL, `current_setting('transaction_isolation') <> 'read committed'`, `false`}},
+		Edits:     []Edit{{enqueuedSQL, `current_setting('transaction_isolation') = 'read committed'`, `true`}},
 		Checks:    []Check{test("dispatcher", "TestWhatACommitDoesNotClaim", "a job in an older snapshot: 0 stored and not claimed")},
 	},
 	{
@@ -42,6 +42,15 @@ var commits = []Mutant{
 		Invariant: "Atomic",
 		Edits:     []Edit{{enqueuedSQL, `EXCEPTION WHEN OTHERS THEN`, `EXCEPTION WHEN division_by_zero THEN`}},
 		Checks:    []Check{test("dispatcher", "TestAFailedClaimLeavesTheTransactionAlone", "want the job stored")},
+	},
+	{
+		Name:      "a refusal that nobody reads",
+		Breaks:    "a commit says that a job is stored which the database has refused",
+		Invariant: "Atomic",
+		Edits: []Edit{{"outbox/claimed.go", `; refused {
+		return err`, `; refused {
+		return nil`}},
+		Checks: []Check{test("dispatcher", "TestARefusedCommitStartsNothing", `want "enqueue probe: "`)},
 	},
 	{
 		Name:      "an attempt before the commit is known",

@@ -30,8 +30,7 @@ const recording = `
 	CREATE SCHEMA verify;
 	CREATE TABLE verify.moves (
 		seq bigint GENERATED ALWAYS AS IDENTITY, job uuid NOT NULL, was text, became text NOT NULL, epoch bigint NOT NULL,
-		owner text, expires timestamptz, lost_leases integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp(),
-		xact xid8 NOT NULL DEFAULT pg_current_xact_id());
+		owner text, expires timestamptz, lost_leases integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
 	CREATE FUNCTION verify.made() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
 		INSERT INTO verify.moves (job, became, epoch, owner, expires, lost_leases)
 		SELECT id, status, epoch, lease_owner, lease_expires_at, lost_leases FROM made;

@@ -80,6 +80,9 @@ func TestReplayFindsWhatIsPlanted(t *testing.T) {
 		"an illegal move":          {[]Move{made, {To: outbox.Succeeded}}, func(r Replayed) int { return len(r.Illegal) }},
 		"a move from elsewhere":    {[]Move{made, {From: outbox.Retrying, To: outbox.Running, Epoch: 1, Owner: "a"}, {To: outbox.Succeeded, Epoch: 1}}, func(r Replayed) int { return len(r.Illegal) }},
 		"no beginning":             {[]Move{{From: outbox.Pending, To: outbox.Cancelled}}, func(r Replayed) int { return len(r.Illegal) }},
+		"stored as dead":           {[]Move{{To: outbox.Dead}}, func(r Replayed) int { return len(r.Illegal) }},
+		"stored with an epoch":     {[]Move{{To: outbox.Pending, Epoch: 1}, {To: outbox.Cancelled, Epoch: 1}}, func(r Replayed) int { return len(r.Illegal) }},
+		"stored as claimed twice":  {[]Move{claim(2, "a", 60), {To: outbox.Succeeded, Epoch: 2}}, func(r Replayed) int { return len(r.Illegal) }},
 		"a claim at the old epoch": {[]Move{made, claim(1, "a", 1), lapse, {To: outbox.Running, Epoch: 2, Owner: "b", LostLeases: 1}, done}, func(r Replayed) int { return len(r.Epochs) }},
 		"an epoch that falls":      {[]Move{made, claim(4, "a", 1), {To: outbox.Retrying, Epoch: 5}, again, done}, func(r Replayed) int { return len(r.Epochs) }},
 		"a lease taken too early":  {[]Move{made, claim(1, "a", 60), lapse, again, done}, func(r Replayed) int { return len(r.TwoLeases) }},
@@ -99,6 +102,14 @@ func TestReplayFindsWhatIsPlanted(t *testing.T) {
 	want := Replayed{Jobs: 1, Moves: 7, Claims: 2, Expired: 1, GivenUp: map[Lease]time.Time{}}
 	if diff := cmp.Diff(want, r); diff != "" || err != nil {
 		t.Errorf("a good history (-want +got):\n%s%v", diff, err)
+	}
+}
+
+func TestAJobMayBeStoredClaimed(t *testing.T) {
+	r, err := Replay(history(claim(1, "a", 60), Move{To: outbox.Succeeded, Epoch: 1}))
+	want := Replayed{Jobs: 1, Moves: 2, Claims: 1, GivenUp: map[Lease]time.Time{}}
+	if diff := cmp.Diff(want, r); diff != "" || err != nil {
+		t.Errorf("(-want +got):\n%s%v", diff, err)
 	}
 }
 

@@ -69,12 +69,26 @@ func (r *Replayed) finish(last Move) {
 	}
 }
 
+// begins reports whether a job may be stored as it is: nobody's, at epoch 0, or claimed
+// for the first time by the statement that stores it.
+func begins(m Move) bool {
+	switch m.To {
+	case outbox.Pending, outbox.Created:
+		return m.Epoch == 0
+	case outbox.Running:
+		return m.Epoch == 1
+	}
+	return false
+}
+
 func (r *Replayed) step(last, m Move) {
 	where := fmt.Sprintf("%s: %s→%s at epoch %d", m.Job, m.From, m.To, m.Epoch)
 	first := last.To == ""
 	switch {
 	case first && m.From != "":
 		r.Illegal = append(r.Illegal, where+" without a beginning")
+	case first && !begins(m):
+		r.Illegal = append(r.Illegal, where+" is no beginning")
 	case last.To.Closed() && !first:
 		r.Regressions = append(r.Regressions, where+", after it was "+last.To.String())
 	case m.From != last.To:

@@ -1,0 +1,47 @@
+package outbox
+
+import (
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// enqueueClaimed stores a job and claims it, in one statement; see
+// migrations/00024_enqueue_claimed.sql. The answer has the columns of ClaimJobs
+// (queries/claim.sql), or no row. The code generator does not know those of a function,
+// and the simple protocol not the types of its arguments.
+const enqueueClaimed = `SELECT id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout, backoff,
+	run_at, created_at, started_at, deadline, watched, place
+FROM outbox.enqueue_claimed($1::uuid, $2::text, $3::text, $4::smallint, $5::integer, $6::interval, $7::text,
+	$8::bytea, $9::text, $10::text, $11::boolean, $12::boolean, $13::text, $14::interval)`
+
+// claimFor has the statement that stores the job claim it for own.
+func (q *queued) claimFor(own Reservation) {
+	job := q.plain
+	worker, ttl := own.Lease()
+	q.own, q.sql = own, enqueueClaimed
+	q.args = []any{
+		job.ID, job.Queue, job.Kind, job.Priority, job.MaxAttempts, job.Timeout, job.Backoff,
+		job.Payload, job.ContentType, job.Headers, job.Watched, job.Notify, worker, interval(ttl),
+	}
+}
+
+// read reads the answer to the statement that stores the job. A refusal is an error; an
+// answer that cannot be read is not, because the job may be stored: then own knows, and
+// a broken connection is the error of whatever is read next.
+func (q *queued) read(answers pgx.BatchResults) error {
+	if q.own == nil {
+		_, err := answers.Exec()
+		return err
+	}
+	rows, err := answers.Query()
+	q.own.Read(rows)
+	if err == nil {
+		err = rows.Err()
+	}
+	if _, refused := errors.AsType[*pgconn.PgError](err); refused {
+		return err
+	}
+	return nil
+}
