@@ -181,8 +181,12 @@ func TestAHeldSnapshotDoesNotSlowPassesDown(t *testing.T) {
 	if near > 10*idle+20*time.Millisecond {
 		t.Errorf("a near pass takes %s, with no dead entries %s: want about the same", near, idle)
 	}
-	sweep := pass(affordable)
-	if wait := time.Until(r.scan.paid); wait < 4*sweep || wait > 20*sweep {
-		t.Errorf("no sweep for %s after one of %s, want about nine times as long", wait, sweep)
+	var wait, sweep time.Duration
+	for range 5 { // a slow machine may stop between the sweep and the look at the clock
+		sweep = pass(affordable)
+		if wait = time.Until(r.scan.paid); wait >= 4*sweep && wait <= 20*sweep {
+			return
+		}
 	}
+	t.Errorf("no sweep for %s after one of %s, want about nine times as long", wait, sweep)
 }
