@@ -199,6 +199,55 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 	awaitSucceeded(t, db, 1)
 }
 
+// With a NOTIFY in each transaction, one that claims its job sends none: nobody else has
+// to look. One that was to claim it and may not, does.
+func TestWhatIsNotClaimedByItsCommitIsTold(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	d, _ := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { return nil })
+	p := outbox.NewProducer(db, outbox.NotifyTransactional)
+	p.AlsoClaim(d)
+	p.AlsoWake(func() bool { return true })
+	hears, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hears.Hijack().Close(context.Background()) }()
+	if _, err := hears.Exec(t.Context(), `LISTEN outbox_jobs`); err != nil {
+		t.Fatal(err)
+	}
+	heard := func() int {
+		exec(t, db, `NOTIFY outbox_jobs, 'end'`) // what was sent before comes before it
+		for n := 0; ; n++ {
+			told, err := hears.Conn().WaitForNotification(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if told.Payload == "end" {
+				return n
+			}
+		}
+	}
+	if _, err := commitProbe(t.Context(), p, 1); err != nil {
+		t.Fatal(err)
+	}
+	awaitSucceeded(t, db, 1)
+	if n := heard(); n != 0 {
+		t.Errorf("%d notifications of a job that its commit claimed, want none", n)
+	}
+	reservable(t, d)
+	exec(t, db, `INSERT INTO outbox.queues (queue, paused_at) VALUES ('default', now())`)
+	id, err := commitProbe(t.Context(), p, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, db, id, "pending attempt=0 epoch=0 lost=0 error=")
+	if n := heard(); n != 1 {
+		t.Errorf("%d notifications of a job of a paused queue, want one", n)
+	}
+	exec(t, db, `DELETE FROM outbox.jobs`)
+}
+
 // roleOf is a role of a test's own: roles are the server's.
 func roleOf(db *pgxpool.Pool) string {
 	return pgx.Identifier{"only_enqueues_in_" + db.Config().ConnConfig.Database}.Sanitize()

@@ -16,6 +16,21 @@ const enqueueClaimed = `SELECT id, tenant_id, kind, priority, attempt, max_attem
 FROM outbox.enqueue_claimed($1::uuid, $2::text, $3::text, $4::smallint, $5::integer, $6::interval, $7::text,
 	$8::bytea, $9::text, $10::text, $11::boolean, $12::boolean, $13::text, $14::interval)`
 
+// reserve keeps a worker for the one job that was enqueued, if there is one here, and has
+// the job claimed for it.
+func (t *producerTx) reserve() Reservation {
+	own := t.producer.own.Load()
+	if own == nil || len(t.later) != 1 || t.later[0].plain == nil || t.producer.mode == NotifyOff {
+		return nil
+	}
+	q := &t.later[0]
+	worker := (*own).Reserve(q.kind, q.plain.Queue, ID(q.plain.ID.Bytes))
+	if worker != nil {
+		q.claimFor(worker)
+	}
+	return worker
+}
+
 // claimFor has the statement that stores the job claim it for own.
 func (q *queued) claimFor(own Reservation) {
 	job := q.plain

@@ -322,21 +322,6 @@ func (t *producerTx) Commit(ctx context.Context) error {
 	return err
 }
 
-// reserve keeps a worker for the one job that was enqueued, if there is one here, and has
-// the job claimed for it.
-func (t *producerTx) reserve() Reservation {
-	own := t.producer.own.Load()
-	if own == nil || len(t.later) != 1 || t.later[0].plain == nil || t.producer.mode == NotifyOff {
-		return nil
-	}
-	q := &t.later[0]
-	worker := (*own).Reserve(q.kind, q.plain.Queue, ID(q.plain.ID.Bytes))
-	if worker != nil {
-		q.claimFor(worker)
-	}
-	return worker
-}
-
 func (t *producerTx) commit(ctx context.Context) error {
 	switch {
 	case len(t.later) == 0 && t.tx == nil:

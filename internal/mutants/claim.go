@@ -44,6 +44,13 @@ var commits = []Mutant{
 		Checks:    []Check{test("dispatcher", "TestAFailedClaimLeavesTheTransactionAlone", "want the job stored")},
 	},
 	{
+		Name:      "a claim in vain tells nobody",
+		Breaks:    "a job that its commit was to claim and did not waits for a poll",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{enqueuedSQL, `IF notify THEN`, `IF false THEN`}},
+		Checks:    []Check{test("dispatcher", "TestWhatIsNotClaimedByItsCommitIsTold", "0 notifications of a job of a paused queue")},
+	},
+	{
 		Name:      "a refusal that nobody reads",
 		Breaks:    "a commit says that a job is stored which the database has refused",
 		Invariant: "Atomic",
