@@ -216,10 +216,18 @@ func TestFutureJobsThatBecomeDueDuringAScan(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), config)
-	await(t, db, "all but the stragglers are done", `SELECT count(*) < 100 FROM outbox.jobs`)
-	await(t, db, "every time has come", `SELECT coalesce(max(run_at) < now() - interval '2 s', true) FROM outbox.jobs`)
-	if missed := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'pending' AND run_at < now() - interval '2 s'`); missed > 0 {
-		t.Errorf("jobs due for two seconds that nothing but the poll would find: %d of %d", missed, len(requests))
+	// One that was missed stays pending and due for good. A slow machine may have many such
+	// for seconds, but then others run.
+	const silence = 3 * time.Second
+	open, since := len(requests), time.Now()
+	awaitThat(t, "every job is done, or none has been for three seconds", func() bool {
+		if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs`); n != open {
+			open, since = n, time.Now()
+		}
+		return open == 0 || time.Since(since) > silence
+	})
+	if open > 0 {
+		t.Errorf("jobs that nothing but the poll would find: %d of %d", open, len(requests))
 	}
 }
 
