@@ -269,6 +269,55 @@ func TestAClaimLooksAgainAfterItHasBlocked(t *testing.T) {
 	wantState(t, db, a, "gone")
 }
 
+// B is blocked behind A, and somebody has its row when A ends: in life a claim that saw
+// it due before it was blocked, and has it locked until its commit.
+//
+//	claim    snapshot: B is due       lock B, leave it alone                         commit
+//	another            B blocked
+//	settle                                                    A ends, look: B is locked
+//
+// There is no reaper, and the poll finds nothing due. B is a job of its key, or the head of
+// its line.
+func TestAPromotionComesBackForWhatIsLocked(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]outbox.Options{
+		"plain": {Key: "k"}, "two slots": {Key: "k", MaxActive: 2}, "a line": {Key: "k", Ordered: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			running := max(options.MaxActive, 1)
+			enqueueProbes(t, db, running, options)
+			end := make(chan struct{})
+			wake := make(chan struct{}, 1)
+			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+				if job.Args.N < 100 {
+					<-end
+				}
+				return nil
+			}), quiet(wake))
+			await(t, db, "A runs", `SELECT count(*) = $1 FROM outbox.jobs WHERE status = 'running'`, running)
+			ids := []outbox.ID{enqueue(t, db, probe{100}, options), enqueue(t, db, probe{101}, options)}
+			wake <- struct{}{}
+			await(t, db, "B and C are blocked", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'blocked'`)
+
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(context.Background())
+			exec(t, tx, `SELECT FROM outbox.jobs WHERE id = ANY ($1) FOR UPDATE`, ids)
+			close(end)
+			await(t, db, "A has ended", `SELECT count(*) = $1 FROM outbox.history`, running)
+			time.Sleep(100 * time.Millisecond) // looks, several
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			awaitSucceeded(t, db, running+2)
+		})
+	}
+}
+
 // The last line of defence: a slot holds one running job, whoever claims.
 func TestTheDatabaseRefusesAJobTooManyOfAKey(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +24,9 @@ import (
 //
 // If the first look misses that B is blocked, B was blocked after it, and the
 // second look sees that A has ended.
+//
+// What somebody has locked meanwhile (outbox.promote_keys says who) is passed by, and
+// looked at again soon.
 type promoter struct {
 	*Dispatcher
 	wake chan struct{} // one slot
@@ -30,6 +34,14 @@ type promoter struct {
 
 	mu    sync.Mutex
 	freed map[keyName]int32 // how many slots may be given away
+
+	passed map[keyName]pass // keys of which something was locked; run's own
+}
+
+// pass is how often in a row a key was passed by, and when it is looked at again.
+type pass struct {
+	times int
+	again time.Time // zero: it is among the freed
 }
 
 // keyName is what jobs are ordered and limited by.
@@ -47,7 +59,7 @@ const (
 )
 
 func newPromoter(d *Dispatcher) *promoter {
-	return &promoter{Dispatcher: d, wake: make(chan struct{}, 1), stop: make(chan struct{}), freed: map[keyName]int32{}}
+	return &promoter{Dispatcher: d, wake: make(chan struct{}, 1), stop: make(chan struct{}), freed: map[keyName]int32{}, passed: map[keyName]pass{}}
 }
 
 // left notes the jobs whose attempts have ended, whoever stored it: the handler's
@@ -89,7 +101,8 @@ func (p *promoter) rouse() {
 	}
 }
 
-// run promotes until stop is closed and nothing is left to promote.
+// run promotes until stop is closed and nothing is left to promote. What is locked
+// then, the reaper does.
 func (p *promoter) run() {
 	var retry backoff.Backoff
 	var told time.Time // when others were woken last
@@ -111,6 +124,7 @@ func (p *promoter) run() {
 			case <-p.wake:
 			case <-p.stop:
 				stopping = true
+			case <-p.again():
 			case <-later:
 				p.wakeOthers()
 				told, others = time.Now(), false
@@ -133,10 +147,47 @@ func (p *promoter) run() {
 	}
 }
 
+// again fires when the next key that was passed by is to be looked at; nil never does.
+func (p *promoter) again() <-chan time.Time {
+	var next time.Time
+	for _, pass := range p.passed {
+		if !pass.again.IsZero() && (next.IsZero() || pass.again.Before(next)) {
+			next = pass.again
+		}
+	}
+	if next.IsZero() {
+		return nil
+	}
+	return time.After(time.Until(next))
+}
+
+// noteLocked learns which of the keys looked at are to be looked at again: soon, but
+// not for ever soon, since somebody may hold a job's row for an hour.
+func (p *promoter) noteLocked(looked, locked []keyName) {
+	if len(locked) == 0 && len(p.passed) == 0 {
+		return
+	}
+	for _, name := range looked {
+		if !slices.Contains(locked, name) {
+			delete(p.passed, name)
+		}
+	}
+	for _, name := range locked {
+		times := p.passed[name].times
+		p.passed[name] = pass{times: times + 1, again: time.Now().Add(passedRetry << min(times, 8))}
+	}
+}
+
 // take returns some of the keys.
 func (p *promoter) take() (names []keyName, counts []int32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for name, passed := range p.passed {
+		if !passed.again.IsZero() && !time.Now().Before(passed.again) {
+			p.freed[name] += everySlot
+			p.passed[name] = pass{times: passed.times}
+		}
+	}
 	for name, n := range p.freed {
 		if len(names) == promoteBatch {
 			break
@@ -172,6 +223,7 @@ func (p *promoter) promote(names []keyName, counts []int32, stopping bool) (else
 	}
 	p.health.set(nil)
 	if len(movable) == 0 {
+		p.noteLocked(names, nil)
 		return false, nil
 	}
 	var move sqlgen.PromoteKeysParams
@@ -184,7 +236,12 @@ func (p *promoter) promote(names []keyName, counts []int32, stopping bool) (else
 		return false, err
 	}
 	here := map[*queue]int{}
+	var locked []keyName
 	for _, job := range promoted {
+		if !job.ID.Valid {
+			locked = append(locked, keyName{job.TenantID.Bytes, job.Queue, job.Key})
+			continue
+		}
 		q := p.queueNamed(job.Queue)
 		if q == nil || p.routes[job.Kind] == nil {
 			elsewhere = true
@@ -193,6 +250,7 @@ func (p *promoter) promote(names []keyName, counts []int32, stopping bool) (else
 		q.keyed.offer(job.ID)
 		here[q]++
 	}
+	p.noteLocked(names, locked)
 	for q, n := range here {
 		elsewhere = elsewhere || stopping || q.room() < n
 		q.poke()

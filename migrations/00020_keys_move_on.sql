@@ -40,6 +40,8 @@ CREATE CONSTRAINT TRIGGER freed_keys_move_on
     FOR EACH ROW
     EXECUTE FUNCTION outbox.move_freed_key_on();
 
+DROP FUNCTION outbox.promote_keys(uuid[], text[], text[], integer[], boolean);
+
 -- +goose StatementBegin
 -- promote_keys moves keys on after jobs have left them: up to counts[i] blocked
 -- jobs of the i-th key become pending, as far as slots are free; the head of a
@@ -47,11 +49,22 @@ CREATE CONSTRAINT TRIGGER freed_keys_move_on
 -- policy says so. It returns what it promoted. It may be called at any time and by
 -- anybody: what is not due is not done.
 --
--- patient is the reaper's: it waits for nobody who has a key, and leaves alone
--- what will move by itself, because a due job of the same kind will be claimed and
--- promotes the next one when it ends.
-CREATE OR REPLACE FUNCTION outbox.promote_keys(tenant_ids uuid[], queue_names text[], key_names text[], counts integer[], patient boolean DEFAULT false)
-RETURNS TABLE (id uuid, queue text, kind text)
+-- It waits for no job's row. A claim whose snapshot is older than the block of a job
+-- locks that job's row, sees that it is no longer due, and keeps the lock until it
+-- commits, though it does not have the key:
+--
+--	claim 1   B blocked, commit                                       look: A runs
+--	claim 2   snapshot, B is due            lock B, leave it alone …                 commit
+--	settle                                                 A ends, lock the key: B is locked
+--
+-- So a row without an id names each key of which it passed by what somebody has
+-- locked: whoever moves the key on has to come back.
+--
+-- patient is the reaper's, who comes back anyhow: it waits for nobody who has a key, names none, and
+-- leaves alone what will move by itself, because a due job of the same kind will be
+-- claimed and promotes the next one when it ends.
+CREATE FUNCTION outbox.promote_keys(tenant_ids uuid[], queue_names text[], key_names text[], counts integer[], patient boolean DEFAULT false)
+RETURNS TABLE (id uuid, tenant_id uuid, queue text, key text, kind text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -141,7 +154,7 @@ BEGIN
                          LIMIT 50) AS first) - line.running) END AS n
         FROM line
     ), next AS MATERIALIZED (
-        SELECT waiting.place, waiting.max_active, line.running,
+        SELECT line.tenant_id, line.queue, line.key, waiting.place, waiting.max_active, line.running,
                row_number() OVER (PARTITION BY line.tenant_id, line.queue, line.key ORDER BY waiting.priority DESC, waiting.run_at, waiting.id) AS turn,
                CASE WHEN patient THEN (
                    -- Only as far as it matters: what is due beyond the limit fills it.
@@ -170,15 +183,41 @@ BEGIN
         WHERE jobs.ctid = ANY (ARRAY(SELECT line.place FROM line WHERE line.head_status = 'blocked' AND line.running = 0 AND NOT line.parked))
           AND jobs.status = 'blocked'
         FOR UPDATE SKIP LOCKED
+    ), promoted AS (
+        UPDATE outbox.jobs
+        SET status = 'pending'
+        WHERE jobs.ctid = ANY (ARRAY(
+            SELECT next.place FROM next WHERE next.running + next.due + next.turn <= next.max_active
+            UNION ALL
+            SELECT head.place FROM head))
+          AND jobs.status = 'blocked'
+        RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.key, jobs.kind
+    ), passed AS (
+        SELECT line.tenant_id, line.queue, line.key
+        FROM room AS line
+        LEFT JOIN (SELECT next.tenant_id, next.queue, next.key, count(*) AS n FROM next GROUP BY 1, 2, 3) AS got
+            ON got.tenant_id = line.tenant_id AND got.queue = line.queue AND got.key = line.key
+        WHERE NOT line.parked
+          AND line.n > coalesce(got.n, 0)
+          AND EXISTS (
+              SELECT FROM outbox.jobs
+              WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
+                AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+                AND jobs.status = 'blocked'
+              OFFSET coalesce(got.n, 0)
+              LIMIT 1)
+        UNION
+        SELECT line.tenant_id, line.queue, line.key
+        FROM line
+        WHERE line.head_status = 'blocked' AND line.running = 0 AND NOT line.parked
+          AND NOT EXISTS (SELECT FROM head WHERE head.place = line.place)
     )
-    UPDATE outbox.jobs
-    SET status = 'pending'
-    WHERE jobs.ctid = ANY (ARRAY(
-        SELECT next.place FROM next WHERE next.running + next.due + next.turn <= next.max_active
-        UNION ALL
-        SELECT head.place FROM head))
-      AND jobs.status = 'blocked'
-    RETURNING jobs.id, jobs.queue, jobs.kind;
+    SELECT promoted.id, promoted.tenant_id, promoted.queue, promoted.key, promoted.kind
+    FROM promoted
+    UNION ALL
+    SELECT NULL, passed.tenant_id, passed.queue, passed.key, NULL
+    FROM passed
+    WHERE NOT patient;
 END
 $$;
 -- +goose StatementEnd
@@ -189,8 +228,10 @@ SELECT outbox.secure(); -- a table that is newer than 00014_roles.sql
 DROP TABLE outbox.freed_keys;
 DROP FUNCTION outbox.move_freed_key_on();
 
+DROP FUNCTION outbox.promote_keys(uuid[], text[], text[], integer[], boolean);
+
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION outbox.promote_keys(tenant_ids uuid[], queue_names text[], key_names text[], counts integer[], patient boolean DEFAULT false)
+CREATE FUNCTION outbox.promote_keys(tenant_ids uuid[], queue_names text[], key_names text[], counts integer[], patient boolean DEFAULT false)
 RETURNS TABLE (id uuid, queue text, kind text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -306,3 +347,5 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
+
+SELECT outbox.secure();

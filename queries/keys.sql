@@ -163,9 +163,10 @@ LIMIT 100000;
 
 -- name: PromoteKeys :many
 -- PromoteKeys moves keys on after jobs have left them: it promotes up to @counts
--- blocked jobs of each as far as slots are free, and returns them.
-SELECT p.id::uuid AS id, p.queue::text AS queue, p.kind::text AS kind
-FROM outbox.promote_keys(@tenant_ids::uuid[], @queues::text[], @keys::text[], @counts::integer[], @patient::boolean) AS p(id, queue, kind)
+-- blocked jobs of each as far as slots are free, and returns them. A row without an
+-- id names a key of which it passed by what somebody has locked.
+SELECT p.id::uuid AS id, p.tenant_id::uuid AS tenant_id, p.queue::text AS queue, p.key::text AS key, coalesce(p.kind, '')::text AS kind
+FROM outbox.promote_keys(@tenant_ids::uuid[], @queues::text[], @keys::text[], @counts::integer[], @patient::boolean) AS p(id, tenant_id, queue, key, kind)
 LIMIT 100000;
 
 -- name: SweepKeys :many
@@ -257,10 +258,11 @@ WITH freed AS MATERIALIZED (
         (SELECT array_agg(freed.tenant_id ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
         (SELECT array_agg(freed.queue ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
         (SELECT array_agg(freed.key ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
-        (SELECT array_agg(1000) FROM freed)) AS p(id, queue, kind)
+        (SELECT array_agg(1000) FROM freed)) AS p(id, tenant_id, queue, key, kind)
 )
 SELECT pg_notify('outbox_jobs', '')
 FROM promoted
+WHERE promoted.id IS NOT NULL
 LIMIT 1;
 
 -- name: ListKeys :many

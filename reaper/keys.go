@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -113,7 +114,8 @@ func (r *Reaper) promote(ctx context.Context, k keys, patient bool) (promoted in
 		rows, err := sqlgen.New(r.leases).PromoteKeys(bound, sqlgen.PromoteKeysParams{
 			TenantIds: k.tenants[:n], Queues: k.queues[:n], Keys: k.names[:n], Counts: k.counts[:n], Patient: patient,
 		})
-		if err == nil && len(rows) > 0 {
+		rows = slices.DeleteFunc(rows, func(row sqlgen.PromoteKeysRow) bool { return !row.ID.Valid }) // what is locked, the next sweep sees
+		if len(rows) > 0 {
 			promoted += len(rows)
 			_ = sqlgen.New(r.leases).WakeDispatchers(bound, outbox.Channel) // a hint
 		}

@@ -35,6 +35,22 @@ var keys = []Mutant{
 		Checks:    []Check{test("dispatcher", "TestAClaimLooksAgainAfterItHasBlocked", "in vain: B succeeds")},
 	},
 	{
+		Name:      "a promotion that does not come back for what was locked",
+		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{promoteGo, `	p.noteLocked(names, locked)`, `	p.noteLocked(names, nil)`}},
+		Checks:    []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
+	},
+	{
+		Name:      "a promotion that does not tell what was locked",
+		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
+		Invariant: "No key is stuck",
+		Edits: []Edit{{moveOnMigration, `    FROM passed
+    WHERE NOT patient;`, `    FROM passed
+    WHERE false;`}},
+		Checks: []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
+	},
+	{
 		Name:      "nobody sweeps",
 		Breaks:    "what a process that died had freed is never given away",
 		Invariant: "No key is stuck",

@@ -500,8 +500,8 @@ func (q *Queries) MakeRoom(ctx context.Context, arg MakeRoomParams) (MakeRoomRow
 }
 
 const PromoteKeys = `-- name: PromoteKeys :many
-SELECT p.id::uuid AS id, p.queue::text AS queue, p.kind::text AS kind
-FROM outbox.promote_keys($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::boolean) AS p(id, queue, kind)
+SELECT p.id::uuid AS id, p.tenant_id::uuid AS tenant_id, p.queue::text AS queue, p.key::text AS key, coalesce(p.kind, '')::text AS kind
+FROM outbox.promote_keys($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::boolean) AS p(id, tenant_id, queue, key, kind)
 LIMIT 100000
 `
 
@@ -514,13 +514,16 @@ type PromoteKeysParams struct {
 }
 
 type PromoteKeysRow struct {
-	ID    pgtype.UUID
-	Queue string
-	Kind  string
+	ID       pgtype.UUID
+	TenantID pgtype.UUID
+	Queue    string
+	Key      string
+	Kind     string
 }
 
 // PromoteKeys moves keys on after jobs have left them: it promotes up to @counts
-// blocked jobs of each as far as slots are free, and returns them.
+// blocked jobs of each as far as slots are free, and returns them. A row without an
+// id names a key of which it passed by what somebody has locked.
 func (q *Queries) PromoteKeys(ctx context.Context, arg PromoteKeysParams) ([]PromoteKeysRow, error) {
 	rows, err := q.db.Query(ctx, PromoteKeys,
 		arg.TenantIds,
@@ -536,7 +539,13 @@ func (q *Queries) PromoteKeys(ctx context.Context, arg PromoteKeysParams) ([]Pro
 	var items []PromoteKeysRow
 	for rows.Next() {
 		var i PromoteKeysRow
-		if err := rows.Scan(&i.ID, &i.Queue, &i.Kind); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.TenantID,
+			&i.Queue,
+			&i.Key,
+			&i.Kind,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -562,10 +571,11 @@ WITH freed AS MATERIALIZED (
         (SELECT array_agg(freed.tenant_id ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
         (SELECT array_agg(freed.queue ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
         (SELECT array_agg(freed.key ORDER BY freed.tenant_id, freed.queue, freed.key) FROM freed),
-        (SELECT array_agg(1000) FROM freed)) AS p(id, queue, kind)
+        (SELECT array_agg(1000) FROM freed)) AS p(id, tenant_id, queue, key, kind)
 )
 SELECT pg_notify('outbox_jobs', '')
 FROM promoted
+WHERE promoted.id IS NOT NULL
 LIMIT 1
 `
 
