@@ -70,7 +70,8 @@ func (r *Run) observe(ctx context.Context, lasts time.Duration) (w weather, err 
 	const calls = `SELECT coalesce(sum(calls), 0)::int FROM pg_stat_statements WHERE query LIKE `
 	var before, after [2]int
 	count := func(n *[2]int) {
-		for i, statement := range []string{`'%name: Claim%'`, `'%AS surveyed_at%'`} {
+		// Not by the comment before it, which PostgreSQL 18 leaves out.
+		for i, statement := range []string{`'%started_at       = statement_timestamp()%'`, `'%AS surveyed_at%'`} {
 			if err == nil {
 				n[i], err = r.Number(ctx, calls+statement)
 			}
