@@ -25,8 +25,8 @@ import (
 // If the first look misses that B is blocked, B was blocked after it, and the
 // second look sees that A has ended.
 //
-// What somebody has locked meanwhile (outbox.promote_keys says who) is passed by, and
-// looked at again soon.
+// A promotion passes by what somebody has locked meanwhile (outbox.promote_keys tells
+// who that is), and looks at it again soon.
 type promoter struct {
 	*Dispatcher
 	wake chan struct{} // one slot

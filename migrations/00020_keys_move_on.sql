@@ -60,9 +60,9 @@ DROP FUNCTION outbox.promote_keys(uuid[], text[], text[], integer[], boolean);
 -- So a row without an id names each key of which it passed by what somebody has
 -- locked: whoever moves the key on has to come back.
 --
--- patient is the reaper's, who comes back anyhow: it waits for nobody who has a key, names none, and
--- leaves alone what will move by itself, because a due job of the same kind will be
--- claimed and promotes the next one when it ends.
+-- patient is the reaper's, who comes back anyhow: it names no key that it passed by,
+-- waits for nobody who has one, and leaves alone what will move by itself, because a
+-- due job of the same kind will be claimed and promotes the next one when it ends.
 CREATE FUNCTION outbox.promote_keys(tenant_ids uuid[], queue_names text[], key_names text[], counts integer[], patient boolean DEFAULT false)
 RETURNS TABLE (id uuid, tenant_id uuid, queue text, key text, kind text)
 LANGUAGE plpgsql AS $$
