@@ -519,7 +519,7 @@ func (*slowFirstSurvey) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQuery
 
 // The survey at the start finds the higher priority first, which has nothing due.
 // That it took half a second must not keep it from looking for the lower one until
-// nineteen times as long is over.
+// thirty-nine times as long is over.
 func TestSlowSurveyFindsEveryPriority(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -183,7 +183,7 @@ RETURNING`},
 	},
 	{
 		Name:      "one dear scan is believed",
-		Breaks:    "after a moment in which the machine stood still nobody looks for what was committed late, nineteen times as long",
+		Breaks:    "after a moment in which the machine stood still nobody looks for what was committed late, thirty-nine times as long",
 		Invariant: "Nothing lost",
 		Edits:     []Edit{{scanGo, `s.pay(d, now, min(excess, s.excess[d]))`, `s.pay(d, now, excess)`}},
 		Checks:    []Check{test("dispatcher", "TestScanIsFullAfterAScanThatWasHeldUp", "want full")},
