@@ -171,7 +171,7 @@ func (q *queue) noteSize(mean int64) {
 // statement may also commit later: the server need not notice soon that nobody
 // waits for its answer. So the loop asks again until it has run out of time, and
 // once more when it ends; what commits after that waits for its lease to lapse.
-func (q *queue) returnOrphans(ctx context.Context) {
+func (q *queue) returnOrphans(ctx context.Context) error {
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	n, err := q.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: q.name, Worker: q.worker, Held: q.ask()})
@@ -181,8 +181,10 @@ func (q *queue) returnOrphans(ctx context.Context) {
 	}
 	if n > 0 {
 		q.poke()
+		q.wakeOthers()
 		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back", slog.String("queue", q.name), slog.Int64("jobs", n))
 	}
+	return err
 }
 
 // survey tells how long to sleep when nothing due is left: until the next known

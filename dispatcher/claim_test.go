@@ -339,6 +339,26 @@ func TestLateCommitIsFound(t *testing.T) {
 	awaitSucceeded(t, db, 52)
 }
 
+// Claims that failed because the database did not answer were not too wide: what lies
+// behind the position of the scan is found as soon as it is back.
+func TestLateCommitIsFoundAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	wake := make(chan struct{}, 1)
+	enqueueProbes(t, db, 50, outbox.Options{})
+	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(wake))
+	awaitSucceeded(t, db, 50)
+	away := begin(t, db)
+	enqueue(t, away, probe{}, outbox.Options{RunAt: time.Now().Add(-time.Hour)})
+	exec(t, away, `LOCK TABLE outbox.jobs`)
+	wake <- struct{}{}
+	time.Sleep(9 * time.Second) // two claims, of two seconds each, and a look after each for what they may have left
+	if err := away.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitSucceeded(t, db, 51)
+}
+
 func TestUnknownKindsAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

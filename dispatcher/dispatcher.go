@@ -277,6 +277,9 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	go func() {
 		defer close(finished)
 		claiming.Wait()
+		if slices.ContainsFunc(d.queues, func(q *queue) bool { return q.keyed.hasOffers() }) {
+			d.wakeOthers() // promoted for claims that were not made
+		}
 		for _, q := range d.queues {
 			q.giveBackBuffered()
 			close(q.buffer)

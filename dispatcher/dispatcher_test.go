@@ -122,19 +122,84 @@ func TestStopLetsRunningJobsFinish(t *testing.T) {
 	}
 }
 
+// listen returns what waits for one more notification to the dispatchers.
+func listen(t *testing.T, db *pgxpool.Pool) (told func(what string)) {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), db.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if _, err := conn.Exec(t.Context(), `LISTEN `+outbox.Channel); err != nil {
+		t.Fatal(err)
+	}
+	return func(what string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if _, err := conn.WaitForNotification(ctx); err != nil {
+			t.Errorf("the other processes were not told: %s: %v", what, err)
+		}
+	}
+}
+
+// What goes back when its time is over, or at once, is told to the others: one of them
+// may have passed it by while a third had its row locked.
+func TestWhatGoesBackIsToldToTheOthers(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(context.Context, <-chan struct{}) error{
+		"cut off":             func(ctx context.Context, _ <-chan struct{}) error { <-ctx.Done(); return ctx.Err() },
+		"snoozed for no time": func(_ context.Context, stop <-chan struct{}) error { <-stop; return dispatcher.Snooze(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			enqueueProbes(t, db, 1, outbox.Options{})
+			stop := make(chan struct{})
+			config := quiet(nil)
+			config.GracePeriod = 10 * time.Millisecond
+			d := start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error { return end(ctx, stop) }), config)
+			await(t, db, "it runs", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'running'`)
+			told := listen(t, db)
+			d.cancel()
+			close(stop)
+			told("the job goes back")
+		})
+	}
+}
+
+// What is promoted when this process claims no more is told to those that do.
+func TestWhatIsPromotedDuringAStopIsToldToTheOthers(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueue(t, db, probe{0}, outbox.Options{})
+	enqueue(t, db, probe{1}, outbox.Options{Key: "k"})
+	ends := []chan struct{}{make(chan struct{}), make(chan struct{})}
+	wake := make(chan struct{}, 1)
+	d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+		<-ends[job.Args.N]
+		return nil
+	}), quiet(wake))
+	await(t, db, "both run", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'running'`)
+	enqueue(t, db, probe{2}, outbox.Options{Key: "k"})
+	wake <- struct{}{}
+	await(t, db, "the second of the key is blocked", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'blocked'`)
+	told := listen(t, db)
+	d.cancel()
+	time.Sleep(50 * time.Millisecond) // it claims no more; the job without a key keeps it from ending
+	close(ends[1])
+	told("a promoted job")
+	await(t, db, "it is promoted", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'pending'`)
+	close(ends[0])
+	d.wait(t)
+}
+
 func TestStopGivesBackWhatHadNotStarted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	const jobs = 400
 	enqueueProbes(t, db, jobs, outbox.Options{})
-	listener, err := pgx.ConnectConfig(t.Context(), db.Config().ConnConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close(context.Background()) })
-	if _, err := listener.Exec(t.Context(), `LISTEN `+outbox.Channel); err != nil {
-		t.Fatal(err)
-	}
+	told := listen(t, db)
 
 	// Short jobs are fetched far ahead; then comes a long one.
 	blocked, finish := make(chan struct{}), make(chan struct{})
@@ -166,11 +231,7 @@ func TestStopGivesBackWhatHadNotStarted(t *testing.T) {
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.attempts`); n != 0 {
 		t.Errorf("recorded attempts = %d: interrupted is not failed", n)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if _, err := listener.WaitForNotification(ctx); err != nil {
-		t.Errorf("the other processes were not told: %v", err)
-	}
+	told("what had not started is given back")
 
 	// The jobs are as good as new.
 	start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {

@@ -318,6 +318,45 @@ func TestAPromotionComesBackForWhatIsLocked(t *testing.T) {
 	}
 }
 
+// A key with two slots was passed by when the first became free, and is looked at for the
+// second before it was to be looked at again: one look gives both away, because the key is
+// passed by no more after it.
+//
+//	lock B and C; A ends: passed by, again in a second
+//	unlock;       A' ends: promote B, and C
+func TestAPromotionOwesWhatItPassedBy(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	options := outbox.Options{Key: "k", MaxActive: 2}
+	enqueueProbes(t, db, 2, options)
+	ends := []chan struct{}{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+	defer close(ends[2])
+	wake := make(chan struct{}, 1)
+	start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+		<-ends[min(job.Args.N, 2)]
+		return nil
+	}), quiet(wake))
+	await(t, db, "A and A' run", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'running'`)
+	ids := []outbox.ID{enqueue(t, db, probe{2}, options), enqueue(t, db, probe{3}, options)}
+	wake <- struct{}{}
+	await(t, db, "B and C are blocked", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'blocked'`)
+
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	exec(t, tx, `SELECT FROM outbox.jobs WHERE id = ANY ($1) FOR UPDATE`, ids)
+	close(ends[0])
+	await(t, db, "A has ended", `SELECT count(*) = 1 FROM outbox.history`)
+	time.Sleep(1400 * time.Millisecond) // eight looks; the ninth is more than a second away
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	close(ends[1])
+	await(t, db, "B and C run", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'running' AND id = ANY ($1)`, ids)
+}
+
 // The last line of defence: a slot holds one running job, whoever claims.
 func TestTheDatabaseRefusesAJobTooManyOfAKey(t *testing.T) {
 	t.Parallel()

@@ -131,7 +131,7 @@ func (p *promoter) run() {
 			}
 			continue
 		}
-		elsewhere, err := p.promote(names, counts, stopping)
+		elsewhere, err := p.promote(names, counts)
 		if err == nil {
 			retry.Reset()
 			others = others || elsewhere
@@ -192,6 +192,9 @@ func (p *promoter) take() (names []keyName, counts []int32) {
 		if len(names) == promoteBatch {
 			break
 		}
+		if _, locked := p.passed[name]; locked { // what it was owed is not forgotten for what it is owed now
+			n = everySlot
+		}
 		names, counts = append(names, name), append(counts, n)
 		delete(p.freed, name)
 	}
@@ -207,7 +210,7 @@ func (p *promoter) putBack(names []keyName, counts []int32) {
 }
 
 // promote reports whether it promoted jobs that this process will not run at once.
-func (p *promoter) promote(names []keyName, counts []int32, stopping bool) (elsewhere bool, err error) {
+func (p *promoter) promote(names []keyName, counts []int32) (elsewhere bool, err error) {
 	var look sqlgen.FindMovableKeysParams
 	for i, name := range names {
 		look.Ats = append(look.Ats, int32(i))
@@ -252,16 +255,12 @@ func (p *promoter) promote(names []keyName, counts []int32, stopping bool) (else
 	}
 	p.noteLocked(names, locked)
 	for q, n := range here {
-		elsewhere = elsewhere || stopping || q.room() < n
+		// When nobody claims here any more, either this sees it, or whoever waits for the
+		// last claim sees what was offered.
+		elsewhere = elsewhere || p.reserving.Load() == nil || q.room() < n
 		q.poke()
 	}
 	return elsewhere, nil
-}
-
-func (p *promoter) wakeOthers() {
-	ctx, cancel := bounded(context.Background())
-	defer cancel()
-	_ = p.db.WakeDispatchers(ctx, outbox.Channel) // a hint: the poll covers a lost one
 }
 
 func (d *Dispatcher) queueNamed(name string) *queue {

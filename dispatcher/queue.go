@@ -118,7 +118,7 @@ func (q *queue) claimUntil(ctx context.Context) {
 	defer func() { // a stop in the middle of an outage
 		q.reserved.close()
 		if q.inDoubt(time.Now()) {
-			q.returnOrphans(context.WithoutCancel(ctx))
+			_ = q.returnOrphans(context.WithoutCancel(ctx)) // which has said so
 		}
 	}()
 	for {
@@ -130,7 +130,7 @@ func (q *queue) claimUntil(ctx context.Context) {
 			continue
 		case now := <-orphans.C:
 			if q.inDoubt(now) {
-				q.returnOrphans(ctx)
+				_ = q.returnOrphans(ctx) // which has said so
 			}
 			continue
 		case <-q.wake:
@@ -143,14 +143,20 @@ func (q *queue) claimUntil(ctx context.Context) {
 		near := q.purse.near.Swap(false)
 		q.claimed = 0
 		next, err := q.drain(ctx)
+		away := false
 		for err != nil && ctx.Err() == nil {
 			q.noteError(err)
 			q.complain(ctx, "claim failed", err, slog.String("queue", q.name))
 			if !q.waitOut(ctx, retry.Next()) {
 				return
 			}
-			q.returnOrphans(ctx)
+			away = q.returnOrphans(ctx) != nil || away
 			next, err = q.drain(ctx)
+		}
+		if away && err == nil { // neither did a look for a few rows go through: no scan was too wide
+			q.scan.forgive()
+			q.keyed.scan.forgive()
+			next = 0
 		}
 		if near {
 			q.purse.nearPays.Store(q.claimed > 0)

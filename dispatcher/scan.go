@@ -27,13 +27,15 @@ import (
 // together. At twice that they were more than one in a hundred claims of a quick machine.
 // Of two in a row the cheaper one tells what they cost: one that is dear by itself was
 // held up by what else the machine does, and to wait thirty-nine times as long for the
-// next would be the worse delay.
+// next would be the worse delay. What is due before the near scan's start waits for that
+// next one: a job that was committed late, or given back, or whose lease has lapsed.
 type scan struct {
 	levels   []level // the priorities known to be in use, highest first
 	paid     [near]time.Time
 	excess   [near]time.Duration // of the last scan of a depth, beyond a near one
 	gapsTook time.Duration       // the last survey of what is between the levels
 	nearCost time.Duration       // of a near claim, for each job; moving average
+	answer   time.Duration       // what a near claim of a few jobs takes, most of it to be answered; moving average
 	last     depth               // of the last claim
 	surveyed time.Time
 	since    pgtype.Timestamptz // the database's time of that survey; NULL before the first
@@ -96,9 +98,23 @@ func (s *scan) from(d depth) (priorities []int16, runAts []pgtype.Timestamptz, i
 	return priorities, runAts, ids
 }
 
-// charge records a claim that failed: had it been too wide for its deadline, the
-// next ones look less far.
-func (s *scan) charge(d depth, started, now time.Time) { s.pay(d, now, now.Sub(started)) }
+// charge records a claim that failed: had it been too wide for its deadline, the next
+// ones look less far. One may have failed for another reason, and is soon repeated.
+func (s *scan) charge(d depth, started, now time.Time) {
+	if took := now.Sub(started); d < near {
+		s.paid[d] = now.Add(took)
+		s.spend(d, now, took)
+	}
+}
+
+// forgive takes back what was charged: the database was away, and no scan was too wide.
+func (s *scan) forgive() { s.paid, s.excess, s.gapsTook = [near]time.Time{}, [near]time.Duration{}, 0 }
+
+// spend has a scan of a depth paid for, if it and the one before were dear.
+func (s *scan) spend(d depth, now time.Time, excess time.Duration) {
+	s.pay(d, now, min(excess, s.excess[d]))
+	s.excess[d] = excess
+}
 
 func (s *scan) pay(d depth, now time.Time, cost time.Duration) {
 	if d < near && cost > freeExcess {
@@ -110,7 +126,7 @@ func (s *scan) pay(d depth, now time.Time, cost time.Duration) {
 // does.
 func (s *scan) noteSurvey(started, now time.Time) {
 	took := now.Sub(started)
-	s.pay(full, now, min(took, s.gapsTook))
+	s.pay(full, now, min(took, s.gapsTook)-s.answer)
 	s.gapsTook = took
 }
 
@@ -125,18 +141,23 @@ func (s *scan) note(d depth, started, now time.Time, claimed []*attempt) {
 func (s *scan) noteCost(d depth, started, now time.Time, n int) {
 	took := now.Sub(started)
 	s.last = d
-	if d == near && n >= 100 { // fewer tell the cost of a round trip, not of a job
-		perJob := took / time.Duration(n)
-		if s.nearCost == 0 {
-			s.nearCost = perJob
-		}
-		s.nearCost += (perJob - s.nearCost) / 8
+	switch {
+	case d < near:
+		s.answer = min(s.answer, took)
+		s.spend(d, now, took-max(s.nearCost*time.Duration(n), s.answer))
+	case n >= 100: // fewer tell what an answer takes, not a job
+		learn(&s.nearCost, took/time.Duration(n))
+	default: // where that is long, it makes no scan dear
+		learn(&s.answer, took)
 	}
-	if d < near {
-		excess := took - s.nearCost*time.Duration(n)
-		s.pay(d, now, min(excess, s.excess[d]))
-		s.excess[d] = excess
+}
+
+// learn moves an average.
+func learn(mean *time.Duration, value time.Duration) {
+	if *mean == 0 {
+		*mean = value
 	}
+	*mean += (value - *mean) / 8
 }
 
 // advance moves each level's position to the last of the jobs claimed.

@@ -214,6 +214,53 @@ func TestScanIsFullAfterAScanThatWasHeldUp(t *testing.T) {
 	}
 }
 
+// Where it takes long to be answered, a near claim shows that, and no wide one is dear
+// for that reason.
+func TestScanIsFullThoughAnswersTakeLong(t *testing.T) {
+	var s scan
+	now := time.Now()
+	wide := 0
+	for i := range 1000 {
+		d := s.depth(now)
+		if i >= 300 && d == full {
+			wide++
+		}
+		started := now
+		now = now.Add(40 * time.Millisecond)
+		s.note(d, started, now, []*attempt{candidate(0, started, 1)})
+	}
+	if wide < 650 {
+		t.Errorf("full scans of the last 700 = %d, want nearly all: the near ones took as long", wide)
+	}
+}
+
+// A claim that failed may have been too wide for its deadline: the next ones look less
+// far, and for long if the same happens again. If the database was away, all of that is
+// taken back.
+func TestScanAfterClaimsThatFailed(t *testing.T) {
+	var s scan
+	now := time.Now()
+	const took = 5 * time.Second
+	s.charge(full, now, now.Add(took))
+	now = now.Add(took)
+	if got := s.depth(now); got != overlap {
+		t.Errorf("depth after a full scan that failed = %d, want overlap", got)
+	}
+	now = now.Add(took)
+	if got := s.depth(now); got != full {
+		t.Errorf("depth as long after that as it took = %d, want full: it may have failed for another reason", got)
+	}
+	s.charge(full, now, now.Add(took))
+	now = now.Add(took)
+	if got := s.depth(now.Add(wideBudget * took / 2)); got != overlap {
+		t.Errorf("depth long after two full scans that failed = %d, want overlap", got)
+	}
+	s.forgive()
+	if got := s.depth(now); got != full {
+		t.Errorf("depth when the database was away = %d, want full", got)
+	}
+}
+
 // A held snapshot: full scans are expensive, overlapping ones a little, near ones
 // cheap. Wide scans then take a twentieth of the time, but are never given up.
 func TestScanDepthBudget(t *testing.T) {

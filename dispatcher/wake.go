@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // Wake has every queue look for jobs now. It is for the producer in the same program,
@@ -20,6 +22,13 @@ func (d *Dispatcher) Wake() bool {
 	default:
 		return false
 	}
+}
+
+// wakeOthers tells every process that there may be jobs for it.
+func (d *Dispatcher) wakeOthers() {
+	ctx, cancel := bounded(context.Background())
+	defer cancel()
+	_ = d.db.WakeDispatchers(ctx, outbox.Channel) // a hint: the poll covers a lost one
 }
 
 // fanOut passes each wake-up on to every queue.

@@ -10,8 +10,8 @@
 --
 -- The locked rows are found again by their place: nobody else can move them. One
 -- that was changed between this statement's snapshot and its lock is at a place
--- that the snapshot does not see, and is left alone; whoever changed it (a retry,
--- an operator) wakes the dispatchers after committing.
+-- that the snapshot does not see, and is left alone; whoever changed it so that it is
+-- due (an operator, a dispatcher that gave it back) wakes the dispatchers after committing.
 UPDATE outbox.jobs
 SET status           = 'running',
     attempt          = jobs.attempt + 1,

@@ -189,6 +189,27 @@ RETURNING`},
 		Checks:    []Check{test("dispatcher", "TestScanIsFullAfterAScanThatWasHeldUp", "want full")},
 	},
 	{
+		Name:      "an outage is a dear scan",
+		Breaks:    "after some seconds without a database nobody looks for minutes for what was committed late",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{queueGo, `if away && err == nil {`, `if away && err == nil && false {`}},
+		Checks:    []Check{test("dispatcher", "TestLateCommitIsFoundAfterAnOutage", "in vain: 51 jobs succeed")},
+	},
+	{
+		Name:      "an answer that takes long is a dear scan",
+		Breaks:    "with a slow disk or network few claims look for what was committed late, though none is held up by that",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{scanGo, `s.answer = min(s.answer, took)`, `s.answer = 0`}},
+		Checks:    []Check{test("dispatcher", "TestScanIsFullThoughAnswersTakeLong", "want nearly all")},
+	},
+	{
+		Name:      "what goes back at once is told to nobody",
+		Breaks:    "a job that is passed by while it goes back waits for a poll",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{"dispatcher/settle.go", `return a.unused || (`, `return a.unused || false && (`}},
+		Checks:    []Check{test("dispatcher", "TestWhatGoesBackIsToldToTheOthers", "were not told: the job goes back")},
+	},
+	{
 		Name:      "unknown kinds are claimed",
 		Breaks:    "a claim takes jobs that this process has no handler for",
 		Invariant: "Unknown kinds are left alone",
@@ -203,7 +224,7 @@ RETURNING`},
 		Breaks:    "jobs of a claim whose answer was lost wait for their leases to lapse",
 		Invariant: "Nothing lost",
 		Edits: []Edit{
-			{queueGo, `			q.returnOrphans(ctx)
+			{queueGo, `			away = q.returnOrphans(ctx) != nil || away
 			next, err`, `			next, err`},
 			{queueGo, `if q.inDoubt(now) {`, `if q.inDoubt(now) && false {`},
 		},
@@ -221,7 +242,7 @@ RETURNING`},
 		Breaks:    "jobs of a claim whose answer was lost during a stop wait for their leases, as if the worker had died",
 		Invariant: "Interrupted is not failed",
 		Edits: []Edit{{queueGo, `		if q.inDoubt(time.Now()) {
-			q.returnOrphans(context.WithoutCancel(ctx))
+			_ = q.returnOrphans(context.WithoutCancel(ctx)) // which has said so
 		}
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestAStopGivesBackTheJobsOfALostAnswer", "want \"pending attempt=0 epoch=2")},

@@ -42,6 +42,20 @@ var keys = []Mutant{
 		Checks:    []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
 	},
 	{
+		Name:      "a promotion that forgets what it has passed by",
+		Breaks:    "a key runs fewer jobs than it may until the sweep",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{promoteGo, `; locked { // what it was owed`, `; locked && n == everySlot { // what it was owed`}},
+		Checks:    []Check{test("dispatcher", "TestAPromotionOwesWhatItPassedBy", "in vain: B and C run")},
+	},
+	{
+		Name:      "a promotion during a stop that is told to nobody",
+		Breaks:    "what a stopping process promotes waits for a poll of another",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{promoteGo, `elsewhere || p.reserving.Load() == nil || q.room() < n`, `elsewhere || q.room() < n`}},
+		Checks:    []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: a promoted job")},
+	},
+	{
 		Name:      "a promotion that does not tell what was locked",
 		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
 		Invariant: "No key is stuck",

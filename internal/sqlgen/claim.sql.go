@@ -100,8 +100,8 @@ type ClaimJobsRow struct {
 //
 // The locked rows are found again by their place: nobody else can move them. One
 // that was changed between this statement's snapshot and its lock is at a place
-// that the snapshot does not see, and is left alone; whoever changed it (a retry,
-// an operator) wakes the dispatchers after committing.
+// that the snapshot does not see, and is left alone; whoever changed it so that it is
+// due (an operator, a dispatcher that gave it back) wakes the dispatchers after committing.
 func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJobsRow, error) {
 	rows, err := q.db.Query(ctx, ClaimJobs,
 		arg.Worker,
