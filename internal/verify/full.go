@@ -19,7 +19,8 @@ func fullDisks(ctx context.Context, r *Run) error {
 	if _, err := r.DB.Exec(ctx, `CREATE TABLE verify.filler (x text)`); err != nil {
 		return err
 	}
-	lasts := time.Duration(r.Size(8, 60)) * time.Second
+	// Each of a dozen chores complains once as it begins, and seldom after that.
+	lasts := time.Duration(r.Size(12, 60)) * time.Second
 	f := flow{jobs: r.Size(3_000, 50_000), producers: 2, workers: 2, concurrency: 16, producerEnv: insisting(r.pace("5ms", "2ms"))}
 	f.faults = func(ctx context.Context, c *crew) error {
 		ctx = context.WithoutCancel(ctx) // what was filled is freed
