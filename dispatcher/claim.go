@@ -181,7 +181,7 @@ func (q *queue) returnOrphans(ctx context.Context) error {
 	}
 	if n > 0 {
 		q.poke()
-		q.wakeOthers()
+		q.tellOthers()
 		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back", slog.String("queue", q.name), slog.Int64("jobs", n))
 	}
 	return err
@@ -216,11 +216,7 @@ func (q *queue) surveyScan(ctx context.Context, s *scan, ask askLevels) (sleep t
 	gaps := s.depth(started) == full
 	if gaps {
 		defer func() {
-			if err != nil {
-				s.charge(full, started, time.Now())
-			} else {
-				s.noteSurvey(started, time.Now())
-			}
+			s.noteSurvey(started, time.Now(), err != nil)
 		}()
 	}
 	for range maxLevels {

@@ -127,6 +127,7 @@ type Dispatcher struct {
 	parked   chan *attempt   // outcomes that the database refuses for now
 	settled  chan *attempt   // finished attempts on their way to the settlers
 	ends     chan struct{}   // one slot: a job that somebody waits for has ended
+	tell     chan struct{}   // one slot: there may be jobs for other processes
 	jobs     context.Context // what handlers' contexts come from: ctx's values without its end
 
 	gathering sync.Mutex   // held by the settler that gathers
@@ -207,6 +208,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.settled = make(chan *attempt, settleBatch*2)
 	d.parked = make(chan *attempt, settleBatch)
 	d.ends = make(chan struct{}, 1)
+	d.tell = make(chan struct{}, 1)
 	for name, config := range d.config.Queues {
 		d.queues = append(d.queues, newQueue(d, name, config))
 	}
@@ -234,11 +236,12 @@ const abandonAfter = 8 * time.Second
 // not ended some seconds after the grace period is left behind: handlers that
 // ignore the end of their context, outcomes that the database does not take.
 func (d *Dispatcher) work(ctx context.Context) error {
-	var claiming, recording, settling, parking, announcing, promoting sync.WaitGroup
+	var claiming, recording, settling, parking, announcing, telling, promoting sync.WaitGroup
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
 
 	announcing.Go(d.announce)
+	telling.Go(d.tellUntilTheEnd)
 	parking.Go(d.settleParked)
 	promoting.Go(d.promoter.run)
 	for range settlers {
@@ -277,14 +280,14 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	go func() {
 		defer close(finished)
 		claiming.Wait()
-		if slices.ContainsFunc(d.queues, func(q *queue) bool { return q.keyed.hasOffers() }) {
-			d.wakeOthers() // promoted for claims that were not made
-		}
 		for _, q := range d.queues {
 			q.giveBackBuffered()
 			close(q.buffer)
 			close(q.ahead)
 		}
+		// Of jobs that were promoted for claims that were not made, and of the next starts
+		// that this process would have waited for, nobody knows.
+		d.tellOthers()
 		d.working.Wait()
 		close(d.recorder.ended)
 		recording.Wait()
@@ -297,6 +300,8 @@ func (d *Dispatcher) work(ctx context.Context) error {
 		announcing.Wait()
 		close(d.promoter.stop)
 		promoting.Wait()
+		close(d.tell)
+		telling.Wait()
 	}()
 	select {
 	case <-finished:

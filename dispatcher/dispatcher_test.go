@@ -143,13 +143,15 @@ func listen(t *testing.T, db *pgxpool.Pool) (told func(what string)) {
 	}
 }
 
-// What goes back when its time is over, or at once, is told to the others: one of them
-// may have passed it by while a third had its row locked.
+// What goes back when its time is over is told to the others: they have workers for it,
+// and one of them may have passed it by while a third had its row locked. Nobody else's
+// timer knows of what is to be run later.
 func TestWhatGoesBackIsToldToTheOthers(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(context.Context, <-chan struct{}) error{
-		"cut off":             func(ctx context.Context, _ <-chan struct{}) error { <-ctx.Done(); return ctx.Err() },
-		"snoozed for no time": func(_ context.Context, stop <-chan struct{}) error { <-stop; return dispatcher.Snooze(0) },
+		"cut off":           func(ctx context.Context, _ <-chan struct{}) error { <-ctx.Done(); return ctx.Err() },
+		"snoozed":           func(_ context.Context, stop <-chan struct{}) error { <-stop; return dispatcher.Snooze(time.Hour) },
+		"to be tried again": func(_ context.Context, stop <-chan struct{}) error { <-stop; return errors.New("odd") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -157,11 +159,12 @@ func TestWhatGoesBackIsToldToTheOthers(t *testing.T) {
 			enqueueProbes(t, db, 1, outbox.Options{})
 			stop := make(chan struct{})
 			config := quiet(nil)
-			config.GracePeriod = 10 * time.Millisecond
+			config.GracePeriod = 500 * time.Millisecond
 			d := start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error { return end(ctx, stop) }), config)
 			await(t, db, "it runs", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'running'`)
 			told := listen(t, db)
 			d.cancel()
+			told("nobody claims here any more")
 			close(stop)
 			told("the job goes back")
 		})
@@ -186,7 +189,7 @@ func TestWhatIsPromotedDuringAStopIsToldToTheOthers(t *testing.T) {
 	await(t, db, "the second of the key is blocked", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'blocked'`)
 	told := listen(t, db)
 	d.cancel()
-	time.Sleep(50 * time.Millisecond) // it claims no more; the job without a key keeps it from ending
+	told("nobody claims here any more") // the job without a key keeps it from ending
 	close(ends[1])
 	told("a promoted job")
 	await(t, db, "it is promoted", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'pending'`)

@@ -128,12 +128,14 @@ func (q *queue) walk(ctx context.Context) error {
 	})
 	cancel()
 	took := time.Since(started)
-	if err == nil { // one that is dear by itself was held up, as in scan
-		took, b.took = min(took, b.took), took
+	if err != nil { // not at once again
+		b.paid = time.Now().Add(took)
 	}
-	if excess := took - freeExcess; excess > 0 {
+	// One that is dear by itself was held up, as in scan.
+	if excess := min(took, b.took) - freeExcess; excess > 0 {
 		b.paid = time.Now().Add(budget * excess)
 	}
+	b.took = took
 	if err != nil {
 		b.lap, b.stale = lap{}, true
 		return fmt.Errorf("walk the tenants of queue %s: %w", q.name, err)
@@ -141,6 +143,9 @@ func (q *queue) walk(ctx context.Context) error {
 	b.note(rows, started, fresh)
 	return nil
 }
+
+// forgive takes back what was charged: the database was away, and no walk was too wide.
+func (b *laneBook) forgive() { b.paid, b.took = time.Time{}, 0 }
 
 // begin begins a lap after the tenant that was served last, unless one is under way.
 func (b *laneBook) begin() (fresh bool) {

@@ -38,10 +38,11 @@ type promoter struct {
 	passed map[keyName]pass // keys of which something was locked; run's own
 }
 
-// pass is how often in a row a key was passed by, and when it is looked at again.
+// pass is what is known of a key that was passed by.
 type pass struct {
-	times int
-	again time.Time // zero: it is among the freed
+	times int       // in a row
+	owed  int32     // slots that were to be given away and were not
+	again time.Time // when it is looked at again, if nothing leaves it before
 }
 
 // keyName is what jobs are ordered and limited by.
@@ -53,9 +54,6 @@ type keyName struct {
 const (
 	promoteBatch = 1000
 	everySlot    = outbox.MaxKeyActive
-	// Other processes are told of promoted jobs that this one cannot run, not more
-	// often than this.
-	promoteWake = 10 * time.Millisecond
 )
 
 func newPromoter(d *Dispatcher) *promoter {
@@ -105,38 +103,26 @@ func (p *promoter) rouse() {
 // then, the reaper does.
 func (p *promoter) run() {
 	var retry backoff.Backoff
-	var told time.Time // when others were woken last
-	others := false    // they are to be woken
 	for stopping := false; ; {
 		names, counts := p.take()
 		if len(names) == 0 {
 			if stopping {
-				if others {
-					p.wakeOthers()
-				}
 				return
-			}
-			var later <-chan time.Time
-			if others {
-				later = time.After(promoteWake - time.Since(told))
 			}
 			select {
 			case <-p.wake:
 			case <-p.stop:
 				stopping = true
 			case <-p.again():
-			case <-later:
-				p.wakeOthers()
-				told, others = time.Now(), false
 			}
 			continue
 		}
-		elsewhere, err := p.promote(names, counts)
+		err := p.promote(names, counts)
 		if err == nil {
 			retry.Reset()
-			others = others || elsewhere
 			continue
 		}
+		p.tellOthers() // it may have been committed
 		p.noteError(err)
 		p.complain(p.jobs, "keys not moved on", err)
 		if p.cut.Load() { // shutting down: the reaper does it
@@ -151,7 +137,7 @@ func (p *promoter) run() {
 func (p *promoter) again() <-chan time.Time {
 	var next time.Time
 	for _, pass := range p.passed {
-		if !pass.again.IsZero() && (next.IsZero() || pass.again.Before(next)) {
+		if next.IsZero() || pass.again.Before(next) {
 			next = pass.again
 		}
 	}
@@ -163,37 +149,39 @@ func (p *promoter) again() <-chan time.Time {
 
 // noteLocked learns which of the keys looked at are to be looked at again: soon, but
 // not for ever soon, since somebody may hold a job's row for an hour.
-func (p *promoter) noteLocked(looked, locked []keyName) {
-	if len(locked) == 0 && len(p.passed) == 0 {
+func (p *promoter) noteLocked(looked []keyName, owed map[keyName]int32) {
+	if len(owed) == 0 && len(p.passed) == 0 {
 		return
 	}
+	now := time.Now()
 	for _, name := range looked {
-		if !slices.Contains(locked, name) {
+		n, locked := owed[name]
+		if !locked {
 			delete(p.passed, name)
+			continue
 		}
-	}
-	for _, name := range locked {
 		times := p.passed[name].times
-		p.passed[name] = pass{times: times + 1, again: time.Now().Add(passedRetry << min(times, 8))}
+		p.passed[name] = pass{times: times + 1, owed: n, again: now.Add(passedRetry << min(times, 8))}
 	}
 }
 
-// take returns some of the keys.
+// take returns some of the keys, those that are to be looked at again among them. What
+// a key is owed is added to what has left it since: a look that gives away enough is the
+// last one.
 func (p *promoter) take() (names []keyName, counts []int32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := time.Now()
 	for name, passed := range p.passed {
-		if !passed.again.IsZero() && !time.Now().Before(passed.again) {
-			p.freed[name] += everySlot
-			p.passed[name] = pass{times: passed.times}
+		if _, freed := p.freed[name]; freed || !now.Before(passed.again) {
+			p.freed[name] = min(p.freed[name]+passed.owed, everySlot)
+			passed.owed = 0
+			p.passed[name] = passed
 		}
 	}
 	for name, n := range p.freed {
 		if len(names) == promoteBatch {
 			break
-		}
-		if _, locked := p.passed[name]; locked { // what it was owed is not forgotten for what it is owed now
-			n = everySlot
 		}
 		names, counts = append(names, name), append(counts, n)
 		delete(p.freed, name)
@@ -209,8 +197,9 @@ func (p *promoter) putBack(names []keyName, counts []int32) {
 	}
 }
 
-// promote reports whether it promoted jobs that this process will not run at once.
-func (p *promoter) promote(names []keyName, counts []int32) (elsewhere bool, err error) {
+// promote moves keys on, and has others told of jobs that this process will not run at
+// once.
+func (p *promoter) promote(names []keyName, counts []int32) error {
 	var look sqlgen.FindMovableKeysParams
 	for i, name := range names {
 		look.Ats = append(look.Ats, int32(i))
@@ -222,12 +211,12 @@ func (p *promoter) promote(names []keyName, counts []int32) (elsewhere bool, err
 	defer cancel()
 	movable, err := p.db.FindMovableKeys(ctx, look)
 	if err != nil {
-		return false, err
+		return err
 	}
 	p.health.set(nil)
 	if len(movable) == 0 {
 		p.noteLocked(names, nil)
-		return false, nil
+		return nil
 	}
 	var move sqlgen.PromoteKeysParams
 	for _, i := range movable {
@@ -236,15 +225,18 @@ func (p *promoter) promote(names []keyName, counts []int32) (elsewhere bool, err
 	}
 	promoted, err := p.db.PromoteKeys(ctx, move)
 	if err != nil {
-		return false, err
+		return err
 	}
 	here := map[*queue]int{}
+	given, elsewhere := map[keyName]int32{}, false
 	var locked []keyName
 	for _, job := range promoted {
+		name := keyName{job.TenantID.Bytes, job.Queue, job.Key}
 		if !job.ID.Valid {
-			locked = append(locked, keyName{job.TenantID.Bytes, job.Queue, job.Key})
+			locked = append(locked, name)
 			continue
 		}
+		given[name]++
 		q := p.queueNamed(job.Queue)
 		if q == nil || p.routes[job.Kind] == nil {
 			elsewhere = true
@@ -253,14 +245,21 @@ func (p *promoter) promote(names []keyName, counts []int32) (elsewhere bool, err
 		q.keyed.offer(job.ID)
 		here[q]++
 	}
-	p.noteLocked(names, locked)
 	for q, n := range here {
-		// When nobody claims here any more, either this sees it, or whoever waits for the
-		// last claim sees what was offered.
+		// When nobody claims here any more, this sees it, or else the others are told
+		// after the last claim.
 		elsewhere = elsewhere || p.reserving.Load() == nil || q.room() < n
 		q.poke()
 	}
-	return elsewhere, nil
+	if elsewhere {
+		p.tellOthers()
+	}
+	owed := make(map[keyName]int32, len(locked))
+	for _, name := range locked {
+		owed[name] = max(counts[slices.Index(names, name)]-given[name], 1)
+	}
+	p.noteLocked(names, owed)
+	return nil
 }
 
 func (d *Dispatcher) queueNamed(name string) *queue {

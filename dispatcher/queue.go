@@ -24,6 +24,8 @@ const (
 	uncertainFor   = serverTimeout + 2*time.Second
 	orphanInterval = time.Second
 	surveyInterval = 100 * time.Millisecond // between looks for other priorities while busy
+	// Between two outages whose failed claims are no dear ones.
+	forgiveInterval = 2 * time.Minute
 )
 
 // queue is one queue's part of the dispatcher: one goroutine claims, a number of
@@ -54,6 +56,7 @@ type queue struct {
 	limit    int          // jobs that the next claim may ask for; the claim loop's own
 	hungry   atomic.Bool  // the claim loop waits for room
 
+	forgave   time.Time // what looks have cost; the claim loop's own
 	uncertain time.Time // until then a claim that failed may yet commit; the claim loop's own
 }
 
@@ -153,9 +156,7 @@ func (q *queue) claimUntil(ctx context.Context) {
 			away = q.returnOrphans(ctx) != nil || away
 			next, err = q.drain(ctx)
 		}
-		if away && err == nil { // neither did a look for a few rows go through: no scan was too wide
-			q.scan.forgive()
-			q.keyed.scan.forgive()
+		if away && err == nil && q.forgive(time.Now()) { // neither did a look for a few rows go through
 			next = 0
 		}
 		if near {
@@ -164,6 +165,21 @@ func (q *queue) claimUntil(ctx context.Context) {
 		retry.Reset()
 		wait.Reset(next)
 	}
+}
+
+// forgive takes back what looks were charged that failed while the database was away, and
+// reports whether it has. It does so seldom: where all that is slow is slow because of
+// looks that are too wide, claims have to go on without these.
+func (q *queue) forgive(now time.Time) bool {
+	if now.Sub(q.forgave) < forgiveInterval {
+		return false
+	}
+	q.forgave = now
+	q.scan.forgive()
+	q.keyed.scan.forgive()
+	q.keyed.turns.forgive()
+	q.shared.lanes.forgive()
+	return true
 }
 
 // inDoubt reports whether there may be jobs that are held without being known.

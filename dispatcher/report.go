@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -15,6 +16,9 @@ import (
 // deadline has come, or an earlier try had committed before its connection broke.
 func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
 	d.announceEnds(batch)
+	if slices.ContainsFunc(batch, d.isForOthers) {
+		d.tellOthers()
+	}
 	if len(stored) == len(batch) {
 		for _, a := range batch {
 			d.reportStored(a)
@@ -44,6 +48,31 @@ func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool
 				a.attrs("lease_lost", slog.String("outcome_refused", a.outcome.status.String()))...)
 		}
 	}
+}
+
+// isForOthers reports whether a job goes back as it was, so that others who have workers
+// for it should hear of it; or is another's to come when this process claims no more,
+// since its time is known to no timer of theirs.
+//
+// What goes back due at once is told though this process looks, too. A claim of another
+// one may have locked the job's row, seen that it has changed, and leave it alone until
+// it commits (queries/claim.sql); whoever looks meanwhile passes it by:
+//
+//	claim 1   the job, commit                give it back
+//	claim 2   snapshot, it is due …                        lock it, leave it alone     commit
+//	claim 3                                                                passes it by
+//
+// Claim 2's process hears of it and looks again. A job that asks to be run again at once
+// is not told, because one that does so all the time would keep everybody awake: in this
+// rare case it waits for the next look of anybody, at most for a poll.
+func (d *Dispatcher) isForOthers(a *attempt) bool {
+	switch a.outcome.status {
+	case outbox.Pending:
+		return a.outcome.keepDue || d.reserving.Load() == nil
+	case outbox.Retrying:
+		return d.reserving.Load() == nil
+	}
+	return false
 }
 
 func (d *Dispatcher) reportStored(a *attempt) {

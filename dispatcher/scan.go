@@ -107,7 +107,7 @@ func (s *scan) charge(d depth, started, now time.Time) {
 	}
 }
 
-// forgive takes back what was charged: the database was away, and no scan was too wide.
+// forgive takes back what was charged: the database was away, and no look was too wide.
 func (s *scan) forgive() { s.paid, s.excess, s.gapsTook = [near]time.Time{}, [near]time.Duration{}, 0 }
 
 // spend has a scan of a depth paid for, if it and the one before were dear.
@@ -123,9 +123,12 @@ func (s *scan) pay(d depth, now time.Time, cost time.Duration) {
 }
 
 // noteSurvey records what a survey cost that looked between the levels, as a full scan
-// does.
-func (s *scan) noteSurvey(started, now time.Time) {
+// does. One that failed is not repeated at once, as in charge.
+func (s *scan) noteSurvey(started, now time.Time, failed bool) {
 	took := now.Sub(started)
+	if failed {
+		s.paid[full] = now.Add(took)
+	}
 	s.pay(full, now, min(took, s.gapsTook)-s.answer)
 	s.gapsTook = took
 }
@@ -143,8 +146,13 @@ func (s *scan) noteCost(d depth, started, now time.Time, n int) {
 	s.last = d
 	switch {
 	case d < near:
-		s.answer = min(s.answer, took)
 		s.spend(d, now, took-max(s.nearCost*time.Duration(n), s.answer))
+		// Only near claims tell what an answer takes. Without any it is believed less and
+		// less, until there is one: it may have been slow by chance, and wide scans be dear.
+		s.answer -= s.answer / 512
+		if took < s.answer {
+			learn(&s.answer, took)
+		}
 	case n >= 100: // fewer tell what an answer takes, not a job
 		learn(&s.nearCost, took/time.Duration(n))
 	default: // where that is long, it makes no scan dear

@@ -108,29 +108,7 @@ func (d *Dispatcher) settleBatch(batch []*attempt) {
 	d.store(unavailable, d.storeUnavailable)
 	d.promoter.left(batch)
 	d.madeRoom(batch)
-	if slices.ContainsFunc(batch, (*attempt).dueSoon) { // other processes have workers for them
-		d.wakeOthers()
-	}
 }
-
-// dueSoon reports whether the job goes back so that it is due before every claim that
-// began while it was held has ended. Such a claim may lock its row, see that it has
-// changed, and leave it alone until it commits (queries/claim.sql); whoever looks
-// meanwhile passes it by:
-//
-//	claim 1   the job, commit                give it back
-//	claim 2   snapshot, it is due …                        lock it, leave it alone     commit
-//	claim 3                                                                passes it by
-//
-// Claim 2's process hears of it and looks again. What is due later is found by the look
-// that its time is for.
-func (a *attempt) dueSoon() bool {
-	o := a.outcome
-	return a.unused || (o.status == outbox.Pending || o.status == outbox.Retrying) && (o.keepDue || o.delay < longClaim)
-}
-
-// longClaim is more than a claim takes, but for one in an outage.
-const longClaim = 200 * time.Millisecond
 
 func byID(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) }
 
@@ -338,8 +316,5 @@ func (d *Dispatcher) storeParked(a *attempt) bool {
 	d.leases.remove([]*attempt{a})
 	d.promoter.left([]*attempt{a})
 	d.madeRoom([]*attempt{a})
-	if a.dueSoon() {
-		d.wakeOthers()
-	}
 	return true
 }

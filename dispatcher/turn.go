@@ -78,17 +78,22 @@ func (q *queue) lookForTurns(ctx context.Context, room int) error {
 	excess := min(took, k.took) - max(freeExcess, k.claim)
 	k.took = took
 	switch {
-	case err != nil:
-		k.paid = now.Add(budget * took) // claims go on without it
-		return fmt.Errorf("look for tenants with keys in queue %s: %w", q.name, err)
 	case excess > 0:
-		k.paid = now.Add(budget * excess)
+		k.paid = now.Add(budget * excess) // claims go on without it
+	case err != nil:
+		k.paid = now.Add(took)
 	case len(rows) == 0 && !k.on(now):
 		k.paid = now.Add(aloneRest)
+	}
+	if err != nil {
+		return fmt.Errorf("look for tenants with keys in queue %s: %w", q.name, err)
 	}
 	k.note(rows, now)
 	return nil
 }
+
+// forgive takes back what was charged: the database was away, and no look was too wide.
+func (k *keyedTurns) forgive() { k.paid, k.took = time.Time{}, 0 }
 
 // note takes in what a look has found.
 func (k *keyedTurns) note(rows []sqlgen.FindKeyedTurnsRow, now time.Time) {

@@ -24,11 +24,26 @@ func (d *Dispatcher) Wake() bool {
 	}
 }
 
-// wakeOthers tells every process that there may be jobs for it.
-func (d *Dispatcher) wakeOthers() {
-	ctx, cancel := bounded(context.Background())
-	defer cancel()
-	_ = d.db.WakeDispatchers(ctx, outbox.Channel) // a hint: the poll covers a lost one
+// tellWindow is how long after a NOTIFY to the other processes the next one waits.
+const tellWindow = 10 * time.Millisecond
+
+// tellOthers has every process told that there may be jobs for it. It never blocks.
+func (d *Dispatcher) tellOthers() {
+	select {
+	case d.tell <- struct{}{}:
+	default:
+	}
+}
+
+// tellUntilTheEnd sends these wake-ups, one for many jobs, until the channel is closed. The
+// slot is emptied before the NOTIFY is sent, so what comes meanwhile gets another.
+func (d *Dispatcher) tellUntilTheEnd() {
+	for range d.tell {
+		ctx, cancel := bounded(context.Background())
+		_ = d.db.WakeDispatchers(ctx, outbox.Channel) // a hint: the poll covers a lost one
+		cancel()
+		time.Sleep(tellWindow)
+	}
 }
 
 // fanOut passes each wake-up on to every queue.

@@ -38,14 +38,14 @@ var keys = []Mutant{
 		Name:      "a promotion that does not come back for what was locked",
 		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{promoteGo, `	p.noteLocked(names, locked)`, `	p.noteLocked(names, nil)`}},
+		Edits:     []Edit{{promoteGo, `	p.noteLocked(names, owed)`, `	p.noteLocked(names, nil)`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
 	},
 	{
 		Name:      "a promotion that forgets what it has passed by",
 		Breaks:    "a key runs fewer jobs than it may until the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{promoteGo, `; locked { // what it was owed`, `; locked && n == everySlot { // what it was owed`}},
+		Edits:     []Edit{{promoteGo, `min(p.freed[name]+passed.owed, everySlot)`, `min(max(p.freed[name], 1), everySlot)`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionOwesWhatItPassedBy", "in vain: B and C run")},
 	},
 	{
@@ -54,6 +54,14 @@ var keys = []Mutant{
 		Invariant: "No key is stuck",
 		Edits:     []Edit{{promoteGo, `elsewhere || p.reserving.Load() == nil || q.room() < n`, `elsewhere || q.room() < n`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: a promoted job")},
+	},
+	{
+		Name:      "a stop that is told to nobody",
+		Breaks:    "what was promoted for claims that a stopping process does not make waits for a poll of another, and so do retries that only its timer knew of",
+		Invariant: "No key is stuck",
+		Edits: []Edit{{"dispatcher/dispatcher.go", `		d.tellOthers()
+		d.working.Wait()`, `		d.working.Wait()`}},
+		Checks: []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: nobody claims here any more")},
 	},
 	{
 		Name:      "a promotion that does not tell what was locked",
