@@ -357,6 +357,38 @@ func TestAPromotionOwesWhatItPassedBy(t *testing.T) {
 	await(t, db, "B and C run", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'running' AND id = ANY ($1)`, ids)
 }
 
+// A stop whose grace period is over leaves keys to the reaper, those too that were to be
+// looked at again.
+func TestAStopDoesNotWaitForALockedKey(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	options := outbox.Options{Key: "k"}
+	enqueueProbes(t, db, 1, options)
+	end := make(chan struct{})
+	wake := make(chan struct{}, 1)
+	config := quiet(wake)
+	config.GracePeriod = time.Millisecond
+	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { <-end; return nil }), config)
+	await(t, db, "A runs", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'running'`)
+	id := enqueue(t, db, probe{1}, options)
+	wake <- struct{}{}
+	await(t, db, "B is blocked", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'blocked'`)
+
+	tx := begin(t, db)
+	exec(t, tx, `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, id)
+	close(end)
+	await(t, db, "A has ended", `SELECT count(*) = 1 FROM outbox.history`)
+	time.Sleep(50 * time.Millisecond) // B is passed by
+	exec(t, tx, `SELECT FROM outbox.keys FOR UPDATE`)
+	time.Sleep(500 * time.Millisecond) // a look is under way, and waits for the key
+	d.cancel()
+	stopped := time.Now()
+	d.wait(t)
+	if took := time.Since(stopped); took > 6*time.Second {
+		t.Errorf("the stop took %s, want as long as one look at most", took)
+	}
+}
+
 // The last line of defence: a slot holds one running job, whoever claims.
 func TestTheDatabaseRefusesAJobTooManyOfAKey(t *testing.T) {
 	t.Parallel()

@@ -37,6 +37,7 @@ type laneBook struct {
 	crowded bool          // more lanes are due than one statement tells of: each has one turn a lap
 	paid    time.Time     // until then a walk is too dear
 	took    time.Duration // the last walk
+	failed  time.Duration // the last one that failed, since a lap was complete
 	owed    bool          // one was asked for meanwhile
 	walked  time.Time     // when the last one was made
 	lap     lap
@@ -128,14 +129,17 @@ func (q *queue) walk(ctx context.Context) error {
 	})
 	cancel()
 	took := time.Since(started)
-	if err != nil { // not at once again
-		b.paid = time.Now().Add(took)
+	// One that is dear by itself was held up, as in scan. What a lap had cost that broke off
+	// is not forgotten for its first statements, which may be cheap each time.
+	before := &b.took
+	if err != nil {
+		before = &b.failed
+		b.paid = time.Now().Add(took) // not at once again
 	}
-	// One that is dear by itself was held up, as in scan.
-	if excess := min(took, b.took) - freeExcess; excess > 0 {
+	if excess := min(took, *before) - freeExcess; excess > 0 {
 		b.paid = time.Now().Add(budget * excess)
 	}
-	b.took = took
+	*before = took
 	if err != nil {
 		b.lap, b.stale = lap{}, true
 		return fmt.Errorf("walk the tenants of queue %s: %w", q.name, err)
@@ -145,7 +149,13 @@ func (q *queue) walk(ctx context.Context) error {
 }
 
 // forgive takes back what was charged: the database was away, and no walk was too wide.
-func (b *laneBook) forgive() { b.paid, b.took = time.Time{}, 0 }
+func (b *laneBook) forgive() bool {
+	failed := b.failed > freeExcess
+	if failed {
+		b.paid, b.took, b.failed = time.Time{}, 0, 0
+	}
+	return failed
+}
 
 // begin begins a lap after the tenant that was served last, unless one is under way.
 func (b *laneBook) begin() (fresh bool) {
@@ -198,7 +208,7 @@ func (b *laneBook) note(rows []sqlgen.WalkLanesRow, started time.Time, fresh boo
 	if !b.empty {
 		b.settled = time.Now()
 	}
-	b.lap = lap{}
+	b.lap, b.failed = lap{}, 0
 }
 
 func (l *lap) soonest(now time.Time, seconds float64) {

@@ -122,10 +122,10 @@ func (p *promoter) run() {
 			retry.Reset()
 			continue
 		}
-		p.tellOthers() // it may have been committed
 		p.noteError(err)
 		p.complain(p.jobs, "keys not moved on", err)
 		if p.cut.Load() { // shutting down: the reaper does it
+			clear(p.passed)
 			continue
 		}
 		p.putBack(names, counts)
@@ -225,6 +225,7 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 	}
 	promoted, err := p.db.PromoteKeys(ctx, move)
 	if err != nil {
+		p.tellOthers() // it may have been committed: the next look finds nothing to promote
 		return err
 	}
 	here := map[*queue]int{}

@@ -56,7 +56,7 @@ type queue struct {
 	limit    int          // jobs that the next claim may ask for; the claim loop's own
 	hungry   atomic.Bool  // the claim loop waits for room
 
-	forgave   time.Time // what looks have cost; the claim loop's own
+	forgave   time.Time // when it was taken back what looks have cost; the claim loop's own
 	uncertain time.Time // until then a claim that failed may yet commit; the claim loop's own
 }
 
@@ -174,12 +174,14 @@ func (q *queue) forgive(now time.Time) bool {
 	if now.Sub(q.forgave) < forgiveInterval {
 		return false
 	}
-	q.forgave = now
-	q.scan.forgive()
-	q.keyed.scan.forgive()
-	q.keyed.turns.forgive()
-	q.shared.lanes.forgive()
-	return true
+	forgiven := q.scan.forgive()
+	forgiven = q.keyed.scan.forgive() || forgiven
+	forgiven = q.keyed.turns.forgive() || forgiven
+	forgiven = q.shared.lanes.forgive() || forgiven
+	if forgiven {
+		q.forgave = now
+	}
+	return forgiven
 }
 
 // inDoubt reports whether there may be jobs that are held without being known.

@@ -37,6 +37,7 @@ type scan struct {
 	nearCost time.Duration       // of a near claim, for each job; moving average
 	answer   time.Duration       // what a near claim of a few jobs takes, most of it to be answered; moving average
 	last     depth               // of the last claim
+	failed   bool                // something was charged for looks that failed
 	surveyed time.Time
 	since    pgtype.Timestamptz // the database's time of that survey; NULL before the first
 }
@@ -103,12 +104,19 @@ func (s *scan) from(d depth) (priorities []int16, runAts []pgtype.Timestamptz, i
 func (s *scan) charge(d depth, started, now time.Time) {
 	if took := now.Sub(started); d < near {
 		s.paid[d] = now.Add(took)
+		s.failed = s.failed || took > freeExcess
 		s.spend(d, now, took)
 	}
 }
 
 // forgive takes back what was charged: the database was away, and no look was too wide.
-func (s *scan) forgive() { s.paid, s.excess, s.gapsTook = [near]time.Time{}, [near]time.Duration{}, 0 }
+func (s *scan) forgive() bool {
+	failed := s.failed
+	if failed {
+		s.paid, s.excess, s.gapsTook, s.failed = [near]time.Time{}, [near]time.Duration{}, 0, false
+	}
+	return failed
+}
 
 // spend has a scan of a depth paid for, if it and the one before were dear.
 func (s *scan) spend(d depth, now time.Time, excess time.Duration) {
@@ -117,8 +125,8 @@ func (s *scan) spend(d depth, now time.Time, excess time.Duration) {
 }
 
 func (s *scan) pay(d depth, now time.Time, cost time.Duration) {
-	if d < near && cost > freeExcess {
-		s.paid[d] = now.Add(wideBudget * cost)
+	if until := now.Add(wideBudget * cost); d < near && cost > freeExcess && until.After(s.paid[d]) {
+		s.paid[d] = until
 	}
 }
 
@@ -128,6 +136,7 @@ func (s *scan) noteSurvey(started, now time.Time, failed bool) {
 	took := now.Sub(started)
 	if failed {
 		s.paid[full] = now.Add(took)
+		s.failed = s.failed || took > freeExcess
 	}
 	s.pay(full, now, min(took, s.gapsTook)-s.answer)
 	s.gapsTook = took

@@ -30,6 +30,7 @@ type keyedTurns struct {
 	above  outbox.ID     // where the next look begins
 	paid   time.Time     // until then a look is too dear
 	took   time.Duration // by the last look
+	failed bool          // the last look did
 	owed   bool          // one was asked for meanwhile
 	seen   time.Time     // when more than one tenant was found last
 	found  *turns        // for the next claim
@@ -77,11 +78,12 @@ func (q *queue) lookForTurns(ctx context.Context, room int) error {
 	// worse delay.
 	excess := min(took, k.took) - max(freeExcess, k.claim)
 	k.took = took
+	k.failed = err != nil && took > freeExcess
 	switch {
-	case excess > 0:
-		k.paid = now.Add(budget * excess) // claims go on without it
 	case err != nil:
-		k.paid = now.Add(took)
+		k.paid = now.Add(max(took, budget*excess)) // claims go on without it
+	case excess > 0:
+		k.paid = now.Add(budget * excess)
 	case len(rows) == 0 && !k.on(now):
 		k.paid = now.Add(aloneRest)
 	}
@@ -93,7 +95,13 @@ func (q *queue) lookForTurns(ctx context.Context, room int) error {
 }
 
 // forgive takes back what was charged: the database was away, and no look was too wide.
-func (k *keyedTurns) forgive() { k.paid, k.took = time.Time{}, 0 }
+func (k *keyedTurns) forgive() bool {
+	failed := k.failed
+	if failed {
+		k.paid, k.took, k.failed = time.Time{}, 0, false
+	}
+	return failed
+}
 
 // note takes in what a look has found.
 func (k *keyedTurns) note(rows []sqlgen.FindKeyedTurnsRow, now time.Time) {

@@ -39,8 +39,8 @@ func (d *Dispatcher) tellOthers() {
 // slot is emptied before the NOTIFY is sent, so what comes meanwhile gets another.
 func (d *Dispatcher) tellUntilTheEnd() {
 	for range d.tell {
-		ctx, cancel := bounded(context.Background())
-		_ = d.db.WakeDispatchers(ctx, outbox.Channel) // a hint: the poll covers a lost one
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second) // a stop does not wait for a database that is away
+		_ = d.db.WakeDispatchers(ctx, outbox.Channel)                         // a hint: the poll covers a lost one
 		cancel()
 		time.Sleep(tellWindow)
 	}

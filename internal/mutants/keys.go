@@ -56,6 +56,13 @@ var keys = []Mutant{
 		Checks:    []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: a promoted job")},
 	},
 	{
+		Name:      "a stop that waits for keys",
+		Breaks:    "a stop during an outage tries to promote until it is abandoned",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{promoteGo, `			clear(p.passed)`, ``}},
+		Checks:    []Check{test("dispatcher", "TestAStopDoesNotWaitForALockedKey", "8s after the grace period")},
+	},
+	{
 		Name:      "a stop that is told to nobody",
 		Breaks:    "what was promoted for claims that a stopping process does not make waits for a poll of another, and so do retries that only its timer knew of",
 		Invariant: "No key is stuck",
