@@ -217,6 +217,13 @@ RETURNING`},
 		Checks:    []Check{test("dispatcher", "TestWhatGoesBackIsToldToTheOthers", "were not told: the job goes back")},
 	},
 	{
+		Name:      "wide scans that do not take turns",
+		Breaks:    "beside a held snapshot one claim in a hundred is a wide scan",
+		Invariant: "A held snapshot does not slow dispatch or reaping down",
+		Edits:     []Edit{{scanGo, `s.excess[other] > freeExcess {`, `s.excess[other] > freeExcess && false {`}},
+		Checks:    []Check{test("dispatcher", "TestScanWideDepthsTakeTurns", "want about")},
+	},
+	{
 		Name:      "unknown kinds are claimed",
 		Breaks:    "a claim takes jobs that this process has no handler for",
 		Invariant: "Unknown kinds are left alone",
