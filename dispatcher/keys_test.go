@@ -301,11 +301,7 @@ func TestAPromotionComesBackForWhatIsLocked(t *testing.T) {
 			wake <- struct{}{}
 			await(t, db, "B and C are blocked", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'blocked'`)
 
-			tx, err := db.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer tx.Rollback(context.Background())
+			tx := begin(t, db)
 			exec(t, tx, `SELECT FROM outbox.jobs WHERE id = ANY ($1) FOR UPDATE`, ids)
 			close(end)
 			await(t, db, "A has ended", `SELECT count(*) = $1 FROM outbox.history`, running)
@@ -341,11 +337,7 @@ func TestAPromotionOwesWhatItPassedBy(t *testing.T) {
 	wake <- struct{}{}
 	await(t, db, "B and C are blocked", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'blocked'`)
 
-	tx, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(context.Background())
+	tx := begin(t, db)
 	exec(t, tx, `SELECT FROM outbox.jobs WHERE id = ANY ($1) FOR UPDATE`, ids)
 	close(ends[0])
 	await(t, db, "A has ended", `SELECT count(*) = 1 FROM outbox.history`)
