@@ -63,6 +63,54 @@ func TestASlotIsKeptForOtherTenants(t *testing.T) {
 	}
 }
 
+// Short jobs have had many of a tenant's long ones fetched ahead, by a claim that left
+// none of them. When they have waited for too long they go back, and the kept slot is
+// not for them.
+func TestWhatGoesBackDoesNotTakeTheKeptSlot(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	wake, release := make(chan struct{}, 1), make(chan struct{})
+	var busy, sparse atomic.Int64
+	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		if job.Tenant == tenantN(1) {
+			sparse.Add(1)
+			return nil
+		}
+		busy.Add(1)
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return nil
+	}), dispatcher.Config{
+		Queues:       map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
+		PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake,
+	})
+	another := func() {
+		before := sparse.Load()
+		enqueue(t, db, probe{}, of(1))
+		wake <- struct{}{}
+		awaitThat(t, "it starts beside jobs that never end", func() bool { return sparse.Load() > before })
+	}
+	another()
+	enqueueProbes(t, db, 100, of(0))
+	wake <- struct{}{}
+	awaitThat(t, "all slots but one are taken", func() bool { return busy.Load() == 15 })
+	fetched := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running'`)
+	if fetched <= 16 {
+		t.Error("no job was fetched ahead: the test shows nothing")
+	}
+	await(t, db, "what was fetched ahead goes back", `SELECT count(*) <= 16 FROM outbox.jobs WHERE status = 'running'`)
+	for range 5 {
+		another()
+	}
+	if n := busy.Load(); n != 15 {
+		t.Errorf("jobs of the busy tenant that have started = %d, want 15: the last slot is not theirs", n)
+	}
+	close(release)
+	d.stop(t)
+}
+
 // As long as all jobs are root's, every slot is theirs.
 func TestNoSlotIsKeptForNobody(t *testing.T) {
 	t.Parallel()

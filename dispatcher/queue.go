@@ -258,6 +258,7 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		if 0 < n && n < room && len(q.wake) > 0 && !q.scan.surveyDue() {
 			<-q.wake
 			q.purse.near.Store(false) // it is answered by the next claim
+			q.shared.woken()          // which has to walk for it: a new tenant's job may have been committed after the last walk
 			continue
 		}
 		next, more, err := q.survey(ctx)
@@ -325,13 +326,16 @@ func (q *queue) nextAttempt() *attempt {
 // handlers became slower than they were when the jobs were fetched ahead. Only
 // the claim loop calls it, because nobody else may send to the buffer, but for one job
 // that has its own place there (reservation).
+//
+// Whose jobs come back from the buffer has more due than can start, however few its last
+// claim found: its next ones do not go ahead, or they would have the slots that are kept
+// for others.
 func (q *queue) giveBackStale(now time.Time) {
-	for _, lane := range []chan *attempt{q.buffer, q.ahead} {
-		q.giveBackStaleOf(lane, now)
-	}
+	q.giveBackStaleOf(q.buffer, now, func(a *attempt) { q.shared.filled.set(a.job.Tenant, true) })
+	q.giveBackStaleOf(q.ahead, now, func(*attempt) {})
 }
 
-func (q *queue) giveBackStaleOf(lane chan *attempt, now time.Time) {
+func (q *queue) giveBackStaleOf(lane chan *attempt, now time.Time, note func(*attempt)) {
 	for range len(lane) {
 		select {
 		case a := <-lane:
@@ -339,6 +343,7 @@ func (q *queue) giveBackStaleOf(lane chan *attempt, now time.Time) {
 				lane <- a // to the back: the order is approximate anyway
 				continue
 			}
+			note(a)
 			q.giveBack(a)
 			q.meanWork.Store(int64(staleAfter)) // fetch no further ahead until jobs are short again
 		default:

@@ -6,13 +6,16 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -39,6 +42,54 @@ func sharedParams(quotas []int32, tenants []int, priorities ...int16) sqlgen.Cla
 		p.Lasts = append(p.Lasts, int32(len(p.Priorities)))
 	}
 	return p
+}
+
+// beforeOne calls a function once, before a statement of a name is sent.
+type beforeOne struct {
+	name string
+	do   atomic.Pointer[func()]
+}
+
+func (b *beforeOne) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(data.SQL, "-- name: "+b.name+" ") {
+		if do := b.do.Swap(nil); do != nil {
+			(*do)()
+		}
+	}
+	return ctx
+}
+
+func (*beforeOne) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// A tenant's job is committed, and told, after a walk and before the claim that follows
+// it, which finds another's. Whatever answers the wake-up has to walk again.
+func TestAWakeUpDuringAClaimIsAnsweredByAWalk(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	config := db.Config()
+	between := &beforeOne{name: "ClaimShared"}
+	config.ConnConfig.Tracer = between
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	wake := make(chan struct{})
+	var ran atomic.Int64
+	start(t, pool, handle(func(context.Context, *outbox.Job[probe]) error { ran.Add(1); return nil }), dispatcher.Config{
+		PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake,
+	})
+	for n := range 20 { // a claim that is slow by chance is followed by a walk anyway
+		late := func() {
+			enqueue(t, db, probe{}, of(2*n))
+			wake <- struct{}{}
+			wake <- struct{}{} // taken when the queues know of the first
+		}
+		between.do.Store(&late)
+		enqueue(t, db, probe{}, of(2*n+1))
+		wake <- struct{}{}
+		awaitThat(t, "both jobs run", func() bool { return ran.Load() == int64(2*n+2) })
+	}
 }
 
 // Whatever plan the planner makes, each tenant gets its quota and no more, of its
