@@ -1,8 +1,11 @@
 package dispatcher
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // keptPart is the part of a queue's slots, one in so many, that is kept for jobs
@@ -53,12 +56,58 @@ func (k *keptSlots) free() int {
 	return max(k.workers-int(k.inHand.Load()), 0)
 }
 
-// leave notes that a job that went ahead has left its slot, or gives it up.
+// leave notes that a job that went ahead has left its slot, or gives it up. Where the
+// claim loop waits for room it may have left others out for which no slot was kept.
 func (q *queue) leave(a *attempt) {
-	if a.ahead {
-		q.kept.inHand.Add(-1)
+	if !a.ahead {
+		return
+	}
+	q.kept.inHand.Add(-1)
+	if q.hungry.Load() {
+		q.poke()
 	}
 }
+
+// lookAhead is what a drain does while there is no room for anything but what goes ahead.
+// It returns how long to sleep unless somebody makes room or wakes the queue.
+func (q *queue) lookAhead(ctx context.Context) (time.Duration, error) {
+	if !q.shared.on && !q.keyed.on || len(q.kinds) == 0 || q.limits.on.Load() {
+		return max(q.keyed.turns.rest(q.pollInterval(), time.Now()), surveyInterval), nil
+	}
+	n, err := q.claimAhead(ctx)
+	q.claimed += n
+	if err != nil {
+		return 0, err
+	}
+	if q.kept.free() == 0 { // who leaves one says so
+		sleep, _ := q.surveyShared(time.Now())
+		return max(q.keyed.turns.rest(sleep, time.Now()), surveyInterval), nil
+	}
+	// Others may look long for the first job of a priority, of a tenant or with a key that
+	// is new to them: they have no slot for it.
+	if !q.scan.surveyDue() {
+		return surveyInterval, nil
+	}
+	next, more, err := q.survey(ctx)
+	if err == nil && more {
+		n, err = q.claimAhead(ctx)
+		q.claimed += n
+	}
+	// What is due now and does not go ahead waits for room, and so does a wide scan that is
+	// made for nothing else.
+	sleep, _ := q.surveyShared(time.Now())
+	if q.shared.on && !q.shared.filled.has(outbox.RootTenant) {
+		sleep = min(sleep, next)
+	}
+	if b := &q.shared.lanes; b.open() && !b.crowded { // the lap goes on
+		sleep = 0
+	}
+	return max(q.keyed.turns.rest(sleep, time.Now()), surveyInterval), err
+}
+
+// keepsForNobody reports whether slots are still kept though tenants share the queue no
+// longer.
+func (q *queue) keepsForNobody() bool { return q.kept.gate.Load().shut && !q.sharesSlots() }
 
 // workKept is work in a slot that may be kept.
 func (q *queue) workKept() { q.workOn(q.nextKept, q.workKept) }

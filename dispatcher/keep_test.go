@@ -2,10 +2,13 @@ package dispatcher_test
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -108,6 +111,126 @@ func TestWhatGoesBackDoesNotTakeTheKeptSlot(t *testing.T) {
 		t.Errorf("jobs of the busy tenant that have started = %d, want 15: the last slot is not theirs", n)
 	}
 	close(release)
+	d.stop(t)
+}
+
+// keptFree has a tenant's jobs take all slots but the kept one.
+func keptFree(t *testing.T, db *pgxpool.Pool, busy outbox.Options) (wake func(), others *atomic.Int64) {
+	t.Helper()
+	enqueueProbes(t, db, 100, busy)
+	wake, _, others = allButKept(t, db)
+	return wake, others
+}
+
+// allButKept starts a dispatcher whose jobs take all slots but the kept one, and which
+// nobody wakes but by what it returns. Jobs from 1000 on end, but take so long that none is
+// fetched ahead.
+func allButKept(t *testing.T, db *pgxpool.Pool) (wake func(), busy, others *atomic.Int64) {
+	t.Helper()
+	var never, started atomic.Int64
+	woken := make(chan struct{})
+	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		if job.Args.N >= 1000 {
+			started.Add(1)
+			time.Sleep(700 * time.Millisecond)
+			return nil
+		}
+		never.Add(1)
+		<-ctx.Done()
+		return nil
+	}), dispatcher.Config{
+		Queues:       map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
+		PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: woken, GracePeriod: -1,
+	})
+	awaitThat(t, "all slots but one are taken", func() bool { return never.Load() == 15 })
+	t.Cleanup(func() { d.stop(t) })
+	return func() { woken <- struct{}{} }, &never, &started
+}
+
+// All jobs with a key are of one tenant, who has many, so nobody shares them. The kept slot
+// is for the other tenant, whose jobs have none.
+func TestAKeptSlotIsNotForOneWithManyKeys(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	tomorrow := of(1)
+	tomorrow.Delay = 24 * time.Hour
+	requests := []outbox.Request{{Args: probe{1000}, Options: tomorrow}}
+	for n := range 100 {
+		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: fmt.Sprint(n)}})
+	}
+	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
+		t.Fatal(err)
+	}
+	wake, busy, others := allButKept(t, db)
+	for n := range 3 {
+		enqueue(t, db, probe{1001}, of(1))
+		wake()
+		awaitThat(t, "it starts", func() bool { return others.Load() == int64(n+1) })
+	}
+	for range 20 {
+		wake()
+	}
+	time.Sleep(time.Second)
+	if n := busy.Load(); n != 15 {
+		t.Errorf("jobs of the busy tenant that have started = %d, want 15: the last slot is not theirs", n)
+	}
+}
+
+// Two tenants' jobs come with one wake-up, for one kept slot: the second one starts when
+// the first one ends.
+func TestWhoLeavesAKeptSlotMakesRoom(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	wake, others := keptFree(t, db, of(0))
+	requests := []outbox.Request{
+		{Args: probe{1000}, Options: of(1)}, {Args: probe{1001}, Options: of(2)}, {Args: probe{1002}, Options: of(2)},
+	}
+	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
+		t.Fatal(err)
+	}
+	wake()
+	awaitThat(t, "all three start, one after the other", func() bool { return others.Load() == 3 })
+}
+
+// The first job of its sort that the queue has seen is found while only the kept slot is free.
+func TestAKeptSlotIsForWhatIsNew(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]outbox.Options{
+		"a priority": {Priority: 5}, "a key": {Key: "k"}, "another's priority": {Tenant: tenantN(1), Priority: -3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			wake, others := keptFree(t, db, of(0))
+			enqueue(t, db, probe{1000}, options)
+			wake()
+			awaitThat(t, "it starts", func() bool { return others.Load() == 1 })
+		})
+	}
+}
+
+// Nobody wakes the queue, and no poll comes, when the time is over for which slots are kept
+// behind the last job of another tenant.
+func TestKeptSlotsAreGivenBackInTime(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	var never atomic.Int64
+	enqueueProbes(t, db, 20, outbox.Options{})
+	enqueue(t, db, probe{1000}, of(1))
+	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		if job.Args.N >= 1000 {
+			time.Sleep(700 * time.Millisecond)
+			return nil
+		}
+		never.Add(1)
+		<-ctx.Done()
+		return nil
+	}), dispatcher.Config{
+		Queues:       map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
+		PollInterval: time.Hour, DeafPollInterval: time.Hour, GracePeriod: -1,
+	})
+	awaitThat(t, "all slots but one are taken", func() bool { return never.Load() == 15 })
+	awaitThat(t, "all slots are taken", func() bool { return never.Load() == 16 })
 	d.stop(t)
 }
 

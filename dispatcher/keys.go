@@ -23,6 +23,7 @@ type keyedLook struct {
 
 	reach  int       // candidates that the next claim looks at
 	fits   bool      // all that the last claim looked at could run
+	many   bool      // the last claim may have left more than go ahead
 	again  bool      // the last claim may have left due jobs: it did not look, or as far as it could, or had no room
 	passed int       // claims in a row that passed by jobs whose key somebody else had
 	odd    bool      // whose turn it is when there is room for one
@@ -203,6 +204,7 @@ func (k *keyedLook) note(done tally, claimed, room, reach int) {
 		k.next = time.Now().Add(keyedPause)
 	}
 	k.fits = done.blocked == 0 && done.passed == 0
+	k.many = looked > sparse
 	k.turns.behind = looked >= reach || claimed >= room
 	k.again = done.promoted > 0 || claimed >= room || (looked >= reach && int(done.blocked)+claimed > 0)
 	switch {

@@ -99,8 +99,8 @@ func (b *laneBook) noteDue(name laneName, row sqlgen.WalkLanesRow, now time.Time
 	case now.Before(l.until) && row.NextInSeconds > 0: // nothing but what was not for us
 		b.lap.soonest(now, l.until.Sub(now).Seconds())
 		return
-	case now.Before(l.until): // something has become due since: begin with it
-		l.from, l.past = position{runAt: b.since.Time}, position{}
+	case now.Before(l.until): // something has become due since: begin with it, also if the next claim leaves the lane out
+		l.from, l.past, l.until = position{runAt: b.since.Time}, position{}, time.Time{}
 	case first.before(l.past):
 		l.from = l.past
 	default:
@@ -251,8 +251,10 @@ func (q *queue) passLanes(ctx context.Context, since time.Time) error {
 }
 
 func (b *laneBook) wakeAt(at time.Time) {
-	if b.next.IsZero() || at.Before(b.next) {
-		b.next = at
+	for _, next := range []*time.Time{&b.next, &b.lap.next} { // the end of a lap under way is that of what was known before
+		if next.IsZero() || at.Before(*next) {
+			*next = at
+		}
 	}
 }
 
@@ -260,10 +262,14 @@ func (b *laneBook) wakeAt(at time.Time) {
 // has found is told by it: nothing is asked here.
 func (q *queue) surveyShared(now time.Time) (sleep time.Duration, more bool) {
 	b := &q.shared.lanes
-	if b.empty && !b.open() && now.Sub(b.settled) > sharedLinger {
-		q.shared.on = false
-	}
 	sleep = q.pollInterval()
+	if b.empty && !b.open() && !b.owed {
+		if linger := b.settled.Add(sharedLinger).Sub(now); linger >= 0 {
+			sleep = min(sleep, linger+time.Millisecond)
+		} else {
+			q.shared.on = false
+		}
+	}
 	wide := b.paid.Sub(now)
 	if next := b.next.Sub(now); !b.next.IsZero() && (next > 0 || wide <= 0) {
 		sleep = min(sleep, max(next, 0))

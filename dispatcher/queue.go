@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 const (
@@ -224,14 +225,11 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		if room == 0 {
 			q.hungry.Store(true)
 			if room = q.room(); room == 0 { // workers that made room before the flag was up poke nobody
-				if !q.shared.on && !q.keyed.on || len(q.kinds) == 0 || q.limits.on.Load() {
-					return q.pollInterval(), nil
+				sleep, err := q.lookAhead(ctx)
+				if err == nil && q.keepsForNobody() {
+					continue
 				}
-				n, err := q.claimAhead(ctx)
-				q.claimed += n
-				// Whoever has room looks again when it is due; nobody makes room here.
-				sleep, _ := q.surveyShared(time.Now())
-				return max(q.keyed.turns.rest(sleep, time.Now()), surveyInterval), err
+				return sleep, err
 			}
 			q.hungry.Store(false)
 		}
@@ -327,12 +325,22 @@ func (q *queue) nextAttempt() *attempt {
 // the claim loop calls it, because nobody else may send to the buffer, but for one job
 // that has its own place there (reservation).
 //
-// Whose jobs come back from the buffer has more due than can start, however few its last
-// claim found: its next ones do not go ahead, or they would have the slots that are kept
-// for others.
+// Who has many come back from the buffer has more due than can start, however few its
+// last claim found: its next ones do not go ahead, or they would have the slots that are
+// kept for others.
 func (q *queue) giveBackStale(now time.Time) {
-	q.giveBackStaleOf(q.buffer, now, func(a *attempt) { q.shared.filled.set(a.job.Tenant, true) })
+	back := map[outbox.ID]int{}
+	q.giveBackStaleOf(q.buffer, now, func(a *attempt) {
+		if a.batch == nil && a.job.Key == "" {
+			back[a.job.Tenant]++
+		}
+	})
 	q.giveBackStaleOf(q.ahead, now, func(*attempt) {})
+	for tenant, n := range back {
+		if n > sparse {
+			q.shared.filled.set(tenant, true)
+		}
+	}
 }
 
 func (q *queue) giveBackStaleOf(lane chan *attempt, now time.Time, note func(*attempt)) {

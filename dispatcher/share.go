@@ -195,7 +195,14 @@ func (q *queue) claimAhead(ctx context.Context) (int, error) {
 	if room == 0 || s.filled.has(outbox.RootTenant) {
 		return claimed, nil
 	}
-	n, err := q.claimRoot(ctx, db, min(room, sparse), hand)
+	claim := q.claimRoot
+	if q.keyed.many { // those with a key that may go ahead have been claimed already
+		claim = q.claimPlain
+	}
+	n, err := claim(ctx, db, min(room, sparse), hand)
+	if n == 0 && err == nil && q.keyed.on && !q.keyed.many && q.keyed.again { // it was not the turn of those with a key
+		n, err = claim(ctx, db, min(room, sparse), hand)
+	}
 	return claimed + n, err
 }
 

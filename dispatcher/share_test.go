@@ -92,6 +92,27 @@ func TestAWakeUpDuringAClaimIsAnsweredByAWalk(t *testing.T) {
 	}
 }
 
+// One of a tenant's jobs is due, and the next one of its lane soon. The walk that tells of
+// the first one is the only one: it has to tell of the other, too.
+func TestALaneThatIsDueTellsWhatIsDueNext(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	wake := make(chan struct{})
+	var ran atomic.Int64
+	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { ran.Add(1); return nil }), dispatcher.Config{
+		PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake,
+	})
+	for n := range 3 {
+		later := of(1)
+		later.Delay = 300 * time.Millisecond
+		if _, err := outbox.EnqueueMany(t.Context(), db, []outbox.Request{{Args: probe{}, Options: of(1)}, {Args: probe{}, Options: later}}); err != nil {
+			t.Fatal(err)
+		}
+		wake <- struct{}{}
+		awaitThat(t, "both jobs run", func() bool { return ran.Load() == int64(2*n+2) })
+	}
+}
+
 // Whatever plan the planner makes, each tenant gets its quota and no more, of its
 // highest priority first, and nobody else's jobs are touched.
 func TestSharedClaimsAreRightUnderEveryPlan(t *testing.T) {

@@ -124,10 +124,16 @@ func (k *keyedTurns) note(rows []sqlgen.FindKeyedTurnsRow, now time.Time) {
 
 // rest is how long to sleep, at most, if there is no room but for what goes ahead.
 func (k *keyedTurns) rest(sleep time.Duration, now time.Time) time.Duration {
-	if !k.owed {
-		return sleep
+	if k.on(now) { // until the slots that are kept for them are everybody's again
+		sleep = min(sleep, k.seen.Add(keyedLinger).Sub(now))
 	}
-	return min(sleep, k.paid.Sub(now))
+	if !k.above.IsZero() { // tenants are left to look for
+		sleep = min(sleep, surveyInterval)
+	}
+	if k.owed {
+		sleep = min(sleep, k.paid.Sub(now))
+	}
+	return sleep
 }
 
 // most is how many jobs one claim may take now.

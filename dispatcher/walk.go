@@ -103,6 +103,7 @@ func (b *laneBook) note(rows []sqlgen.WalkLanesRow, started time.Time, fresh boo
 		b.lap.lanes++
 		b.lap.soonest(started, row.DueInSeconds)
 		b.lap.soonest(started, row.NextInSeconds)
+		b.lap.soonest(started, row.FutureInSeconds)
 		if row.DueInSeconds <= 0 {
 			due++
 			b.noteDue(name, row, started)

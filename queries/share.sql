@@ -73,8 +73,9 @@ RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.
 --
 -- Of a lane whose first job is due it also tells when the next one is that became
 -- or becomes due after @since, when the walk before this one was made: that first
--- job may be of a kind without a handler. The last row, of no tenant, carries the
--- time of this walk.
+-- job may be of a kind without a handler. And when the first one is that is not due
+-- yet: after a claim of those that are nobody else would tell. The last row, of no
+-- tenant, carries the time of this walk.
 WITH RECURSIVE lane (tenant_id, priority, run_at, wrapped, looked, due) AS (
     SELECT @at_tenant_id::uuid, @at_priority::smallint, NULL::timestamptz, @wrapped::boolean, 0, 0
     UNION ALL
@@ -117,6 +118,7 @@ WITH RECURSIVE lane (tenant_id, priority, run_at, wrapped, looked, due) AS (
            lane.run_at::timestamptz AS run_at,
            extract(epoch FROM lane.run_at - clock_timestamp())::double precision AS due_in_seconds,
            coalesce(extract(epoch FROM next_due.run_at - clock_timestamp()), 'infinity')::double precision AS next_in_seconds,
+           coalesce(extract(epoch FROM future.run_at - clock_timestamp()), 'infinity')::double precision AS future_in_seconds,
            statement_timestamp()::timestamptz AS walked_at
     FROM lane
     LEFT JOIN LATERAL (
@@ -133,12 +135,26 @@ WITH RECURSIVE lane (tenant_id, priority, run_at, wrapped, looked, due) AS (
         ORDER BY jobs.run_at
         LIMIT 1
     ) AS next_due ON true
+    LEFT JOIN LATERAL (
+        SELECT jobs.run_at
+        FROM outbox.jobs
+        WHERE next_due.run_at <= statement_timestamp()
+          AND jobs.queue = @queue
+          AND jobs.tenant_id = lane.tenant_id
+          AND jobs.tenant_id <> '00000000-0000-0000-0000-000000000001'
+          AND jobs.priority = lane.priority
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+          AND jobs.run_at > statement_timestamp()
+        ORDER BY jobs.run_at
+        LIMIT 1
+    ) AS future ON true
     WHERE lane.looked > 0
     ORDER BY lane.looked
     LIMIT @max_lanes
 )
 UNION ALL
-SELECT '00000000-0000-0000-0000-000000000000', 0::smallint, false, statement_timestamp(), 'infinity', 'infinity', statement_timestamp()
+SELECT '00000000-0000-0000-0000-000000000000', 0::smallint, false, statement_timestamp(), 'infinity', 'infinity', 'infinity', statement_timestamp()
 LIMIT 10000;
 
 -- name: PassLanes :many

@@ -3,6 +3,7 @@ package mutants
 const (
 	shareGo = "dispatcher/share.go"
 	laneGo  = "dispatcher/lane.go"
+	keepGo  = "dispatcher/keep.go"
 )
 
 var sharing = []Mutant{
@@ -32,7 +33,46 @@ var sharing = []Mutant{
 		Name:      "what goes back goes ahead",
 		Breaks:    "a tenant whose long jobs were fetched ahead and go back takes the slots that are kept for others",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{queueGo, `func(a *attempt) { q.shared.filled.set(a.job.Tenant, true) }`, `func(*attempt) {}`}},
+		Edits:     []Edit{{queueGo, `		if n > sparse {`, `		if n > maxTenantSet {`}},
 		Checks:    []Check{test("dispatcher", "TestWhatGoesBackDoesNotTakeTheKeptSlot", "it starts beside jobs that never end")},
+	},
+	{
+		Name:      "who leaves a kept slot says nothing",
+		Breaks:    "with all other slots taken, the next tenant's job waits for the poll beside a free slot",
+		Invariant: "Tenants share a queue",
+		Edits: []Edit{{keepGo, `	if q.hungry.Load() {
+		q.poke()
+	}
+`, ``}},
+		Checks: []Check{test("dispatcher", "TestWhoLeavesAKeptSlotMakesRoom", "in vain: all three start")},
+	},
+	{
+		Name:      "without room nothing new is looked for",
+		Breaks:    "the first job of a priority or with a key waits beside a kept slot that is free",
+		Invariant: "Tenants share a queue",
+		Edits:     []Edit{{keepGo, `	if q.kept.free() == 0 { // who leaves one says so`, `	if true {`}},
+		Checks:    []Check{test("dispatcher", "TestAKeptSlotIsForWhatIsNew", "in vain: it starts")},
+	},
+	{
+		Name:      "slots are kept for nobody",
+		Breaks:    "when the other tenants have gone, kept slots stay idle until somebody wakes the queue",
+		Invariant: "Tenants share a queue",
+		Edits:     []Edit{{queueGo, `err == nil && q.keepsForNobody()`, `false`}},
+		Checks:    []Check{test("dispatcher", "TestKeptSlotsAreGivenBackInTime", "in vain: all slots are taken")},
+	},
+	{
+		Name:      "a lane's due job hides the next one",
+		Breaks:    "a tenant's delayed job beside one that is due waits for the poll",
+		Invariant: "Tenants share a queue",
+		Edits: []Edit{{"dispatcher/walk.go", `		b.lap.soonest(started, row.FutureInSeconds)
+`, ``}},
+		Checks: []Check{test("dispatcher", "TestALaneThatIsDueTellsWhatIsDueNext", "in vain: both jobs run")},
+	},
+	{
+		Name:      "many keys of one tenant go ahead",
+		Breaks:    "a tenant whose jobs with keys have all other slots takes the kept one, too",
+		Invariant: "Tenants share a queue",
+		Edits:     []Edit{{"dispatcher/keys.go", `k.many = looked > sparse`, `k.many = false`}},
+		Checks:    []Check{test("dispatcher", "TestAKeptSlotIsNotForOneWithManyKeys", "--- FAIL: TestAKeptSlotIsNotForOneWithManyKeys")},
 	},
 }

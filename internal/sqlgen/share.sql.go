@@ -285,6 +285,7 @@ WITH RECURSIVE lane (tenant_id, priority, run_at, wrapped, looked, due) AS (
            lane.run_at::timestamptz AS run_at,
            extract(epoch FROM lane.run_at - clock_timestamp())::double precision AS due_in_seconds,
            coalesce(extract(epoch FROM next_due.run_at - clock_timestamp()), 'infinity')::double precision AS next_in_seconds,
+           coalesce(extract(epoch FROM future.run_at - clock_timestamp()), 'infinity')::double precision AS future_in_seconds,
            statement_timestamp()::timestamptz AS walked_at
     FROM lane
     LEFT JOIN LATERAL (
@@ -301,12 +302,26 @@ WITH RECURSIVE lane (tenant_id, priority, run_at, wrapped, looked, due) AS (
         ORDER BY jobs.run_at
         LIMIT 1
     ) AS next_due ON true
+    LEFT JOIN LATERAL (
+        SELECT jobs.run_at
+        FROM outbox.jobs
+        WHERE next_due.run_at <= statement_timestamp()
+          AND jobs.queue = $4
+          AND jobs.tenant_id = lane.tenant_id
+          AND jobs.tenant_id <> '00000000-0000-0000-0000-000000000001'
+          AND jobs.priority = lane.priority
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+          AND jobs.run_at > statement_timestamp()
+        ORDER BY jobs.run_at
+        LIMIT 1
+    ) AS future ON true
     WHERE lane.looked > 0
     ORDER BY lane.looked
     LIMIT $7
 )
 UNION ALL
-SELECT '00000000-0000-0000-0000-000000000000', 0::smallint, false, statement_timestamp(), 'infinity', 'infinity', statement_timestamp()
+SELECT '00000000-0000-0000-0000-000000000000', 0::smallint, false, statement_timestamp(), 'infinity', 'infinity', 'infinity', statement_timestamp()
 LIMIT 10000
 `
 
@@ -323,13 +338,14 @@ type WalkLanesParams struct {
 }
 
 type WalkLanesRow struct {
-	TenantID      pgtype.UUID
-	Priority      int16
-	Wrapped       bool
-	RunAt         pgtype.Timestamptz
-	DueInSeconds  float64
-	NextInSeconds float64
-	WalkedAt      pgtype.Timestamptz
+	TenantID        pgtype.UUID
+	Priority        int16
+	Wrapped         bool
+	RunAt           pgtype.Timestamptz
+	DueInSeconds    float64
+	NextInSeconds   float64
+	FutureInSeconds float64
+	WalkedAt        pgtype.Timestamptz
 }
 
 // WalkLanes finds out which tenants other than root have jobs in a queue: it hops
@@ -340,8 +356,9 @@ type WalkLanesRow struct {
 //
 // Of a lane whose first job is due it also tells when the next one is that became
 // or becomes due after @since, when the walk before this one was made: that first
-// job may be of a kind without a handler. The last row, of no tenant, carries the
-// time of this walk.
+// job may be of a kind without a handler. And when the first one is that is not due
+// yet: after a claim of those that are nobody else would tell. The last row, of no
+// tenant, carries the time of this walk.
 func (q *Queries) WalkLanes(ctx context.Context, arg WalkLanesParams) ([]WalkLanesRow, error) {
 	rows, err := q.db.Query(ctx, WalkLanes,
 		arg.AtTenantID,
@@ -368,6 +385,7 @@ func (q *Queries) WalkLanes(ctx context.Context, arg WalkLanesParams) ([]WalkLan
 			&i.RunAt,
 			&i.DueInSeconds,
 			&i.NextInSeconds,
+			&i.FutureInSeconds,
 			&i.WalkedAt,
 		); err != nil {
 			return nil, err
