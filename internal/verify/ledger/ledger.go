@@ -3,7 +3,7 @@
 // reader.
 //
 // A line is one write(2) with O_APPEND: processes may share a file, and a kill -9
-// loses nothing that was written.
+// loses nothing but the line that was being written.
 package ledger
 
 import (

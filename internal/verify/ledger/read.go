@@ -17,8 +17,11 @@ const Suffix = ".jsonl"
 
 // All is every entry of every ledger in a folder, file by file, each in the order
 // of its writing. It ends at the first error: a ledger that cannot be read proves
-// nothing. The last line of a process that was killed may be cut short by a full
-// disk only, and is an error too.
+// nothing.
+//
+// A last line without its end is left out. A kill -9 may cut a write short where it
+// crosses from one page to the next, and then the process has done nothing since: it is as
+// if it had been killed before the write, which every check has to allow for.
 func All(folder string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		paths, err := filepath.Glob(filepath.Join(folder, "*"+Suffix))
@@ -43,7 +46,7 @@ func readFile(path string, yield func(Entry, error) bool) (more bool) {
 	in := bufio.NewReaderSize(file, 1<<20)
 	for n := 1; ; n++ {
 		line, err := in.ReadBytes('\n')
-		if err == io.EOF && len(line) == 0 {
+		if err == io.EOF {
 			return true
 		}
 		var e Entry
