@@ -115,9 +115,9 @@ func TestWhatGoesBackDoesNotTakeTheKeptSlot(t *testing.T) {
 }
 
 // keptFree has a tenant's jobs take all slots but the kept one.
-func keptFree(t *testing.T, db *pgxpool.Pool, busy outbox.Options) (wake func(), others *atomic.Int64) {
+func keptFree(t *testing.T, db *pgxpool.Pool) (wake func(), others *atomic.Int64) {
 	t.Helper()
-	enqueueProbes(t, db, 100, busy)
+	enqueueProbes(t, db, 100, of(0))
 	wake, _, others = allButKept(t, db)
 	return wake, others
 }
@@ -181,7 +181,7 @@ func TestAKeptSlotIsNotForOneWithManyKeys(t *testing.T) {
 func TestWhoLeavesAKeptSlotMakesRoom(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	wake, others := keptFree(t, db, of(0))
+	wake, others := keptFree(t, db)
 	requests := []outbox.Request{
 		{Args: probe{1000}, Options: of(1)}, {Args: probe{1001}, Options: of(2)}, {Args: probe{1002}, Options: of(2)},
 	}
@@ -201,7 +201,7 @@ func TestAKeptSlotIsForWhatIsNew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			wake, others := keptFree(t, db, of(0))
+			wake, others := keptFree(t, db)
 			enqueue(t, db, probe{1000}, options)
 			wake()
 			awaitThat(t, "it starts", func() bool { return others.Load() == 1 })
@@ -214,24 +214,10 @@ func TestAKeptSlotIsForWhatIsNew(t *testing.T) {
 func TestKeptSlotsAreGivenBackInTime(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	var never atomic.Int64
 	enqueueProbes(t, db, 20, outbox.Options{})
 	enqueue(t, db, probe{1000}, of(1))
-	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-		if job.Args.N >= 1000 {
-			time.Sleep(700 * time.Millisecond)
-			return nil
-		}
-		never.Add(1)
-		<-ctx.Done()
-		return nil
-	}), dispatcher.Config{
-		Queues:       map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
-		PollInterval: time.Hour, DeafPollInterval: time.Hour, GracePeriod: -1,
-	})
-	awaitThat(t, "all slots but one are taken", func() bool { return never.Load() == 15 })
-	awaitThat(t, "all slots are taken", func() bool { return never.Load() == 16 })
-	d.stop(t)
+	_, busy, _ := allButKept(t, db)
+	awaitThat(t, "all slots are taken", func() bool { return busy.Load() == 16 })
 }
 
 // As long as all jobs are root's, every slot is theirs.
