@@ -3,9 +3,9 @@
 // API, the console and the CLI are skins over it.
 //
 // Every act is one statement, legal by the same rules that bind workers: it raises
-// the job's epoch, so that a worker that still believes to own the job can write
-// nothing any more. Only [Operator.Cancel] leaves a running job to its worker, and The same statement writes a row of outbox.audit: who acted,
-// asks it to stop.
+// the job's epoch, so that a worker that still believes that it owns the job can
+// write nothing any more. Only [Operator.Cancel] leaves a running job to its worker,
+// and asks it to stop. The same statement writes a row of outbox.audit: who acted,
 // what was changed, and why ([Operator.As], [Operator.Because]).
 //
 // An act that is added here records itself in the same way. If it is one
