@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
-	"github.com/posthaste-dev/posthaste/internal/pgdocker"
 	"github.com/posthaste-dev/posthaste/migrations"
 )
 
@@ -38,7 +37,7 @@ func prepare(ctx context.Context, s *screen) (_ *premises, err error) {
 	server, err := pgdev.Start(ctx, pgdev.Options{
 		DatabaseURL: given,
 		Major:       os.Getenv("PG"),
-		Docker:      pgdocker.Start,
+		Container:   true,
 		Log:         s,
 	})
 	if err != nil {

@@ -4,10 +4,11 @@
 //
 //  1. a server the caller names ([Options.DatabaseURL]),
 //  2. binaries on this machine: PG_BIN, PATH, the usual installation folders,
-//  3. a container, if the caller passes a way to start one ([Options.Docker]),
-//  4. binaries that npm fetches once into the user's cache folder,
+//  3. binaries that npm fetches once into the user's cache folder,
+//  4. a container, if the caller can do with one ([Options.Container]) and
+//     there is an engine with its docker command,
 //
-// and otherwise fails with the remedies. A server of kind 2 or 4 is owned: it
+// and otherwise fails with the remedies. A server of kind 2 or 3 is owned: it
 // can be restarted and killed, and it does not outlive this process, not even
 // one that is killed with -9 (Linux and other Unixes; best effort elsewhere).
 //
@@ -51,11 +52,9 @@ type Options struct {
 	Settings map[string]string
 	// Env is added to the environment of an owned server.
 	Env []string
-	// Docker starts a container of the given major version (empty: any) with
-	// the given server settings. Nil skips this way, and so does Dir.
-	Docker func(ctx context.Context, major string, settings map[string]string) (url string, stop func(), err error)
-	// OnlyDocker takes no other way: what Docker cannot start is an error.
-	OnlyDocker bool
+	// Container says that a server in a container will do if there are no
+	// binaries; it cannot be restarted. With Dir there is no container.
+	Container bool
 	// Log receives a line for whatever takes long; nil discards them.
 	Log io.Writer
 }
@@ -110,7 +109,7 @@ func (s *Server) String() string {
 func Start(ctx context.Context, o Options) (*Server, error) {
 	o.Log = cmp.Or[io.Writer](o.Log, io.Discard)
 	if o.DatabaseURL != "" {
-		return attach(ctx, o.DatabaseURL, "given by URL", nil)
+		return attach(ctx, o.DatabaseURL)
 	}
 	if o.Major != "" && !slices.Contains(majors, o.Major) {
 		return nil, fmt.Errorf("PostgreSQL %q is not supported, want one of %s", o.Major, strings.Join(majors, ", "))
@@ -135,9 +134,6 @@ func (o Options) find(ctx context.Context, f *folder) (*Server, error) {
 	if err := f.agree(&o); err != nil {
 		return nil, err
 	}
-	if o.OnlyDocker {
-		return o.startContainer(ctx)
-	}
 	bin, err := localBinaries(ctx, o.Major, f.account)
 	if err == nil {
 		return startOwned(ctx, o, f, bin, "local binaries in "+bin)
@@ -147,37 +143,19 @@ func (o Options) find(ctx context.Context, f *folder) (*Server, error) {
 		fmt.Fprintf(o.Log, "PG_BIN is of no use: %v\n", err)
 	}
 
-	if o.Docker != nil && o.Dir == "" {
-		s, err := o.startContainer(ctx)
-		if err == nil {
-			return s, nil
-		}
-		tried = append(tried, err)
-	}
-
 	bin, err = fetchBinaries(ctx, cmp.Or(o.Major, majors[0]), f.account, o.Log)
 	if err == nil {
 		return startOwned(ctx, o, f, bin, "npm package in "+bin)
 	}
-	return nil, o.notFound(append(tried, fmt.Errorf("npm: %w", err)))
-}
-
-// startContainer is Docker's way. The image may be one that the user chose, so
-// its version is whatever it is.
-func (o Options) startContainer(ctx context.Context) (*Server, error) {
-	url, stop, err := o.Docker(ctx, o.Major, o.settings())
-	if err != nil {
-		return nil, fmt.Errorf("docker: %w", err)
+	tried = append(tried, fmt.Errorf("npm: %w", err))
+	if o.Container && o.Dir == "" {
+		s, err := o.startContainer(ctx)
+		if err == nil {
+			return s, nil
+		}
+		tried = append(tried, fmt.Errorf("docker: %w", err))
 	}
-	s, err := attach(ctx, url, "container", stop)
-	if err != nil {
-		return nil, fmt.Errorf("docker: %w", err)
-	}
-	if got := number.FindString(s.version); !slices.Contains(majors, got) || o.Major != "" && got != o.Major {
-		err := fmt.Errorf("docker: the image has PostgreSQL %s, want %s", got, cmp.Or(o.Major, strings.Join(majors, ", ")))
-		return nil, errors.Join(err, s.Stop())
-	}
-	return s, nil
+	return nil, o.notFound(tried)
 }
 
 // Binaries is the folder of the binaries that Start would run for major (empty:
@@ -208,21 +186,22 @@ func (o Options) notFound(tried []error) error {
 	} else {
 		fmt.Fprintf(&b, "  - install PostgreSQL %s, for example: apt-get install postgresql-%s\n", o.Major, o.Major)
 	}
-	b.WriteString("  - install Docker, or npm (which fetches PostgreSQL into your cache folder)\n")
+	if o.Container {
+		b.WriteString("  - install npm (which fetches PostgreSQL into your cache folder), or Docker\n")
+	} else {
+		b.WriteString("  - install npm (which fetches PostgreSQL into your cache folder)\n")
+	}
 	b.WriteString("What was tried")
 	return fmt.Errorf("%s: %w", b.String(), errors.Join(tried...))
 }
 
 // attach makes a Server of one that somebody else runs.
-func attach(ctx context.Context, url, origin string, release func()) (*Server, error) {
+func attach(ctx context.Context, url string) (*Server, error) {
 	version, err := serverVersion(ctx, url)
 	if err != nil {
-		if release != nil {
-			release()
-		}
-		return nil, fmt.Errorf("connect to the server (%s): %w", origin, err)
+		return nil, fmt.Errorf("connect to the server (given by URL): %w", err)
 	}
-	return &Server{url: url, version: version, origin: origin, release: release}, nil
+	return &Server{url: url, version: version, origin: "given by URL"}, nil
 }
 
 func serverVersion(ctx context.Context, url string) (string, error) {

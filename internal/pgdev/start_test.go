@@ -314,7 +314,7 @@ func TestATakenPort(t *testing.T) {
 
 func TestTheSearchEndsWithRemedies(t *testing.T) {
 	t.Parallel()
-	err := Options{Major: "16"}.notFound([]error{errors.New("npm: not installed")})
+	err := Options{Major: "16", Container: true}.notFound([]error{errors.New("npm: not installed")})
 	for _, want := range []string{"DATABASE_URL", "apt-get install postgresql-16", "Docker", "npm: not installed"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error = %q, want it to name %s", err, want)
@@ -322,53 +322,5 @@ func TestTheSearchEndsWithRemedies(t *testing.T) {
 	}
 	if _, err := Start(t.Context(), Options{Major: "9"}); err == nil {
 		t.Error("PostgreSQL 9 was started")
-	}
-}
-
-// docker is an [Options.Docker] that starts nothing, gives url away, and notes
-// what it was asked for and that it was ended.
-type docker struct {
-	url      string
-	settings map[string]string
-	stopped  bool
-}
-
-func (d *docker) start(_ context.Context, _ string, settings map[string]string) (string, func(), error) {
-	d.settings = settings
-	return d.url, func() { d.stopped = true }, nil
-}
-
-func TestDockerIsAskedWhenThereAreNoBinaries(t *testing.T) {
-	running := start(t, Options{Fast: true})
-	t.Setenv("PG_BIN", t.TempDir()) // and no other is looked at
-	d := docker{url: running.URL()}
-	s := start(t, Options{Fast: true, Docker: d.start})
-	if s.URL() != running.URL() || s.String() != "PostgreSQL "+running.Version()+" (container)" {
-		t.Errorf("started %s at %s, want the container at %s", s, s.URL(), running.URL())
-	}
-	if d.settings["fsync"] != "off" {
-		t.Errorf("settings = %v, want those of a fast server", d.settings)
-	}
-	if err := s.Stop(); err != nil || !d.stopped {
-		t.Errorf("Stop = %v, container stopped = %t, want that it is", err, d.stopped)
-	}
-}
-
-func TestAContainerOfNoUseIsEnded(t *testing.T) {
-	t.Parallel()
-	running := start(t, Options{Fast: true})
-	other := "18"
-	if strings.HasPrefix(running.Version(), "18") {
-		other = "17"
-	}
-	for name, test := range map[string]struct{ url, major, want string }{
-		"nobody answers":      {"postgres://127.0.0.1:1/nothing", "", "connect to the server"},
-		"another one's image": {running.URL(), other, "want " + other},
-	} {
-		d := docker{url: test.url}
-		_, err := Start(t.Context(), Options{Major: test.major, Docker: d.start, OnlyDocker: true})
-		if err == nil || !strings.Contains(err.Error(), test.want) || !d.stopped {
-			t.Errorf("%s: Start = %v, container stopped = %t, want an error like %q and that it is", name, err, d.stopped, test.want)
-		}
 	}
 }

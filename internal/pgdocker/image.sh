@@ -4,12 +4,12 @@
 # registry can be reached:
 #
 #	internal/pgdocker/image.sh my-postgres
-#	POSTHASTE_PG_IMAGE=my-postgres TESTCONTAINERS_RYUK_DISABLED=true make demo
+#	POSTHASTE_PG_IMAGE=my-postgres make test-docker
 set -euo pipefail
 cd "$(dirname "$0")"
 image=${1:?usage: image.sh NAME}
 
-bin=$(go run ../pgdev/binaries)
+bin=$(go run -C ../.. ./internal/pgdev/binaries)
 home=$(dirname "$bin")
 trees=("$home")
 for tree in "/usr/share/postgresql/${home##*/}" /usr/share/zoneinfo; do # where Debian's Postgres has the rest

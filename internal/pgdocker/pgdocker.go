@@ -1,6 +1,6 @@
-// Package pgdocker starts Postgres in a container. It is the only package that
-// imports testcontainers, so that the others compile without it; pass [Start]
-// as pgdev.Options.Docker.
+// Package pgdocker starts Postgres in a container by testcontainers, for the
+// integration tests. It is a module of its own: the tests of package outbox, too,
+// burden the go.sum of those who import it.
 package pgdocker
 
 import (

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests on a Postgres in a container, as on a machine that has no other. Exits
-# with 3 where that is not possible. GO and RACE are those of the Makefile.
+# Tests on a Postgres in a container, which testcontainers starts. Exits with 3
+# where that is not possible. GO and RACE are those of the Makefile.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 go=${GO:-go} race=${RACE:-}
@@ -26,8 +26,10 @@ if [ -z "${POSTHASTE_PG_IMAGE:-}" ] && ! timeout 60 docker pull -q "$official" >
 	export POSTHASTE_PG_IMAGE=$ours TESTCONTAINERS_RYUK_DISABLED=true
 fi
 
-export PGTEST_DOCKER=1 # or fail
 unset POSTHASTE_TEST_DATABASE_URL
-$go test -count=1 $race ./internal/pgdocker ./inbox ./await
-$go run ./internal/pgtest/withserver -- \
-	$go test -count=1 $race -run 'TestEnqueueWakesAWorker|TestTwoWorkersShareTheJobs|TestAnotherWorkerTakesOver' ./integration
+mkdir -p bin
+$go build -C internal/pgdocker -o ../../bin/ ./withcontainer
+$go test -C internal/pgdocker -count=1 $race ./...
+$go test -count=1 -run TestContainerOfARealEngine ./internal/pgdev
+bin/withcontainer $go test -count=1 $race ./inbox ./await
+bin/withcontainer $go test -count=1 $race -run 'TestEnqueueWakesAWorker|TestTwoWorkersShareTheJobs|TestAnotherWorkerTakesOver' ./integration

@@ -11,8 +11,7 @@
 // The server is the one of POSTHASTE_TEST_DATABASE_URL, which all test binaries
 // may share (the command withserver runs one for them), else one that package
 // pgdev finds and this binary starts on first use; PG=18 asks for that major
-// version, PGTEST_DOCKER=1 for a container. Without any, tests fail: green means
-// tested.
+// version. Without any, tests fail: green means tested.
 //
 // Databases are clones of a template that holds the migrations, so that a test
 // pays some tens of milliseconds, and notifications and advisory locks come

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
-	"github.com/posthaste-dev/posthaste/internal/pgdocker"
 )
 
 // serverVariable names a running server for all test binaries.
@@ -45,15 +44,13 @@ func serverURL(t testing.TB) string {
 }
 
 // StartServer starts a server of the kind that tests use: fast, not durable, of
-// the major version in the variable PG, and in a container if PGTEST_DOCKER is 1.
-// Tests themselves call [New] or [URL].
+// the major version in the variable PG. Tests themselves call [New] or [URL].
 func StartServer(ctx context.Context) (*pgdev.Server, error) {
 	server, err := pgdev.Start(ctx, pgdev.Options{
-		Major:      os.Getenv("PG"),
-		Fast:       true,
-		Docker:     pgdocker.Start,
-		OnlyDocker: os.Getenv("PGTEST_DOCKER") == "1",
-		Log:        os.Stderr,
+		Major:     os.Getenv("PG"),
+		Fast:      true,
+		Container: true,
+		Log:       os.Stderr,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("tests need a Postgres (for tests the variable is %s, not DATABASE_URL): %w", serverVariable, err)
