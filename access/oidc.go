@@ -142,6 +142,10 @@ type boundedAnswers struct{ http.RoundTripper }
 
 func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := b.RoundTripper.RoundTrip(r)
+	if err == nil && response.StatusCode == http.StatusSwitchingProtocols { // the body is the connection, which no timeout closes
+		response.Body.Close()
+		return nil, fmt.Errorf("the provider answered %s", response.Status)
+	}
 	if err == nil {
 		response.Body = struct {
 			io.Reader

@@ -69,17 +69,19 @@ func (s *server) outermost(mux *http.ServeMux) http.Handler {
 		r = r.WithContext(ctx)
 		answer := &answer{ResponseWriter: w}
 		started := time.Now()
+		returned := false
 		defer func() {
-			if v := recover(); v != nil {
+			if v := recover(); !returned { // v is nil for panic(nil) with GODEBUG=panicnil=1
 				s.recovered(answer, r, v)
 			}
 			s.metrics.answered(r.Pattern, answer.status, time.Since(started))
 		}()
 		if p := misplaced(mux, r); p != nil {
 			writeProblem(answer, r, p)
-			return
+		} else {
+			mux.ServeHTTP(answer, r)
 		}
-		mux.ServeHTTP(answer, r)
+		returned = true
 	})
 }
 

@@ -99,14 +99,16 @@ func (g *group[Q, A]) answer(taken []*question[Q, A]) {
 
 // safely has those who wait learn of a panic: they would wait for ever.
 func (g *group[Q, A]) safely(asked []Q) (answers []answerTo[A]) {
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
+		if v := recover(); !returned {
 			answers = all[A](len(asked), fmt.Errorf("panic: %v", v))
 		}
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
 	defer cancel()
 	answers = g.run(ctx, asked)
+	returned = true
 	if len(answers) != len(asked) {
 		return all[A](len(asked), fmt.Errorf("%d answers to %d questions", len(answers), len(asked)))
 	}

@@ -18,10 +18,7 @@ func (l *lost) Unwrap() error { return l.err }
 func (r request) again(err error, attempt int) (wait time.Duration, sensible bool) {
 	wait = backoff(attempt)
 	if p, ok := errors.AsType[*Problem](err); ok {
-		if p.RetryAfter > 0 {
-			wait = p.RetryAfter
-		}
-		return wait, p.nothingWasDone() || r.repeatable && p.passing()
+		return max(wait, p.RetryAfter), p.nothingWasDone() || r.repeatable && p.passing()
 	}
 	_, ok := errors.AsType[*lost](err)
 	return wait, ok && (r.repeatable || neverSent(err))

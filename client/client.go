@@ -180,6 +180,9 @@ func (c *Client) send(ctx context.Context, r request, answer any) error {
 		return &lost{err}
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusSwitchingProtocols { // the body is the connection, which no context closes
+		return problemOf(resp, nil)
+	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return &lost{fmt.Errorf("%s %s: read the answer: %w", r.method, r.path, err)}

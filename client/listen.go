@@ -94,10 +94,10 @@ func passes(err error) bool {
 // wait is how long to stay away: what the server asks for, or more with each failure.
 // It varies, so that the clients of a server that went down do not come back together.
 func (l *listener) wait(err error, failures int) time.Duration {
-	if p, ok := errors.AsType[*Problem](err); ok && p.RetryAfter > 0 {
-		return min(p.RetryAfter, l.client.maxWait)
-	}
 	asked := l.retry + rand.N(l.retry/2+1)
+	if p, ok := errors.AsType[*Problem](err); ok && p.RetryAfter > 0 {
+		asked = p.RetryAfter
+	}
 	return min(max(asked, backoff(failures)), l.client.maxWait)
 }
 

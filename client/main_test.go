@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -302,6 +303,24 @@ func TestAKeyedJobWhoseAnswerIsLostIsStoredOnce(t *testing.T) {
 	}
 	if page, err := c.JobPage(t.Context(), client.JobFilter{}, client.Page{}); err != nil || len(page.Jobs) != 1 || asked.Load() != 3 {
 		t.Errorf("got %d jobs after %d requests, %v", len(page.Jobs), asked.Load(), err)
+	}
+}
+
+// The body of a 101 is the connection itself, which no context closes.
+func TestAnUpgradeIsAProblem(t *testing.T) {
+	t.Parallel()
+	c := to(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_, _ = conn.Read(make([]byte, 1)) // until the other side hangs up
+		conn.Close()
+	}), client.Config{})
+	_, err := c.Stats(t.Context(), "")
+	if p := problem(t, err); p.Status != http.StatusSwitchingProtocols {
+		t.Errorf("got %v, want a problem with the status 101", err)
 	}
 }
 

@@ -128,13 +128,16 @@ func (a *attempt) run() {
 
 // settleFor is decide for errors and policies that may panic themselves.
 func settleFor(a *attempt, cause error) (o outcome) {
+	returned := false
 	defer func() {
-		if value := recover(); value != nil {
+		if value := recover(); !returned {
 			a.err = &panicError{value: fmt.Sprintf("in the error or the retry policy: %v", value), stack: string(debug.Stack())}
 			o = a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
 		}
 	}()
-	return a.route.config.classify(decide(a.job, a.route.config.Retry, a.err, cause), a.err)
+	o = a.route.config.classify(decide(a.job, a.route.config.Retry, a.err, cause), a.err)
+	returned = true
+	return o
 }
 
 // attemptContext shows the deadline to what the handler calls. One context and a
@@ -146,16 +149,20 @@ type attemptContext struct {
 
 func (c attemptContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// call turns a panic into an error with the stack. It is the one place where
-// panics are recovered: a handler's bug must not take the process, and every
-// other job in it, down.
+// call turns a panic into an error with the stack, because a handler's bug must not
+// take the process, and every other job in it, down. That the handler has not
+// returned is the sign of it, not the recovered value: with GODEBUG=panicnil=1
+// that is nil for panic(nil). After runtime.Goexit the error goes nowhere.
 func call(ctx context.Context, handler Handler, job *outbox.Claimed) (err error) {
+	returned := false
 	defer func() {
-		if value := recover(); value != nil {
+		if value := recover(); !returned {
 			err = &panicError{value: value, stack: string(debug.Stack())}
 		}
 	}()
-	return handler(ctx, job)
+	err = handler(ctx, job)
+	returned = true
+	return err
 }
 
 // begin marks the handler as running, unless the attempt was ended in the buffer

@@ -330,8 +330,9 @@ func (b *batch) run(q *queue) (took time.Duration) {
 
 // callMany is call for a batch.
 func callMany(ctx context.Context, m *many, jobs []*outbox.Claimed) (outcomes []error) {
+	returned := false
 	defer func() {
-		if value := recover(); value != nil {
+		if value := recover(); !returned {
 			err := &panicError{value: value, stack: string(debug.Stack())}
 			outcomes = make([]error, len(jobs))
 			for i := range outcomes {
@@ -339,7 +340,9 @@ func callMany(ctx context.Context, m *many, jobs []*outbox.Claimed) (outcomes []
 			}
 		}
 	}()
-	return m.handle(ctx, jobs)
+	outcomes = m.handle(ctx, jobs)
+	returned = true
+	return outcomes
 }
 
 // end takes one job's right to run. The context of the batch goes on for the

@@ -134,6 +134,7 @@ func TestABatchThatGoesWrongFailsEveryJob(t *testing.T) {
 		"too few outcomes":  {func(_ context.Context, jobs []*outbox.Job[probe]) []error { return nil }, "outcome_count", "0 outcomes for 4 jobs"},
 		"too many outcomes": {func(_ context.Context, jobs []*outbox.Job[probe]) []error { return make([]error, 5) }, "outcome_count", "5 outcomes for 4 jobs"},
 		"panic":             {func(context.Context, []*outbox.Job[probe]) []error { panic("a bug") }, "panic", "panic: a bug"},
+		"panic(nil)":        {func(context.Context, []*outbox.Job[probe]) []error { panic(nil) }, "panic", "panic: <nil>"},
 		"goexit":            {func(context.Context, []*outbox.Job[probe]) []error { runtime.Goexit(); return nil }, "goexit", "ended its goroutine"},
 	}
 	for name, tt := range tests {

@@ -1,3 +1,7 @@
+// With this, recover returns nil for panic(nil): programs that are older than Go 1.21
+// may ask for it.
+//
+//go:debug panicnil=1
 package dispatcher_test
 
 import (
@@ -15,6 +19,10 @@ import (
 type nilError struct{ text string }
 
 func (e *nilError) Error() string { return e.text } // panics for a nil *nilError
+
+type panicsWithNil struct{}
+
+func (panicsWithNil) Error() string { panic(nil) }
 
 // A handler's bug costs its own job an attempt, never the process and the other
 // jobs in it, and never a worker.
@@ -34,6 +42,14 @@ func TestAHandlersBugCostsItsOwnJobOnly(t *testing.T) {
 		"a retry policy that panics": {
 			handler: func(context.Context, *outbox.Job[probe]) error { return context.Canceled },
 			config:  dispatcher.KindConfig{Retry: func(*outbox.Claimed, error) time.Duration { panic("policy") }},
+			code:    "panic",
+		},
+		"panic(nil)": {
+			handler: func(context.Context, *outbox.Job[probe]) error { panic(nil) },
+			code:    "panic",
+		},
+		"an error that panics with nil": {
+			handler: func(context.Context, *outbox.Job[probe]) error { return panicsWithNil{} },
 			code:    "panic",
 		},
 		"an exit of its goroutine": {

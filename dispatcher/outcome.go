@@ -29,7 +29,15 @@ func Discard(err error) error { return &discardError{cmpErr(err, "discarded")} }
 // RetryAfter has the job tried again after the given time instead of the
 // policy's, if attempts are left.
 func RetryAfter(wait time.Duration, err error) error {
-	return &retryAfterError{wait, cmpErr(err, "asked to be retried later")}
+	return &retryAfterError{wait: wait, err: cmpErr(err, "asked to be retried later")}
+}
+
+// RetryAtLeast is [RetryAfter] for a time that comes from somebody else, such as the
+// Retry-After of an HTTP answer: the job waits at least as long as the retry policy
+// says, so that a receiver that answers "at once" does not use up every attempt
+// within a second.
+func RetryAtLeast(wait time.Duration, err error) error {
+	return &retryAfterError{wait: wait, atLeast: true, err: cmpErr(err, "asked to be retried later")}
 }
 
 // Snooze puts the job back as pending for the given time. It is not a failure: no
@@ -42,8 +50,9 @@ func (e *discardError) Error() string { return e.err.Error() }
 func (e *discardError) Unwrap() error { return e.err }
 
 type retryAfterError struct {
-	wait time.Duration
-	err  error
+	wait    time.Duration
+	atLeast bool // the policy's wait, if that is longer
+	err     error
 }
 
 func (e *retryAfterError) Error() string { return e.err.Error() }
@@ -127,13 +136,18 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 		o.status, o.keepDue = outbox.Failed, true
 		return o
 	}
-	if asked, ok := errors.AsType[*retryAfterError](err); ok {
+	asked, ok := errors.AsType[*retryAfterError](err)
+	if ok && !asked.atLeast {
 		return failure(job, asked.wait, err)
 	}
 	if len(job.Backoff) > 0 { // its own comes before its kind's
 		retry = Delays(job.Backoff...)
 	}
-	return failure(job, retry(job, err), err)
+	wait := retry(job, err)
+	if ok {
+		wait = max(wait, asked.wait)
+	}
+	return failure(job, wait, err)
 }
 
 func failure(job *outbox.Claimed, wait time.Duration, err error) outcome {

@@ -115,6 +115,26 @@ func TestDecide(t *testing.T) {
 			first(), RetryAfter(-time.Minute, boom), nil,
 			outcome{status: outbox.Retrying, code: "error", message: "boom"},
 		},
+		"retry at least waits longer than the policy": {
+			first(), RetryAtLeast(time.Minute, teapot{}), nil,
+			outcome{status: outbox.Retrying, delay: time.Minute, code: "418", message: "short and stout"},
+		},
+		"retry at least no time waits as the policy says": {
+			first(), RetryAtLeast(0, boom), nil,
+			outcome{status: outbox.Retrying, delay: 7 * time.Second, code: "error", message: "boom"},
+		},
+		"retry at least less than no time waits as the policy says": {
+			first(), fmt.Errorf("wrapped: %w", RetryAtLeast(-time.Hour, nil)), nil,
+			outcome{status: outbox.Retrying, delay: 7 * time.Second, code: "error", message: "wrapped: asked to be retried later"},
+		},
+		"retry at least no time waits as the job's own back-off says": {
+			&outbox.Claimed{Attempt: 1, MaxAttempts: 9, Backoff: outbox.Backoff{time.Hour}}, RetryAtLeast(time.Second, boom), nil,
+			outcome{status: outbox.Retrying, delay: time.Hour, code: "error", message: "boom"},
+		},
+		"retry at least on the last attempt is dead": {
+			last(), RetryAtLeast(0, boom), nil,
+			outcome{status: outbox.Dead, keepDue: true, delay: 7 * time.Second, code: "error", message: "boom"},
+		},
 		"retry after on the last attempt is dead": {
 			last(), RetryAfter(time.Minute, boom), nil,
 			outcome{status: outbox.Dead, keepDue: true, delay: time.Minute, code: "error", message: "boom"},

@@ -1,3 +1,7 @@
+// With this, recover returns nil for panic(nil): programs that are older than Go 1.21
+// may ask for it.
+//
+//go:debug panicnil=1
 package memory
 
 import (
@@ -263,6 +267,7 @@ func TestOutcomesMeanWhatTheyMeanInADispatcher(t *testing.T) {
 		"discard":               {func(int) error { return dispatcher.Discard(wrong) }, Options{MaxAttempts: 5}, outbox.Failed, 1, "error"},
 		"retry after":           {func(n int) error { return map[bool]error{true: dispatcher.RetryAfter(time.Hour, wrong)}[n < 2] }, Options{MaxAttempts: 5}, outbox.Succeeded, 2, ""},
 		"panic":                 {func(int) error { panic("a bug") }, Options{}, outbox.Dead, 1, "panic"},
+		"panic(nil)":            {func(int) error { panic(nil) }, Options{}, outbox.Dead, 1, "panic"},
 		"goexit":                {func(int) error { runtime.Goexit(); return nil }, Options{}, outbox.Dead, 1, "goexit"},
 		"snoozes spend no attempt": {func() func(int) error {
 			calls := 0

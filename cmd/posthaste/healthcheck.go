@@ -53,6 +53,9 @@ func (p *program) healthcheck(ctx context.Context, addr string) error {
 	}
 	defer res.Body.Close()
 	var report app.Report
+	if res.StatusCode == http.StatusSwitchingProtocols { // the body is the connection, which no context closes
+		return fmt.Errorf("%s answered %s", addr, res.Status)
+	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&report); err != nil {
 		return fmt.Errorf("%s answered %s with something else than a readiness report", addr, res.Status)
 	}

@@ -160,7 +160,7 @@ func (t *transfer) judge(res *http.Response) error {
 	err := fmt.Errorf("%s answers %s", t.source.Host, res.Status)
 	busy := res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable
 	if wait, ok := retryAfter(res.Header.Get("Retry-After"), time.Now()); ok && busy {
-		return dispatcher.RetryAfter(wait, &Error{code: code, err: err})
+		return dispatcher.RetryAtLeast(wait, &Error{code: code, err: err})
 	}
 	switch {
 	case busy, res.StatusCode >= 500, res.StatusCode == http.StatusRequestTimeout, res.StatusCode == http.StatusTooEarly, res.StatusCode == http.StatusPartialContent:

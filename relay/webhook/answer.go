@@ -49,8 +49,10 @@ func (e *Error) Code() string {
 	return "http_unreachable"
 }
 
-// maxRetryAfter keeps a receiver's mistake from putting a job off for years.
-const maxRetryAfter = 24 * time.Hour
+const (
+	maxRetryAfter = 24 * time.Hour // keeps a receiver's mistake from putting a job off for years
+	minOutage     = time.Second    // what is left of a date may be a millisecond
+)
 
 // judge turns an answer into the attempt's outcome.
 func judge(place string, res *http.Response, now time.Time) error {
@@ -58,7 +60,10 @@ func judge(place string, res *http.Response, now time.Time) error {
 	if status >= 200 && status < 300 {
 		return nil
 	}
-	quoted, _ := io.ReadAll(io.LimitReader(res.Body, maxQuoted))
+	var quoted []byte
+	if status != http.StatusSwitchingProtocols { // whose body is the connection
+		quoted, _ = io.ReadAll(io.LimitReader(res.Body, maxQuoted))
+	}
 	failed := &Error{Place: place, Status: status, Body: strings.TrimSpace(strings.ToValidUTF8(string(quoted), "?"))}
 	switch status {
 	case http.StatusServiceUnavailable:
@@ -66,12 +71,15 @@ func judge(place string, res *http.Response, now time.Time) error {
 		// without that, a 502 or a 504 may also be a proxy's word for a receiver that
 		// this very job brings down: it has to spend its attempts.
 		if wait, ok := retryAfter(res.Header.Get("Retry-After"), now); ok {
+			if wait < minOutage {
+				wait = 0 // as long as the outage has lasted so far
+			}
 			return dispatcher.Unavailable(failed, wait)
 		}
 		return failed
 	case http.StatusTooManyRequests:
 		if wait, ok := retryAfter(res.Header.Get("Retry-After"), now); ok {
-			return dispatcher.RetryAfter(wait, failed)
+			return dispatcher.RetryAtLeast(wait, failed)
 		}
 		return failed
 	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
@@ -81,12 +89,15 @@ func judge(place string, res *http.Response, now time.Time) error {
 }
 
 // judgeSilence is for a request without an answer. If there was no connection to
-// send it on, the receiver is away and any other job would have met the same; a
-// host name that does not exist is a mistake in the configuration. Everything later
-// (a failed handshake, a connection that breaks, no answer in time) may have to do
-// with the job.
+// send it on, also none to the proxy, the receiver is away and any other job would
+// have met the same; a host name that does not exist is a mistake in the
+// configuration. Everything later (a failed handshake, a connection that breaks, no
+// answer in time) may have to do with the job.
 func judgeSilence(failed *Error) error {
 	dial, ok := errors.AsType[*net.OpError](failed.Err)
+	if ok && dial.Op == "proxyconnect" {
+		dial, ok = errors.AsType[*net.OpError](dial.Err)
+	}
 	if !ok || dial.Op != "dial" {
 		return failed
 	}

@@ -14,14 +14,21 @@
 // What the answer means:
 //
 //	2xx                      succeeded; the answer's body is not kept
+//	101                      tried again; the connection is closed
 //	400, 410, 413, 415, 422  failed for good: waits for a person, with the status and
 //	                         the beginning of the answer
 //	503 with Retry-After     an outage of the receiver: tried again then, without
-//	                         spending an attempt
-//	429 with Retry-After     tried again then
+//	                         spending an attempt; for less than a second, after as
+//	                         long as the outage has lasted so far
+//	429 with Retry-After     tried again then, but no sooner than the kind's retry
+//	                         policy says
 //	any other                tried again by the kind's retry policy
 //	no connection            an outage, too: nobody listens, no route, no name server
 //	no answer                tried again
+//
+// Retry-After counts for a day at most. The status is the answer: of the body, up to
+// 64 KiB are read within two seconds, and a body that goes on after that costs the
+// connection only.
 //
 // 401, 403 and 404 are among those tried again: they say more often that somebody
 // changed a password or a route than that something is wrong with the job, and a

@@ -26,8 +26,9 @@ type Config struct {
 }
 
 const (
-	maxQuoted  = 1 << 10  // of an answer, in an error
-	maxDrained = 64 << 10 // of an answer, read so that its connection can be used again
+	maxQuoted  = 1 << 10         // of an answer, in an error
+	maxDrained = 64 << 10        // of an answer, read so that its connection can be used again
+	bodyTime   = 2 * time.Second // for that much of a body: one that never ends must not hold a worker
 )
 
 // sharedTransport has no timeouts for the whole request: the attempt's context
@@ -52,6 +53,7 @@ func Handler(target string, config Config) (dispatcher.Handler, error) {
 	}
 	h := &hook{
 		target:    u,
+		bodyTime:  bodyTime,
 		userAgent: cmp.Or(config.UserAgent, "posthaste"),
 		client: &http.Client{
 			Transport:     cmp.Or[http.RoundTripper](config.Transport, sharedTransport),
@@ -83,12 +85,15 @@ type hook struct {
 	target    *url.URL
 	userAgent string
 	client    *http.Client
+	bodyTime  time.Duration
 }
 
 // place is the part of the target that may be shown.
 func (h *hook) place() string { return h.target.Scheme + "://" + h.target.Host }
 
 func (h *hook) deliver(ctx context.Context, job *outbox.Claimed) error {
+	ctx, hangUp := context.WithCancel(ctx)
+	defer hangUp()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.target.String(), bytes.NewReader(job.Payload))
 	if err != nil {
 		return dispatcher.Discard(fmt.Errorf("make a request to %s: %w", h.place(), stripped(err)))
@@ -101,8 +106,11 @@ func (h *hook) deliver(ctx context.Context, job *outbox.Claimed) error {
 		return judgeSilence(&Error{Place: h.place(), Err: stripped(err)})
 	}
 	defer res.Body.Close()
+	defer time.AfterFunc(h.bodyTime, hangUp).Stop()
 	outcome := judge(h.place(), res, time.Now())
-	_, _ = io.CopyN(io.Discard, res.Body, maxDrained) // what is longer costs the connection, not the job
+	if res.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection, which no context closes
+		_, _ = io.CopyN(io.Discard, res.Body, maxDrained) // what is longer costs the connection, not the job
+	}
 	return outcome
 }
 

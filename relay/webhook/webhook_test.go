@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -85,33 +87,40 @@ func TestStatusDecides(t *testing.T) {
 		want   string
 		code   string
 	}{
-		"200 succeeds":                       {status: 200},
-		"204 succeeds":                       {status: 204},
-		"302 is tried again":                 {302, "", retry, "http_302"},
-		"400 waits for a person":             {400, "", discard, "http_400"},
-		"401 is tried again":                 {401, "", retry, "http_401"},
-		"403 is tried again":                 {403, "", retry, "http_403"},
-		"404 is tried again":                 {404, "", retry, "http_404"},
-		"408 is tried again":                 {408, "", retry, "http_408"},
-		"410 waits for a person":             {410, "", discard, "http_410"},
-		"413 waits for a person":             {413, "", discard, "http_413"},
-		"415 waits for a person":             {415, "", discard, "http_415"},
-		"422 waits for a person":             {422, "", discard, "http_422"},
-		"425 is tried again":                 {425, "", retry, "http_425"},
-		"429 is tried again":                 {429, "", retry, "http_429"},
-		"429 with Retry-After is obeyed":     {429, "7", retryAfter, "http_429"},
-		"500 is tried again":                 {500, "", retry, "http_500"},
-		"500 with Retry-After is not obeyed": {500, "7", retry, "http_500"},
-		"503 with Retry-After is an outage":  {503, "7", unavailable, "http_503"},
-		"503 is tried again":                 {503, "", retry, "http_503"},
-		"502 with Retry-After is no outage":  {502, "7", retry, "http_502"},
-		"503 with an odd Retry-After":        {503, "soon", retry, "http_503"},
+		"200 succeeds":                        {status: 200},
+		"204 succeeds":                        {status: 204},
+		"101 is tried again":                  {status: 101, want: retry, code: "http_101"},
+		"302 is tried again":                  {302, "", retry, "http_302"},
+		"400 waits for a person":              {400, "", discard, "http_400"},
+		"401 is tried again":                  {401, "", retry, "http_401"},
+		"403 is tried again":                  {403, "", retry, "http_403"},
+		"404 is tried again":                  {404, "", retry, "http_404"},
+		"408 is tried again":                  {408, "", retry, "http_408"},
+		"410 waits for a person":              {410, "", discard, "http_410"},
+		"413 waits for a person":              {413, "", discard, "http_413"},
+		"415 waits for a person":              {415, "", discard, "http_415"},
+		"422 waits for a person":              {422, "", discard, "http_422"},
+		"425 is tried again":                  {425, "", retry, "http_425"},
+		"429 is tried again":                  {429, "", retry, "http_429"},
+		"429 with Retry-After is obeyed":      {429, "7", retryAfter, "http_429"},
+		"429 with Retry-After of nothing":     {429, "0", retryAfter, "http_429"},
+		"429 with a Retry-After that is past": {429, "Wed, 21 Oct 2015 07:28:00 GMT", retryAfter, "http_429"},
+		"500 is tried again":                  {500, "", retry, "http_500"},
+		"500 with Retry-After is not obeyed":  {500, "7", retry, "http_500"},
+		"503 with Retry-After is an outage":   {503, "7", unavailable, "http_503"},
+		"503 is tried again":                  {503, "", retry, "http_503"},
+		"502 with Retry-After is no outage":   {502, "7", retry, "http_502"},
+		"503 with an odd Retry-After":         {503, "soon", retry, "http_503"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			err := deliver(t, t.Context(), claimed(), func(w http.ResponseWriter, r *http.Request) {
 				if test.header != "" {
 					w.Header().Set("Retry-After", test.header)
+				}
+				if test.status == 101 {
+					upgrade(w)
+					return
 				}
 				w.WriteHeader(test.status)
 				if test.status != 204 {
@@ -125,7 +134,7 @@ func TestStatusDecides(t *testing.T) {
 				return
 			}
 			failed, ok := errors.AsType[*Error](err)
-			if !ok || failed.Code() != test.code || failed.Body != "the reason" {
+			if want := map[bool]string{false: "the reason"}[test.status == 101]; !ok || failed.Code() != test.code || failed.Body != want {
 				t.Errorf("got %v, want code %s and the answer's body", err, test.code)
 			}
 		})
@@ -163,6 +172,108 @@ func TestAHugeAnswerIsNotRead(t *testing.T) {
 	if got := written.Load(); got > 64<<20 {
 		t.Errorf("the server could write %d bytes, want it to be cut off early", got)
 	}
+}
+
+// What a receiver says of when to come again is the least that a job waits, never
+// less than the retry policy's wait: else all attempts would be made within a second.
+func TestARetryAfterIsNoShorterThanThePolicysWait(t *testing.T) {
+	for header, want := range map[string]time.Duration{
+		"0":                             3 * time.Second,
+		"1":                             3 * time.Second,
+		"600":                           10 * time.Minute,
+		"Wed, 21 Oct 2015 07:28:00 GMT": 3 * time.Second,
+		"99999999999999999999":          24 * time.Hour,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", header)
+			w.WriteHeader(429)
+		}))
+		t.Cleanup(server.Close)
+		handle, err := Handler(server.URL, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := dispatcher.Attempt(t.Context(), handle, claimed(), dispatcher.KindConfig{Retry: dispatcher.Delays(3 * time.Second)})
+		if v.Status != outbox.Retrying || v.Delay != want || v.Code != "http_429" {
+			t.Errorf("429 with Retry-After %q: %+v, want another attempt after %s", header, v, want)
+		}
+	}
+}
+
+// An outage is paced, whatever is left of the date that the receiver names.
+func TestAnOutageThatIsOverAtOnceWaitsAsLongAsItHasLasted(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 999e6, time.UTC)
+	for header, want := range map[string]time.Duration{
+		"0": 0, "Sat, 21 Nov 2026 12:00:01 GMT": 0, "Sat, 21 Nov 2026 11:00:00 GMT": 0, // 0 is that
+		"Sat, 21 Nov 2026 12:00:02 GMT": 1001 * time.Millisecond, "2": 2 * time.Second,
+	} {
+		handle := func(context.Context, *outbox.Claimed) error {
+			return judge("https://example.com", &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {header}}, Body: http.NoBody}, now)
+		}
+		v := dispatcher.Attempt(t.Context(), handle, claimed(), dispatcher.KindConfig{Retry: dispatcher.Delays(time.Hour)})
+		if v.OutageLimit == 0 || v.Wait != want {
+			t.Errorf("503 with Retry-After %q: %+v, want an outage with a wait of %s", header, v, want)
+		}
+	}
+}
+
+// upgrade answers 101 and leaves the connection open until the test is over.
+func upgrade(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+	_, _ = conn.Read(make([]byte, 1)) // until the other side hangs up
+	conn.Close()
+}
+
+// The status is the answer: a body that never ends holds nobody.
+func TestABodyThatNeverEndsHoldsNobody(t *testing.T) {
+	for name, status := range map[string]int{"a success": 200, "a failure": 500} {
+		for protocol, newServer := range map[string]func(http.Handler) *httptest.Server{"HTTP/1": httptest.NewServer, "HTTP/2": newHTTP2Server} {
+			t.Run(name+" by "+protocol, func(t *testing.T) {
+				hungUp := make(chan struct{})
+				server := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					defer close(hungUp)
+					w.WriteHeader(status)
+					for r.Context().Err() == nil {
+						_, _ = io.WriteString(w, ".")
+						_ = http.NewResponseController(w).Flush()
+						time.Sleep(5 * time.Millisecond)
+					}
+				}))
+				t.Cleanup(server.Close)
+				u, err := Parse(server.URL)
+				if err != nil {
+					t.Fatal(err)
+				}
+				h := &hook{target: u, client: server.Client(), bodyTime: 50 * time.Millisecond}
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // the attempt's
+				defer cancel()
+				err = h.deliver(ctx, claimed())
+				if ctx.Err() != nil {
+					t.Fatal("it took until the attempt's time was over")
+				}
+				failed, isFailure := errors.AsType[*Error](err)
+				if isFailure != (status == 500) || isFailure && (failed.Code() != "http_500" || !strings.HasPrefix(failed.Body, ".")) {
+					t.Errorf("got %v, want what the status %d says", err, status)
+				}
+				select {
+				case <-hungUp:
+				case <-time.After(20 * time.Second):
+					t.Error("the receiver still has the request")
+				}
+			})
+		}
+	}
+}
+
+func newHTTP2Server(h http.Handler) *httptest.Server {
+	s := httptest.NewUnstartedServer(h)
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	return s
 }
 
 func TestTheContextBoundsTheRequest(t *testing.T) {
@@ -210,6 +321,12 @@ func TestSilenceIsNotAlwaysAnOutage(t *testing.T) {
 				}
 			})
 		},
+		"a proxy that does not exist": func(t *testing.T) error {
+			return judgeSilence(&Error{Err: &net.OpError{Op: "proxyconnect", Err: &net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}}})
+		},
+		"a proxy that breaks off": func(t *testing.T) error {
+			return judgeSilence(&Error{Err: &net.OpError{Op: "proxyconnect", Err: io.EOF}})
+		},
 		"a host that does not exist": func(t *testing.T) error {
 			return judgeSilence(&Error{Err: &net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}})
 		},
@@ -225,6 +342,26 @@ func TestSilenceIsNotAlwaysAnOutage(t *testing.T) {
 				t.Errorf("got %s (%v), want an ordinary failure", got, err)
 			}
 		})
+	}
+}
+
+// A proxy where nobody listens would have met any other job alike.
+func TestAProxyThatIsAwayIsAnOutage(t *testing.T) {
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	for _, scheme := range []string{"http", "https"} {
+		transport := newTransport()
+		transport.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: nobody.Addr().String()})
+		handle, err := Handler(scheme+"://example.com", Config{Transport: transport})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := typeName(handle(t.Context(), claimed())); got != "*dispatcher.unavailableError" {
+			t.Errorf("%s by a proxy that is away is a %s, want an outage", scheme, got)
+		}
 	}
 }
 
