@@ -60,11 +60,12 @@ var allowed = map[string]string{
 	"internal/apitest": "api",
 
 	// Bugs that we plant ourselves.
-	"internal/mutants":     "",
-	"internal/mutants/run": "internal/mutants",
-	"internal/archtest":    "",
-	"internal/outage":      "",
-	"internal/bench":       "outbox listener dispatcher reaper migrations internal/pgdev",
+	"internal/mutants":        "",
+	"internal/mutants/rebase": "internal/mutants",
+	"internal/mutants/run":    "internal/mutants",
+	"internal/archtest":       "",
+	"internal/outage":         "",
+	"internal/bench":          "outbox listener dispatcher reaper migrations internal/pgdev",
 	// The fault harness.
 	"internal/verify":         "outbox operator reaper migrations internal/sqlgen internal/pgdev internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
 	"internal/verify/probe":   "app outbox inbox dispatcher schedule internal/verify/ledger",

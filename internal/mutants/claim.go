@@ -1,22 +1,12 @@
 package mutants
 
-const (
-	claimSQL = "internal/sqlgen/claim.sql.go"
-	claimGo  = "dispatcher/claim.go"
-	queueGo  = "dispatcher/queue.go"
-	scanGo   = "dispatcher/scan.go"
-
-	enqueuedSQL = "migrations/00024_enqueue_claimed.sql"
-	enqueuedGo  = "dispatcher/enqueued.go"
-)
-
 // commits are mutants of claims that the storing transaction makes.
 var commits = []Mutant{
 	{
 		Name:      "a commit claims from a paused queue",
 		Breaks:    "jobs of a queue that an operator has stopped start, if the program that stores them works them, too",
 		Invariant: "A queue's limits hold across all processes",
-		Edits: []Edit{{enqueuedSQL, `
+		Edits: []Edit{{"migrations.outbox.enqueue_claimed", `
             WHERE NOT EXISTS (
                 SELECT FROM outbox.queues
                 WHERE queues.queue = in_queue AND (queues.paused_at IS NOT NULL OR queues.limited))`, ``}},
@@ -26,35 +16,35 @@ var commits = []Mutant{
 		Name:      "an attempt of a job that no disk has",
 		Breaks:    "a crash of the server undoes a job whose effect has begun",
 		Invariant: "Atomic",
-		Edits:     []Edit{{enqueuedSQL, `current_setting('synchronous_commit') <> 'off'`, `true`}},
+		Edits:     []Edit{{"migrations.outbox.enqueue_claimed", `current_setting('synchronous_commit') <> 'off'`, `true`}},
 		Checks:    []Check{test("dispatcher", "TestWhatACommitDoesNotClaim", "a job without waiting for disk: 0 stored and not claimed")},
 	},
 	{
 		Name:      "a claim of a transaction that looks back",
 		Breaks:    "jobs of a queue that has just been paused start",
 		Invariant: "A queue's limits hold across all processes",
-		Edits:     []Edit{{enqueuedSQL, `current_setting('transaction_isolation') = 'read committed'`, `true`}},
+		Edits:     []Edit{{"migrations.outbox.enqueue_claimed", `current_setting('transaction_isolation') = 'read committed'`, `true`}},
 		Checks:    []Check{test("dispatcher", "TestWhatACommitDoesNotClaim", "a job in an older snapshot: 0 stored and not claimed")},
 	},
 	{
 		Name:      "a claim that aborts the transaction",
 		Breaks:    "who may only enqueue cannot, in a program that has a dispatcher",
 		Invariant: "Atomic",
-		Edits:     []Edit{{enqueuedSQL, `EXCEPTION WHEN OTHERS THEN`, `EXCEPTION WHEN division_by_zero THEN`}},
+		Edits:     []Edit{{"migrations.outbox.enqueue_claimed", `EXCEPTION WHEN OTHERS THEN`, `EXCEPTION WHEN division_by_zero THEN`}},
 		Checks:    []Check{test("dispatcher", "TestAFailedClaimLeavesTheTransactionAlone", "want the job stored")},
 	},
 	{
 		Name:      "a claim in vain tells nobody",
 		Breaks:    "a job that its commit was to claim and did not waits for a poll",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{enqueuedSQL, `IF notify THEN`, `IF false THEN`}},
+		Edits:     []Edit{{"migrations.outbox.enqueue_claimed", `IF notify THEN`, `IF false THEN`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsNotClaimedByItsCommitIsTold", "0 notifications of a job of a paused queue")},
 	},
 	{
 		Name:      "a refusal that nobody reads",
 		Breaks:    "a commit says that a job is stored which the database has refused",
 		Invariant: "Atomic",
-		Edits: []Edit{{"outbox/claimed.go", `; refused {
+		Edits: []Edit{{"outbox.queued.read", `; refused {
 		return err`, `; refused {
 		return nil`}},
 		Checks: []Check{test("dispatcher", "TestARefusedCommitStartsNothing", `want "enqueue probe: "`)},
@@ -63,7 +53,7 @@ var commits = []Mutant{
 		Name:      "an attempt before the commit is known",
 		Breaks:    "a job of a transaction that was rolled back has an effect",
 		Invariant: "Atomic",
-		Edits: []Edit{{"outbox/tx.go", `		own.Failed(mayHaveCommitted(err))
+		Edits: []Edit{{"outbox.producerTx.Commit", `		own.Failed(mayHaveCommitted(err))
 `, `		started = own.Committed()
 `}},
 		Checks: []Check{test("dispatcher", "TestARefusedCommitStartsNothing", "ran, and")},
@@ -72,7 +62,7 @@ var commits = []Mutant{
 		Name:      "a commit without an answer is forgotten",
 		Breaks:    "its job waits for a lease to lapse that nobody uses",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{enqueuedGo, `q.release(mayHaveCommitted)`, `q.release(false)`}},
+		Edits:     []Edit{{"dispatcher.reservation.Failed", `q.release(mayHaveCommitted)`, `q.release(false)`}},
 		Checks: []Check{
 			test("dispatcher", "TestAJobWhoseCommitHasNoAnswerIsGivenBack", "in vain for the job to run"),
 			row("A3b", "leases that lapsed of processes that were not killed"),
@@ -82,14 +72,14 @@ var commits = []Mutant{
 		Name:      "a commit under way is an orphan",
 		Breaks:    "a job is given back that is about to start here, and runs twice",
 		Invariant: "One live lease",
-		Edits:     []Edit{{enqueuedGo, `known = append(known, pgID(r.id))`, `_ = r`}},
+		Edits:     []Edit{{"dispatcher.queue.ask", `known = append(known, pgID(r.id))`, `_ = r`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsReservedForIsNoOrphan", "want what is reserved for")},
 	},
 	{
 		Name:      "a place is kept for good",
 		Breaks:    "a worker is lost with every commit that claims nothing",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{enqueuedGo, `	q.inHand.Add(-1)
+		Edits: []Edit{{"dispatcher.queue.release", `	q.inHand.Add(-1)
 	if q.hungry`, `	if q.hungry`}},
 		Checks: []Check{test("dispatcher", "TestARefusedCommitStartsNothing", "the dispatcher takes no reservation")},
 	},
@@ -97,7 +87,7 @@ var commits = []Mutant{
 		Name:      "a stop that does not wait for the commit",
 		Breaks:    "its job waits for a lease to lapse",
 		Invariant: "Interrupted is not failed",
-		Edits: []Edit{{queueGo, `		q.reserved.close()
+		Edits: []Edit{{"dispatcher.queue.claimUntil", `		q.reserved.close()
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestAStopWaitsForTheCommitThatClaims", "the dispatcher did not wait")},
 	},
@@ -108,7 +98,7 @@ var claim = []Mutant{
 		Name:      "no SKIP LOCKED",
 		Breaks:    "a claim waits for whoever has locked one of its rows",
 		Invariant: "Handlers cannot exhaust the leases' connections",
-		Edits: []Edit{{claimSQL, `        LIMIT $8
+		Edits: []Edit{{"internal/sqlgen.ClaimJobs", `        LIMIT $8
         FOR UPDATE SKIP LOCKED
     ) AS candidate`, `        LIMIT $8
         FOR UPDATE
@@ -123,10 +113,10 @@ var claim = []Mutant{
 		Breaks:    "the jobs are chosen in a sub-select, which some plans carry out once a row",
 		Invariant: "A claim takes no more than asked",
 		Edits: []Edit{
-			{claimSQL, `WHERE jobs.ctid = ANY (ARRAY(
+			{"internal/sqlgen.ClaimJobs", `WHERE jobs.ctid = ANY (ARRAY(
     SELECT candidate.place`, `FROM (
     SELECT candidate.place`},
-			{claimSQL, `
+			{"internal/sqlgen.ClaimJobs", `
     LIMIT $8
 ))
 RETURNING`, `
@@ -146,7 +136,7 @@ RETURNING`},
 		Breaks:    "a process that starts waits for the first wake-up or poll",
 		Invariant: "A notification is a hint",
 		Edits: []Edit{{
-			queueGo, `wait := time.NewTimer(0) // the startup scan`,
+			"dispatcher.queue.claimUntil", `wait := time.NewTimer(0) // the startup scan`,
 			`wait := time.NewTimer(q.pollInterval())`,
 		}},
 		Checks: []Check{
@@ -158,7 +148,7 @@ RETURNING`},
 		Name:      "no poll",
 		Breaks:    "a queue sleeps until something wakes it",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{claimGo, `sleep = q.pollInterval()`, `sleep = 24 * time.Hour`}},
+		Edits:     []Edit{{"dispatcher.queue.surveyOnce", `sleep = q.pollInterval()`, `sleep = 24 * time.Hour`}},
 		Checks: []Check{
 			test("dispatcher", "TestPollFindsWhatNobodyAnnounced", "in vain: claims are sent"),
 			row("C1", "jobs to be done"),
@@ -168,7 +158,7 @@ RETURNING`},
 		Name:      "watermark without full scan",
 		Breaks:    "no claim looks further back than some seconds before the last job claimed",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{scanGo, `for d := full; d < near; d++ {`, `for d := overlap; d < near; d++ {`}},
+		Edits:     []Edit{{"dispatcher.scan.depth", `for d := full; d < near; d++ {`, `for d := overlap; d < near; d++ {`}},
 		Checks: []Check{
 			test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed"),
 			row("C1", "still waiting for the jobs of late commits to be done"),
@@ -178,49 +168,49 @@ RETURNING`},
 		Name:      "every claim from the front",
 		Breaks:    "a claim walks over every dead entry that a held snapshot keeps",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{scanGo, `if !now.Before(s.paid[d]) {`, `if d == full {`}},
+		Edits:     []Edit{{"dispatcher.scan.depth", `if !now.Before(s.paid[d]) {`, `if d == full {`}},
 		Checks:    []Check{test("dispatcher", "TestScanDepthBudget", "a second expensive full scan is followed by another")},
 	},
 	{
 		Name:      "one dear scan is believed",
 		Breaks:    "after a moment in which the machine stood still nobody looks for what was committed late, thirty-nine times as long",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{scanGo, `s.pay(d, now, min(excess, s.excess[d]))`, `s.pay(d, now, excess)`}},
+		Edits:     []Edit{{"dispatcher.scan.spend", `s.pay(d, now, min(excess, s.excess[d]))`, `s.pay(d, now, excess)`}},
 		Checks:    []Check{test("dispatcher", "TestScanIsFullAfterAScanThatWasHeldUp", "want full")},
 	},
 	{
 		Name:      "an outage is a dear scan",
 		Breaks:    "after some seconds without a database nobody looks for minutes for what was committed late",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{queueGo, `if away && err == nil && q.forgive`, `if away && err == nil && false && q.forgive`}},
+		Edits:     []Edit{{"dispatcher.queue.claimUntil", `if away && err == nil && q.forgive`, `if away && err == nil && false && q.forgive`}},
 		Checks:    []Check{test("dispatcher", "TestLateCommitIsFoundAfterAnOutage/the_root's", "in vain: 51 jobs succeed")},
 	},
 	{
 		Name:      "an outage is a dear walk",
 		Breaks:    "after some seconds without a database tenants' jobs wait for half a minute and more",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{queueGo, `	forgiven = q.shared.lanes.forgive() || forgiven`, ``}},
+		Edits:     []Edit{{"dispatcher.queue.forgive", `	forgiven = q.shared.lanes.forgive() || forgiven`, ``}},
 		Checks:    []Check{test("dispatcher", "TestLateCommitIsFoundAfterAnOutage/a_tenant's", "want seconds")},
 	},
 	{
 		Name:      "an answer that takes long is a dear scan",
 		Breaks:    "with a slow disk or network few claims look for what was committed late, though none is held up by that",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{scanGo, `max(s.nearCost*time.Duration(n), s.answer)`, `s.nearCost*time.Duration(n)`}},
+		Edits:     []Edit{{"dispatcher.scan.noteCost", `max(s.nearCost*time.Duration(n), s.answer)`, `s.nearCost*time.Duration(n)`}},
 		Checks:    []Check{test("dispatcher", "TestScanIsFullThoughAnswersTakeLong", "want most: the near ones")},
 	},
 	{
 		Name:      "what goes back during a stop is told to nobody",
 		Breaks:    "what a stop cuts off, or is to be tried again, waits for a poll of another process",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher/report.go", `return a.outcome.keepDue || d.reserving.Load() == nil`, `return false`}},
+		Edits:     []Edit{{"dispatcher.Dispatcher.isForOthers", `return a.outcome.keepDue || d.reserving.Load() == nil`, `return false`}},
 		Checks:    []Check{test("dispatcher", "TestWhatGoesBackIsToldToTheOthers", "were not told: the job goes back")},
 	},
 	{
 		Name:      "wide scans that do not take turns",
 		Breaks:    "beside a held snapshot one claim in a hundred is a wide scan",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{scanGo, `s.excess[other] > freeExcess {`, `s.excess[other] > freeExcess && false {`}},
+		Edits:     []Edit{{"dispatcher.scan.pay", `s.excess[other] > freeExcess {`, `s.excess[other] > freeExcess && false {`}},
 		Checks:    []Check{test("dispatcher", "TestScanWideDepthsTakeTurns", "want about")},
 	},
 	{
@@ -228,7 +218,7 @@ RETURNING`},
 		Breaks:    "a claim takes jobs that this process has no handler for",
 		Invariant: "Unknown kinds are left alone",
 		Edits: []Edit{{
-			claimSQL, `AND jobs.kind = ANY ($7::text[])`,
+			"internal/sqlgen.ClaimJobs", `AND jobs.kind = ANY ($7::text[])`,
 			`AND (jobs.kind = ANY ($7::text[]) OR true)`,
 		}},
 		Checks: []Check{test("dispatcher", "TestUnknownKindsAreLeftAlone", "in vain: the known ones succeed")},
@@ -238,9 +228,9 @@ RETURNING`},
 		Breaks:    "jobs of a claim whose answer was lost wait for their leases to lapse",
 		Invariant: "Nothing lost",
 		Edits: []Edit{
-			{queueGo, `			away = q.returnOrphans(ctx) != nil || away
+			{"dispatcher.queue.claimUntil", `			away = q.returnOrphans(ctx) != nil || away
 			next, err`, `			next, err`},
-			{queueGo, `if q.inDoubt(now) {`, `if q.inDoubt(now) && false {`},
+			{"dispatcher.queue.claimUntil", `if q.inDoubt(now) {`, `if q.inDoubt(now) && false {`},
 		},
 		Checks: []Check{test("dispatcher", "TestJobsOfALostAnswerAreGivenBack", "in vain for the job to run")},
 	},
@@ -248,14 +238,14 @@ RETURNING`},
 		Name:      "orphans are looked for once",
 		Breaks:    "a claim that commits after that look keeps its jobs until the leases lapse",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{queueGo, `if q.inDoubt(now) {`, `if q.inDoubt(now) && false {`}},
+		Edits:     []Edit{{"dispatcher.queue.claimUntil", `if q.inDoubt(now) {`, `if q.inDoubt(now) && false {`}},
 		Checks:    []Check{test("dispatcher", "TestJobsOfAClaimThatCommitsLateAreGivenBack", "in vain: 1 jobs succeed")},
 	},
 	{
 		Name:      "a stop does not look for orphans",
 		Breaks:    "jobs of a claim whose answer was lost during a stop wait for their leases, as if the worker had died",
 		Invariant: "Interrupted is not failed",
-		Edits: []Edit{{queueGo, `		if q.inDoubt(time.Now()) {
+		Edits: []Edit{{"dispatcher.queue.claimUntil", `		if q.inDoubt(time.Now()) {
 			_ = q.returnOrphans(context.WithoutCancel(ctx)) // which has said so
 		}
 `, ``}},
@@ -265,14 +255,14 @@ RETURNING`},
 		Name:      "the first large job goes back",
 		Breaks:    "a job beyond the bound is claimed and given back for ever",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher/read.go", `h.size > 2*maxClaimBytes && len(h.claimed) > 1 {`, `h.size > 2*maxClaimBytes {`}},
+		Edits:     []Edit{{"dispatcher.queue.readClaim", `h.size > 2*maxClaimBytes && len(h.claimed) > 1 {`, `h.size > 2*maxClaimBytes {`}},
 		Checks:    []Check{test("dispatcher", "TestAHugeJobRuns", "in vain: 1 jobs succeed")},
 	},
 	{
 		Name:      "one gap a survey",
 		Breaks:    "after a slow survey the lower priorities wait for the next full scan",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher/claim.go", `gaps = gaps && time.Since(started) < longSurvey`, `gaps = false`}},
+		Edits:     []Edit{{"dispatcher.queue.surveyScan", `gaps = gaps && time.Since(started) < longSurvey`, `gaps = false`}},
 		Checks:    []Check{test("dispatcher", "TestSlowSurveyFindsEveryPriority", "due jobs ran within 9 s")},
 	},
 }

@@ -1,16 +1,11 @@
 package mutants
 
-const (
-	enqueueSQL = "internal/sqlgen/enqueue.sql.go"
-	enqueueGo  = "outbox/enqueue.go"
-)
-
 var enqueue = []Mutant{
 	{
 		Name:      "a job outside the transaction",
 		Breaks:    "a job is stored on a connection of its own, and stays when the business change rolls back",
 		Invariant: "Atomic",
-		Edits: []Edit{{enqueueGo, `	job.Notify = notify
+		Edits: []Edit{{"outbox.enqueue", `	job.Notify = notify
 `, `	job.Notify = notify
 	if tx, ok := db.(pgx.Tx); ok {
 		conn, err := pgx.ConnectConfig(ctx, tx.Conn().Config())
@@ -28,7 +23,7 @@ var enqueue = []Mutant{
 		Breaks:    "the first half of a batch is stored although the second fails",
 		Invariant: "Atomic",
 		Edits: []Edit{{
-			"outbox/enqueue_many.go", `return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return both(tx) })`,
+			"outbox.atomically", `return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return both(tx) })`,
 			`return both(db.(DB))`,
 		}},
 		Checks: []Check{test("outbox", "TestABatchIsStoredWholeOrNotAtAll/by_INSERT", "got 5000 jobs, want 0")},
@@ -37,7 +32,7 @@ var enqueue = []Mutant{
 		Name:      "rows are written over while they are sent",
 		Breaks:    "jobs of a large batch are stored twice, and others not at all",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{"outbox/copy.go", `	if len(s.rows) > 0 {
+		Edits: []Edit{{"outbox.copySource.take", `	if len(s.rows) > 0 {
 		s.made.done(s.rows)
 	}
 	s.rows, s.err = s.made.next()
@@ -52,14 +47,14 @@ var enqueue = []Mutant{
 		Name:      "a message as large as its first row",
 		Breaks:    "of rows that are larger than what is read at once, the rest is lost",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"outbox/copy_stream.go", `	case s.read < len(s.bytes):`, `	case s.read < len(s.bytes) && s.read == 0:`}},
+		Edits:     []Edit{{"outbox.copyStream.Read", `	case s.read < len(s.bytes):`, `	case s.read < len(s.bytes) && s.read == 0:`}},
 		Checks:    []Check{test("outbox", "TestAStreamStoresRowsOfEverySize", "enqueue 2007 jobs:")},
 	},
 	{
 		Name:      "a stream outlives its connection",
 		Breaks:    "after a broken COPY somebody waits for rows for ever, or reads what is the caller's again",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{"outbox/copy_stream.go", `	s.reading.Lock() // rows are made until copyTo has returned, so one that waits for them goes on
+		Edits: []Edit{{"outbox.copyStream.copy", `	s.reading.Lock() // rows are made until copyTo has returned, so one that waits for them goes on
 	defer s.reading.Unlock()
 `, ``}},
 		Checks: []Check{test("outbox", "TestNobodyReadsAStreamWhoseConnectionIsBroken", "somebody still reads")},
@@ -68,14 +63,14 @@ var enqueue = []Mutant{
 		Name:      "a refusal before BEGIN is forgotten",
 		Breaks:    "a transaction whose first statement failed commits the rest",
 		Invariant: "Atomic",
-		Edits:     []Edit{{"outbox/tx.go", `		t.aborted = err`, `		_ = err`}},
+		Edits:     []Edit{{"outbox.producerTx.end", `		t.aborted = err`, `		_ = err`}},
 		Checks:    []Check{test("outbox", "TestARefusalEndsTheTransaction", "1 jobs and 1 rows are stored")},
 	},
 	{
 		Name:      "idempotency race",
 		Breaks:    "two producers that use a key at once both store their job",
 		Invariant: "Atomic",
-		Edits: []Edit{{enqueueSQL, `    VALUES ($2, $3, $4, $5, nullif($6::boolean, false))
+		Edits: []Edit{{"internal/sqlgen.EnqueueJobOnce", `    VALUES ($2, $3, $4, $5, nullif($6::boolean, false))
     ON CONFLICT DO NOTHING
 `, `    SELECT $2, $3, $4, $5, nullif($6::boolean, false)
     WHERE NOT EXISTS (SELECT FROM outbox.idempotency_keys WHERE tenant_id = $2 AND kind = $3 AND key = $4)
@@ -87,7 +82,7 @@ var enqueue = []Mutant{
 		Name:      "an enqueue locks what others need",
 		Breaks:    "transactions that enqueue wait for one another",
 		Invariant: "Producers never wait for dispatchers",
-		Edits:     []Edit{{enqueueSQL, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END`, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END, pg_advisory_xact_lock(1)`}},
+		Edits:     []Edit{{"internal/sqlgen.EnqueueJob", `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END`, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END, pg_advisory_xact_lock(1)`}},
 		Checks:    []Check{test("outbox", "TestPlainEnqueuesDoNotWaitForOneAnother", "lock timeout")},
 	},
 	{
@@ -95,7 +90,7 @@ var enqueue = []Mutant{
 		Breaks:    "a producer whose clock is ahead stores jobs that start late",
 		Invariant: "The database's clock decides",
 		Edits: []Edit{
-			{enqueueGo, `	opts.keyRules(into)`, `	if opts.RunAt.IsZero() {
+			{"outbox.makeRow", `	opts.keyRules(into)`, `	if opts.RunAt.IsZero() {
 		into.RunAt = pgtype.Timestamptz{Time: time.Now().Add(opts.Delay), Valid: true}
 	}
 	opts.keyRules(into)`},
@@ -106,7 +101,7 @@ var enqueue = []Mutant{
 		Name:      "an enqueue that does not wait for the disk",
 		Breaks:    "a committed job is forgotten in a crash, and the business change with it",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{enqueueSQL, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END`, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END, set_config('synchronous_commit', 'off', true)`}},
+		Edits:     []Edit{{"internal/sqlgen.EnqueueJob", `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END`, `RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END, set_config('synchronous_commit', 'off', true)`}},
 		Checks: []Check{
 			test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the enqueue"),
 			row("A5", "lost: acknowledged, and never carried out"),

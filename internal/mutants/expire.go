@@ -1,13 +1,11 @@
 package mutants
 
-const expireSQL = "internal/sqlgen/expire.sql.go"
-
 var expire = []Mutant{
 	{
 		Name:      "reaper ignores max attempts",
 		Breaks:    "a job that kills its workers is started again and again",
 		Invariant: "Deaths are bounded",
-		Edits: []Edit{{expireSQL, `            WHEN judged.attempt >= judged.max_attempts AND NOT judged.outage THEN 'dead'
+		Edits: []Edit{{"internal/sqlgen.ExpireLeases", `            WHEN judged.attempt >= judged.max_attempts AND NOT judged.outage THEN 'dead'
 `, ``}},
 		Checks: []Check{
 			test("reaper", "TestWhatBecomesOfAJobWhoseLeaseLapsed/the_last_attempt", "want dead"),
@@ -19,7 +17,7 @@ var expire = []Mutant{
 		Breaks:    "a crash of the server spends an attempt of every job that was running",
 		Invariant: "Deaths are bounded",
 		Edits: []Edit{{
-			expireSQL, `(lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())) AS outage`,
+			"internal/sqlgen.ExpireLeases", `(lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())) AS outage`,
 			`false AS outage`,
 		}},
 		Checks: []Check{test("reaper", "TestWhatBecomesOfAJobWhoseLeaseLapsed/an_outage", "want retrying, 0, 1")},
@@ -29,7 +27,7 @@ var expire = []Mutant{
 		Breaks:    "a worker whose lease was taken away still writes, until another claims the job",
 		Invariant: "One live lease",
 		Edits: []Edit{
-			{expireSQL, `        epoch              = jobs.epoch + 1,
+			{"internal/sqlgen.ExpireLeases", `        epoch              = jobs.epoch + 1,
 `, ``},
 			anyMove,
 		},
@@ -42,7 +40,7 @@ var expire = []Mutant{
 		Name:      "reaper waits for locked rows",
 		Breaks:    "one handler's open transaction keeps every lapsed lease from being taken away",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{expireSQL, `    LIMIT $7
+		Edits: []Edit{{"internal/sqlgen.ExpireLeases", `    LIMIT $7
     FOR UPDATE SKIP LOCKED`, `    LIMIT $7
     FOR UPDATE`}},
 		Checks: []Check{test("reaper", "TestALockedRowIsSkippedAndTheOthersAreNot", "lock timeout")},
@@ -51,7 +49,7 @@ var expire = []Mutant{
 		Name:      "reaper always sweeps",
 		Breaks:    "each pass over the leases walks over every dead entry that a held snapshot keeps",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{"reaper/scan.go", `if affordable && s.slice == 0 {`, `if true {`}},
+		Edits:     []Edit{{"reaper.scan.spans", `if affordable && s.slice == 0 {`, `if true {`}},
 		Checks:    []Check{test("reaper", "TestADearSweepTakesATenthOfTheTimeAndStillCoversEverything", "want a tenth")},
 	},
 }

@@ -1,38 +1,32 @@
 package mutants
 
-const (
-	unavailableSQL = "internal/sqlgen/unavailable.sql.go"
-	deadLettersSQL = "internal/sqlgen/dead_letters.sql.go"
-	replayGo       = "operator/replay.go"
-)
-
 var failed = []Mutant{
 	{
 		Name:      "an outage without end",
 		Breaks:    "a dependency that never comes back keeps its jobs running into it for ever",
 		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{unavailableSQL, `found.since > statement_timestamp() - found.outage_limit AS spared`, `true AS spared`}},
+		Edits:     []Edit{{"internal/sqlgen.SettleUnavailable", `found.since > statement_timestamp() - found.outage_limit AS spared`, `true AS spared`}},
 		Checks:    []Check{test("dispatcher", "TestAnOutageHasALimit/beyond_the_limit", "the job is")},
 	},
 	{
 		Name:      "an outage spends attempts",
 		Breaks:    "a dependency that is away for an hour kills every job that needs it",
 		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{unavailableSQL, `CASE WHEN judged.spared THEN jobs.attempt - 1 ELSE jobs.attempt END`, `jobs.attempt`}},
+		Edits:     []Edit{{"internal/sqlgen.SettleUnavailable", `CASE WHEN judged.spared THEN jobs.attempt - 1 ELSE jobs.attempt END`, `jobs.attempt`}},
 		Checks:    []Check{test("dispatcher", "TestAnOutageSpendsNoAttempt", "an outage spends none")},
 	},
 	{
 		Name:      "an outage begins anew each time",
 		Breaks:    "the limit is never reached",
 		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{unavailableSQL, `CASE WHEN judged.spared OR judged.status = 'retrying' THEN judged.since END`, `statement_timestamp()`}},
+		Edits:     []Edit{{"internal/sqlgen.SettleUnavailable", `CASE WHEN judged.spared OR judged.status = 'retrying' THEN judged.since END`, `statement_timestamp()`}},
 		Checks:    []Check{test("dispatcher", "TestALongOutageReachesItsLimit", "began anew")},
 	},
 	{
 		Name:      "an act that nobody hears of",
 		Breaks:    "a retried job has no row in the audit",
 		Invariant: "No act without its row in the audit",
-		Edits: []Edit{{"internal/sqlgen/jobs.sql.go", `    JOIN found ON found.id = moved.id
+		Edits: []Edit{{"internal/sqlgen.RetryJob", `    JOIN found ON found.id = moved.id
 )`, `    JOIN found ON found.id = moved.id AND false
 )`}},
 		Checks: []Check{test("operator", "TestEveryActIsRecorded", "audit (-want +got)")},
@@ -41,7 +35,7 @@ var failed = []Mutant{
 		Name:      "an act on what was listed, whatever happened since",
 		Breaks:    "a job that was retried and failed again between the look and the act is dismissed unseen",
 		Invariant: "A replay moves a dead letter once",
-		Edits: []Edit{{deadLettersSQL, `    SELECT jobs.id
+		Edits: []Edit{{"internal/sqlgen.DismissJobs", `    SELECT jobs.id
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch`, `    SELECT jobs.id
     FROM input
@@ -52,14 +46,14 @@ var failed = []Mutant{
 		Name:      "a replay without a beginning",
 		Breaks:    "a replay that is begun again replays what it had replayed and failed again",
 		Invariant: "A replay moves a dead letter once",
-		Edits:     []Edit{{replayGo, `f.FailedUntil = now.Time`, `_ = now`}},
+		Edits:     []Edit{{"operator.Operator.begin", `f.FailedUntil = now.Time`, `_ = now`}},
 		Checks:    []Check{test("operator", "TestAReplayThatWasBrokenOffGoesOn", "want 200 matched")},
 	},
 	{
 		Name:      "keys stay when their day goes",
 		Breaks:    "a repeat returns the id of a job that was removed long ago",
 		Invariant: "An idempotency key lives as long as its job",
-		Edits:     []Edit{{"reaper/retention.go", `if err != nil || !any {`, `if err != nil || any {`}},
+		Edits:     []Edit{{"reaper.Reaper.freeKeys", `if err != nil || !any {`, `if err != nil || any {`}},
 		Checks:    []Check{test("reaper", "TestAnIdempotencyKeyLivesAsLongAsItsJob", "keys without a job")},
 	},
 }

@@ -1,17 +1,11 @@
 package mutants
 
-const (
-	keysMigration   = "migrations/00011_keys.sql"
-	moveOnMigration = "migrations/00020_keys_move_on.sql"
-	promoteGo       = "dispatcher/promote.go"
-)
-
 var keys = []Mutant{
 	{
 		Name:      "a claim without its key's lock",
 		Breaks:    "two claims give the same slot away; a job is blocked behind one that has just ended",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{keysMigration, `            WHERE keys.tenant_id = candidate.tenant_id AND keys.queue = of_queue AND keys.key = candidate.key
+		Edits: []Edit{{"migrations.outbox.claim_keyed", `            WHERE keys.tenant_id = candidate.tenant_id AND keys.queue = of_queue AND keys.key = candidate.key
             LIMIT 1
             FOR UPDATE SKIP LOCKED`, `            WHERE keys.tenant_id = candidate.tenant_id AND keys.queue = of_queue AND keys.key = candidate.key
             LIMIT 1`}},
@@ -21,7 +15,7 @@ var keys = []Mutant{
 		Name:      "a promotion without its key's lock",
 		Breaks:    "a job that is being blocked behind one that has just ended is never promoted",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{moveOnMigration, `            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
+		Edits: []Edit{{"migrations.outbox.promote_keys", `            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
             FOR UPDATE OF keys -- a claim that is blocking is waited for
 `, `            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
 `}},
@@ -31,42 +25,42 @@ var keys = []Mutant{
 		Name:      "a claim that does not look again",
 		Breaks:    "a job is blocked behind one whose slot was given away a moment before",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{claimGo, `	q.promoter.blocked(h.halted)`, ``}},
+		Edits:     []Edit{{"dispatcher.queue.take", `	q.promoter.blocked(h.halted)`, ``}},
 		Checks:    []Check{test("dispatcher", "TestAClaimLooksAgainAfterItHasBlocked", "in vain: B succeeds")},
 	},
 	{
 		Name:      "a promotion that does not come back for what was locked",
 		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{promoteGo, `	p.noteLocked(names, owed)`, `	p.noteLocked(names, nil)`}},
+		Edits:     []Edit{{"dispatcher.promoter.promote", `	p.noteLocked(names, owed)`, `	p.noteLocked(names, nil)`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
 	},
 	{
 		Name:      "a promotion that forgets what it has passed by",
 		Breaks:    "a key runs fewer jobs than it may until the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{promoteGo, `min(p.freed[name]+passed.owed, everySlot)`, `min(max(p.freed[name], 1), everySlot)`}},
+		Edits:     []Edit{{"dispatcher.promoter.take", `min(p.freed[name]+passed.owed, everySlot)`, `min(max(p.freed[name], 1), everySlot)`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionOwesWhatItPassedBy", "in vain: B and C run")},
 	},
 	{
 		Name:      "a promotion during a stop that is told to nobody",
 		Breaks:    "what a stopping process promotes waits for a poll of another",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{promoteGo, `elsewhere || p.reserving.Load() == nil || q.room() < n`, `elsewhere || q.room() < n`}},
+		Edits:     []Edit{{"dispatcher.promoter.promote", `elsewhere || p.reserving.Load() == nil || q.room() < n`, `elsewhere || q.room() < n`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: a promoted job")},
 	},
 	{
 		Name:      "a stop that waits for keys",
 		Breaks:    "a stop during an outage tries to promote until it is abandoned",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{promoteGo, `			clear(p.passed)`, ``}},
+		Edits:     []Edit{{"dispatcher.promoter.run", `			clear(p.passed)`, ``}},
 		Checks:    []Check{test("dispatcher", "TestAStopDoesNotWaitForALockedKey", "8s after the grace period")},
 	},
 	{
 		Name:      "a stop that is told to nobody",
 		Breaks:    "what was promoted for claims that a stopping process does not make waits for a poll of another, and so do retries that only its timer knew of",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{"dispatcher/dispatcher.go", `		d.tellOthers()
+		Edits: []Edit{{"dispatcher.Dispatcher.work", `		d.tellOthers()
 		d.working.Wait()`, `		d.working.Wait()`}},
 		Checks: []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: nobody claims here any more")},
 	},
@@ -74,7 +68,7 @@ var keys = []Mutant{
 		Name:      "a promotion that does not tell what was locked",
 		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{moveOnMigration, `    FROM passed
+		Edits: []Edit{{"migrations.outbox.promote_keys", `    FROM passed
     WHERE NOT patient;`, `    FROM passed
     WHERE false;`}},
 		Checks: []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
@@ -83,7 +77,7 @@ var keys = []Mutant{
 		Name:      "nobody sweeps",
 		Breaks:    "what a process that died had freed is never given away",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{"reaper/keys.go", `			case row.Stuck:
+		Edits: []Edit{{"reaper.Reaper.sweepKeys", `			case row.Stuck:
 `, `			case row.Stuck && row.Idle:
 `}},
 		Checks: []Check{
@@ -95,7 +89,7 @@ var keys = []Mutant{
 		Name:      "a failed job that moves no key on",
 		Breaks:    "the jobs behind one that waits for another attempt wait for that, or for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{promoteGo, `if a.job.Key == "" || a.outcome`, `if a.job.Key == "" || a.outcome.status == outbox.Retrying || a.outcome`}},
+		Edits:     []Edit{{"dispatcher.promoter.left", `if a.job.Key == "" || a.outcome`, `if a.job.Key == "" || a.outcome.status == outbox.Retrying || a.outcome`}},
 		Checks: []Check{
 			test("dispatcher", "TestEveryEndOfAnAttemptMovesTheKeyOn/failed,_and_retried_tomorrow", "in vain: the others succeed"),
 			row("K6", "seconds that a slot was free and a job of its key blocked, without a sweep"),
@@ -105,28 +99,28 @@ var keys = []Mutant{
 		Name:      "an expired job that moves no key on",
 		Breaks:    "the job behind one whose deadline came waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"reaper/deadline.go", `		r.moveOn(ctx, keys{tenants: last.TenantIds, queues: last.Queues, names: last.Keys})`, ``}},
+		Edits:     []Edit{{"reaper.Reaper.deadlineSpan", `		r.moveOn(ctx, keys{tenants: last.TenantIds, queues: last.Queues, names: last.Keys})`, ``}},
 		Checks:    []Check{test("reaper", "TestAnExpiredJobMovesItsKeyOn", "want pending")},
 	},
 	{
 		Name:      "a replaced job that moves no key on",
 		Breaks:    "the job behind one that a producer replaced waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"internal/sqlgen/keys.sql.go", `    WHERE room.moves_on`, `    WHERE room.moves_on AND false`}},
+		Edits:     []Edit{{"internal/sqlgen.MakeRoom", `    WHERE room.moves_on`, `    WHERE room.moves_on AND false`}},
 		Checks:    []Check{test("outbox", "TestTheJobBehindOneThatWasReplacedIsMovedOn", "want pending")},
 	},
 	{
 		Name:      "a head that dies once",
 		Breaks:    "a key is parked at once when its head dies again, because of the time of its first death",
 		Invariant: "A key's order holds",
-		Edits:     []Edit{{moveOnMigration, `coalesce(head.failed_at + head.park_after, held.park_at,`, `coalesce(held.park_at, head.failed_at + head.park_after,`}},
+		Edits:     []Edit{{"migrations.outbox.promote_keys", `coalesce(head.failed_at + head.park_after, held.park_at,`, `coalesce(held.park_at, head.failed_at + head.park_after,`}},
 		Checks:    []Check{test("reaper", "TestAHeadThatDiesAgainHasAllOfItsTime", "for the head's first death")},
 	},
 	{
 		Name:      "a promotion that locks all that it may promote",
 		Breaks:    "to promote one of the many jobs of a hot key writes to a thousand of them",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{moveOnMigration, `            LIMIT greatest(line.n, 0)`, `            LIMIT 1000`}},
+		Edits:     []Edit{{"migrations.outbox.promote_keys", `            LIMIT greatest(line.n, 0)`, `            LIMIT 1000`}},
 		Checks:    []Check{test("reaper", "TestAPromotionLocksNoMoreThanItPromotes", "locked for nothing")},
 	},
 	{
@@ -134,8 +128,8 @@ var keys = []Mutant{
 		Breaks:    "a key runs a job too many",
 		Invariant: "A key's limit holds",
 		Edits: []Edit{
-			{keysMigration, `eligible AND running + turn <= max_active AS fits`, `eligible AND running + turn <= max_active + 1 AS fits`},
-			{keysMigration, `CREATE UNIQUE INDEX jobs_slot_idx`, `CREATE INDEX jobs_slot_idx`},
+			{"migrations.outbox.claim_keyed", `eligible AND running + turn <= max_active AS fits`, `eligible AND running + turn <= max_active + 1 AS fits`},
+			{"migrations.jobs_slot_idx", `CREATE UNIQUE INDEX jobs_slot_idx`, `CREATE INDEX jobs_slot_idx`},
 		},
 		Checks: []Check{test("dispatcher", "TestAKeyNeverRunsMoreThanItsLimit", "running at once, want at most")},
 	},
@@ -144,7 +138,7 @@ var keys = []Mutant{
 		Breaks:    "an ordered job overtakes one that waits for its retry",
 		Invariant: "A key's order holds",
 		Edits: []Edit{{
-			keysMigration, `NOT parked AND (ordered IS NULL OR id IS NOT DISTINCT FROM first_value(head) OVER of_key) AS eligible`,
+			"migrations.outbox.claim_keyed", `NOT parked AND (ordered IS NULL OR id IS NOT DISTINCT FROM first_value(head) OVER of_key) AS eligible`,
 			`NOT parked AS eligible`,
 		}},
 		Checks: []Check{
@@ -156,7 +150,7 @@ var keys = []Mutant{
 		Name:      "a head that waits for its retry is passed over",
 		Breaks:    "an ordered job that comes while the one before it waits for another attempt overtakes that",
 		Invariant: "A key's order holds",
-		Edits: []Edit{{keysMigration, `            WHERE queued.first AND queued.has_line
+		Edits: []Edit{{"migrations.outbox.claim_keyed", `            WHERE queued.first AND queued.has_line
 `, `            WHERE queued.first AND queued.has_line AND NOT (jobs.status = 'retrying' AND jobs.run_at > now())
 `}},
 		Checks: []Check{row("K2", "jobs claimed before an earlier one of their key was closed")},
@@ -165,7 +159,7 @@ var keys = []Mutant{
 		Name:      "a job that stands for a request is not held",
 		Breaks:    "it runs before what it is about has been committed, and nobody looks again",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{keysMigration, "            FOR SHARE;", "            ;"}},
+		Edits:     []Edit{{"migrations.outbox.make_room", "            FOR SHARE;", "            ;"}},
 		Checks: []Check{
 			test("outbox", "TestTheJobThatStandsForARequestWaitsForItsCommit", "before the commit"),
 			test("outbox", "TestAJobThatStartsMeanwhileDoesNotDo", "fewer than 1 sessions"),
@@ -175,7 +169,7 @@ var keys = []Mutant{
 		Name:      "a cancelled job that moves no key on",
 		Breaks:    "the job behind one that was called off in SQL waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"migrations/00007_time.sql", `        IF found.key IS NOT NULL THEN`, `        IF false THEN`}},
+		Edits:     []Edit{{"migrations.outbox.cancel", `        IF found.key IS NOT NULL THEN`, `        IF false THEN`}},
 		Checks:    []Check{test("outbox", "TestTheJobBehindOneThatWasCancelledIsMovedOn", "want pending")},
 	},
 }

@@ -1,21 +1,16 @@
 package mutants
 
-const (
-	leaseSQL = "internal/sqlgen/lease.sql.go"
-	leaseGo  = "dispatcher/lease.go"
-)
-
 var lease = []Mutant{
 	{
 		Name:      "no epoch in extend",
 		Breaks:    "a worker that lost its lease extends that of its replacement",
 		Invariant: "Fenced",
 		Edits: []Edit{
-			{leaseSQL, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+			{"internal/sqlgen.ExtendLeases", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR NO KEY UPDATE`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
     FOR NO KEY UPDATE`},
 			{
-				leaseSQL, `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
+				"internal/sqlgen.ExtendLeases", `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
 				`WHERE input.id NOT IN (SELECT extended.id FROM extended)`,
 			},
 		},
@@ -38,7 +33,7 @@ var lease = []Mutant{
 		Name:      "an extension waits for locked rows",
 		Breaks:    "one handler's open transaction lets the leases of all others lapse",
 		Invariant: "Handlers cannot exhaust the leases' connections",
-		Edits: []Edit{{leaseSQL, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+		Edits: []Edit{{"internal/sqlgen.ExtendLeases", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR NO KEY UPDATE SKIP LOCKED`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR NO KEY UPDATE`}},
 		Checks: []Check{test("dispatcher", "TestExtensionDoesNotWaitForLockedRows/Guard", "lease lost")},
@@ -48,7 +43,7 @@ var lease = []Mutant{
 		Breaks:    "handlers that use up their pool let every lease lapse",
 		Invariant: "Handlers cannot exhaust the leases' connections",
 		Edits: []Edit{{
-			"dispatcher/dispatcher.go", `d.pool, d.db, d.extendDB = pool, sqlgen.New(pool), sqlgen.New(extending)`,
+			"dispatcher.Dispatcher.Run", `d.pool, d.db, d.extendDB = pool, sqlgen.New(pool), sqlgen.New(extending)`,
 			`d.pool, d.db, d.extendDB = pool, sqlgen.New(pool), sqlgen.New(d.user)`,
 		}},
 		Checks: []Check{test("dispatcher", "TestHandlersThatUseUpThePoolKeepTheirLeases", "its context ended with")},
@@ -57,7 +52,7 @@ var lease = []Mutant{
 		Name:      "a handler is not told that its lease is lost",
 		Breaks:    "a zombie goes on beside its replacement",
 		Invariant: "One live lease",
-		Edits: []Edit{{leaseGo, `		default:
+		Edits: []Edit{{"dispatcher.leases.extendSome", `		default:
 			a.end(outbox.ErrLeaseLost)
 		}
 	}
@@ -71,7 +66,7 @@ var lease = []Mutant{
 		Name:      "a lease is trusted for ever",
 		Breaks:    "a handler whose lease could not be extended goes on when another may start the job",
 		Invariant: "One live lease",
-		Edits:     []Edit{{"dispatcher/attempt.go", `return now.After(a.leaseUntil)`, `return false`}},
+		Edits:     []Edit{{"dispatcher.attempt.lapsed", `return now.After(a.leaseUntil)`, `return false`}},
 		Checks:    []Check{test("dispatcher", "TestHandlerStopsWhenItsLeaseCannotBeExtended", "in vain for the handler's context to end")},
 	},
 }
@@ -80,60 +75,60 @@ var lease = []Mutant{
 // epoch. The statements that hand the handlers' own transactions over know the
 // name as well: the job has it.
 var workerNameFence = []Edit{
-	{settleSQL, `      AND jobs.epoch = input.epoch
+	{"internal/sqlgen.SettleSucceeded", `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.lease_owner = $4::text
     RETURNING jobs.id, jobs.tenant_id`},
-	{settleSQL, `	Results [][]byte
+	{"internal/sqlgen.SettleSucceededParams", `	Results [][]byte
 }`, `	Results [][]byte
 	Worker  string
 }`},
-	{settleSQL, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)`, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results, arg.Worker)`},
-	{settleGo, `			Results: make([][]byte, len(left)),
+	{"internal/sqlgen.Queries.SettleSucceeded", `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)`, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results, arg.Worker)`},
+	{"dispatcher.Dispatcher.storeSucceeded", `			Results: make([][]byte, len(left)),
 		}`, `			Results: make([][]byte, len(left)),
 			Worker:  d.worker,
 		}`},
-	{placeSQL, `      AND jobs.epoch = input.epoch
+	{"internal/sqlgen.SettleResultsInPlace", `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.lease_owner = $5::text
     RETURNING jobs.id, jobs.tenant_id`},
-	{placeSQL, `	Results [][]byte
+	{"internal/sqlgen.SettleResultsInPlaceParams", `	Results [][]byte
 }`, `	Results [][]byte
 	Worker  string
 }`},
-	{placeSQL, `		arg.Results,
+	{"internal/sqlgen.Queries.SettleResultsInPlace", `		arg.Results,
 	)`, `		arg.Results,
 		arg.Worker,
 	)`},
-	{placeGo, `		Results: make([][]byte, len(batch)),
+	{"dispatcher.Dispatcher.settleInPlace", `		Results: make([][]byte, len(batch)),
 	}`, `		Results: make([][]byte, len(batch)),
 		Worker:  d.worker,
 	}`},
-	{placeSQL, placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL AND jobs.lease_owner = $4::text`},
-	{placeSQL, `	Epochs []int64
+	{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL AND jobs.lease_owner = $4::text`},
+	{"internal/sqlgen.SettleInPlaceParams", `	Epochs []int64
 }`, `	Epochs []int64
 	Worker string
 }`},
-	{placeSQL, `SettleInPlace, arg.Places, arg.Ids, arg.Epochs)`, `SettleInPlace, arg.Places, arg.Ids, arg.Epochs, arg.Worker)`},
-	{placeGo, `Ids: p.Ids, Epochs: p.Epochs})`, `Ids: p.Ids, Epochs: p.Epochs, Worker: d.worker})`},
-	{"outbox/job.go", `Results: [][]byte{c.Result},
+	{"internal/sqlgen.Queries.SettleInPlace", `SettleInPlace, arg.Places, arg.Ids, arg.Epochs)`, `SettleInPlace, arg.Places, arg.Ids, arg.Epochs, arg.Worker)`},
+	{"dispatcher.Dispatcher.settleInPlace", `Ids: p.Ids, Epochs: p.Epochs})`, `Ids: p.Ids, Epochs: p.Epochs, Worker: d.worker})`},
+	{"outbox.Claimed.settle", `Results: [][]byte{c.Result},
 	}`, `Results: [][]byte{c.Result}, Worker: c.Worker,
 	}`},
-	{settleSQL, `      AND jobs.epoch = input.epoch
+	{"internal/sqlgen.SettleUnfinished", `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.epoch`, `      AND jobs.lease_owner = $8::text
     RETURNING jobs.id, jobs.epoch`},
-	{leaseSQL, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+	{"internal/sqlgen.ExtendLeases", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR NO KEY UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.lease_owner = $4::text
     FOR NO KEY UPDATE`},
 	{
-		leaseSQL, `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
+		"internal/sqlgen.ExtendLeases", `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
 		`WHERE input.id NOT IN (SELECT extended.id FROM extended)`,
 	},
-	{leaseSQL, `	LeaseTtl pgtype.Interval
+	{"internal/sqlgen.ExtendLeasesParams", `	LeaseTtl pgtype.Interval
 }`, `	LeaseTtl pgtype.Interval
 	Worker   string
 }`},
-	{leaseSQL, `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)`, `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl, arg.Worker)`},
+	{"internal/sqlgen.Queries.ExtendLeases", `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)`, `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl, arg.Worker)`},
 	{
-		leaseGo, `params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.config.LeaseTTL)}`,
+		"dispatcher.leases.extendSome", `params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.config.LeaseTTL)}`,
 		`params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.config.LeaseTTL), Worker: l.worker}`,
 	},
 }

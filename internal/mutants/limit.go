@@ -1,20 +1,13 @@
 package mutants
 
-const (
-	limitSQL = "internal/sqlgen/limit.sql.go"
-	limitGo  = "dispatcher/limit.go"
-	usageGo  = "dispatcher/usage.go"
-	keysCall = "internal/sqlgen/keys.sql.go"
-)
-
 var limit = []Mutant{
 	{
 		Name:      "a plain claim of a limited queue",
 		Breaks:    "whoever has not heard of a limit yet goes on as if there were none",
 		Invariant: "A queue's limits hold across all processes",
 		Edits: []Edit{
-			{claimSQL, `(queues.paused_at IS NOT NULL OR (queues.limited AND NOT $9::boolean))`, `(queues.paused_at IS NOT NULL OR (queues.limited AND NOT $9::boolean AND false))`},
-			{keysCall, `WHERE queues.queue = $10 AND queues.limited)`, `WHERE queues.queue = $10 AND queues.limited AND false)`},
+			{"internal/sqlgen.ClaimJobs", `(queues.paused_at IS NOT NULL OR (queues.limited AND NOT $9::boolean))`, `(queues.paused_at IS NOT NULL OR (queues.limited AND NOT $9::boolean AND false))`},
+			{"internal/sqlgen.ClaimKeyedJobs", `WHERE queues.queue = $10 AND queues.limited)`, `WHERE queues.queue = $10 AND queues.limited AND false)`},
 		},
 		Checks: []Check{test("dispatcher", "TestAClaimThatHasNotLookedIsRefused", "limited, looked false: 2 jobs")},
 	},
@@ -22,7 +15,7 @@ var limit = []Mutant{
 		Name:      "what runs is counted before the wait",
 		Breaks:    "a claim that has waited for another one does not see what that has started",
 		Invariant: "A queue's limits hold across all processes",
-		Edits: []Edit{{limitGo, `	batch.Queue(sqlgen.HoldQueue, q.name).Query(func(rows pgx.Rows) error {
+		Edits: []Edit{{"dispatcher.queue.hold", `	batch.Queue(sqlgen.HoldQueue, q.name).Query(func(rows pgx.Rows) error {
 		held = rows.Next()
 		rows.Close()
 		return rows.Err()
@@ -47,21 +40,21 @@ var limit = []Mutant{
 		Name:      "claims of before a limit do not count",
 		Breaks:    "what a claim started that was under way when a limit was set runs beside as many as the limit allows",
 		Invariant: "A queue's limits hold across all processes",
-		Edits:     []Edit{{limitSQL, `interval '30 seconds'`, `interval '0'`}},
+		Edits:     []Edit{{"internal/sqlgen.MeasureQueue", `interval '30 seconds'`, `interval '0'`}},
 		Checks:    []Check{test("dispatcher", "TestAClaimOfBeforeTheLimitCounts", "started while the job of before the limit runs")},
 	},
 	{
 		Name:      "a start is forgotten too early",
 		Breaks:    "of the starts that are remembered together, the first one's time counts",
 		Invariant: "A queue's limits hold across all processes",
-		Edits:     []Edit{{usageGo, `if at.After(l.times[last].Time) {`, `if at.Before(l.times[last].Time) {`}},
+		Edits:     []Edit{{"dispatcher.startLog.add", `if at.After(l.times[last].Time) {`, `if at.Before(l.times[last].Time) {`}},
 		Checks:    []Check{test("dispatcher", "TestStartLogKeepsTheRate", "51 starts in")},
 	},
 	{
 		Name:      "a limit is looked at once a minute",
 		Breaks:    "room that another process made, and limits that were raised, are found when somebody wakes the queue",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{limitGo, `const limitPoll = 800 * time.Millisecond`, `const limitPoll = 80 * time.Minute`}},
+		Edits:     []Edit{{"dispatcher.limitPoll", `const limitPoll = 800 * time.Millisecond`, `const limitPoll = 80 * time.Minute`}},
 		Checks: []Check{
 			test("dispatcher", "TestLimitsChangeWhileJobsRun", "in vain"),
 			test("dispatcher", "TestPauseAndResumeWithoutAWakeUp", "in vain"),
@@ -71,7 +64,7 @@ var limit = []Mutant{
 		Name:      "what is claimed starts whatever happens",
 		Breaks:    "what was claimed ahead, or gathered, starts long after its queue was paused",
 		Invariant: "A queue's limits hold across all processes",
-		Edits:     []Edit{{"dispatcher/attempt.go", `		if !q.mayStart(a) {`, `		if false && !q.mayStart(a) {`}},
+		Edits:     []Edit{{"dispatcher.queue.workOn", `		if !q.mayStart(a) {`, `		if false && !q.mayStart(a) {`}},
 		Checks: []Check{
 			test("dispatcher", "TestNothingStartsASecondAfterAPause", "after the pause"),
 			test("dispatcher", "TestABatchOfAPausedQueueGoesBack", "while the queue was paused"),

@@ -1,20 +1,18 @@
 package mutants
 
-const manyGo = "dispatcher/many.go"
-
 var batches = []Mutant{
 	{
 		Name:      "one lost lease ends the batch",
 		Breaks:    "a job that an operator cancels takes the others of its batch with it",
 		Invariant: "A batch's jobs are as separate as others",
-		Edits:     []Edit{{manyGo, `if b.left--; b.left == 0 || errors.Is(cause, ErrShutdown) {`, `if b.left--; b.left >= 0 || errors.Is(cause, ErrShutdown) {`}},
+		Edits:     []Edit{{"dispatcher.batch.end", `if b.left--; b.left == 0 || errors.Is(cause, ErrShutdown) {`, `if b.left--; b.left >= 0 || errors.Is(cause, ErrShutdown) {`}},
 		Checks:    []Check{test("dispatcher", "TestALostLeaseConcernsItsJobOnly", "want only the first ended")},
 	},
 	{
 		Name:      "a stop forgets open batches",
 		Breaks:    "what was being gathered is neither run nor given back, until its leases lapse",
 		Invariant: "A batch's jobs are as separate as others",
-		Edits: []Edit{{"dispatcher/queue.go", `	q.giveBackGathered()
+		Edits: []Edit{{"dispatcher.queue.giveBackBuffered", `	q.giveBackGathered()
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestStopGivesBackWhatIsGathered", "want")},
 	},
@@ -22,7 +20,7 @@ var batches = []Mutant{
 		Name:      "outcomes are not counted",
 		Breaks:    "a handler that forgets some jobs has them succeed, or brings the process down",
 		Invariant: "A batch's jobs are as separate as others",
-		Edits:     []Edit{{manyGo, `if len(answers) != len(jobs) {`, `if len(answers) < len(jobs) {`}},
+		Edits:     []Edit{{"dispatcher.HandleMany", `if len(answers) != len(jobs) {`, `if len(answers) < len(jobs) {`}},
 		Checks:    []Check{test("dispatcher", "TestABatchThatGoesWrongFailsEveryJob/too_many_outcomes", "in vain: both batches fail")},
 	},
 }

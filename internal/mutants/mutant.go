@@ -2,10 +2,11 @@
 // see that a check catches each of them: a check that was never seen to fail
 // proves little.
 //
-// Nothing of it is in what users compile. A mutant is data: a text of a source file
-// and what is to stand in its place, which the go command's -overlay flag puts
-// there for one build. docs/adr/0007-mutants-by-overlay.md says why; command run
-// plants them all.
+// Nothing of it is in what users compile. A mutant is data: a text of a function or
+// another declaration and what is to stand in its place, which the go command's
+// -overlay flag puts there for one build. docs/adr/0007-mutants-by-overlay.md says
+// why; command run plants them all, and command rebase anchors those anew whose code
+// has moved.
 //
 // The folder reads like the tree: a file lists the mutants of one verb.
 package mutants
@@ -19,12 +20,6 @@ type Mutant struct {
 	Invariant string // that it breaks, by its name in docs/architecture.md
 	Edits     []Edit
 	Checks    []Check // every one of them has to catch it
-}
-
-// Edit replaces a text that occurs exactly once in its file.
-type Edit struct {
-	File     string // from the root of the module
-	Old, New string
 }
 
 // Check is something that passes on our code and fails on the mutant: a row of the
@@ -49,7 +44,8 @@ func (c Check) Name() string {
 // All returns every mutant. Each is planted into our code as it is, not on top of
 // the others.
 func All() []Mutant {
-	return slices.Concat(enqueue, wake, claim, commits, lease, record, settle, expire, ending, retry, failed, receive, keys, limit, sharing, schema, schedule, batches, inMemory, access, service, chained)
+	return slices.Concat(enqueue, wake, claim, commits, lease, record, settle, expire, ending, retry, failed, receive,
+		keys, limit, sharing, schema, schedule, batches, inMemory, access, service, chained)
 }
 
 func row(name, says string) Check { return Check{Row: name, Says: says} }

@@ -1,6 +1,8 @@
 package mutants
 
 import (
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,8 +15,8 @@ import (
 
 const root = "../.."
 
-// The texts that mutants replace are there, once each: a list that rots would
-// plant nothing.
+// The texts that mutants replace are there, once each, and what is there then is Go: a list that rots would plant
+// nothing. If this fails because code moved, go run ./internal/mutants/rebase -w mends it.
 func TestEveryMutantCanBePlanted(t *testing.T) {
 	t.Parallel()
 	abs, err := filepath.Abs(root)
@@ -23,37 +25,26 @@ func TestEveryMutantCanBePlanted(t *testing.T) {
 	}
 	for _, m := range All() {
 		t.Run(m.Name, func(t *testing.T) {
-			dir := t.TempDir()
-			overlay, err := m.Plant(abs, dir)
+			changed, err := m.Changed(abs)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if list, err := os.ReadFile(overlay); err != nil || len(list) == 0 {
-				t.Errorf("the overlay is %q, %v", list, err)
-			}
-			for _, e := range m.Edits {
-				ours, err := os.ReadFile(filepath.Join(abs, e.File))
+			for file, text := range changed {
+				ours, err := os.ReadFile(filepath.Join(abs, file))
 				if err != nil {
 					t.Fatal(err)
 				}
-				changed, err := os.ReadFile(filepath.Join(dir, e.File))
-				if err != nil {
-					t.Fatal(err)
+				if text == string(ours) {
+					t.Errorf("%s is as it was", file)
 				}
-				if string(changed) == string(ours) || strings.Contains(string(changed), e.Old) && !strings.Contains(e.New, e.Old) {
-					t.Errorf("%s is as it was", e.File)
+				if !strings.HasSuffix(file, ".go") {
+					continue
+				}
+				if _, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution); err != nil {
+					t.Error(err)
 				}
 			}
 		})
-	}
-}
-
-func TestAnEditIsRefusedWhereItIsNotMeant(t *testing.T) {
-	t.Parallel()
-	for name, source := range map[string]string{"missing": "a", "twice": "b b"} {
-		if changed, err := (Edit{"f", "b", "c"}).apply(source); err == nil {
-			t.Errorf("%s: got %q, want an error", name, changed)
-		}
 	}
 }
 

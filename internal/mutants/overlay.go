@@ -1,31 +1,21 @@
 package mutants
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 )
 
 // Plant writes the changed files of the module at root into dir, and returns the
 // file for the -overlay flag of the go command. The module is left as it is.
 func (m Mutant) Plant(root, dir string) (overlay string, err error) {
-	changed := map[string]string{}
-	for _, e := range m.Edits {
-		source, edited := changed[e.File]
-		if !edited {
-			read, err := os.ReadFile(filepath.Join(root, e.File))
-			if err != nil {
-				return "", fmt.Errorf("plant %q: %w", m.Name, err)
-			}
-			source = string(read)
-		}
-		if changed[e.File], err = e.apply(source); err != nil {
-			return "", fmt.Errorf("plant %q: %w", m.Name, err)
-		}
+	changed, err := m.Changed(root)
+	if err != nil {
+		return "", fmt.Errorf("plant %q: %w", m.Name, err)
 	}
-
 	var replace struct{ Replace map[string]string }
 	replace.Replace = map[string]string{}
 	for file, text := range changed {
@@ -37,7 +27,7 @@ func (m Mutant) Plant(root, dir string) (overlay string, err error) {
 		if err := os.WriteFile(to, []byte(text), 0o644); err != nil {
 			return "", fmt.Errorf("plant %q: %w", m.Name, err)
 		}
-		replace.Replace[filepath.Join(root, file)] = to
+		replace.Replace[filepath.Join(root, filepath.FromSlash(file))] = to
 	}
 	overlay = filepath.Join(dir, "overlay.json")
 	list, err := json.MarshalIndent(replace, "", "\t")
@@ -47,10 +37,46 @@ func (m Mutant) Plant(root, dir string) (overlay string, err error) {
 	return overlay, os.WriteFile(overlay, list, 0o644)
 }
 
-// apply refuses a text that is there twice: which of the two was meant?
-func (e Edit) apply(source string) (string, error) {
-	if n := strings.Count(source, e.Old); n != 1 {
-		return "", fmt.Errorf("%s has this text %d times, want once:\n%s", e.File, n, e.Old)
+// change is an edit whose place in a file is known.
+type change struct {
+	start, end int
+	text       string
+}
+
+// Changed returns the files that the mutant's edits change, as they are afterwards. Every edit is looked for in our
+// code as it is, so their order does not matter.
+func (m Mutant) Changed(root string) (map[string]string, error) {
+	folders := map[string][]Declaration{}
+	files := map[string]string{}
+	changes := map[string][]change{}
+	for _, e := range m.Edits {
+		declared, read := folders[e.Folder()]
+		if !read {
+			var err error
+			if declared, err = Declarations(root, e.Folder()); err != nil {
+				return nil, err
+			}
+			folders[e.Folder()] = declared
+		}
+		d, err := e.Find(declared)
+		if err != nil {
+			return nil, err
+		}
+		start, end, text := e.place(d)
+		files[d.File] = d.text
+		changes[d.File] = append(changes[d.File], change{start, end, text})
 	}
-	return strings.Replace(source, e.Old, e.New, 1), nil
+	for file, list := range changes {
+		// From the end, so that the places of the others stay.
+		slices.SortFunc(list, func(a, b change) int { return cmp.Compare(b.start, a.start) })
+		text, rest := files[file], len(files[file])
+		for _, c := range list {
+			if c.end > rest {
+				return nil, fmt.Errorf("two edits of %s overlap", file)
+			}
+			text, rest = text[:c.start]+c.text+text[c.end:], c.start
+		}
+		files[file] = text
+	}
+	return files, nil
 }

@@ -5,19 +5,23 @@ var receive = []Mutant{{
 	Breaks:    "a message counts as handled although its effect was rolled back",
 	Invariant: "Atomic",
 	Edits: []Edit{
-		{"inbox/once.go", `	n, err := sqlgen.New(tx).ReceiveMessage(`, `	if t, ok := tx.(pgx.Tx); ok {
-		conn, err := pgx.ConnectConfig(ctx, t.Conn().Config())
-		if err != nil {
-			return false, err
-		}
-		defer conn.Close(ctx)
-		tx = conn
+		{"inbox.Once", `	n, err := sqlgen.New(tx).ReceiveMessage(`, `	apart, end := sqlgen.Apart(ctx, tx)
+	defer end()
+	n, err := apart.ReceiveMessage(`},
+		// Here, as inbox does not import pgx.
+		{"internal/sqlgen.New", `func New(db DBTX) *Queries {`, `func Apart(ctx context.Context, db DBTX) (*Queries, func()) {
+	tx, ok := db.(pgx.Tx)
+	if !ok {
+		return New(db), func() {}
 	}
-	n, err := sqlgen.New(tx).ReceiveMessage(`},
-		{"inbox/once.go", `	"github.com/jackc/pgx/v5/pgconn"
-`, `	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-`},
+	conn, err := pgx.ConnectConfig(ctx, tx.Conn().Config())
+	if err != nil {
+		panic(err)
+	}
+	return New(conn), func() { _ = conn.Close(ctx) }
+}
+
+func New(db DBTX) *Queries {`},
 	},
 	Checks: []Check{
 		test("inbox", "TestRedeliveriesHaveOneEffect", "want 500 of 500"),

@@ -1,16 +1,11 @@
 package mutants
 
-const (
-	recordSQL = "internal/sqlgen/record.sql.go"
-	stepGo    = "dispatcher/step.go"
-)
-
 var record = []Mutant{
 	{
 		Name:      "no epoch in reports",
 		Breaks:    "a worker that lost its lease reports progress of its replacement's job",
 		Invariant: "Fenced",
-		Edits: []Edit{{recordSQL, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+		Edits: []Edit{{"internal/sqlgen.RecordReports", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR KEY SHARE`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
     FOR KEY SHARE`}},
 		Checks: []Check{test("dispatcher", "TestFence/report_after_claimed_by_another", "took effect = true")},
@@ -19,14 +14,14 @@ var record = []Mutant{
 		Name:      "no lock on the job whose reports are stored",
 		Breaks:    "a job is taken over while an earlier worker's report is on its way",
 		Invariant: "Fenced",
-		Edits:     []Edit{{recordSQL, "\n    FOR KEY SHARE SKIP LOCKED", ""}},
+		Edits:     []Edit{{"internal/sqlgen.RecordReports", "\n    FOR KEY SHARE SKIP LOCKED", ""}},
 		Checks:    []Check{test("dispatcher", "TestNobodyTakesAJobWhileItsReportIsStored", "want nothing")},
 	},
 	{
 		Name:      "no epoch in the memory of a step",
 		Breaks:    "a worker that lost its lease has its step remembered",
 		Invariant: "Fenced",
-		Edits: []Edit{{recordSQL, `    WHERE jobs.id = $1
+		Edits: []Edit{{"internal/sqlgen.RecordStep", `    WHERE jobs.id = $1
       AND jobs.epoch = $2
     FOR UPDATE`, `    WHERE jobs.id = $1 AND $2::bigint IS NOT NULL
     FOR UPDATE`}},
@@ -40,7 +35,7 @@ var record = []Mutant{
 		Breaks:    "an old checkpoint replaces a newer one that was stored for sure",
 		Invariant: "The last report is kept",
 		Edits: []Edit{{
-			recordSQL, `WHERE (stored.epoch, stored.revision) < (excluded.epoch, excluded.revision)`,
+			"internal/sqlgen.RecordReports", `WHERE (stored.epoch, stored.revision) < (excluded.epoch, excluded.revision)`,
 			`WHERE true`,
 		}},
 		Checks: []Check{test("dispatcher", "TestALateStatementChangesNothing", "after revision 1 the progress is")},
@@ -49,21 +44,21 @@ var record = []Mutant{
 		Name:      "an outcome does not wait for the last report",
 		Breaks:    "what a handler reports just before it returns is refused: its job is closed",
 		Invariant: "The last report is kept",
-		Edits:     []Edit{{"dispatcher/attempt.go", `if a.stopReporting() {`, `if a.stopReporting() && a.unused {`}},
+		Edits:     []Edit{{"dispatcher.queue.hand", `if a.stopReporting() {`, `if a.stopReporting() && a.unused {`}},
 		Checks:    []Check{test("dispatcher", "TestReportsAreCoalescedAndTheLastOneIsKept", "progress = ")},
 	},
 	{
 		Name:      "each attempt runs every step",
 		Breaks:    "nobody asks for what an earlier attempt has stored",
 		Invariant: "A remembered step does not run again",
-		Edits:     []Edit{{stepGo, `return s.again || s.job.Epoch != 1`, `return s.again`}},
+		Edits:     []Edit{{"dispatcher.step.mayBeStored", `return s.again || s.job.Epoch != 1`, `return s.again`}},
 		Checks:    []Check{test("dispatcher", "TestAStepRunsOnceAndIsRemembered", "fetched ")},
 	},
 	{
 		Name:      "a commit whose answer was lost is forgotten",
 		Breaks:    "a step that is tried again within its attempt makes its effect twice",
 		Invariant: "A remembered step does not run again",
-		Edits:     []Edit{{stepGo, `return s.again || s.job.Epoch != 1`, `return s.job.Epoch != 1`}},
+		Edits:     []Edit{{"dispatcher.step.mayBeStored", `return s.again || s.job.Epoch != 1`, `return s.job.Epoch != 1`}},
 		Checks:    []Check{test("dispatcher", "TestACommitWhoseAnswerIsLostIsNotMadeTwice", "remembered already")},
 	},
 }

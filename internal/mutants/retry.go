@@ -5,7 +5,7 @@ var retry = []Mutant{{
 	Breaks:    "an operator's retry starts the epochs anew, and a zombie of the first round has one that counts",
 	Invariant: "One live lease",
 	Edits: []Edit{
-		{"internal/sqlgen/jobs.sql.go", `        epoch       = jobs.epoch + 1,
+		{"internal/sqlgen.RetryJob", `        epoch       = jobs.epoch + 1,
         attempt     = CASE`, `        epoch       = 0,
         attempt     = CASE`},
 		anyMove,

@@ -1,13 +1,11 @@
 package mutants
 
-const fireSQL = "internal/sqlgen/fire.sql.go"
-
 var schedule = []Mutant{
 	{
 		Name:      "schedules are not locked",
 		Breaks:    "two processes fire one tick; only the idempotency key stands between",
 		Invariant: "A tick is fired once",
-		Edits: []Edit{{fireSQL, `LIMIT $2
+		Edits: []Edit{{"internal/sqlgen.LockDueSchedules", `LIMIT $2
 FOR UPDATE SKIP LOCKED`, `LIMIT $2`}},
 		Checks: []Check{test("schedule", "TestATickIsFiredByOneProcess", "a schedule that another transaction is firing was fired")},
 	},
@@ -15,7 +13,7 @@ FOR UPDATE SKIP LOCKED`, `LIMIT $2`}},
 		Name:      "schedules are waited for",
 		Breaks:    "a process that stalls in the middle of a firing stalls the schedules of all",
 		Invariant: "A tick is fired once",
-		Edits: []Edit{{fireSQL, `LIMIT $2
+		Edits: []Edit{{"internal/sqlgen.LockDueSchedules", `LIMIT $2
 FOR UPDATE SKIP LOCKED`, `LIMIT $2
 FOR UPDATE`}},
 		Checks: []Check{test("schedule", "TestATickIsFiredByOneProcess", "lock timeout")},
@@ -24,21 +22,21 @@ FOR UPDATE`}},
 		Name:      "ticks without an idempotency key",
 		Breaks:    "a clock that is set back fires the tick again",
 		Invariant: "A tick is fired once",
-		Edits:     []Edit{{"schedule/fire.go", `opts.IdempotencyKey = "schedule " + f.row.Name + " " + opts.Headers[headerScheduledFor]`, ``}},
+		Edits:     []Edit{{"schedule.firing.requests", `opts.IdempotencyKey = "schedule " + f.row.Name + " " + opts.Headers[headerScheduledFor]`, ``}},
 		Checks:    []Check{test("schedule", "TestATickIsNotFiredAgainAfterTheClockWasSetBack", "want one")},
 	},
 	{
 		Name:      "a new timing forgets what is due",
 		Breaks:    "a rollout at the time of a tick loses it",
 		Invariant: "A tick is fired once",
-		Edits:     []Edit{{"schedule/declare.go", `|| !s.movesTicks(r) {`, `|| true {`}},
+		Edits:     []Edit{{"schedule.Scheduler.fireBeforeChange", `|| !s.movesTicks(r) {`, `|| true {`}},
 		Checks:    []Check{test("schedule", "TestATickThatIsDueSurvivesAChangeOfTheTiming", "fired for []")},
 	},
 	{
 		Name:      "every schedule goes by real time",
 		Breaks:    "02:30 fires twice in autumn and not at all in spring",
 		Invariant: "Ticks follow the clocks of their zone",
-		Edits:     []Edit{{"schedule/expression.go", `return strings.HasPrefix(texts[minuteField], "*") || everyHour(texts[hourField])`, `return len(texts) == len(cronFields)`}},
+		Edits:     []Edit{{"schedule.isSteady", `return strings.HasPrefix(texts[minuteField], "*") || everyHour(texts[hourField])`, `return len(texts) == len(cronFields)`}},
 		Checks: []Check{
 			test("schedule", "TestTicksAroundChangesOfTheClocks/a_time_that_comes_twice", "want 2026-10-26"),
 			test("schedule", "TestTicksAgreeWithAClockThatIsWatched", "want one of"),
@@ -48,7 +46,7 @@ FOR UPDATE`}},
 		Name:      "a resumed schedule catches up",
 		Breaks:    "what was paused on purpose fires after all",
 		Invariant: "A tick is fired once",
-		Edits:     []Edit{{"internal/sqlgen/schedules.sql.go", `CASE WHEN schedules.paused_at IS NULL THEN schedules.since ELSE statement_timestamp() END`, `schedules.since`}},
+		Edits:     []Edit{{"internal/sqlgen.ResumeSchedule", `CASE WHEN schedules.paused_at IS NULL THEN schedules.since ELSE statement_timestamp() END`, `schedules.since`}},
 		Checks:    []Check{test("operator", "TestResumeCountsFromNow", "want now")},
 	},
 }

@@ -2,7 +2,7 @@ package mutants
 
 // anyMove takes the trigger away that refuses illegal moves: without it one sees
 // whether the statements by themselves are right.
-var anyMove = Edit{"migrations/00002_legal_moves.sql", `    WHEN (
+var anyMove = Edit{"migrations.jobs_legal_move", `    WHEN (
         NEW.epoch < OLD.epoch
         OR (OLD.status <> NEW`, `    WHEN (
         false AND NEW.epoch < OLD.epoch

@@ -1,12 +1,6 @@
 package mutants
 
 const (
-	settleSQL = "internal/sqlgen/settle.sql.go"
-	settleGo  = "dispatcher/settle.go"
-	placeSQL  = "internal/sqlgen/place.sql.go"
-	placeGo   = "dispatcher/place.go"
-	outcomeGo = "dispatcher/outcome.go"
-
 	placeFence = `((jobs.id, jobs.epoch) IN (SELECT unnest($2::uuid[]), unnest($3::bigint[]))) IS TRUE`
 )
 
@@ -16,13 +10,13 @@ var settle = []Mutant{
 		Breaks:    "a worker that lost its lease closes the job of its replacement, or sends it back",
 		Invariant: "Fenced",
 		Edits: []Edit{
-			{settleSQL, `      AND jobs.epoch = input.epoch
+			{"internal/sqlgen.SettleSucceeded", `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `    RETURNING jobs.id, jobs.tenant_id`},
-			{settleSQL, `      AND jobs.epoch = input.epoch
+			{"internal/sqlgen.SettleUnfinished", `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.epoch`, `    RETURNING jobs.id, jobs.epoch`},
-			{placeSQL, `      AND jobs.epoch = input.epoch
+			{"internal/sqlgen.SettleResultsInPlace", `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `    RETURNING jobs.id, jobs.tenant_id`},
-			{placeSQL, placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL`},
+			{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL`},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestFence/succeed_after_claimed_by_another", "took effect = true"),
@@ -36,7 +30,7 @@ var settle = []Mutant{
 		Name:      "a settlement that walks",
 		Breaks:    "planned while the queue was empty, a settlement reads every job that there is",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits: []Edit{{settleSQL, `    WHERE jobs.id = ANY (ARRAY[input.id])
+		Edits: []Edit{{"internal/sqlgen.SettleSucceeded", `    WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id, jobs.run_at`, `    WHERE jobs.id = input.id
@@ -52,8 +46,8 @@ var settle = []Mutant{
 		Breaks:    "whatever has come to where a claim left its job is closed in place of it",
 		Invariant: "Fenced",
 		Edits: []Edit{
-			{placeSQL, `      AND uuid_eq(jobs.id, input.id)` + "\n", ``},
-			{placeSQL, placeFence, `(jobs.epoch IN (SELECT unnest($3::bigint[])) AND $2::uuid[] IS NOT NULL) IS TRUE`},
+			{"internal/sqlgen.SettleResultsInPlace", `      AND uuid_eq(jobs.id, input.id)` + "\n", ``},
+			{"internal/sqlgen.SettleInPlace", placeFence, `(jobs.epoch IN (SELECT unnest($3::bigint[])) AND $2::uuid[] IS NOT NULL) IS TRUE`},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestWhoeverHasComeToAPlaceIsLeftAlone", "results false: the stranger is"),
@@ -65,28 +59,28 @@ var settle = []Mutant{
 		Name:      "a settlement in place that looks the job up",
 		Breaks:    "a success costs the server a look into the primary key that it does not need",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{placeSQL, `uuid_eq(jobs.id, input.id)`, `jobs.id = ANY (ARRAY[input.id])`}},
+		Edits:     []Edit{{"internal/sqlgen.SettleResultsInPlace", `uuid_eq(jobs.id, input.id)`, `jobs.id = ANY (ARRAY[input.id])`}},
 		Checks:    []Check{test("dispatcher", "TestPlansMadeOnTheEmptyTable", "is looked up")},
 	},
 	{
 		Name:      "a list that waits",
 		Breaks:    "a settlement and an operator's act wait for each other",
 		Invariant: "Settlements wait for each other in one order",
-		Edits:     []Edit{{placeSQL, `      AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL` + "\n", ``}},
+		Edits:     []Edit{{"internal/sqlgen.SettleInPlace", `      AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL` + "\n", ``}},
 		Checks:    []Check{test("dispatcher", "TestASettlementAsAListGivesWay", "deadlock detected")},
 	},
 	{
 		Name:      "a list of which each is compared with all",
 		Breaks:    "a success is a join that the server may carry out as it likes",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{placeSQL, `unnest($3::bigint[]))) IS TRUE`, `unnest($3::bigint[])))`}},
+		Edits:     []Edit{{"internal/sqlgen.SettleInPlace", `unnest($3::bigint[]))) IS TRUE`, `unnest($3::bigint[])))`}},
 		Checks:    []Check{test("dispatcher", "TestPlansMadeOnTheEmptyTable", "each is compared with each")},
 	},
 	{
 		Name:      "what moved is lost",
 		Breaks:    "a success whose job was written since its claim is not stored, and the job runs again",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{placeGo, `!a.stored {
+		Edits: []Edit{{"dispatcher.Dispatcher.storeInPlace", `!a.stored {
 			left = append(left, a)`, `!a.stored && false {
 			left = append(left, a)`}},
 		Checks: []Check{test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/SettleInPlace/one_has_moved", "settled 2 jobs")},
@@ -95,7 +89,7 @@ var settle = []Mutant{
 		Name:      "what was stored in its place is forgotten when the rest fails",
 		Breaks:    "successes that are stored are reported as lost leases",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{placeGo, `a.stored = settled[pgID(a.job.ID)]; !a.stored`, `!settled[pgID(a.job.ID)]`}},
+		Edits:     []Edit{{"dispatcher.Dispatcher.storeInPlace", `a.stored = settled[pgID(a.job.ID)]; !a.stored`, `!settled[pgID(a.job.ID)]`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails", "a lease is said to be lost")},
 	},
 	{
@@ -103,7 +97,7 @@ var settle = []Mutant{
 		Breaks:    "one whose leases were lost and that of the workers that have the jobs now wait for each other",
 		Invariant: "Settlements wait for each other in one order",
 		Edits: []Edit{
-			{settleGo, `	slices.SortFunc(batch, byID)
+			{"dispatcher.Dispatcher.settleBatch", `	slices.SortFunc(batch, byID)
 `, ``},
 		},
 		Checks: []Check{test("dispatcher", "TestASettlementWaitsInTheOrderOfIDs", "deadlock detected")},
@@ -112,7 +106,7 @@ var settle = []Mutant{
 		Name:      "outcomes that wait though the database is back",
 		Breaks:    "after an outage jobs are claimed and run for seconds without being settled, and run again if the process dies",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher/health.go", `	case <-d.health.recovery():`, `	case <-make(chan struct{}):`}},
+		Edits:     []Edit{{"dispatcher.Dispatcher.rest", `	case <-d.health.recovery():`, `	case <-make(chan struct{}):`}},
 		Checks:    []Check{test("dispatcher", "TestASettlementGoesOnWhenTheDatabaseIsBack", "want 1m0s")},
 	},
 	{
@@ -120,7 +114,7 @@ var settle = []Mutant{
 		Breaks:    "a worker that lost its lease stores follow-ups of a success that is refused",
 		Invariant: "Fenced",
 		Edits: []Edit{{
-			"internal/sqlgen/follow.sql.go", `WHERE CASE WHEN parent_id IN (SELECT closed.id FROM closed) THEN true END`, `WHERE true`,
+			"internal/sqlgen.SettleSucceededThen", `WHERE CASE WHEN parent_id IN (SELECT closed.id FROM closed) THEN true END`, `WHERE true`,
 		}},
 		Checks: []Check{test("dispatcher", "TestFence/succeed_and_follow_after_claimed_by_another", "stored before")},
 	},
@@ -128,7 +122,7 @@ var settle = []Mutant{
 		Name:      "follow-ups apart from their settlement",
 		Breaks:    "a success whose follow-ups cannot be stored is stored without them",
 		Invariant: "Atomic",
-		Edits: []Edit{{settleGo, `		case a.follows:
+		Edits: []Edit{{"dispatcher.Dispatcher.settleBatch", `		case a.follows:
 			followed = append(followed, a)
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestFollowUpsExistExactlyWhenTheSettlementDoes", "follow-ups = 0, want one")},
@@ -137,7 +131,7 @@ var settle = []Mutant{
 		Name:      "a refused follow-up is left out",
 		Breaks:    "a job whose follow-ups cannot be stored succeeds without them, in silence",
 		Invariant: "Atomic",
-		Edits: []Edit{{settleGo, `	case a.follows:
+		Edits: []Edit{{"dispatcher.Dispatcher.storeParked", `	case a.follows:
 		statement = d.storeFollowed
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestASettlementWithoutItsFollowUpsIsNone/for_now", "follow-ups = 0, want one")},
@@ -147,7 +141,7 @@ var settle = []Mutant{
 		Breaks:    "what was claimed and settled is forgotten in a crash: a job runs twice under one epoch",
 		Invariant: "Nothing lost",
 		Edits: []Edit{{
-			"dispatcher/session.go", `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`,
+			"dispatcher.prepareSession", `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`,
 			`SET synchronous_commit = off`,
 		}},
 		Checks: []Check{
@@ -161,13 +155,13 @@ var settle = []Mutant{
 		Breaks:    "a job that was reported as succeeded runs again after a crash",
 		Invariant: "Nothing lost",
 		Edits: []Edit{
-			{settleSQL, `FROM done
+			{"internal/sqlgen.SettleSucceeded", `FROM done
 RETURNING id`, `FROM done
 WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
 RETURNING id`},
-			{placeSQL, placeFence, placeFence + `
+			{"internal/sqlgen.SettleInPlace", placeFence, placeFence + `
       AND set_config('synchronous_commit', 'off', true) IS NOT NULL`},
-			{placeSQL, `      AND uuid_eq(jobs.id, input.id)`, `      AND uuid_eq(jobs.id, input.id)
+			{"internal/sqlgen.SettleResultsInPlace", `      AND uuid_eq(jobs.id, input.id)`, `      AND uuid_eq(jobs.id, input.id)
       AND set_config('synchronous_commit', 'off', true) IS NOT NULL`},
 		},
 		Checks: []Check{test("dispatcher", "TestWhatWasAcknowledgedSurvivesACrash", "the settlement")},
@@ -177,7 +171,7 @@ RETURNING id`},
 		Breaks:    "a deployment spends attempts of jobs that never started",
 		Invariant: "Interrupted is not failed",
 		Edits: []Edit{{
-			settleSQL, `attempt            = CASE WHEN input.status = 'pending' THEN jobs.attempt - 1 ELSE jobs.attempt END,`,
+			"internal/sqlgen.SettleUnfinished", `attempt            = CASE WHEN input.status = 'pending' THEN jobs.attempt - 1 ELSE jobs.attempt END,`,
 			`attempt            = jobs.attempt,`,
 		}},
 		Checks: []Check{
@@ -190,7 +184,7 @@ RETURNING id`},
 		Breaks:    "a handler that a shutdown cuts off has failed",
 		Invariant: "Interrupted is not failed",
 		Edits: []Edit{{
-			outcomeGo, `case errors.Is(cause, ErrShutdown), errors.Is(cause, outbox.ErrLeaseLost):`,
+			"dispatcher.decide", `case errors.Is(cause, ErrShutdown), errors.Is(cause, outbox.ErrLeaseLost):`,
 			`case errors.Is(cause, outbox.ErrLeaseLost):`,
 		}},
 		Checks: []Check{test("dispatcher", "TestStopCutsWhatOutlivesTheGracePeriod", "interrupted is not failed")},
@@ -200,7 +194,7 @@ RETURNING id`},
 		Breaks:    "a succeeded job is in the history and stays open",
 		Invariant: "Legal moves only",
 		Edits: []Edit{
-			{settleSQL, `), done AS (
+			{"internal/sqlgen.SettleSucceeded", `), done AS (
     DELETE FROM outbox.jobs
     USING input
 `, `), done AS (
@@ -208,7 +202,7 @@ RETURNING id`},
     SET queue = jobs.queue
     FROM input
 `},
-			{placeSQL, `), done AS (
+			{"internal/sqlgen.SettleResultsInPlace", `), done AS (
     DELETE FROM outbox.jobs
     USING input
 `, `), done AS (
@@ -216,7 +210,7 @@ RETURNING id`},
     SET queue = jobs.queue
     FROM input
 `},
-			{placeSQL, `WITH done AS (
+			{"internal/sqlgen.SettleInPlace", `WITH done AS (
     DELETE FROM outbox.jobs
 `, `WITH done AS (
     UPDATE outbox.jobs
@@ -229,14 +223,14 @@ RETURNING id`},
 		Name:      "Complete is believed",
 		Breaks:    "a handler that called Complete and did not commit has succeeded",
 		Invariant: "Atomic",
-		Edits:     []Edit{{outcomeGo, `case err == nil && job.Completed():`, `case false:`}},
+		Edits:     []Edit{{"dispatcher.decide", `case err == nil && job.Completed():`, `case false:`}},
 		Checks:    []Check{test("dispatcher", "TestCompleteThatRolledBackIsTriedAgain", "effects = 0, want 1")},
 	},
 	{
 		Name:      "a refused row holds up its batch",
 		Breaks:    "one outcome that the database refuses keeps all others from being stored",
 		Invariant: "Deaths are bounded",
-		Edits: []Edit{{settleGo, `			for i := range batch {
+		Edits: []Edit{{"dispatcher.Dispatcher.store", `			for i := range batch {
 				d.store(batch[i:i+1], statement)
 			}
 			return

@@ -5,7 +5,7 @@ var ending = []Mutant{
 		Name:      "claim past the deadline",
 		Breaks:    "a job starts after the instant from which on it is pointless",
 		Invariant: "Nothing starts, runs on or succeeds past its deadline",
-		Edits:     []Edit{{claimSQL, "          AND (jobs.deadline IS NULL OR jobs.deadline > now())\n", ""}},
+		Edits:     []Edit{{"internal/sqlgen.ClaimJobs", "          AND (jobs.deadline IS NULL OR jobs.deadline > now())\n", ""}},
 		Checks:    []Check{test("dispatcher", "TestNothingStartsPastItsDeadline", "pending attempt=0")},
 	},
 	{
@@ -13,13 +13,13 @@ var ending = []Mutant{
 		Breaks:    "an effect is committed after the instant from which on it must not be",
 		Invariant: "Nothing starts, runs on or succeeds past its deadline",
 		Edits: []Edit{
-			{settleSQL, `      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+			{"internal/sqlgen.SettleSucceeded", `      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`},
-			{placeSQL, placeFence + `
+			{"internal/sqlgen.SettleInPlace", placeFence + `
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())`, placeFence},
-			{placeSQL, `uuid_eq(jobs.id, input.id)
+			{"internal/sqlgen.SettleResultsInPlace", `uuid_eq(jobs.id, input.id)
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())`, `uuid_eq(jobs.id, input.id)`},
 		},
 		Checks: []Check{
@@ -31,7 +31,7 @@ var ending = []Mutant{
 		Name:      "the epoch stays when a job is closed",
 		Breaks:    "a worker whose job was expired or cancelled is still its owner by the fence's rule",
 		Invariant: "One live lease",
-		Edits:     []Edit{{"migrations/00007_time.sql", "started_at, epoch + 1, outcome", "started_at, epoch, outcome"}},
+		Edits:     []Edit{{"migrations.outbox.close_jobs", "started_at, epoch + 1, outcome", "started_at, epoch, outcome"}},
 		Checks: []Check{
 			test("reaper", "TestEveryOpenJobExpiresAtItsDeadline", "expired from"),
 			test("operator", "TestCancelIsThreeWay", "epoch = "),
@@ -42,8 +42,8 @@ var ending = []Mutant{
 		Breaks:    "a failure that races with the request puts the job back, and it runs once more",
 		Invariant: "Cancelled is not tried again",
 		Edits: []Edit{
-			{settleSQL, "      AND jobs.cancel_requested_at IS NULL\n", ""},
-			{settleSQL, "    SET status             = input.status,\n", "    SET cancel_requested_at = NULL, status = input.status,\n"},
+			{"internal/sqlgen.SettleUnfinished", "      AND jobs.cancel_requested_at IS NULL\n", ""},
+			{"internal/sqlgen.SettleUnfinished", "    SET status             = input.status,\n", "    SET cancel_requested_at = NULL, status = input.status,\n"},
 		},
 		Checks: []Check{test("operator", "TestCancelRacesWithWhateverHappensToTheJob", "want running")},
 	},
@@ -51,21 +51,21 @@ var ending = []Mutant{
 		Name:      "nobody looks for cancellations",
 		Breaks:    "a handler goes on for as long as it likes when nobody is notified",
 		Invariant: "Cancelled is not tried again",
-		Edits:     []Edit{{"dispatcher/cancel.go", "			continue\n		}\n		looked = now\n", "			continue\n		}\n		if looked = now; true {\n			continue\n		}\n"}},
+		Edits:     []Edit{{"dispatcher.leases.heed", "			continue\n		}\n		looked = now\n", "			continue\n		}\n		if looked = now; true {\n			continue\n		}\n"}},
 		Checks:    []Check{test("dispatcher", "TestACancelledHandlerIsStopped", "in vain for the cancellation")},
 	},
 	{
 		Name:      "deadlines of jobs that are done are walked again and again",
 		Breaks:    "under a held snapshot each look for the next deadline takes longer than the one before",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{expireSQL, "          AND jobs.deadline <= statement_timestamp() + $3::interval\n", "          AND (jobs.deadline <= statement_timestamp() + $3::interval OR jobs.id IS NOT NULL)\n"}},
+		Edits:     []Edit{{"internal/sqlgen.ExpireLeases", "          AND jobs.deadline <= statement_timestamp() + $3::interval\n", "          AND (jobs.deadline <= statement_timestamp() + $3::interval OR jobs.id IS NOT NULL)\n"}},
 		Checks:    []Check{test("reaper", "TestAHeldSnapshotDoesNotSlowDeadlinesDown", "as if it walked them all")},
 	},
 	{
 		Name:      "what waits to be started is not asked for",
 		Breaks:    "a job that is cancelled while it waits for the rest of its batch is started",
 		Invariant: "Cancelled is not tried again",
-		Edits:     []Edit{{"dispatcher/cancel.go", `waited >= heedAfter {`, `false && waited >= heedAfter {`}},
+		Edits:     []Edit{{"dispatcher.attempt.age", `waited >= heedAfter {`, `false && waited >= heedAfter {`}},
 		Checks:    []Check{test("dispatcher", "TestAJobCancelledBeforeItStartsIsNotStarted", "want")},
 	},
 }

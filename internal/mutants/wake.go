@@ -1,16 +1,11 @@
 package mutants
 
-const (
-	sessionGo = "listener/session.go"
-	wakeGo    = "dispatcher/wake.go"
-)
-
 var wake = []Mutant{
 	{
 		Name:      "notify before commit",
 		Breaks:    "dispatchers are woken for a job that they cannot see yet, and then wait for the poll",
 		Invariant: "A notification is a hint",
-		Edits: []Edit{{"outbox/tx.go", `	own := t.reserve()
+		Edits: []Edit{{"outbox.producerTx.Commit", `	own := t.reserve()
 `, `	own := t.reserve()
 	if t.enqueued {
 		t.producer.committed(nil)
@@ -26,14 +21,14 @@ var wake = []Mutant{
 		Name:      "no trailing edge",
 		Breaks:    "the last job of a burst waits for the poll",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"outbox/notify.go", `if c.answered == c.wakes {`, `if true {`}},
+		Edits:     []Edit{{"outbox.coalescer.run", `if c.answered == c.wakes {`, `if true {`}},
 		Checks:    []Check{test("outbox", "TestWakesAreCoalescedWithALeadingAndATrailingEdge/of_a_burst", "deadlock: all goroutines in bubble are blocked")},
 	},
 	{
 		Name:      "listener without canary",
 		Breaks:    "a listener that hears nothing any more believes that it does, and the dispatcher polls rarely",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{sessionGo, `		err := s.probe(ctx)`, `		err := ctx.Err()`}},
+		Edits:     []Edit{{"listener.session.watch", `		err := s.probe(ctx)`, `		err := ctx.Err()`}},
 		Checks: []Check{
 			test("listener", "TestUnlistenBehindOurBackIsNoticed", "no wake-up came"),
 			test("listener", "TestCanarySentToAnotherDatabaseMeansDeaf", "gave up waiting until a canary got lost"),
@@ -43,7 +38,7 @@ var wake = []Mutant{
 		Name:      "a listener that asks nobody",
 		Breaks:    "a half-open connection is found out by the canary only, half a minute later",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{sessionGo, `if !s.line.heardSince(asked) {`, `if asked.IsZero() {`}},
+		Edits:     []Edit{{"listener.session.rest", `if !s.line.heardSince(asked) {`, `if asked.IsZero() {`}},
 		Checks: []Check{
 			test("listener", "TestServerThatDoesNotAnswerIsGivenUp", "deaf = false"),
 			row("C2", "seconds until deafness is found out, worst"),
@@ -53,7 +48,7 @@ var wake = []Mutant{
 		Name:      "a reconnect that says nothing",
 		Breaks:    "what was notified while the listener was away waits for the poll",
 		Invariant: "A notification is a hint",
-		Edits: []Edit{{"listener/run.go", `		r.metrics.reconnects.Inc()
+		Edits: []Edit{{"listener.run.listening", `		r.metrics.reconnects.Inc()
 	}
 	r.wakeUp()`, `		r.metrics.reconnects.Inc()
 	}`}},
@@ -63,7 +58,7 @@ var wake = []Mutant{
 		Name:      "a wake-up that waits for its reader",
 		Breaks:    "a busy dispatcher keeps the listener from reading, which pins vacuum for the whole database",
 		Invariant: "A notification is a hint",
-		Edits: []Edit{{"listener/signal.go", `	default:
+		Edits: []Edit{{"listener.Signal.Set", `	default:
 		return false
 `, ``}},
 		Checks: []Check{test("listener", "TestNobodyReadsTheSignalAndTheConnectionIsStillRead", "gave up waiting until the notifications have arrived")},
@@ -72,7 +67,7 @@ var wake = []Mutant{
 		Name:      "the own dispatcher is not told",
 		Breaks:    "a program's own jobs take the way through the database, or wait for the poll without a listener",
 		Invariant: "A notification is a hint",
-		Edits: []Edit{{"outbox/producer.go", `		(*wake)()
+		Edits: []Edit{{"outbox.Producer.committed", `		(*wake)()
 `, `		_ = wake
 `}},
 		Checks: []Check{test("outbox", "TestAlsoWake", "woken with")},
@@ -81,14 +76,14 @@ var wake = []Mutant{
 		Name:      "others hold up the own producer",
 		Breaks:    "notifications that find nothing have the jobs of the same program wait, too",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{wakeGo, `return p.nearPays.Load() && p.near.Load()`, `return false`}},
+		Edits:     []Edit{{"dispatcher.purse.atOnce", `return p.nearPays.Load() && p.near.Load()`, `return false`}},
 		Checks:    []Check{test("dispatcher", "TestTheOwnProducersJobsDoNotWaitForOthers/before", "the own producer's job waited")},
 	},
 	{
 		Name:      "own wake-ups cost nothing",
 		Breaks:    "a program whose jobs are all for others asks without end",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{wakeGo, `return p.nearPays.Load() && p.near.Load()`, `return p.near.Load()`}},
+		Edits:     []Edit{{"dispatcher.purse.atOnce", `return p.nearPays.Load() && p.near.Load()`, `return p.near.Load()`}},
 		Checks:    []Check{test("dispatcher", "TestOwnWakeUpsForNothingArePaced", "was answered at once")},
 	},
 }

@@ -52,7 +52,7 @@ func (r *record) writeTo(w io.Writer) error {
 		}
 	}
 	fmt.Fprintf(&b, "# Planted bugs\n\n"+
-		"Written by `make mutants`; do not edit it. Each of these bugs is planted into our own code, alone, and built; then every check that\n"+
+		"Written by `make mutants`; do not edit it. Each of these bugs is planted into a function of our own code, alone, and built; then every check that\n"+
 		"stands beside it has to fail, for the reason that [internal/mutants](../internal/mutants) gives. What was not tried since it was listed says so. Time is that of\n"+
 		"building and failing. A row is one of the scorecard in [proof.md](proof.md), run by `posthaste verify` built with the bug; the others are Go tests.\n\n"+
 		"**%d of %d planted bugs are caught**, %d of the checks are rows.\n\n"+
