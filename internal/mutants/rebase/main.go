@@ -62,7 +62,7 @@ func rebase(w io.Writer, write bool) (left int, err error) {
 	if !write {
 		return len(found), nil
 	}
-	if err := rewrite(filepath.Join(root, "internal/mutants"), moved); err != nil {
+	if err := rewrite(filepath.Join(root, ours), moved); err != nil {
 		return 0, err
 	}
 	fmt.Fprintf(w, "see that they are still caught:\n\t"+
@@ -83,6 +83,9 @@ func names(strays []stray) string {
 	return b.String()
 }
 
+// ours has the texts of all edits, and is not where they are to be made.
+const ours = "internal/mutants"
+
 // tree is what every folder of the module declares.
 type tree map[string][]mutants.Declaration
 
@@ -99,7 +102,9 @@ func readTree(root string) (tree, error) {
 		if err != nil {
 			return err
 		}
-		folder = filepath.ToSlash(folder)
+		if folder = filepath.ToSlash(folder); folder == ours {
+			return filepath.SkipDir
+		}
 		t[folder], err = mutants.Declarations(root, folder)
 		return err
 	})

@@ -44,6 +44,7 @@ func (t) moved() {
 
 func other() { four(); five() }
 `)
+	write(t, filepath.Join(root, "internal/mutants/a.go"), "package mutants\n\nconst c = `five() six() seven()`\n")
 	tree, err := readTree(root)
 	if err != nil {
 		t.Fatal(err)
