@@ -165,6 +165,16 @@ CREATE INDEX jobs_error_fingerprint_idx ON outbox.jobs (error_fingerprint, id)
 CREATE INDEX jobs_tenant_idx ON outbox.jobs (tenant_id, id)
     WHERE tenant_id <> '00000000-0000-0000-0000-000000000001';
 
+-- Extensions of leases whose jobs' rows were locked at the time, by the handler's own
+-- transaction most likely: the lease of (job_id, epoch) lasts until the later of
+-- expires_at here and jobs.lease_expires_at. Few jobs ever have a row.
+CREATE TABLE outbox.lease_extensions (
+    job_id     uuid        NOT NULL,
+    epoch      bigint      NOT NULL,
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (job_id, epoch)
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100);
+
 -- Closed jobs, partitioned by the UTC day of finished_at. The reaper creates
 -- partitions ahead and drops old ones whole.
 CREATE TABLE outbox.history (
@@ -254,6 +264,7 @@ DROP TABLE outbox.queues;
 DROP TABLE outbox.idempotency_keys;
 DROP TABLE outbox.attempts;
 DROP TABLE outbox.history;
+DROP TABLE outbox.lease_extensions;
 DROP TABLE outbox.jobs;
 DROP DOMAIN outbox.key_rules;
 DROP TYPE outbox.key_facts;
