@@ -315,7 +315,7 @@ func (r *rig) state(tenant outbox.ID) map[string]string {
 			CASE WHEN $1 THEN format(' WHERE tenant_id = %L', $2::uuid) END), ' UNION ALL ')
 		FROM pg_class AS c
 		WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-		  AND c.relname NOT IN ('audit', 'audit_chain', 'tokens', 'workers', 'schema_version')
+		  AND c.relname NOT IN ('audit', 'audit_chain', 'tokens', 'workers', 'schema_version', 'schema_files')
 		  AND (NOT $1 OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'tenant_id' AND NOT attisdropped))`,
 		!tenant.IsZero(), tenant.String())
 	query, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])

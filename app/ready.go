@@ -72,7 +72,7 @@ func (p *process) report(ctx context.Context) Report {
 		"database": database, "schema": schema,
 		"dispatcher": off(p.config.NoDispatch), "reaper": off(p.config.NoReap), "scheduler": off(p.config.NoSchedule), "listener": off(true),
 	}}
-	unready := database.State != databaseUp || schema.State != schemaCurrent
+	unready := database.State != databaseUp || !schema.usable()
 	for _, c := range p.components {
 		state := c.state()
 		r.Components[c.name] = state

@@ -36,12 +36,12 @@ func (g *gate) run(ctx context.Context) {
 	var last State
 	for ctx.Err() == nil {
 		database, schema := look(ctx, g.pool)
-		if schema.State == schemaCurrent {
+		if schema.usable() {
 			close(g.open)
 			g.log.LogAttrs(ctx, slog.LevelInfo, "database and schema are there")
 			return
 		}
-		if g.migrate && schema.State == schemaBehind {
+		if g.migrate && (schema.State == schemaBehind || schema.State == schemaEdited) {
 			err := migrations.Up(ctx, g.pool)
 			if err == nil {
 				g.log.LogAttrs(ctx, slog.LevelInfo, "schema migrated")
@@ -71,8 +71,13 @@ const (
 	databaseReadOnly = "read-only"
 	schemaCurrent    = "current"
 	schemaBehind     = "behind"
+	schemaAhead      = "ahead"  // a newer build migrated: this one goes on
+	schemaEdited     = "edited" // another text of a file was applied than this build has
 	schemaUnknown    = "unknown"
 )
+
+// usable reports whether this build works with a schema of this state.
+func (s State) usable() bool { return s.State == schemaCurrent || s.State == schemaAhead }
 
 // look asks the database how it is. A server that is read-only after a failover
 // is left: the next connections go to whatever the address leads to then.
@@ -89,14 +94,17 @@ func look(ctx context.Context, pool *pgxpool.Pool) (database, schema State) {
 		return State{State: databaseReadOnly, Detail: "the server does not accept writes (a standby?)"}, schema
 	}
 	database.State = databaseUp
-	current, err := migrations.Current(ctx, pool)
-	switch {
-	case err != nil:
+	found, err := migrations.Look(ctx, pool)
+	if err != nil {
 		schema.Detail = err.Error()
-	case current:
-		schema.State = schemaCurrent
-	default:
-		schema.State, schema.Detail = schemaBehind, "the schema is missing or older than this build; run: posthaste migrate up"
+		return database, schema
+	}
+	schema.State = string(found.Condition)
+	switch {
+	case !found.Usable():
+		schema.Detail = found.String() + "; " + found.Remedy()
+	case found.Condition == migrations.Ahead:
+		schema.Detail = found.String()
 	}
 	return database, schema
 }

@@ -92,12 +92,17 @@ func (e *examination) find(s Severity, what, do string) {
 
 // schema asks whether every migration of this build is applied.
 func (e *examination) schema(ctx context.Context) error {
-	current, err := migrations.Current(ctx, e.patient.Pool)
+	state, err := migrations.Look(ctx, e.patient.Pool)
 	if err != nil {
 		return err
 	}
-	if e.migrated = current; !current {
-		e.find(Problem, "the schema outbox is missing or older than this program", "run: posthaste migrate up")
+	e.migrated = state.Usable()
+	if !e.migrated {
+		e.find(Problem, state.String(), state.Remedy())
+		return nil
+	}
+	if state.Condition == migrations.Ahead {
+		e.find(OK, state.String(), "")
 		return nil
 	}
 	e.find(OK, "it is the one that this program expects", "")

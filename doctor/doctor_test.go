@@ -66,8 +66,9 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		severity Severity
 		want     string
 	}{
-		"no schema":       {`DROP SCHEMA outbox CASCADE`, "schema", Problem, "missing or older"},
-		"half a schema":   {`DELETE FROM outbox.schema_version WHERE version_id = (SELECT max(version_id) FROM outbox.schema_version)`, "schema", Problem, "missing or older"},
+		"no schema":       {`DROP SCHEMA outbox CASCADE`, "schema", Problem, "the schema outbox is missing"},
+		"half a schema":   {`DELETE FROM outbox.schema_version WHERE version_id = (SELECT max(version_id) FROM outbox.schema_version)`, "schema", Problem, "it lacks this build's 00002_indexes.sql"},
+		"edited schema":   {`UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = '00001_tables.sql'`, "schema", Problem, "another text of 00001_tables.sql"},
 		"no partitions":   {`DO $$ DECLARE d text; BEGIN FOR d IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`, "tables", Problem, "partitions for 0 days ahead"},
 		"a lapsed lease":  {`INSERT INTO outbox.jobs (id, kind, payload, status, attempt, epoch, lease_owner, lease_expires_at, started_at) VALUES (outbox.uuid_v7(), 'k', '{}', 'running', 1, 1, 'w', now() - interval '1 minute', now())`, "jobs", Problem, "1 leases lapsed"},
 		"a dead letter":   {`INSERT INTO outbox.jobs (id, kind, payload, status) VALUES (outbox.uuid_v7(), 'k', '{}', 'dead')`, "jobs", Warning, "1 dead letters"},

@@ -1,5 +1,10 @@
-// Package migrations holds the schema outbox as numbered SQL files and applies
-// them under an advisory lock, so that any number of processes may start at once.
+// Package migrations holds the schema outbox as SQL files and applies them under an
+// advisory lock, so that any number of processes may start at once.
+//
+// Numbered files make tables and indexes, and are applied once. The files in functions make
+// functions and their triggers, those in views make views: they hold what is wanted, and
+// each Up makes it so again. What a database was made of is recorded in it with checksums;
+// see Look.
 package migrations
 
 import (
@@ -8,95 +13,101 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 )
 
-// FS is the migrations, in the order of their names.
+// FS is the files of the schema.
 //
-//go:embed *.sql
+//go:embed *.sql functions/*.sql views/*.sql takeover/*.sql
 var FS embed.FS
 
-// versionTable is in our own schema, where a role that may not create anything in
-// public can make it.
+// versionTable records the numbered files, as goose does it. It is in our own schema, where
+// a role that may not create anything in public can make it.
 const versionTable = "outbox.schema_version"
 
-// Up brings the schema to the newest version. It is safe to call from many
-// processes at once: one migrates, the others wait and find nothing to do.
+// Up brings the schema to the state of this build. It is safe to call from many processes
+// at once: one migrates, the others wait. A database that a newer build has migrated is
+// left as it is, and so is one that was made by other texts of numbered files than ours,
+// which is an error.
+//
+// No statement waits longer for a lock than a quarter of a second, because everybody who
+// wants the same table would wait behind it. Up then undoes what it has begun and tries
+// again, for two minutes at most; the error names who has the lock.
 func Up(ctx context.Context, pool *pgxpool.Pool) error {
-	return with(ctx, pool, func(p *goose.Provider) error {
-		_, err := p.Up(ctx)
-		return err
-	})
-}
-
-// Down takes back the newest applied migration. It deletes what that migration made.
-func Down(ctx context.Context, pool *pgxpool.Pool) error {
-	return with(ctx, pool, func(p *goose.Provider) error {
-		_, err := p.Down(ctx)
-		return err
-	})
-}
-
-// Status is one migration and whether the database has it.
-type Status struct {
-	Version int64
-	Name    string
-	Applied bool
-}
-
-// List returns every migration with its status, oldest first.
-func List(ctx context.Context, pool *pgxpool.Pool) ([]Status, error) {
-	var list []Status
-	err := with(ctx, pool, func(p *goose.Provider) error {
-		all, err := p.Status(ctx)
-		for _, s := range all {
-			list = append(list, Status{Version: s.Source.Version, Name: s.Source.Path, Applied: s.State == goose.StateApplied})
-		}
-		return err
-	})
-	return list, err
-}
-
-// Current reports whether the database has every migration that this build
-// knows, without creating or locking anything.
-func Current(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
-	entries, err := FS.ReadDir(".")
-	if err != nil {
-		return false, err
-	}
-	var exists bool
-	if err := pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, versionTable).Scan(&exists); err != nil || !exists {
-		return false, err
-	}
-	var applied int
-	err = pool.QueryRow(ctx, `SELECT count(DISTINCT version_id) FROM `+versionTable+` WHERE is_applied AND version_id > 0`).Scan(&applied)
-	return applied >= len(entries), err
-}
-
-func with(ctx context.Context, pool *pgxpool.Pool, do func(*goose.Provider) error) error {
-	if err := ensureSchema(ctx, pool); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	db := stdlib.OpenDBFromPool(pool)
-	defer func(db *sql.DB) { _ = db.Close() }(db)
-
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, FS,
-		goose.WithSessionLocker(sessionLock{}),
-		goose.WithDisableGlobalRegistry(true),
-		goose.WithTableName(versionTable))
-	if err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	if err := do(provider); err != nil {
+	if err := patiently(ctx, pool, patience, func() error { return up(ctx, pool) }); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
 }
+
+func up(ctx context.Context, pool *pgxpool.Pool) error {
+	if err := ensureSchema(ctx, pool); err != nil {
+		return err
+	}
+	if err := locked(ctx, pool, takeOver); err != nil {
+		return err
+	}
+	state, err := Look(ctx, pool)
+	switch {
+	case err != nil:
+		return err
+	case state.Condition == Ahead:
+		return nil
+	case state.Condition == Edited && isNumbered(state.File):
+		return fmt.Errorf("%s; %s", state, state.Remedy())
+	}
+	if err := applyNumbered(ctx, pool); err != nil {
+		return err
+	}
+	return locked(ctx, pool, recreate)
+}
+
+// applyNumbered applies the numbered files that the database lacks, each in a transaction.
+func applyNumbered(ctx context.Context, pool *pgxpool.Pool) error {
+	db := stdlib.OpenDBFromPool(pool)
+	defer func(db *sql.DB) { _ = db.Close() }(db)
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, FS,
+		goose.WithSessionLocker(&sessionLock{}),
+		goose.WithDisableGlobalRegistry(true),
+		goose.WithTableName(versionTable))
+	if err != nil {
+		return err
+	}
+	_, err = provider.Up(ctx)
+	return err
+}
+
+// recreate makes functions, triggers and views what their files say. If one of them has
+// changed it then sets grants and row security, and records of what the schema is made.
+func recreate(ctx context.Context, tx pgx.Tx) error {
+	state, recorded, err := look(ctx, tx)
+	if err != nil || state.Condition == Ahead {
+		return err // a newer build has come between
+	}
+	for _, f := range files() {
+		if f.numbered() || f.isView() && recorded[f.name].checksum == f.checksum {
+			continue // to replace a view waits for those who read it
+		}
+		if _, err := tx.Exec(ctx, f.text); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	if state.Condition == Current {
+		return nil // somebody may have changed row security on purpose
+	}
+	if _, err := tx.Exec(ctx, finish); err != nil {
+		return err
+	}
+	return record(ctx, tx, files())
+}
+
+// finish ends each migration: the next days of the history, and who may do what.
+const finish = `SELECT outbox.ensure_history(14); SELECT outbox.secure();`
 
 // ensureSchema makes the schema that the version table is in. It asks first:
 // CREATE SCHEMA IF NOT EXISTS needs its privilege even if there is nothing to do.
@@ -112,32 +123,44 @@ func ensureSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// sessionLock is the advisory lock that migrating is done under. Goose's own asks
-// for it every five seconds, so that eight processes that start together would
-// take half a minute. Waiting inside of pg_advisory_lock would hold a snapshot,
-// for which CREATE INDEX CONCURRENTLY of the one that migrates would wait.
-type sessionLock struct{}
-
+// lastOfOldChain is the number of the newest migration before they were squashed, and
+// takenOver how many numbered files stand for them now.
 const (
-	lockID    = 0x6f7574626f78 // "outbox"
-	lockRetry = 100 * time.Millisecond
+	lastOfOldChain = 24
+	takenOver      = 2
 )
 
-func (sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
-	for {
-		var locked bool
-		if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_lock($1)`, int64(lockID)).Scan(&locked); err != nil || locked {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(lockRetry):
+// takeOver turns a database of the old chain into one of this chain: nothing of its data is
+// touched. Other databases are left as they are.
+func takeOver(ctx context.Context, tx pgx.Tx) error {
+	versions, ofOldChain, err := oldChain(ctx, tx)
+	if err != nil || !ofOldChain {
+		return err
+	}
+	for i := range max(lastOfOldChain, len(versions)) {
+		if len(versions) != lastOfOldChain || versions[i] != int64(i+1) {
+			return fmt.Errorf("this database was made before the migrations were squashed, and has %d of the %d that there were. Run \"posthaste migrate up\" of the last build with all of them (commit f5c5a88) first, then this one", len(versions), lastOfOldChain)
 		}
 	}
+	text, err := FS.ReadFile("takeover/24.sql")
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, string(text)); err != nil {
+		return fmt.Errorf("takeover/24.sql: %w", err)
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM `+versionTable+` WHERE version_id > $1`, takenOver); err != nil {
+		return err
+	}
+	return record(ctx, tx, files()[:takenOver])
 }
 
-func (sessionLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
-	_, err := conn.ExecContext(ctx, `SELECT pg_advisory_unlock($1)`, int64(lockID))
-	return err
+// oldChain returns the versions that a database of the old chain has, and whether it is one.
+func oldChain(ctx context.Context, tx pgx.Tx) (versions []int64, is bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT to_regclass('outbox.schema_version') IS NOT NULL AND to_regclass('outbox.schema_files') IS NULL`).Scan(&is)
+	if err != nil || !is {
+		return nil, false, err
+	}
+	err = tx.QueryRow(ctx, `SELECT coalesce(array_agg(DISTINCT version_id ORDER BY version_id), '{}') FROM `+versionTable+` WHERE is_applied AND version_id > 0`).Scan(&versions)
+	return versions, len(versions) > 0, err
 }

@@ -3,7 +3,9 @@ package migrations_test
 import (
 	"context"
 	"flag"
+	"io/fs"
 	"os"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -48,14 +50,15 @@ func TestUpDownUpGivesTheSameSchema(t *testing.T) {
 	db := pgtest.NewEmpty(t)
 	up(t, db)
 	want := schema(t, db, outline+bodies)
-	files := names(t)
-	for i := range files {
-		if err := migrations.Down(t.Context(), db); err != nil {
-			t.Fatalf("down %d of %d: %v", i+1, len(files), err)
-		}
+	if err := migrations.Down(t.Context(), db); err != nil {
+		t.Fatal(err)
 	}
-	if got := schema(t, db, outline+bodies); got != "" {
-		t.Errorf("after all downs there is still\n%s", got)
+	var left bool
+	if err := db.QueryRow(t.Context(), `SELECT to_regnamespace('outbox') IS NOT NULL`).Scan(&left); err != nil || left {
+		t.Errorf("after down the schema is there: %t, %v", left, err)
+	}
+	if err := migrations.Down(t.Context(), db); err != nil {
+		t.Errorf("down once more: %v", err)
 	}
 	up(t, db)
 	if diff := cmp.Diff(want, schema(t, db, outline+bodies)); diff != "" {
@@ -63,27 +66,22 @@ func TestUpDownUpGivesTheSameSchema(t *testing.T) {
 	}
 }
 
-func TestDownTakesBackOneMigration(t *testing.T) {
+func TestDownRemovesNothingThatSomebodyMayMiss(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	files := names(t)
-	if err := migrations.Down(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
-	var want []migrations.Status
-	for i, name := range files {
-		version, err := strconv.ParseInt(name[:5], 10, 64)
-		if err != nil {
-			t.Fatal(err)
+	for made, want := range map[string]string{
+		`SELECT outbox.enqueue('k')`:                             "open jobs",
+		`SELECT outbox.cancel(outbox.enqueue('k'), 'ada')`:       "closed jobs, acts in the audit",
+		`CREATE VIEW public.mine AS SELECT id FROM outbox.keys_`: "depend on them",
+	} {
+		db := pgtest.New(t)
+		run(t, db, strings.ReplaceAll(made, "id FROM outbox.keys_", "queue FROM outbox.keys"))
+		before := schema(t, db, outline+bodies)
+		if err := migrations.Down(t.Context(), db); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("down after %s: %v, want an error that says %s", made, err, want)
 		}
-		want = append(want, migrations.Status{Version: version, Name: name, Applied: i < len(files)-1})
-	}
-	got, err := migrations.List(t.Context(), db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("list (-want +got):\n%s", diff)
+		if diff := cmp.Diff(before, schema(t, db, outline+bodies)); diff != "" {
+			t.Errorf("down after %s (-before +after):\n%s", made, diff)
+		}
 	}
 }
 
@@ -103,8 +101,8 @@ func TestManyProcessesMayMigrateAtOnce(t *testing.T) {
 			if err := migrations.Up(t.Context(), db); err != nil {
 				t.Error(err)
 			}
-			if current, err := migrations.Current(t.Context(), db); err != nil || !current {
-				t.Errorf("after Up current = %t, %v; want true", current, err)
+			if state, err := migrations.Look(t.Context(), db); err != nil || state.Condition != migrations.Current {
+				t.Errorf("after Up: %s, %v; want this build's", state, err)
 			}
 		})
 	}
@@ -130,35 +128,6 @@ func TestUpAgainChangesNothing(t *testing.T) {
 	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs`).Scan(&jobs); err != nil || jobs != 1 {
 		t.Errorf("got %d jobs, %v; want the one that was there", jobs, err)
 	}
-}
-
-func TestCurrentTellsWhetherTheDatabaseIsBehind(t *testing.T) {
-	t.Parallel()
-	db := pgtest.NewEmpty(t)
-	check := func(when string, want bool) {
-		t.Helper()
-		if got, err := migrations.Current(t.Context(), db); err != nil || got != want {
-			t.Errorf("%s: current = %t, %v; want %t", when, got, err, want)
-		}
-	}
-	check("in an empty database", false)
-	var made bool
-	if err := db.QueryRow(t.Context(), `SELECT to_regclass('outbox.schema_version') IS NOT NULL`).Scan(&made); err != nil || made {
-		t.Errorf("asking made the version table: %t, %v", made, err)
-	}
-	up(t, db)
-	check("after Up", true)
-	if err := migrations.Down(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
-	check("after Down", false)
-	up(t, db)
-	check("after Up again", true)
-	// A newer build migrated; this one was rolled back and goes on.
-	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (99999, true)`); err != nil {
-		t.Fatal(err)
-	}
-	check("with a migration that this build does not know", true)
 }
 
 // On PostgreSQL 15 and later nobody but the database's owner may create anything in public.
@@ -224,46 +193,45 @@ func TestWithoutAServerTheErrorSaysWhatWasTried(t *testing.T) {
 	if err := migrations.Up(ctx, db); err == nil || !strings.HasPrefix(err.Error(), "migrate: ") {
 		t.Errorf("got %v, want an error of migrate", err)
 	}
-	if _, err := migrations.Current(ctx, db); err == nil {
-		t.Error("Current has no error")
+	if _, err := migrations.Look(ctx, db); err == nil {
+		t.Error("Look has no error")
 	}
 }
 
-var fileName = regexp.MustCompile(`^\d{5}_[a-z][a-z_]*\.sql$`)
+var fileName = regexp.MustCompile(`^(\d{5}_[a-z][a-z_]*|(functions|views)/[a-z][a-z0-9_]*|takeover/24)\.sql$`)
 
-func TestEveryMigrationIsNumberedAndTellsWhy(t *testing.T) {
+func TestEveryFileIsNamedAndTellsWhy(t *testing.T) {
 	t.Parallel()
-	for i, name := range names(t) {
-		if !fileName.MatchString(name) {
-			t.Errorf("%s: want five digits, then words", name)
+	number := 0
+	err := fs.WalkDir(migrations.FS, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
 		}
-		if got := strings.TrimLeft(name[:5], "0"); got != strconv.Itoa(i+1) {
-			t.Errorf("%s is number %d: the numbers have a gap", name, i+1)
+		if !fileName.MatchString(name) {
+			t.Errorf("%s: want five digits and words, or a function's or view's name", name)
 		}
 		content, err := migrations.FS.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		header, rest, found := strings.Cut(string(content), "-- +goose Up\n")
-		if !found || !strings.Contains(rest, "-- +goose Down\n") {
-			t.Errorf("%s lacks its Up or its Down", name)
-		}
-		if why := strings.TrimSpace(header); !strings.HasPrefix(why, "-- ") || len(why) < 20 {
+		text := string(content)
+		if !strings.HasPrefix(text, "-- ") && !strings.HasPrefix(name, "views/") {
 			t.Errorf("%s does not begin with a comment that tells why it is there", name)
 		}
-	}
-}
-
-func names(t *testing.T) (list []string) {
-	t.Helper()
-	entries, err := migrations.FS.ReadDir(".")
+		if thing := strings.TrimSuffix(path.Base(name), ".sql"); strings.HasPrefix(name, "functions/") && strings.Count(text, "CREATE OR REPLACE FUNCTION outbox."+thing+"(") != 1 {
+			t.Errorf("%s does not make one function of its name", name)
+		}
+		if !strings.Contains(name, "/") {
+			number++
+			if got := strings.TrimLeft(name[:5], "0"); got != strconv.Itoa(number) {
+				t.Errorf("%s is number %d: the numbers have a gap", name, number)
+			}
+			if !strings.Contains(text, "\n-- +goose Up\n") || strings.Contains(text, "-- +goose Down") {
+				t.Errorf("%s lacks its Up, or has a Down, which nothing would run", name)
+			}
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range entries {
-		list = append(list, e.Name())
-	}
-	return list
 }
 
 func up(t *testing.T, db *pgxpool.Pool) {
@@ -281,7 +249,7 @@ const outline = `
 	WITH relations AS (
 	    SELECT oid, relname AS name, relkind, reloptions
 	    FROM pg_class
-	    WHERE relnamespace = to_regnamespace('outbox') AND NOT relispartition AND relkind IN ('r', 'p', 'v') AND relname <> 'schema_version'
+	    WHERE relnamespace = to_regnamespace('outbox') AND NOT relispartition AND relkind IN ('r', 'p', 'v') AND relname NOT IN ('schema_version', 'schema_files')
 	)
 	SELECT format('type %s: %s', typname, (SELECT string_agg(enumlabel, ', ' ORDER BY enumsortorder) FROM pg_enum WHERE enumtypid = pg_type.oid))
 	FROM pg_type
@@ -319,7 +287,23 @@ const bodies = `
 	UNION ALL
 	SELECT format('view %s body: %s', name, pg_get_viewdef(oid)) FROM relations WHERE relkind = 'v'
 	UNION ALL
-	SELECT format('function %s body: %s', proname, pg_get_functiondef(oid)) FROM pg_proc WHERE pronamespace = to_regnamespace('outbox')`
+	SELECT format('function %s body: %s', proname, pg_get_functiondef(oid)) FROM pg_proc WHERE pronamespace = to_regnamespace('outbox')
+	UNION ALL
+	SELECT format('domain %s: %s, collation %s, %s', typname, format_type(typbasetype, typtypmod), typcollation,
+	    (SELECT string_agg(conname || ' ' || pg_get_constraintdef(pg_constraint.oid), ', ' ORDER BY conname) FROM pg_constraint WHERE contypid = pg_type.oid))
+	FROM pg_type
+	WHERE typnamespace = to_regnamespace('outbox') AND typtype = 'd'
+	UNION ALL
+	SELECT format('%s %s column %s: %s, collation %s, identity %s, generated %s, storage %s', relkind, relname, attnum, format_type(atttypid, atttypmod), attcollation,
+	    attidentity, attgenerated, attstorage)
+	FROM pg_class
+	JOIN pg_attribute ON attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped
+	WHERE relnamespace = to_regnamespace('outbox') AND NOT relispartition AND relkind IN ('r', 'p', 'c') AND relname NOT LIKE 'schema\_%'
+	UNION ALL
+	SELECT format('sequence %s: %s', seqrelid::regclass, to_jsonb(pg_sequence) - 'seqrelid')
+	FROM pg_sequence
+	JOIN pg_class ON pg_class.oid = seqrelid
+	WHERE relnamespace = to_regnamespace('outbox') AND relname NOT LIKE 'schema\_%'`
 
 func schema(t *testing.T, db *pgxpool.Pool, query string) string {
 	t.Helper()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -114,6 +115,24 @@ func connect(t *testing.T, url string) *pgxpool.Pool {
 		t.Fatal(err)
 	}
 	return pool
+}
+
+func connectConfig(t *testing.T, config *pgxpool.Config) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(t.Context()), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+func contains(s string, parts ...string) bool {
+	for _, part := range parts {
+		if !strings.Contains(s, part) {
+			return false
+		}
+	}
+	return true
 }
 
 func run(t *testing.T, db *pgxpool.Pool, sql string) {

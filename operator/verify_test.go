@@ -16,7 +16,6 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
-	"github.com/posthaste-dev/posthaste/migrations"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -451,23 +450,6 @@ func TestTrimmingBesideAVerificationBreaksNothing(t *testing.T) {
 	if check.Broken != 0 || check.Trimmed != 700 || check.Acts != 999 || reaper.pages < 2 {
 		t.Errorf("%+v after %d pages, want 499 acts before and 500 after the trimming, and nothing broken", check, reaper.pages)
 	}
-}
-
-// What was recorded before there was a chain is linked by the migration.
-func TestActsFromBeforeTheChainAreLinked(t *testing.T) {
-	t.Parallel()
-	o, db := newRig(t)
-	for count(t, db, `pg_class WHERE oid = to_regclass('outbox.audit_chain')`) == 1 {
-		if err := migrations.Down(t.Context(), db); err != nil {
-			t.Fatal(err)
-		}
-	}
-	act(t, db, 3)
-	if err := migrations.Up(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
-	act(t, db, 1)
-	wantWhole(t, o, 4)
 }
 
 // A worker's role may trim; a handler that calls it for everything gets nothing away.

@@ -8,7 +8,7 @@ import (
 )
 
 // enqueueClaimed stores a job and claims it, in one statement; see
-// migrations/00024_enqueue_claimed.sql. The answer has the columns of ClaimJobs
+// migrations/functions/enqueue_claimed.sql. The answer has the columns of ClaimJobs
 // (queries/claim.sql), or no row. The code generator does not know those of a function,
 // and the simple protocol not the types of its arguments.
 const enqueueClaimed = `SELECT id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout, backoff,

@@ -19,7 +19,7 @@ type Ended[T any] struct {
 	Result  []byte // as JSON; only for dispatcher.OnResult
 }
 
-// ended is Ended as it is stored; migrations/00010_death_hooks.sql writes it, too.
+// ended is Ended as it is stored; migrations/functions/store_death_hook.sql writes it, too.
 type ended struct {
 	ID           ID              `json:"id"`
 	Kind         string          `json:"kind"`

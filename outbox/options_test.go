@@ -117,7 +117,7 @@ func FuzzValidName(f *testing.F) {
 	for _, s := range []string{"", "a", "9", "receipt.send", "A9_.:/-", "-a", ".a", "a ", "a\n", "é", "a\x00", "\xff", strings.Repeat("a", 128), strings.Repeat("a", 129)} {
 		f.Add(s)
 	}
-	rule := regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}\z`) // as migrations/00004_enqueue.sql has it
+	rule := regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}\z`) // as migrations/functions/enqueue.sql has it
 	f.Fuzz(func(t *testing.T, s string) {
 		if err := ValidName("Field", s); (err == nil) != rule.MatchString(s) {
 			t.Errorf("%q: %v, but the rule says %t", s, err, rule.MatchString(s))

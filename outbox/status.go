@@ -6,7 +6,7 @@ import (
 )
 
 // Status is where a job stands. The database enforces the legal moves
-// (migrations/00002_legal_moves.sql), docs/states.md draws them; a test compares
+// (migrations/functions/refuse_move.sql), docs/states.md draws them; a test compares
 // the three.
 type Status string
 

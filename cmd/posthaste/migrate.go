@@ -25,14 +25,14 @@ func (p *program) migrateCommand() *cli.Command {
 		}
 		return c
 	}
-	status := onDatabase("status", "list the migrations and whether the database has them", p.migrateStatus)
+	status := onDatabase("status", "list the files of the schema and whether the database is behind, ahead or edited", p.migrateStatus)
 	status.Flags = append(status.Flags, outputFlag())
 	return &cli.Command{
 		Name:  "migrate",
 		Usage: "bring the schema \"outbox\" up to date, or look at it",
 		Commands: []*cli.Command{
-			onDatabase("up", "apply what is missing; safe to run many times at once", p.migrateUp),
-			onDatabase("down", "take back the newest migration; DELETES what it made", p.migrateDown),
+			onDatabase("up", "apply what is missing and create all functions anew; safe to run many times at once", p.migrateUp),
+			onDatabase("down", "remove the schema, if there is nothing in it", p.migrateDown),
 			status,
 			p.migrateSQLCommand(),
 		},
@@ -43,49 +43,41 @@ func (p *program) migrateUp(ctx context.Context, _ *cli.Command, pool *pgxpool.P
 	if err := migrations.Up(ctx, pool); err != nil {
 		return err
 	}
-	list, err := migrations.List(ctx, pool)
+	state, err := migrations.Look(ctx, pool)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.stdout, "the schema is up to date: %s\n", list[len(list)-1].Name)
+	fmt.Fprintln(p.stdout, state)
 	return nil
 }
 
 func (p *program) migrateDown(ctx context.Context, _ *cli.Command, pool *pgxpool.Pool) error {
-	newest, err := newestApplied(ctx, pool)
-	if err != nil {
-		return err
-	}
-	if newest == "" {
-		fmt.Fprintln(p.stdout, "there is nothing to take back")
-		return nil
-	}
 	if err := migrations.Down(ctx, pool); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.stdout, "taken back: %s\n", newest)
+	fmt.Fprintln(p.stdout, "the schema outbox is removed")
 	return nil
 }
 
-func newestApplied(ctx context.Context, pool *pgxpool.Pool) (string, error) {
-	list, err := migrations.List(ctx, pool)
-	newest := ""
-	for _, m := range list {
-		if m.Applied {
-			newest = m.Name
-		}
-	}
-	return newest, err
-}
-
 func (p *program) migrateStatus(ctx context.Context, c *cli.Command, pool *pgxpool.Pool) error {
+	state, err := migrations.Look(ctx, pool)
+	if err != nil {
+		return err
+	}
 	list, err := migrations.List(ctx, pool)
 	if err != nil {
 		return err
 	}
-	t := listing{header: []string{"version", "name", "applied"}}
+	t := listing{header: []string{"name", "applied", "state"}}
 	for _, m := range list {
-		t.add(m.Version, m.Name, m.Applied)
+		t.add(m.Name, m.Applied, string(m.Condition))
 	}
-	return p.print(c, t)
+	if err := p.print(c, t); err != nil || state.Condition == migrations.Current {
+		return err
+	}
+	if state.Condition == migrations.Edited {
+		return fmt.Errorf("%s; %s", state, state.Remedy())
+	}
+	fmt.Fprintln(p.stderr, state)
+	return nil
 }

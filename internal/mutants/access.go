@@ -5,7 +5,7 @@ var access = []Mutant{
 		Name:      "a tenant sees all",
 		Breaks:    "row security shows and lets change the rows of every tenant",
 		Invariant: "Tenants see their own",
-		Edits:     []Edit{{"migrations.outbox.secure", `WHEN tab.names_tenant THEN 'tenant_id = (SELECT outbox.current_tenant()) OR ' || all_of_them`, `WHEN tab.names_tenant THEN 'true'`}},
+		Edits:     []Edit{{"migrations.outbox.secure", `WHEN tab.names_tenant THEN '((tenant_id = ( SELECT outbox.current_tenant() AS current_tenant)) OR ' || all_of_them || ')'`, `WHEN tab.names_tenant THEN 'true'`}},
 		Checks: []Check{
 			test("access", "TestWhatEachRoleSees", "shows a row of"),
 			test("access", "TestAnOperatorOfOneTenantCannotReachAnothers", "another's rows changed"),
@@ -37,7 +37,7 @@ var access = []Mutant{
 		Name:      "a producer sets what is the engine's",
 		Breaks:    "whoever may enqueue stores jobs that look as if they had run",
 		Invariant: "A role may do what it is for",
-		Edits:     []Edit{{"migrations.outbox.secure", `FILTER (WHERE attname <> ALL (of_the_engine))`, `FILTER (WHERE attname IS NOT NULL)`}},
+		Edits:     []Edit{{"migrations.outbox.secure", `('outbox_producer', 'INSERT', of_the_engine)`, `('outbox_producer', 'INSERT', '{}'::text[])`}},
 		Checks: []Check{
 			test("access", "TestAProducerMayNothingElse", "want SQLSTATE 42501"),
 			test("migrations", "TestPrivilegesAreTheGoldenOnes", "lease_owner"),

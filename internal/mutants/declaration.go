@@ -160,7 +160,7 @@ func receiver(d *ast.FuncDecl) string {
 }
 
 var (
-	create = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(?:UNIQUE |CONSTRAINT )?` +
+	create = regexp.MustCompile(`(?m)^ *CREATE (?:OR REPLACE )?(?:UNIQUE |CONSTRAINT )?` +
 		`(?:FUNCTION|PROCEDURE|TABLE|INDEX|VIEW|TRIGGER|TYPE|DOMAIN|SEQUENCE) (?:IF NOT EXISTS )?([\w.]+)`)
 	down = regexp.MustCompile(`(?m)^-- \+goose Down`)
 	// sqlToken is what may hold a semicolon that ends nothing, or one that does.

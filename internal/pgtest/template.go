@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -89,19 +90,16 @@ func (m migration) migrate(ctx context.Context, url string) error {
 	return m.up(ctx, pool)
 }
 
-// name is made of the migrations' names and contents.
+// name is made of the files' names and contents.
 func (m migration) name() (string, error) {
-	files, err := fs.Glob(m.files, "*.sql")
-	if err != nil {
-		return "", err
-	}
 	sum := sha256.New()
-	for _, file := range files {
-		content, err := fs.ReadFile(m.files, file)
-		if err != nil {
-			return "", err
+	err := fs.WalkDir(m.files, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".sql") {
+			return err
 		}
-		fmt.Fprintf(sum, "%s %d\n%s", file, len(content), content)
-	}
-	return "outbox_" + hex.EncodeToString(sum.Sum(nil)[:8]), nil
+		content, err := fs.ReadFile(m.files, path)
+		fmt.Fprintf(sum, "%s %d\n%s", path, len(content), content)
+		return err
+	})
+	return "outbox_" + hex.EncodeToString(sum.Sum(nil)[:8]), err
 }

@@ -1,0 +1,96 @@
+-- Indexes. Those of outbox.jobs are paid for by each enqueue, claim and settlement, as far as
+-- their predicates are true; those of the history by each settlement.
+
+-- +goose Up
+-- Claims walk this index, one priority at a time, from a remembered position.
+-- No two entries are equal, so looking for duplicates on full pages is in vain.
+-- Jobs of other tenants than root, and jobs with a key, have indexes of their own.
+CREATE INDEX jobs_due_idx ON outbox.jobs (queue, priority DESC, run_at, id)
+    WITH (deduplicate_items = off)
+    WHERE status IN ('pending', 'retrying') AND key IS NULL AND tenant_id = '00000000-0000-0000-0000-000000000001';
+
+-- The due jobs of the tenants other than root, by tenant (queries/share.sql).
+-- It begins with what is false for a job of the root tenant: that is all that such
+-- a job pays. Both directions are the same so that (tenant_id, priority) can be
+-- compared as one.
+CREATE INDEX jobs_tenant_due_idx ON outbox.jobs (queue, tenant_id DESC, priority DESC, run_at, id)
+    WITH (deduplicate_items = off)
+    WHERE tenant_id <> '00000000-0000-0000-0000-000000000001' AND key IS NULL AND status IN ('pending', 'retrying');
+
+-- The reaper looks for lapsed leases from a remembered position. An extension
+-- therefore writes an index entry, but only jobs that outlive a third of the
+-- lease are extended at all; with an index on id alone, a held snapshot would
+-- make each pass walk every job that was claimed since.
+CREATE INDEX jobs_lease_idx ON outbox.jobs (lease_expires_at)
+    WHERE status = 'running';
+
+-- The reaper looks for jobs whose deadline has come; dead letters wait for a
+-- person, not for a time. Jobs without a deadline are not in it.
+CREATE INDEX jobs_deadline_idx ON outbox.jobs (deadline)
+    WHERE deadline IS NOT NULL AND status NOT IN ('failed', 'dead');
+
+CREATE INDEX jobs_dead_letter_idx ON outbox.jobs (id)
+    WHERE status IN ('failed', 'dead');
+
+-- Only dead letters have a fingerprint. To ask for it is cheaper, for all other
+-- jobs, than to compare the status.
+CREATE INDEX jobs_error_fingerprint_idx ON outbox.jobs (error_fingerprint, id)
+    WHERE error_fingerprint IS NOT NULL;
+
+-- A tenant's jobs, newest first, for lists. An installation that has only the root
+-- tenant pays nothing for it.
+CREATE INDEX jobs_tenant_idx ON outbox.jobs (tenant_id, id)
+    WHERE tenant_id <> '00000000-0000-0000-0000-000000000001';
+
+-- Jobs with a key. Every predicate begins with what is false for a job without one.
+
+CREATE INDEX jobs_keyed_due_idx ON outbox.jobs (queue, priority DESC, run_at, id)
+    WITH (deduplicate_items = off)
+    WHERE key IS NOT NULL AND status IN ('pending', 'retrying');
+
+-- The due jobs with a key, of all tenants, a second time and by tenant: only they pay for
+-- it. FindKeyedTurns must not be carried out with jobs_keyed_due_idx: a planner that knows
+-- of one tenant finds it as good. To it coalesce says that these are not the same rows.
+CREATE INDEX jobs_keyed_turn_idx ON outbox.jobs (queue, tenant_id, priority DESC, run_at, id)
+    WITH (deduplicate_items = off)
+    WHERE key IS NOT NULL AND coalesce(status IN ('pending', 'retrying'), false);
+
+-- The limit is also the database's own: a slot holds one running job, and
+-- jobs_key_rules says how many slots there are.
+CREATE UNIQUE INDEX jobs_slot_idx ON outbox.jobs (tenant_id, queue, key, slot)
+    WHERE key IS NOT NULL AND status = 'running';
+
+-- What waits with a key and in no line: the next one to be promoted is the first
+-- blocked entry of its key.
+CREATE INDEX jobs_key_idx ON outbox.jobs (tenant_id, queue, key, status, priority DESC, run_at, id)
+    WHERE key IS NOT NULL AND ordered IS NULL AND status <> 'running';
+
+-- The line of an ordered key: its head is the first entry. Held jobs are not in
+-- line yet, nor are dead letters that the others pass over.
+CREATE INDEX jobs_line_idx ON outbox.jobs (tenant_id, queue, key, line_position, id)
+    WHERE ordered AND status <> 'created' AND (status NOT IN ('failed', 'dead') OR on_death IS DISTINCT FROM 'skip');
+
+-- The newest rows of the history, for GET /events. A BRIN index is a few bytes for each half
+-- a megabyte of rows, and what is inserted at the end of the table looks at one page of it
+-- and writes nothing: settlements do not pay for readers.
+CREATE INDEX history_finished_at_idx ON outbox.history USING brin (finished_at) WITH (pages_per_range = 64, autosummarize = on);
+
+CREATE INDEX history_id_idx ON outbox.history (id);
+
+CREATE INDEX history_tenant_idx ON outbox.history (tenant_id, id)
+    WHERE tenant_id <> '00000000-0000-0000-0000-000000000001';
+
+CREATE INDEX attempts_finished_at_idx ON outbox.attempts (finished_at);
+
+CREATE INDEX audit_job_id_idx ON outbox.audit (job_id) WHERE job_id IS NOT NULL;
+
+CREATE INDEX idempotency_keys_job_id_idx ON outbox.idempotency_keys (job_id);
+
+CREATE INDEX inbox_received_at_idx ON outbox.inbox (received_at);
+
+CREATE INDEX keys_parked_idx ON outbox.keys (parked_at) WHERE parked_at IS NOT NULL;
+
+CREATE INDEX progress_created_at_idx ON outbox.progress (created_at, job_id);
+
+CREATE INDEX schedules_next_at_idx ON outbox.schedules (next_at)
+    WHERE paused_at IS NULL;

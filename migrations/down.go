@@ -1,0 +1,85 @@
+package migrations
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Down removes the schema, if there is nothing in it that anybody could miss: no job, open or
+// closed, no schedule, no token, no act in the audit. What is not ours but depends on it, a
+// view for example, is an error, too. The roles stay: only the server's administrator knows
+// who else uses them.
+func Down(ctx context.Context, pool *pgxpool.Pool) error {
+	if err := patiently(ctx, pool, patience, func() error { return locked(ctx, pool, down) }); err != nil {
+		return fmt.Errorf("migrate down: %w", err)
+	}
+	return nil
+}
+
+func down(ctx context.Context, tx pgx.Tx) error {
+	var exists bool
+	if err := tx.QueryRow(ctx, `SELECT to_regclass('outbox.schema_files') IS NOT NULL`).Scan(&exists); err != nil || !exists {
+		return err
+	}
+	// Whoever wants to store something waits until the schema is gone.
+	if _, err := tx.Exec(ctx, `LOCK TABLE outbox.jobs, outbox.history, outbox.schedules, outbox.tokens, outbox.audit IN ACCESS EXCLUSIVE MODE`); err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT 'open jobs' WHERE EXISTS (SELECT FROM outbox.jobs)
+		UNION ALL SELECT 'closed jobs' WHERE EXISTS (SELECT FROM outbox.history)
+		UNION ALL SELECT 'schedules' WHERE EXISTS (SELECT FROM outbox.schedules)
+		UNION ALL SELECT 'tokens' WHERE EXISTS (SELECT FROM outbox.tokens)
+		UNION ALL SELECT 'acts in the audit' WHERE EXISTS (SELECT FROM outbox.audit)`)
+	if err != nil {
+		return err
+	}
+	full, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	if len(full) > 0 {
+		return fmt.Errorf("there are %s, so nothing was removed; to remove them, too: DROP SCHEMA outbox CASCADE", strings.Join(full, ", "))
+	}
+	_, err = tx.Exec(ctx, remove)
+	return err
+}
+
+// remove drops what is in the schema kind by kind and never with CASCADE, so that it fails
+// where something else depends on it. audit_hash has a table's row among its parameters.
+const remove = `
+DO $$
+DECLARE
+    ours     CONSTANT oid := 'outbox'::regnamespace;
+    kind     text;
+    list     text;
+BEGIN
+    DROP FUNCTION outbox.audit_hash;
+    FOR kind, list IN
+        SELECT word, string_agg(name, ', ')
+        FROM (
+            SELECT CASE relkind WHEN 'v' THEN 1 ELSE 2 END, CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, oid::regclass::text
+            FROM pg_class
+            WHERE relnamespace = ours AND relkind IN ('v', 'r', 'p') AND NOT relispartition
+            UNION ALL
+            SELECT 3, 'FUNCTION', oid::regprocedure::text FROM pg_proc WHERE pronamespace = ours AND proname <> 'audit_hash'
+            UNION ALL
+            SELECT 3, 'SEQUENCE', 'outbox.commit_order'
+            UNION ALL
+            SELECT CASE typtype WHEN 'd' THEN 4 ELSE 5 END, CASE typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END, pg_type.oid::regtype::text
+            FROM pg_type
+            LEFT JOIN pg_class ON pg_class.oid = typrelid
+            WHERE typnamespace = ours AND (typtype IN ('d', 'e') OR relkind = 'c')
+        ) AS thing (turn, word, name)
+        GROUP BY turn, word
+        ORDER BY turn
+    LOOP
+        EXECUTE format('DROP %s %s', kind, list);
+    END LOOP;
+    DROP SCHEMA outbox;
+END
+$$`

@@ -1,0 +1,256 @@
+-- Keys: ordered and limited work.
+--
+-- A key is (tenant, queue, key). A running job is its own slot: nothing counts
+-- slots, so nothing can drift, and whatever takes a job out of running frees one.
+-- Jobs that cannot run leave the index of due jobs as blocked, and are promoted
+-- to pending when a slot frees.
+--
+-- What is decided about a key (which jobs run, are blocked, are promoted, whether
+-- it is parked) is decided by whoever holds the lock of the key's row, in a
+-- statement that begins after the lock was taken. Both matter: under READ
+-- COMMITTED each statement has a snapshot of its own, taken when it begins, so a
+-- statement that locked and looked at once would look with a snapshot from before
+-- it waited. Taken together they close the race of the lost promotion:
+--
+--	settle   A leaves running                    lock, look: B is blocked → promote
+--	claim              lock, look: A runs → B blocked, commit
+--
+-- Whichever of the two has the lock first, the other one sees what it did. Only a
+-- function can do this in one round trip: a client that stalls holds no key.
+--
+-- Order of locks: a key's row may be waited for while rows of jobs are held, so
+-- whoever holds a key's row waits for no job's row (SKIP LOCKED), and several
+-- keys are waited for in the order of their names.
+
+-- claim_keyed leases up to max_jobs due jobs of a queue to a worker, no more of a
+-- key than it has slots, and blocks those of up to max_candidates that it looked
+-- at and that cannot run. Scans start as in ClaimJobs; the jobs "also" are looked
+-- at besides. Rows without an id tell what else was done: one for each key of
+-- which something was blocked, and at last, without a key, how many candidates
+-- were looked at, how many passed by because somebody else has them or their key,
+-- and how many jobs were blocked and promoted.
+CREATE OR REPLACE FUNCTION outbox.claim_keyed(
+    worker         text,
+    lease_ttl      interval,
+    priorities     smallint[],
+    from_run_at    timestamptz[],
+    from_id        uuid[],
+    of_queue       text,
+    kinds          text[],
+    also           uuid[],
+    max_jobs       integer,
+    max_candidates integer
+) RETURNS TABLE (
+    id uuid, tenant_id uuid, kind text, priority smallint, attempt integer, max_attempts integer, lost_leases integer,
+    epoch bigint, key text, payload bytea, content_type text, headers jsonb, timeout interval, backoff interval[],
+    run_at timestamptz, created_at timestamptz, started_at timestamptz, deadline timestamptz, watched boolean,
+    looked integer, passed integer, blocked integer, promoted integer
+)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    places tid[]; -- of candidates
+    ours   tid[]; -- of those that we have locked, and their key
+    parked boolean[];
+BEGIN
+    IF EXISTS (SELECT FROM outbox.queues WHERE queues.queue = of_queue AND queues.paused_at IS NOT NULL) THEN
+        RETURN;
+    END IF;
+
+    SELECT array_agg(due.place)
+    INTO places
+    FROM (
+        (
+            -- Whether they are due is asked below; here it would let the planner walk
+            -- the index of due jobs instead of the primary key.
+            SELECT (jobs).ctid AS place
+            FROM outbox.jobs
+            WHERE jobs.id = ANY (also)
+            LIMIT max_candidates
+        )
+        UNION
+        (
+            SELECT candidate.place
+            FROM (SELECT unnest(priorities) AS priority, unnest(from_run_at) AS run_at, unnest(from_id) AS id) AS level
+            CROSS JOIN LATERAL (
+                SELECT (jobs).ctid AS place
+                FROM outbox.jobs
+                WHERE jobs.queue = of_queue
+                  AND jobs.priority = level.priority
+                  AND jobs.key IS NOT NULL
+                  AND jobs.status IN ('pending', 'retrying')
+                  AND (jobs.run_at, jobs.id) >= (level.run_at, level.id)
+                  AND jobs.run_at <= now()
+                  AND (jobs.deadline IS NULL OR jobs.deadline > now())
+                  AND jobs.kind = ANY (kinds)
+                ORDER BY jobs.run_at, jobs.id
+                LIMIT max_candidates
+            ) AS candidate
+            LIMIT max_candidates
+        )
+    ) AS due;
+    IF places IS NULL THEN
+        RETURN;
+    END IF;
+
+    FOR round IN 1 .. 2 LOOP
+        -- What somebody else has is not waited for, and stays as it is. A place may
+        -- have gone to another job since we looked.
+        WITH candidate AS MATERIALIZED (
+            SELECT (jobs).ctid AS place, jobs.tenant_id, jobs.key
+            FROM outbox.jobs
+            WHERE jobs.ctid = ANY (places)
+              AND jobs.queue = of_queue
+              AND jobs.status IN ('pending', 'retrying')
+              AND jobs.run_at <= now()
+              AND (jobs.deadline IS NULL OR jobs.deadline > now())
+              AND jobs.kind = ANY (kinds)
+            FOR UPDATE SKIP LOCKED
+        )
+        SELECT array_agg(candidate.place), array_agg(held.parked)
+        INTO ours, parked
+        FROM candidate
+        CROSS JOIN LATERAL (
+            -- To lock a row again that is ours costs next to nothing.
+            SELECT keys.parked_at IS NOT NULL AS parked
+            FROM outbox.keys
+            WHERE keys.tenant_id = candidate.tenant_id AND keys.queue = of_queue AND keys.key = candidate.key
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED
+        ) AS held;
+        EXIT WHEN round = 2 OR cardinality(ours) = cardinality(places);
+        -- Keys that nobody has claimed of yet, in order: two claims that make the same
+        -- rows wait for each other, once.
+        INSERT INTO outbox.keys (tenant_id, queue, key)
+        SELECT DISTINCT jobs.tenant_id, of_queue, jobs.key
+        FROM outbox.jobs
+        LEFT JOIN LATERAL (
+            -- Looked up for each: as NOT EXISTS it may be a join that reads all keys of the
+            -- queue, by a plan made when there were none.
+            SELECT true AS made
+            FROM outbox.keys
+            WHERE keys.tenant_id = jobs.tenant_id AND keys.queue = of_queue AND keys.key = jobs.key
+            LIMIT 1
+        ) AS known ON true
+        WHERE jobs.ctid = ANY (places)
+          AND jobs.queue = of_queue
+          AND jobs.key IS NOT NULL
+          AND known.made IS NULL
+        ORDER BY jobs.tenant_id, jobs.key
+        ON CONFLICT DO NOTHING;
+        EXIT WHEN NOT FOUND;
+    END LOOP;
+
+    RETURN QUERY
+    WITH queued AS (
+        SELECT candidate.*,
+               row_number() OVER of_key = 1 AS first,
+               bool_or(ordered) OVER (PARTITION BY tenant_id, key) AS has_line
+        FROM (
+            SELECT input.place, input.parked, jobs.id, jobs.tenant_id, jobs.key, jobs.priority, jobs.run_at, jobs.ordered,
+                   coalesce(jobs.max_active, 1) AS max_active
+            FROM unnest(ours, parked) AS input(place, parked)
+            JOIN outbox.jobs ON jobs.ctid = input.place
+        ) AS candidate
+        WINDOW of_key AS (PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id)
+    ), probed AS (
+        -- What is true of a key is looked up once, beside its first candidate.
+        SELECT queued.*, slots.running, slots.used, head.id AS head, head.status AS head_status, head.place AS head_place
+        FROM queued
+        LEFT JOIN LATERAL (
+            SELECT count(*) AS running, array_agg(jobs.slot) FILTER (WHERE jobs.slot IS NOT NULL) AS used
+            FROM outbox.jobs
+            WHERE queued.first AND jobs.tenant_id = queued.tenant_id AND jobs.queue = of_queue AND jobs.key = queued.key
+              AND jobs.key IS NOT NULL AND jobs.status = 'running'
+        ) AS slots ON true
+        LEFT JOIN LATERAL (
+            SELECT jobs.id, jobs.status, (jobs).ctid AS place
+            FROM outbox.jobs
+            WHERE queued.first AND queued.has_line
+              AND jobs.tenant_id = queued.tenant_id AND jobs.queue = of_queue AND jobs.key = queued.key
+              AND jobs.ordered AND jobs.status <> 'created'
+              AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+            ORDER BY jobs.line_position, jobs.id
+            LIMIT 1
+        ) AS head ON true
+    ), spread AS (
+        SELECT place, id, priority, run_at, tenant_id, key, max_active, parked, first, head_status, head_place,
+               first_value(running) OVER of_key AS running,
+               coalesce(first_value(used) OVER of_key, '{}') AS used,
+               NOT parked AND (ordered IS NULL OR id IS NOT DISTINCT FROM first_value(head) OVER of_key) AS eligible
+        FROM probed
+        WINDOW of_key AS (PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id)
+    ), judged AS MATERIALIZED (
+        SELECT ranked.*, eligible AND running + turn <= max_active AS fits
+        FROM (
+            SELECT spread.*,
+                   count(*) FILTER (WHERE eligible) OVER (
+                       PARTITION BY tenant_id, key ORDER BY priority DESC, run_at, id ROWS UNBOUNDED PRECEDING) AS turn
+            FROM spread
+        ) AS ranked
+    ), taken AS MATERIALIZED (
+        -- One that fits but is beyond max_jobs stays as it is: it is due.
+        -- The first of each tenant come before the second of any.
+        SELECT place,
+               -- Fewer than max_active jobs run, so at least as many slots as this one's
+               -- turn are free.
+               CASE WHEN max_active = 1 THEN 0 ELSE (
+                   SELECT free.slot
+                   FROM generate_series(0, max_active - 1) AS free(slot)
+                   WHERE free.slot <> ALL (used)
+                   ORDER BY free.slot
+                   OFFSET turn - 1
+                   LIMIT 1) END AS slot
+        FROM judged
+        WHERE fits
+        ORDER BY row_number() OVER (PARTITION BY tenant_id ORDER BY priority DESC, run_at, id), priority DESC, run_at, id
+        LIMIT max_jobs
+    ), claimed AS (
+        UPDATE outbox.jobs
+        SET status           = 'running',
+            attempt          = jobs.attempt + 1,
+            epoch            = jobs.epoch + 1,
+            slot             = taken.slot,
+            lease_owner      = worker,
+            -- The database's clock is the only one that leases know; the claim may have
+            -- waited, so the lease runs from the moment of the write.
+            lease_expires_at = clock_timestamp() + lease_ttl,
+            started_at       = statement_timestamp()
+        FROM taken
+        WHERE jobs.ctid = taken.place
+        RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
+            jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
+            jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched
+    ), blocked AS (
+        UPDATE outbox.jobs
+        SET status = 'blocked'
+        FROM judged
+        WHERE jobs.ctid = judged.place
+          AND NOT judged.fits
+        RETURNING jobs.tenant_id, jobs.key
+    ), head AS MATERIALIZED (
+        -- The head of a line has become free and nobody has promoted it yet.
+        SELECT (jobs).ctid AS place
+        FROM outbox.jobs
+        WHERE jobs.ctid = ANY (ARRAY(
+            SELECT head_place FROM judged WHERE first AND head_status = 'blocked' AND running = 0 AND NOT parked))
+          AND jobs.status = 'blocked'
+        FOR UPDATE SKIP LOCKED
+    ), promoted AS (
+        UPDATE outbox.jobs
+        SET status = 'pending'
+        FROM head
+        WHERE jobs.ctid = head.place
+        RETURNING 1
+    )
+    SELECT claimed.*, 0, 0, 0, 0
+    FROM claimed
+    UNION ALL
+    SELECT NULL, halted.tenant_id, NULL, NULL, NULL, NULL, NULL, NULL, halted.key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0
+    FROM (SELECT DISTINCT blocked.tenant_id, blocked.key FROM blocked) AS halted
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+           cardinality(places), cardinality(places) - coalesce(cardinality(ours), 0),
+           (SELECT count(*) FROM blocked)::integer, (SELECT count(*) FROM promoted)::integer;
+END
+$$;

@@ -1,0 +1,39 @@
+-- close_jobs moves open jobs into the history and returns the ids that it moved.
+-- It is the one place where a job is closed by anything but its handler's success
+-- or a person's dismissal. The caller has locked the rows: (id, epoch) is the
+-- fence, as for every write, and a job that moved on meanwhile is left alone. The
+-- codes and messages are of the attempt that this ends, '' for none.
+--
+-- Whoever calls it, with whatever statistics: the rows are found by their ids.
+CREATE OR REPLACE FUNCTION outbox.close_jobs(
+    ids      uuid[],
+    epochs   bigint[],
+    outcomes outbox.job_status[],
+    codes    text[] DEFAULT '{}',
+    messages text[] DEFAULT '{}'
+) RETURNS SETOF uuid
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH input AS MATERIALIZED (
+        SELECT unnest(ids) AS id, unnest(epochs) AS epoch, unnest(outcomes) AS outcome,
+               nullif(unnest(codes), '') AS code, nullif(unnest(messages), '') AS message
+    ), closed AS (
+        DELETE FROM outbox.jobs
+        USING input
+        WHERE jobs.id = ANY (ARRAY[input.id]) -- not =: see queries/settle.sql
+          AND jobs.epoch = input.epoch
+        RETURNING jobs.*, input.outcome, input.code, input.message
+    )
+    INSERT INTO outbox.history AS h (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
+        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker,
+        last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
+    SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, outcome, status, attempt,
+        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner,
+        coalesce(code, last_error_code), coalesce(message, last_error_message), deadline, cancel_requested_at, parent_id
+    FROM closed
+    RETURNING h.id;
+END
+$$;

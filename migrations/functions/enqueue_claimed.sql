@@ -1,0 +1,60 @@
+-- enqueue_claimed stores a plain job of the root tenant leased to a worker, under the
+-- conditions of ClaimJobs (queries/claim.sql), and returns it: pending to running in one
+-- move that nobody sees the middle of, and one version of the row. Where it may not, it
+-- stores the job as any, which dispatchers claim after the commit, and returns nothing.
+--
+-- The claim never fails. Who may store jobs need not be allowed to claim them, and the
+-- transaction is somebody else's: it must not be aborted for this. The row is returned
+-- after the block, which an error undoes, so that only what is written is told.
+--
+-- A commit that waits for no disk tells nothing: the attempt would begin although a crash
+-- may undo the job. So it is left to a claim, whose commit waits for both. And a
+-- transaction that sees the database as it was when it began does not see that a queue has
+-- been paused since; a serializable one would be refused at its commit for having looked.
+CREATE OR REPLACE FUNCTION outbox.enqueue_claimed(
+    job_id uuid, in_queue text, of_kind text, with_priority smallint, attempts integer, run_timeout interval, waits text,
+    content bytea, type_of_content text, with_headers text, is_watched boolean, notify boolean, worker text, lease_ttl interval
+) RETURNS TABLE (
+    id uuid, tenant_id uuid, kind text, priority smallint, attempt integer, max_attempts integer, lost_leases integer,
+    epoch bigint, key text, payload bytea, content_type text, headers jsonb, timeout interval, backoff interval[],
+    run_at timestamptz, created_at timestamptz, started_at timestamptz, deadline timestamptz, watched boolean, place tid
+)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    claimed boolean := false;
+BEGIN
+    IF current_setting('synchronous_commit') <> 'off' AND current_setting('transaction_isolation') = 'read committed' THEN
+        BEGIN
+            INSERT INTO outbox.jobs (id, queue, kind, priority, max_attempts, timeout, backoff, payload, content_type, headers, watched,
+                    status, attempt, epoch, lease_owner, lease_expires_at, started_at)
+            SELECT job_id, in_queue, of_kind, with_priority, attempts, run_timeout, waits::interval[], content, type_of_content,
+                   with_headers::jsonb, nullif(is_watched, false),
+                   'running', 1, 1, worker, clock_timestamp() + lease_ttl, statement_timestamp()
+            WHERE NOT EXISTS (
+                SELECT FROM outbox.queues
+                WHERE queues.queue = in_queue AND (queues.paused_at IS NOT NULL OR queues.limited))
+            RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
+                jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
+                jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched, jobs.ctid
+            INTO id, tenant_id, kind, priority, attempt, max_attempts, lost_leases,
+                epoch, key, payload, content_type, headers, timeout, backoff,
+                run_at, created_at, started_at, deadline, watched, place;
+            claimed := FOUND;
+        EXCEPTION WHEN OTHERS THEN
+            claimed := false;
+        END;
+    END IF;
+    IF claimed THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    INSERT INTO outbox.jobs (id, queue, kind, priority, max_attempts, timeout, backoff, payload, content_type, headers, watched)
+    VALUES (job_id, in_queue, of_kind, with_priority, attempts, run_timeout, waits::interval[], content, type_of_content,
+            with_headers::jsonb, nullif(is_watched, false));
+    IF notify THEN
+        PERFORM pg_notify('outbox_jobs', '');
+    END IF;
+END
+$$;

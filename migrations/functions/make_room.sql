@@ -1,0 +1,130 @@
+-- make_room decides on one more queued job of a key that may have max_queued of
+-- them. Held jobs are not queued yet, running ones no more.
+--
+--	accepted   there is room
+--	rejected   there is none
+--	coalesced  there is none; job is the newest queued one of of_kind, which will do
+--	replaced   there was none; job was the oldest queued one, and is closed as skipped
+--
+-- A job that stands for a request must not start before what the request is about has
+-- been committed with it, or it would work on what was there before and nobody would
+-- look again. So it is locked until the transaction ends, and dispatchers are woken
+-- then:
+--
+--	P   change S; coalesced into J                 commit
+--	D                               claim: not J          claim J, reads the new S
+--
+-- moves_on says that the key is to be moved on when the transaction commits: the job
+-- that it was about is gone, or could not be promoted meanwhile.
+--
+-- Whoever is accepted or replaced stores its job in the same transaction. It is
+-- exact among all who ask: they wait for one another's transactions to end, by a
+-- lock that nobody else takes, so neither claims nor settlements wait for a
+-- producer. The verdict isolation says that the transaction's snapshot is older
+-- than the lock would be.
+CREATE OR REPLACE FUNCTION outbox.make_room(of_tenant uuid, of_queue text, of_key text, of_kind text, max_queued integer, when_full text, notify boolean,
+    OUT verdict text, OUT job uuid, OUT queued integer, OUT moves_on boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        verdict := 'isolation';
+        RETURN;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended(concat_ws(' ', of_tenant, of_queue, of_key), 7818701));
+    LOOP
+        moves_on := false;
+        -- What has its deadline behind it will never run.
+        SELECT count(*), (array_agg(waiting.id ORDER BY waiting.id DESC) FILTER (WHERE waiting.kind = of_kind))[1]
+        INTO queued, job
+        FROM (
+            SELECT jobs.id, jobs.kind
+            FROM outbox.jobs
+            WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+              AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+              AND jobs.status IN ('pending', 'blocked', 'retrying')
+              AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+            UNION ALL
+            SELECT jobs.id, jobs.kind
+            FROM outbox.jobs
+            WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+              AND jobs.ordered AND jobs.status <> 'created'
+              AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+              AND jobs.status IN ('pending', 'blocked', 'retrying')
+              AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+        ) AS waiting;
+        IF queued < max_queued THEN
+            verdict := 'accepted';
+            job := NULL;
+            RETURN;
+        ELSIF when_full = 'coalesce' AND job IS NOT NULL THEN
+            -- A claim that is about to take it is waited for: then it runs, and does not
+            -- do. Only the next look sees that, so all is asked again.
+            SELECT jobs.status = 'blocked' INTO moves_on
+            FROM outbox.jobs
+            WHERE jobs.id = job
+              AND jobs.status IN ('pending', 'blocked', 'retrying')
+            FOR SHARE;
+            CONTINUE WHEN moves_on IS NULL;
+            verdict := 'coalesced';
+            IF notify THEN
+                PERFORM pg_notify('outbox_jobs', '');
+            END IF;
+            RETURN;
+        ELSIF when_full <> 'replace-oldest' THEN
+            verdict := 'rejected';
+            job := NULL;
+            RETURN;
+        END IF;
+        -- A claim that is about to take it is waited for: then it runs, and there is
+        -- room. Only this look sees that, so all is asked again.
+        WITH oldest AS MATERIALIZED (
+            SELECT waiting.id
+            FROM (
+                (
+                    SELECT jobs.id, jobs.created_at
+                    FROM outbox.jobs
+                    WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+                      AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+                      AND jobs.status IN ('pending', 'blocked', 'retrying')
+                      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                    ORDER BY jobs.created_at, jobs.id
+                    LIMIT 1
+                )
+                UNION ALL
+                (
+                    SELECT jobs.id, jobs.created_at
+                    FROM outbox.jobs
+                    WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+                      AND jobs.ordered AND jobs.status <> 'created'
+                      AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+                      AND jobs.status IN ('pending', 'blocked', 'retrying')
+                      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                    ORDER BY jobs.line_position, jobs.id
+                    LIMIT 1
+                )
+            ) AS waiting
+            ORDER BY waiting.created_at, waiting.id
+            LIMIT 1
+        ), gone AS (
+            DELETE FROM outbox.jobs
+            WHERE jobs.id = (SELECT oldest.id FROM oldest)
+              AND jobs.status IN ('pending', 'blocked', 'retrying')
+            RETURNING jobs.*
+        )
+        INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
+            max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
+            last_error_code, last_error_message, deadline, parent_id)
+        SELECT gone.id, gone.tenant_id, gone.run_at, gone.created_at, gone.started_at, gone.epoch + 1, 'skipped', gone.status, gone.attempt,
+            gone.max_attempts, gone.lost_leases, gone.priority, gone.queue, gone.kind, gone.payload, gone.content_type, gone.key,
+            gone.headers, gone.timeout, gone.backoff, gone.last_error_code, gone.last_error_message, gone.deadline, gone.parent_id
+        FROM gone
+        RETURNING id INTO job;
+        IF job IS NOT NULL THEN
+            verdict := 'replaced';
+            moves_on := true;
+            RETURN;
+        END IF;
+    END LOOP;
+END
+$$;

@@ -1,0 +1,28 @@
+-- move_freed_key_on promotes what waited behind the job that was taken away, or what
+-- could not be promoted while the transaction had it. It runs while the transaction commits, so that
+-- claims find the key's row locked for no longer than that, however long the
+-- transaction was. It waits for nobody who has the key, because a producer may have
+-- replaced jobs of several keys, in any order; what it leaves is the sweep's.
+CREATE OR REPLACE FUNCTION outbox.move_freed_key_on() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM outbox.freed_keys WHERE id = NEW.id;
+    PERFORM FROM outbox.promote_keys(ARRAY[NEW.tenant_id], ARRAY[NEW.queue::text], ARRAY[NEW.key::text], ARRAY[1000], true);
+    IF FOUND THEN
+        PERFORM pg_notify('outbox_jobs', '');
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'outbox.freed_keys'::regclass AND tgname = 'freed_keys_move_on') THEN
+        CREATE CONSTRAINT TRIGGER freed_keys_move_on
+            AFTER INSERT ON outbox.freed_keys
+            DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW
+            EXECUTE FUNCTION outbox.move_freed_key_on();
+    END IF;
+END
+$$;

@@ -1,0 +1,177 @@
+-- promote_keys moves keys on after jobs have left them: up to counts[i] blocked
+-- jobs of the i-th key become pending, as far as slots are free; the head of a
+-- line does if it is its turn; and a key whose head is dead is parked if its
+-- policy says so. It returns what it promoted. It may be called at any time and by
+-- anybody: what is not due is not done.
+--
+-- It waits for no job's row. A claim whose snapshot is older than the block of a job
+-- locks that job's row, sees that it is no longer due, and keeps the lock until it
+-- commits, though it does not have the key:
+--
+--	claim 1   B blocked, commit                                       look: A runs
+--	claim 2   snapshot, B is due            lock B, leave it alone …                 commit
+--	settle                                                 A ends, lock the key: B is locked
+--
+-- So a row without an id names each key of which it passed by what somebody has
+-- locked: whoever moves the key on has to come back.
+--
+-- patient is the reaper's, who comes back anyhow: it names no key that it passed by,
+-- waits for nobody who has one, and leaves alone what will move by itself, because a
+-- due job of the same kind will be claimed and promotes the next one when it ends.
+CREATE OR REPLACE FUNCTION outbox.promote_keys(tenant_ids uuid[], queue_names text[], key_names text[], counts integer[], patient boolean DEFAULT false)
+RETURNS TABLE (id uuid, tenant_id uuid, queue text, key text, kind text)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    held_tenants uuid[];
+    held_queues  text[];
+    held_keys    text[];
+    held_counts  integer[];
+BEGIN
+    IF patient THEN
+        SELECT array_agg(held.tenant_id), array_agg(held.queue), array_agg(held.key), array_agg(held.n)
+        INTO held_tenants, held_queues, held_keys, held_counts
+        FROM (
+            SELECT keys.tenant_id, keys.queue, keys.key, input.n
+            FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
+            JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+            FOR UPDATE OF keys SKIP LOCKED
+        ) AS held;
+    ELSE
+        SELECT array_agg(held.tenant_id), array_agg(held.queue), array_agg(held.key), array_agg(held.n)
+        INTO held_tenants, held_queues, held_keys, held_counts
+        FROM (
+            SELECT keys.tenant_id, keys.queue, keys.key, input.n
+            FROM unnest(tenant_ids, queue_names, key_names, counts) AS input(tenant_id, queue, key, n)
+            JOIN outbox.keys ON keys.tenant_id = ANY (ARRAY[input.tenant_id]) AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+            ORDER BY input.tenant_id, input.queue COLLATE "C", input.key COLLATE "C"
+            FOR UPDATE OF keys -- a claim that is blocking is waited for
+        ) AS held;
+    END IF;
+    IF held_tenants IS NULL THEN
+        RETURN;
+    END IF;
+
+    RETURN QUERY
+    WITH line AS MATERIALIZED (
+        SELECT input.tenant_id, input.queue COLLATE "C" AS queue, input.key COLLATE "C" AS key, input.n,
+               held.parked, held.park_at, slots.running,
+               head.id AS head, head.status AS head_status, head.on_death, head.park_after, head.place,
+               -- Counted from the death, not from when it was first seen: a head that was
+               -- retried and dies again holds up the line for all of the time again.
+               coalesce(head.failed_at + head.park_after, held.park_at, statement_timestamp() + head.park_after) AS parks_at
+        FROM unnest(held_tenants, held_queues, held_keys, held_counts) AS input(tenant_id, queue, key, n)
+        CROSS JOIN LATERAL (
+            SELECT keys.parked_at IS NOT NULL AS parked, keys.park_at
+            FROM outbox.keys
+            WHERE keys.tenant_id = input.tenant_id AND keys.queue = input.queue COLLATE "C" AND keys.key = input.key COLLATE "C"
+            LIMIT 1
+        ) AS held
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS running
+            FROM outbox.jobs
+            WHERE jobs.tenant_id = input.tenant_id AND jobs.queue = input.queue COLLATE "C" AND jobs.key = input.key COLLATE "C"
+              AND jobs.key IS NOT NULL AND jobs.status = 'running'
+        ) AS slots
+        LEFT JOIN LATERAL (
+            SELECT jobs.id, jobs.status, jobs.on_death, jobs.park_after, jobs.failed_at, (jobs).ctid AS place
+            FROM outbox.jobs
+            WHERE jobs.tenant_id = input.tenant_id AND jobs.queue = input.queue COLLATE "C" AND jobs.key = input.key COLLATE "C"
+              AND jobs.ordered AND jobs.status <> 'created'
+              AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+            ORDER BY jobs.line_position, jobs.id
+            LIMIT 1
+        ) AS head ON true
+    ), parked AS (
+        UPDATE outbox.keys
+        SET park_at    = CASE WHEN line.head_dead AND line.park_after IS NOT NULL THEN line.parks_at END,
+            parked_at  = CASE WHEN line.head_dead AND (line.park_after IS NULL OR line.parks_at <= statement_timestamp())
+                              THEN statement_timestamp() END,
+            parked_for = CASE WHEN line.head_dead THEN line.head END
+        FROM (SELECT line.*, (head_status IN ('failed', 'dead') AND on_death = 'park') IS TRUE AS head_dead FROM line) AS line
+        WHERE keys.tenant_id = ANY (ARRAY[line.tenant_id]) AND keys.queue = line.queue AND keys.key = line.key
+          AND NOT line.parked
+          AND ((line.head_dead AND (line.park_after IS NULL OR line.park_at IS DISTINCT FROM line.parks_at OR line.parks_at <= statement_timestamp()))
+               OR (NOT line.head_dead AND line.park_at IS NOT NULL))
+        RETURNING 1
+    ), room AS MATERIALIZED (
+        -- No more than can be promoted are locked: to lock a thousand rows is to write
+        -- a thousand. Each has a limit of its own; that of the first ones will do.
+        SELECT line.tenant_id, line.queue, line.key, line.running, line.parked,
+               CASE WHEN line.n <= 1 THEN line.n ELSE least(line.n, (
+                   SELECT max(coalesce(first.max_active, 1))
+                   FROM (SELECT jobs.max_active
+                         FROM outbox.jobs
+                         WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
+                           AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+                           AND jobs.status = 'blocked'
+                         ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+                         LIMIT 50) AS first) - line.running) END AS n
+        FROM line
+    ), next AS MATERIALIZED (
+        SELECT line.tenant_id, line.queue, line.key, waiting.place, waiting.max_active, line.running,
+               row_number() OVER (PARTITION BY line.tenant_id, line.queue, line.key ORDER BY waiting.priority DESC, waiting.run_at, waiting.id) AS turn,
+               CASE WHEN patient THEN (
+                   -- Only as far as it matters: what is due beyond the limit fills it.
+                   SELECT count(*)
+                   FROM (SELECT FROM outbox.jobs AS due
+                         WHERE due.tenant_id = line.tenant_id AND due.queue = line.queue AND due.key = line.key
+                           AND due.key IS NOT NULL AND due.ordered IS NULL AND due.status <> 'running'
+                           AND due.status IN ('pending', 'retrying') AND due.run_at <= now() AND due.kind = waiting.kind
+                         LIMIT waiting.max_active) AS due
+               ) ELSE 0 END AS due
+        FROM room AS line
+        CROSS JOIN LATERAL (
+            SELECT (jobs).ctid AS place, jobs.id, jobs.kind, jobs.priority, jobs.run_at, coalesce(jobs.max_active, 1) AS max_active
+            FROM outbox.jobs
+            WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
+              AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+              AND jobs.status = 'blocked'
+            ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+            LIMIT greatest(line.n, 0)
+            FOR UPDATE SKIP LOCKED
+        ) AS waiting
+        WHERE NOT line.parked
+    ), head AS MATERIALIZED (
+        SELECT (jobs).ctid AS place
+        FROM outbox.jobs
+        WHERE jobs.ctid = ANY (ARRAY(SELECT line.place FROM line WHERE line.head_status = 'blocked' AND line.running = 0 AND NOT line.parked))
+          AND jobs.status = 'blocked'
+        FOR UPDATE SKIP LOCKED
+    ), promoted AS (
+        UPDATE outbox.jobs
+        SET status = 'pending'
+        WHERE jobs.ctid = ANY (ARRAY(
+            SELECT next.place FROM next WHERE next.running + next.due + next.turn <= next.max_active
+            UNION ALL
+            SELECT head.place FROM head))
+          AND jobs.status = 'blocked'
+        RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.key, jobs.kind
+    ), passed AS (
+        SELECT line.tenant_id, line.queue, line.key
+        FROM room AS line
+        LEFT JOIN (SELECT next.tenant_id, next.queue, next.key, count(*) AS n FROM next GROUP BY 1, 2, 3) AS got
+            ON got.tenant_id = line.tenant_id AND got.queue = line.queue AND got.key = line.key
+        WHERE NOT line.parked
+          AND line.n > coalesce(got.n, 0)
+          AND EXISTS (
+              SELECT FROM outbox.jobs
+              WHERE jobs.tenant_id = line.tenant_id AND jobs.queue = line.queue AND jobs.key = line.key
+                AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+                AND jobs.status = 'blocked'
+              OFFSET coalesce(got.n, 0)
+              LIMIT 1)
+        UNION
+        SELECT line.tenant_id, line.queue, line.key
+        FROM line
+        WHERE line.head_status = 'blocked' AND line.running = 0 AND NOT line.parked
+          AND NOT EXISTS (SELECT FROM head WHERE head.place = line.place)
+    )
+    SELECT promoted.id, promoted.tenant_id, promoted.queue, promoted.key, promoted.kind
+    FROM promoted
+    UNION ALL
+    SELECT NULL, passed.tenant_id, passed.queue, passed.key, NULL
+    FROM passed
+    WHERE NOT patient;
+END
+$$;

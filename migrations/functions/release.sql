@@ -1,0 +1,22 @@
+-- release lets a held job run, wakes the dispatchers, and returns the status in
+-- which it found the job: created if this released it, which then is in the audit;
+-- NULL if it is not open.
+CREATE OR REPLACE FUNCTION outbox.release(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS outbox.job_status
+LANGUAGE plpgsql AS $$
+DECLARE
+    found outbox.jobs;
+BEGIN
+    SELECT * INTO found FROM outbox.jobs WHERE jobs.id = job_id FOR UPDATE;
+    IF found.status = 'created' THEN
+        UPDATE outbox.jobs
+        SET status = 'pending',
+            -- It takes its place in the queue now: claims look from where they have come to.
+            run_at = greatest(jobs.run_at, statement_timestamp())
+        WHERE jobs.id = job_id;
+        PERFORM pg_notify('outbox_jobs', '');
+        PERFORM outbox.record_act('job.release', found.tenant_id, found.id, found.queue, NULL,
+            jsonb_build_object('status', found.status), jsonb_build_object('status', 'pending'), actor, request_id, reason);
+    END IF;
+    RETURN found.status;
+END
+$$;

@@ -1,0 +1,204 @@
+-- secure makes the roles outbox_owner, _producer, _worker, _api and _reader, what they may
+-- do, and the policies of row security; docs/tenants.md is the user's page, and
+-- testdata/roles.golden lists what comes of it. Each migrate up calls it. Call it as the
+-- owner after adding a table to this schema, after changing the owner, or when an
+-- administrator has made the roles that the migration was not allowed to make. It returns
+-- false, and leaves row security as it is, while a role is missing.
+--
+-- Where everything is as wanted it changes nothing. To change the row security of a table it
+-- takes ACCESS EXCLUSIVE on it, behind which everybody would wait for the table's longest
+-- reader. So it gives up when it has waited for lock_timeout: call it again.
+--
+-- Roles belong to the whole server: other databases may have made them already,
+-- or be making them just now.
+CREATE OR REPLACE FUNCTION outbox.secure() RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms' AS $$
+DECLARE
+    -- What a producer must not set and the API must not change, as far as they are there.
+    of_the_engine CONSTANT text[] := '{epoch,attempt,lost_leases,slot,lease_owner,lease_expires_at,created_at,started_at,failed_at,'
+        'unavailable_since,cancel_requested_at,last_error_code,last_error_message,error_fingerprint}';
+    of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at}';
+    ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
+    engines CONSTANT text[] := '{inbox}'; -- tables that the API has nothing to do with
+    records CONSTANT text[] := '{schema_version,schema_files}'; -- of the migrations; without row security
+    everything CONSTANT text[] := '{SELECT,INSERT,UPDATE,DELETE}';
+    -- Conditions are written as pg_get_expr prints them, to be compared with what it prints. Sub-selects
+    -- are evaluated once a statement, not once a row.
+    all_of_them CONSTANT text := '( SELECT outbox.all_tenants() AS all_tenants)';
+    missing   text := '';
+    role      text;
+    object    record;
+    privilege text;
+    tab       record;
+    visible   text; -- which rows a tenant sees
+    wanted    text[];
+    policy    text;
+BEGIN
+    FOREACH role IN ARRAY ours LOOP
+        CONTINUE WHEN to_regrole(role) IS NOT NULL;
+        BEGIN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+        EXCEPTION
+            WHEN duplicate_object OR unique_violation THEN NULL; -- another database was faster
+            WHEN insufficient_privilege THEN missing := missing || format('CREATE ROLE %I NOLOGIN; ', role);
+        END;
+    END LOOP;
+    IF missing <> '' THEN
+        RAISE NOTICE 'outbox: no row-level security, because % may not create roles', current_user
+            USING HINT = format('Have an administrator run: %sThen call: SELECT outbox.secure();', missing);
+        RETURN false;
+    END IF;
+
+    FOR role IN
+        SELECT name FROM unnest(ours) AS name
+        WHERE name::regrole NOT IN (
+            SELECT granted.grantee FROM pg_namespace, aclexplode(nspacl) AS granted WHERE nspname = 'outbox' AND granted.privilege_type = 'USAGE')
+    LOOP
+        EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', role);
+    END LOOP;
+
+    FOR object IN
+        WITH thing AS (
+            SELECT oid, CASE relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || oid::regclass AS name,
+                   CASE WHEN relispartition THEN 'partition' WHEN relkind IN ('r', 'p') THEN 'table' WHEN relkind = 'v' THEN 'view' ELSE 'sequence' END AS kind,
+                   relname, relowner AS owner, relacl AS acl, acldefault(CASE relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", relowner) AS all_acl
+            FROM pg_class
+            WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'p', 'v', 'S')
+            UNION ALL
+            SELECT oid, 'FUNCTION ' || oid::regprocedure, CASE WHEN prosecdef THEN 'function as owner' ELSE 'function' END,
+                   proname, proowner, proacl, acldefault('f', proowner)
+            FROM pg_proc
+            WHERE pronamespace = 'outbox'::regnamespace
+        ), wanted (oid, role, privilege) AS (
+            SELECT thing.oid, 'outbox_owner', owners.privilege_type
+            FROM thing, aclexplode(thing.all_acl) AS owners
+            WHERE owners.grantee = thing.owner
+            UNION ALL
+            -- A function that runs as its caller lets nobody do more than before.
+            SELECT thing.oid, may.role, 'EXECUTE'
+            FROM thing, unnest('{outbox_worker,outbox_producer,outbox_api,outbox_reader}'::text[]) AS may(role)
+            WHERE thing.kind LIKE 'function%' AND thing.relname NOT IN ('secure', 'chain_audit')
+              AND (thing.kind = 'function' OR may.role = 'outbox_worker')
+            UNION ALL
+            SELECT thing.oid, may.role, 'SELECT'
+            FROM thing, unnest('{outbox_worker,outbox_api,outbox_reader}'::text[]) AS may(role)
+            WHERE thing.kind = 'view' OR (thing.relname = ANY (records) AND may.role <> 'outbox_reader')
+            UNION ALL
+            SELECT thing.oid, may.role, unnest(may.privileges)
+            FROM thing
+            CROSS JOIN LATERAL (VALUES
+                ('outbox_worker', CASE thing.relname
+                    WHEN 'tokens' THEN '{}'
+                    WHEN 'queues' THEN '{SELECT}'
+                    WHEN 'audit' THEN '{SELECT,INSERT}' -- trimmed by trim_audit only
+                    WHEN 'audit_chain' THEN '{SELECT}'
+                    ELSE everything END),
+                ('outbox_api', CASE thing.relname
+                    WHEN 'jobs' THEN '{SELECT,INSERT,DELETE}' -- and UPDATE of some columns, below
+                    WHEN 'tokens' THEN '{SELECT,UPDATE (last_used_at)}'
+                    WHEN 'attempts' THEN '{SELECT}'
+                    WHEN 'history' THEN '{SELECT,INSERT}' -- closed stays closed
+                    WHEN 'idempotency_keys' THEN '{SELECT,INSERT}'
+                    WHEN 'audit' THEN '{SELECT,INSERT}' -- what is written there stays
+                    WHEN 'audit_chain' THEN '{SELECT}'
+                    ELSE everything END),
+                ('outbox_reader', CASE WHEN thing.relname IN ('tokens', 'inbox', 'idempotency_keys') THEN '{}' ELSE '{SELECT}'::text[] END),
+                ('outbox_producer', CASE thing.relname
+                    WHEN 'idempotency_keys' THEN '{SELECT,INSERT}'
+                    WHEN 'jobs' THEN '{SELECT (id)}' -- RETURNING id reads it
+                    ELSE '{}'::text[] END)
+            ) AS may(role, privileges)
+            WHERE thing.kind = 'table' AND thing.relname <> ALL (records)
+              AND NOT (may.role = 'outbox_api' AND thing.relname = ANY (engines))
+            UNION ALL
+            SELECT attrelid, may.role, format('%s (%I)', may.act, attname)
+            FROM pg_attribute
+            CROSS JOIN (VALUES ('outbox_producer', 'INSERT', of_the_engine), ('outbox_api', 'UPDATE', of_the_job)) AS may(role, act, all_but)
+            WHERE attrelid = 'outbox.jobs'::regclass AND attnum > 0 AND NOT attisdropped AND attname <> ALL (may.all_but)
+        ), actual (oid, grantee, privilege) AS (
+            SELECT thing.oid, given.grantee, given.privilege_type
+            FROM thing, aclexplode(coalesce(thing.acl, thing.all_acl)) AS given
+            UNION ALL
+            SELECT thing.oid, given.grantee, format('%s (%I)', given.privilege_type, attname)
+            FROM thing
+            JOIN pg_attribute ON attrelid = thing.oid AND attnum > 0 AND NOT attisdropped, aclexplode(attacl) AS given
+            WHERE thing.kind NOT LIKE 'function%'
+        )
+        SELECT thing.name, ARRAY(
+                   SELECT format('%s ON %s TO %s', wanted.privilege, thing.name, wanted.role)
+                   FROM wanted
+                   WHERE wanted.oid = thing.oid AND wanted.role::regrole <> thing.owner
+                   ORDER BY 1) AS wanted,
+               ARRAY(
+                   SELECT format('%s ON %s TO %s', actual.privilege, thing.name, coalesce(rolname, 'PUBLIC'))
+                   FROM actual
+                   LEFT JOIN pg_roles ON pg_roles.oid = actual.grantee
+                   WHERE actual.oid = thing.oid AND actual.grantee <> thing.owner AND coalesce(rolname = ANY (ours), true)
+                   ORDER BY 1) AS actual
+        FROM thing
+    LOOP
+        CONTINUE WHEN object.wanted = object.actual;
+        EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, outbox_producer, outbox_worker, outbox_api, outbox_reader', object.name);
+        FOREACH privilege IN ARRAY object.wanted LOOP
+            EXECUTE 'GRANT ' || privilege;
+        END LOOP;
+    END LOOP;
+
+    FOR tab IN
+        SELECT c.oid::regclass AS name, c.relname, c.relispartition, c.relrowsecurity AND c.relforcerowsecurity AS secured,
+               array_to_string(ARRAY(SELECT quote_ident(rolname) FROM pg_roles WHERE oid = c.relowner OR rolname = 'outbox_owner' ORDER BY 1), ', ') AS owners,
+               EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'tenant_id' AND NOT attisdropped) AS names_tenant,
+               EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'job_id' AND NOT attisdropped) AS names_job,
+               ARRAY(SELECT format('CREATE POLICY %I ON %s FOR %s TO %s', polname, c.oid::regclass,
+                                CASE polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE' WHEN 'd' THEN 'DELETE' ELSE 'ALL' END,
+                                (SELECT string_agg(quote_ident(rolname), ', ' ORDER BY quote_ident(rolname)) FROM pg_roles WHERE oid = ANY (polroles)))
+                            || coalesce(' USING (' || regexp_replace(pg_get_expr(polqual, polrelid), '\s+', ' ', 'g') || ')', '')
+                            || coalesce(' WITH CHECK (' || regexp_replace(pg_get_expr(polwithcheck, polrelid), '\s+', ' ', 'g') || ')', '')
+                     FROM pg_policy WHERE polrelid = c.oid AND polpermissive ORDER BY polname) AS actual,
+               ARRAY(SELECT polname FROM pg_policy WHERE polrelid = c.oid) AS names
+        FROM pg_class AS c
+        WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p') AND c.relname <> ALL (records)
+        ORDER BY c.relname
+    LOOP
+        visible := CASE
+            WHEN tab.relname = 'tokens' THEN 'true' -- who calls is not known before its token is
+            WHEN tab.names_tenant THEN '((tenant_id = ( SELECT outbox.current_tenant() AS current_tenant)) OR ' || all_of_them || ')'
+            WHEN tab.names_job THEN format('(%2$s OR (EXISTS ( SELECT FROM outbox.jobs WHERE (jobs.id = %1$I.job_id)))'
+                ' OR (EXISTS ( SELECT FROM outbox.history WHERE (history.id = %1$I.job_id))))', tab.relname, all_of_them)
+            ELSE all_of_them -- what names no tenant concerns all of them
+        END;
+        -- In the order of their names, as they are compared.
+        wanted := ARRAY[]::text[];
+        IF NOT tab.relispartition AND tab.relname <> ALL (engines) THEN
+            wanted := wanted || format('CREATE POLICY api ON %1$s FOR ALL TO outbox_api USING (%2$s) WITH CHECK (%2$s)', tab.name, visible);
+        END IF;
+        IF tab.relname = 'queues' THEN -- that a queue is paused is no secret
+            wanted := wanted || format('CREATE POLICY everybody ON %s FOR SELECT TO outbox_api, outbox_reader USING (true)', tab.name);
+        END IF;
+        wanted := wanted || format('CREATE POLICY owner ON %s FOR ALL TO %s USING (true) WITH CHECK (true)', tab.name, tab.owners);
+        IF tab.relname IN ('jobs', 'idempotency_keys') THEN
+            wanted := wanted || format('CREATE POLICY producer_reads ON %s FOR SELECT TO outbox_producer USING (%s)', tab.name, visible)
+                || format('CREATE POLICY producer_writes ON %s FOR INSERT TO outbox_producer WITH CHECK (%s)', tab.name, CASE tab.relname
+                    WHEN 'jobs' THEN '(' || visible || ' AND (status = ANY (ARRAY[''created''::outbox.job_status, ''pending''::outbox.job_status])))'
+                    ELSE visible END);
+        END IF;
+        IF NOT tab.relispartition AND tab.relname NOT IN ('tokens', 'inbox', 'idempotency_keys') THEN
+            wanted := wanted || format('CREATE POLICY reader ON %s FOR SELECT TO outbox_reader USING (%s)', tab.name, visible);
+        END IF;
+        IF NOT tab.relispartition AND tab.relname <> 'tokens' THEN
+            wanted := wanted || format('CREATE POLICY worker ON %s FOR ALL TO outbox_worker USING (true) WITH CHECK (true)', tab.name);
+        END IF;
+        CONTINUE WHEN tab.secured AND tab.actual = wanted AND cardinality(tab.names) = cardinality(wanted);
+
+        EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', tab.name);
+        FOREACH policy IN ARRAY tab.names LOOP
+            EXECUTE format('DROP POLICY %I ON %s', policy, tab.name);
+        END LOOP;
+        FOREACH policy IN ARRAY wanted LOOP
+            EXECUTE policy;
+        END LOOP;
+    END LOOP;
+    RETURN true;
+END
+$$;
+REVOKE ALL ON FUNCTION outbox.secure() FROM PUBLIC;

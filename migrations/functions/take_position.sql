@@ -1,0 +1,26 @@
+-- take_position gives an ordered job its position in its line while its transaction
+-- commits: positions are in the order of commits, and no producer waits for another.
+-- Transactions whose COMMITs overlap in time may be numbered either way; the statements of
+-- one transaction keep their order. For other jobs WHEN is false when they are inserted,
+-- and nothing is queued. It runs as its owner: a producer need not have the right to change
+-- jobs.
+CREATE OR REPLACE FUNCTION outbox.take_position() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE outbox.jobs SET line_position = nextval('outbox.commit_order') WHERE id = NEW.id;
+    RETURN NULL;
+END
+$$;
+
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'outbox.jobs'::regclass AND tgname = 'jobs_take_position') THEN
+        CREATE CONSTRAINT TRIGGER jobs_take_position
+            AFTER INSERT ON outbox.jobs
+            DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW
+            WHEN (NEW.ordered AND NEW.key IS NOT NULL AND NEW.line_position IS NULL)
+            EXECUTE FUNCTION outbox.take_position();
+    END IF;
+END
+$$;

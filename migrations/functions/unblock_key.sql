@@ -1,0 +1,70 @@
+-- unblock_key takes a key up again: the dead letters that hold it up are retried
+-- with all their attempts, at their old places, and the others follow. It returns
+-- how many it retried; NULL if no open job bears the key and nothing is known of it.
+-- It is in the audit: actor, request_id and reason are what stands there; see record_act.
+CREATE OR REPLACE FUNCTION outbox.unblock_key(of_tenant uuid, of_queue text, of_key text,
+    actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS integer
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    dead  uuid[];
+    known boolean;
+    stood outbox.keys;
+    was   jsonb;
+    instant CONSTANT text := 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'; -- whatever the session's time zone
+BEGIN
+    SELECT * INTO stood
+    FROM outbox.keys
+    WHERE keys.tenant_id = of_tenant AND keys.queue = of_queue AND keys.key = of_key;
+    known := FOUND;
+
+    -- Jobs before their key: these are waited for.
+    SELECT array_agg(held.id) INTO dead
+    FROM (
+        SELECT jobs.id
+        FROM outbox.jobs
+        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.status IN ('failed', 'dead')
+          AND ((jobs.ordered AND jobs.on_death IS DISTINCT FROM 'skip') OR jobs.id = stood.parked_for)
+          -- One past its deadline would only expire: it has to be dismissed.
+          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+        ORDER BY jobs.id
+        FOR UPDATE
+    ) AS held;
+    -- Before its first claim a key has no row. Each part but the last has an index.
+    IF NOT known AND dead IS NULL AND NOT EXISTS (
+        SELECT FROM outbox.jobs
+        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+        UNION ALL
+        SELECT FROM outbox.jobs
+        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.key IS NOT NULL AND jobs.status = 'running'
+        UNION ALL
+        SELECT FROM outbox.jobs
+        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.ordered AND jobs.status <> 'created'
+          AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+        UNION ALL
+        SELECT FROM outbox.jobs
+        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+          AND jobs.ordered AND (jobs.status = 'created' OR jobs.status IN ('failed', 'dead') AND jobs.on_death = 'skip')
+    ) THEN
+        RETURN NULL;
+    END IF;
+    UPDATE outbox.keys
+    SET parked_at = NULL, park_at = NULL, parked_for = NULL
+    WHERE keys.tenant_id = of_tenant AND keys.queue = of_queue AND keys.key = of_key;
+    UPDATE outbox.jobs
+    SET status = 'pending', epoch = jobs.epoch + 1, attempt = 0, lost_leases = 0, run_at = least(jobs.run_at, statement_timestamp()),
+        unavailable_since = NULL, failed_at = NULL, error_fingerprint = NULL
+    WHERE jobs.id = ANY (dead);
+    PERFORM outbox.promote_keys(ARRAY[of_tenant], ARRAY[of_queue], ARRAY[of_key], ARRAY[1000]);
+    PERFORM pg_notify('outbox_jobs', '');
+    was := jsonb_build_object('parked_at', to_char(stood.parked_at AT TIME ZONE 'UTC', instant))
+        || jsonb_strip_nulls(jsonb_build_object('park_at', to_char(stood.park_at AT TIME ZONE 'UTC', instant), 'parked_for', stood.parked_for));
+    PERFORM outbox.record_act('key.unblock', of_tenant, NULL, of_queue, of_key, was,
+        jsonb_build_object('parked_at', NULL, 'retried', coalesce(cardinality(dead), 0)), actor, request_id, reason);
+    RETURN coalesce(cardinality(dead), 0);
+END
+$$;

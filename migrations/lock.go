@@ -1,0 +1,161 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	lockID    = 0x6f7574626f78 // "outbox": the advisory lock that migrating is done under
+	lockRetry = 100 * time.Millisecond
+
+	patience = 2 * time.Minute // how long Up tries to get the locks of tables
+	pause    = time.Second     // about as long as between two tries
+)
+
+// settings are those of a session or transaction that migrates: $1 is whether of the
+// transaction. A role's or a database's own timeouts are about ordinary statements.
+const settings = `
+	SELECT set_config(name, CASE name WHEN 'lock_timeout' THEN '250ms' ELSE '0' END, $1)
+	FROM pg_settings
+	WHERE name IN ('lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`
+
+// locked calls do in a transaction that has the lock. It asks for the lock again and again,
+// because to wait inside of pg_advisory_lock would hold a snapshot.
+func locked(ctx context.Context, pool *pgxpool.Pool, do func(context.Context, pgx.Tx) error) error {
+	for {
+		var got bool
+		err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, settings, true); err != nil {
+				return err
+			}
+			if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(lockID)).Scan(&got); err != nil || !got {
+				return err
+			}
+			return do(ctx, tx)
+		})
+		if err != nil || got {
+			return err
+		}
+		if err := sleep(ctx, lockRetry); err != nil {
+			return err
+		}
+	}
+}
+
+// patiently repeats what gave up waiting for a lock, for as long as patience.
+func patiently(ctx context.Context, pool *pgxpool.Pool, patience time.Duration, do func() error) error {
+	began := time.Now()
+	for {
+		err := do()
+		pgErr, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || pgErr.Code != "55P03" && pgErr.Code != "40P01" { // lock_not_available, deadlock_detected
+			return err
+		}
+		if time.Since(began) > patience {
+			return fmt.Errorf("gave up after %s; run it again when the transactions that are open on the schema have ended (%s): %w",
+				patience, holders(ctx, pool), err)
+		}
+		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil { //nolint:gosec // no secret
+			return err
+		}
+	}
+}
+
+// holders names the oldest transactions that have locks of the schema's tables.
+func holders(ctx context.Context, pool *pgxpool.Pool) string {
+	rows, err := pool.Query(ctx, `
+		SELECT format('pid %s, %s, for %s s', a.pid, coalesce(nullif(a.application_name, ''), a.usename), extract(epoch FROM now() - a.xact_start)::integer)
+		FROM pg_stat_activity AS a
+		WHERE a.pid <> pg_backend_pid() AND a.xact_start IS NOT NULL AND EXISTS (
+		    SELECT
+		    FROM pg_locks AS l
+		    JOIN pg_class AS c ON c.oid = l.relation
+		    WHERE l.pid = a.pid AND l.granted AND c.relnamespace = to_regnamespace('outbox'))
+		ORDER BY a.xact_start
+		LIMIT 3`)
+	if err != nil {
+		return err.Error()
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err.Error()
+	}
+	return strings.Join(list, "; ")
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// sessionLock is the same lock for goose, which applies the numbered files. Goose's own asks
+// for it every five seconds, so that eight processes that start together would take half a
+// minute.
+type sessionLock struct {
+	before map[string]string // the session's settings, to be put back
+}
+
+// SessionLock takes the lock and sets the session's timeouts.
+func (l *sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
+	for {
+		var got bool
+		if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_lock($1)`, int64(lockID)).Scan(&got); err != nil {
+			return err
+		}
+		if got {
+			return l.set(ctx, conn)
+		}
+		if err := sleep(ctx, lockRetry); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *sessionLock) set(ctx context.Context, conn *sql.Conn) error {
+	rows, err := conn.QueryContext(ctx, `
+		SELECT name, current_setting(name)
+		FROM pg_settings
+		WHERE name IN ('lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	l.before = map[string]string{}
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return err
+		}
+		l.before[name] = value
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	_, err = conn.ExecContext(ctx, settings, false)
+	return err
+}
+
+// SessionUnlock puts the session's timeouts back and gives the lock up.
+func (l *sessionLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+	for name, value := range l.before {
+		if _, err := conn.ExecContext(ctx, `SELECT set_config($1, $2, false)`, name, value); err != nil {
+			return err
+		}
+	}
+	_, err := conn.ExecContext(ctx, `SELECT pg_advisory_unlock($1)`, int64(lockID))
+	return err
+}

@@ -1,0 +1,140 @@
+package migrations_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/migrations"
+)
+
+func TestLookNamesTheFile(t *testing.T) {
+	t.Parallel()
+	const files = `outbox.schema_files`
+	for name, c := range map[string]struct {
+		cause string
+		want  migrations.State
+		after migrations.Condition // Up; "" is an error
+	}{
+		"as made":                    {`SELECT 1`, migrations.State{Condition: migrations.Current}, migrations.Current},
+		"no schema":                  {`DROP SCHEMA outbox CASCADE`, migrations.State{Condition: migrations.Behind}, migrations.Current},
+		"an older function":          {`UPDATE ` + files + ` SET checksum = sha256('x'), revision = 0 WHERE name = 'functions/cancel.sql'`, migrations.State{Condition: migrations.Behind, File: "functions/cancel.sql"}, migrations.Current},
+		"no such function":           {`DELETE FROM ` + files + ` WHERE name = 'functions/cancel.sql'`, migrations.State{Condition: migrations.Behind, File: "functions/cancel.sql"}, migrations.Current},
+		"another function":           {`UPDATE ` + files + ` SET checksum = sha256('x') WHERE name = 'functions/cancel.sql'`, migrations.State{Condition: migrations.Edited, File: "functions/cancel.sql"}, migrations.Current},
+		"another view":               {`UPDATE ` + files + ` SET checksum = sha256('x') WHERE name = 'views/open_jobs.sql'`, migrations.State{Condition: migrations.Edited, File: "views/open_jobs.sql"}, migrations.Current},
+		"an unfinished migration":    {`DELETE FROM ` + files + ` WHERE name IN ('00002_indexes.sql', 'functions/cancel.sql')`, migrations.State{Condition: migrations.Behind, File: "00002_indexes.sql"}, migrations.Current},
+		"another numbered file":      {`UPDATE ` + files + ` SET checksum = sha256('x') WHERE name IN ('00002_indexes.sql', 'functions/cancel.sql')`, migrations.State{Condition: migrations.Edited, File: "00002_indexes.sql"}, ""},
+		"a newer function":           {`UPDATE ` + files + ` SET checksum = sha256('x'), revision = 1000 WHERE name = 'functions/cancel.sql'`, migrations.State{Condition: migrations.Ahead, File: "functions/cancel.sql"}, migrations.Ahead},
+		"a newer numbered file":      {`INSERT INTO ` + files + ` VALUES ('09999_x.sql', sha256('x'), 0); INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`, migrations.State{Condition: migrations.Ahead, File: "09999_x.sql"}, migrations.Ahead},
+		"one that is not yet noted":  {`INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`, migrations.State{Condition: migrations.Ahead, File: "09999"}, migrations.Ahead},
+		"a function that we dropped": {`INSERT INTO ` + files + ` VALUES ('functions/gone.sql', sha256('x'), 0)`, migrations.State{Condition: migrations.Behind, File: "functions/gone.sql"}, migrations.Current},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			run(t, db, c.cause)
+			if got, err := migrations.Look(t.Context(), db); err != nil || got != c.want {
+				t.Errorf("state %q %q, %v; want %q %q", got.Condition, got.File, err, c.want.Condition, c.want.File)
+			}
+			err := migrations.Up(t.Context(), db)
+			if (err != nil) != (c.after == "") {
+				t.Errorf("up: %v", err)
+			}
+			if got, err := migrations.Look(t.Context(), db); c.after != "" && (err != nil || got.Condition != c.after) {
+				t.Errorf("after up: %s, %v; want %s", got, err, c.after)
+			}
+		})
+	}
+}
+
+// A newer build has made the functions: an older one that starts must not make its own again.
+func TestUpLeavesWhatIsAhead(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const newer = `CREATE OR REPLACE FUNCTION outbox.uuid_v7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS 'SELECT gen_random_uuid()'`
+	for _, c := range []struct {
+		cause string
+		keeps bool
+	}{
+		{newer, false},
+		{newer + `; INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`, true},
+	} {
+		run(t, db, c.cause)
+		up(t, db)
+		var kept bool
+		if err := db.QueryRow(t.Context(), `SELECT prosrc LIKE '%SELECT gen_random_uuid()' FROM pg_proc WHERE oid = 'outbox.uuid_v7'::regproc`).Scan(&kept); err != nil || kept != c.keeps {
+			t.Errorf("after %s and up the function is the newer one: %t, %v; want %t", c.cause, kept, err, c.keeps)
+		}
+	}
+}
+
+// While somebody reads a table that has to be locked, up tries and gives up again and again, and
+// nobody waits behind it for long.
+func TestNobodyWaitsBehindAMigration(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	reader, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := reader.Exec(t.Context(), `SELECT count(*) FROM outbox.jobs`); err != nil {
+		t.Fatal(err)
+	}
+
+	// Nothing is to do that needs a strong lock.
+	up(t, db)
+
+	run(t, db, `ALTER TABLE outbox.keys NO FORCE ROW LEVEL SECURITY; UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = 'functions/secure.sql'`)
+	if _, err := reader.Exec(t.Context(), `SELECT count(*) FROM outbox.keys`); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.UpWithin(t.Context(), db, 0); err == nil || !contains(err.Error(), "gave up", "pid ") {
+		t.Errorf("beside a reader: %v, want that it gives up and says who has the lock", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- migrations.Up(t.Context(), db) }()
+	var longest time.Duration
+	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+		began := time.Now()
+		run(t, db, `SELECT count(*) FROM outbox.keys`)
+		longest = max(longest, time.Since(began))
+	}
+	if longest > 1500*time.Millisecond {
+		t.Errorf("another reader waited %s", longest)
+	}
+	select {
+	case err := <-done:
+		t.Errorf("up ended beside the reader: %v", err)
+	default:
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	var forced bool
+	if err := db.QueryRow(t.Context(), `SELECT relforcerowsecurity FROM pg_class WHERE oid = 'outbox.keys'::regclass`).Scan(&forced); err != nil || !forced {
+		t.Errorf("row security of outbox.keys is forced: %t, %v; want true", forced, err)
+	}
+}
+
+// A role's own timeouts are about ordinary statements; a session gets its own back.
+func TestUpUnderShortTimeouts(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	config := db.Config()
+	config.MaxConns = 1
+	config.ConnConfig.RuntimeParams["statement_timeout"] = "20ms"
+	config.ConnConfig.RuntimeParams["lock_timeout"] = "7ms"
+	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "20ms"
+	hasty := connectConfig(t, config)
+	defer hasty.Close()
+	up(t, hasty)
+	var settings string
+	if err := hasty.QueryRow(t.Context(), `SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout'))`).Scan(&settings); err != nil || settings != "20ms 7ms 20ms" {
+		t.Errorf("after up the timeouts are %q, %v; want those from before", settings, err)
+	}
+}

@@ -1,0 +1,148 @@
+package migrations_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/migrations"
+)
+
+// ofOldChain is a database as the 24 migrations made it that there were before they were
+// squashed.
+func ofOldChain(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	pgtest.New(t) // the roles are there
+	db := pgtest.NewEmpty(t)
+	dump, err := os.ReadFile("testdata/chain24.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), db.Config().ConnConfig) // its settings go with it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	if _, err := conn.PgConn().Exec(t.Context(), string(dump)).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// life is rows of every table, and jobs in every state.
+const life = `
+	INSERT INTO outbox.jobs (id, kind, payload, status, attempt, epoch, lease_owner, lease_expires_at, started_at, failed_at, error_fingerprint, run_at, backoff, headers)
+	SELECT outbox.uuid_v7(), 'plain', '{}', s, 1, 1, CASE s WHEN 'running' THEN 'w' END, CASE s WHEN 'running' THEN now() + interval '1 hour' END, now(),
+	    CASE WHEN s IN ('failed', 'dead') THEN now() END, CASE WHEN s IN ('failed', 'dead') THEN 'f' END, now() - interval '1 minute', '{00:00:01}', '{"a": "b"}'
+	FROM unnest('{created,pending,blocked,running,retrying,failed,dead}'::outbox.job_status[]) AS s;
+	INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, result)
+	SELECT outbox.uuid_v7(), '00000000-0000-0000-0000-000000000001', now(), now(), now(), 3, s,
+	    (CASE s WHEN 'skipped' THEN 'pending' WHEN 'dismissed' THEN 'dead' ELSE 'running' END)::outbox.job_status, 1, 25, 0, 0, 'default', 'plain', '\x00ff', 'application/octet-stream', '1'
+	FROM unnest('{succeeded,cancelled,expired,skipped,stale,dismissed}'::outbox.job_status[]) AS s;
+	SELECT outbox.enqueue('keyed', key => 'limited', max_active => 2) FROM generate_series(1, 4);
+	SELECT outbox.enqueue('keyed', key => 'line', ordered => true, on_death => 'park', tenant_id => 'aaaaaaaa-0000-0000-0000-000000000001') FROM generate_series(1, 3);
+	SELECT FROM outbox.claim_keyed('w', '1 hour', '{0}', ARRAY['-infinity'::timestamptz], ARRAY['00000000-0000-0000-0000-000000000000'::uuid], 'default', '{keyed}', '{}', 10, 100);
+	SELECT outbox.enqueue('plain', idempotency_key => 'once', hold => true, delay => '1 hour');
+	SELECT outbox.cancel(outbox.enqueue('plain'), 'ada') FROM generate_series(1, 3);
+	INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message) SELECT id, 1, 1, 'w', now(), 'code', 'message' FROM outbox.jobs;
+	INSERT INTO outbox.progress (job_id, epoch, revision, current, total) SELECT id, 1, 1, 1, 2 FROM outbox.jobs;
+	INSERT INTO outbox.job_logs (job_id, slot, epoch, line, logged_at, level, message) SELECT id, 0, 1, 1, now(), 'INFO', 'm' FROM outbox.jobs;
+	INSERT INTO outbox.job_steps (job_id, name, epoch, took, result) SELECT id, 's', 1, '1 s', '1' FROM outbox.jobs;
+	INSERT INTO outbox.schedules (name, every, kind, payload, next_at, hold, deadline) VALUES ('hourly', '1 hour', 'plain', '{}', now() + interval '1 hour', true, '5 minutes');
+	INSERT INTO outbox.queues (queue, paused_at, max_running, rate, rate_interval) VALUES ('mail', now(), 3, 10, '1 s');
+	INSERT INTO outbox.queue_usage (queue, running) VALUES ('mail', ARRAY[outbox.uuid_v7()]);
+	INSERT INTO outbox.tokens (id, secret_hash, name, tenant_id, all_tenants, capabilities, created_by) VALUES ('t', sha256('s'), 'n', '00000000-0000-0000-0000-000000000001', true, '{jobs:read}', 'ada');
+	INSERT INTO outbox.death_hooks (kind, hook_kind, registered_by) VALUES ('hooked', 'hook', 'w');
+	INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w', 'v', '{default}', '{1}', '{plain}', true);
+	INSERT INTO outbox.inbox (consumer, message_id) VALUES ('c', 'm');`
+
+func TestAnOlderDatabaseIsTakenOver(t *testing.T) {
+	t.Parallel()
+	db := ofOldChain(t)
+	run(t, db, life)
+	before := contents(t, db)
+	state, err := migrations.Look(t.Context(), db)
+	if err != nil || state.Condition != migrations.Behind {
+		t.Fatalf("before: %s, %v; want it behind", state, err)
+	}
+
+	up(t, db)
+	if state, err := migrations.Look(t.Context(), db); err != nil || state.Condition != migrations.Current {
+		t.Errorf("after: %s, %v; want this build's", state, err)
+	}
+	if diff := cmp.Diff(before, contents(t, db)); diff != "" {
+		t.Errorf("rows (-before +after):\n%s", diff)
+	}
+	fresh := pgtest.New(t)
+	if diff := cmp.Diff(schema(t, fresh, outline+bodies), schema(t, db, outline+bodies)); diff != "" {
+		t.Errorf("schema (-made now +taken over):\n%s", diff)
+	}
+	if diff := cmp.Diff(schema(t, fresh, privileges), schema(t, db, privileges)); diff != "" {
+		t.Errorf("privileges (-made now +taken over):\n%s", diff)
+	}
+	up(t, db)
+	if diff := cmp.Diff(before, contents(t, db)); diff != "" {
+		t.Errorf("rows (-before +after up once more):\n%s", diff)
+	}
+
+	// It works: what waited can be claimed, closed and counted, and the audit's chain goes on.
+	run(t, db, `SELECT outbox.enqueue('plain'); SELECT outbox.cancel(id, 'bob') FROM outbox.jobs WHERE kind = 'plain' AND status IN ('created', 'pending', 'blocked', 'retrying', 'running');
+		UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1, attempt = 0 WHERE status = 'dead'; SELECT outbox.secure(); SELECT outbox.ensure_history(20)`)
+	for want, query := range map[string]string{
+		"two of the limited key and one of the line run": `SELECT count(*) FILTER (WHERE key = 'limited') = 2 AND count(*) FILTER (WHERE key = 'line') = 1 FROM outbox.jobs WHERE status = 'running' AND key IS NOT NULL`,
+		"every link of the audit is right": `SELECT count(*) > 3 AND bool_and(hash = outbox.audit_hash(previous, seq, entry))
+			FROM (SELECT hash, seq, audit_id, lag(hash) OVER (ORDER BY seq) AS previous FROM outbox.audit_chain) AS link JOIN outbox.audit AS entry ON entry.id = link.audit_id`,
+		"the first job of its key is still the only one": `SELECT outbox.enqueue('plain', idempotency_key => 'once') = job_id FROM outbox.idempotency_keys`,
+	} {
+		var holds bool
+		if err := db.QueryRow(t.Context(), query).Scan(&holds); err != nil || !holds {
+			t.Errorf("%s: %t, %v; want true", want, holds, err)
+		}
+	}
+}
+
+func TestADatabaseOfFewerMigrationsIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, lacks := range []string{`version_id = 24`, `version_id = 7`, `version_id > 2`} {
+		db := ofOldChain(t)
+		run(t, db, `DELETE FROM outbox.schema_version WHERE `+lacks)
+		before := schema(t, db, outline+bodies)
+		if err := migrations.Up(t.Context(), db); err == nil || !strings.Contains(err.Error(), "commit f5c5a88") {
+			t.Errorf("without %s: %v, want an error that says which build to run first", lacks, err)
+		}
+		if diff := cmp.Diff(before, schema(t, db, outline+bodies)); diff != "" {
+			t.Errorf("without %s (-before +after):\n%s", lacks, diff)
+		}
+	}
+}
+
+// contents is every row of every table, by table; when a migration was recorded is left out.
+func contents(t *testing.T, db *pgxpool.Pool) map[string]string {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `SELECT oid::regclass::text FROM pg_class
+		WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition AND relname NOT LIKE 'schema\_%'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, table := range tables {
+		var content string
+		if err := db.QueryRow(t.Context(), `SELECT coalesce(string_agg(to_jsonb(x)::text, E'\n' ORDER BY to_jsonb(x)::text), '') FROM `+table+` AS x`).Scan(&content); err != nil {
+			t.Fatal(err)
+		}
+		if content == "" && table != "outbox.freed_keys" {
+			t.Errorf("%s has no row: this test should make one", table)
+		}
+		all[table] = content
+	}
+	return all
+}
