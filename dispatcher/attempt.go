@@ -26,6 +26,7 @@ type attempt struct {
 	err     error         // what the handler returned, for the log
 	unused  bool          // given back without having been started
 	ahead   bool          // of a tenant that waits for nothing else: not behind the buffer
+	probe   bool          // finds out whether what its kind needs is still away
 	follows bool          // there are follow-ups to store with a success
 	extra   int           // bytes of them
 	took    time.Duration // by the handler
@@ -48,7 +49,7 @@ func (q *queue) work() { q.workOn(q.nextAttempt, q.work) }
 
 func (q *queue) workOn(next func() *attempt, again func()) {
 	for a := next(); a != nil; a = next() {
-		if !q.mayStart(a) {
+		if !q.mayStart(a) || !q.mayRun(a) {
 			q.giveBack(a)
 			continue
 		}
@@ -81,6 +82,7 @@ func (q *queue) attempt(a *attempt, again func()) {
 
 // hand has an attempt that is over settled, after its last report if it made any.
 func (q *queue) hand(a *attempt) {
+	q.noteOutcome(a)
 	if a.stopReporting() {
 		q.recorder.ended <- a
 		return

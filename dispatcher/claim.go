@@ -20,7 +20,7 @@ import (
 // claim leases up to room jobs and puts them into the buffer. It returns how many
 // it got.
 func (q *queue) claim(ctx context.Context, room int) (int, error) {
-	if len(q.kinds) == 0 {
+	if len(q.claimable()) == 0 {
 		return 0, nil
 	}
 	if q.limits.stopped = false; q.limits.on.Load() {
@@ -82,7 +82,7 @@ func (q *queue) claimPlain(ctx context.Context, db within, room int, hand func(*
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	rows, _ := db.Query(bound, sqlgen.ClaimJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
-		priorities, fromRunAt, fromID, q.name, q.kinds, int32(room), db.limits)
+		priorities, fromRunAt, fromID, q.name, q.claimable(), int32(room), db.limits)
 	h := q.readClaim(rows, room, started, nil)
 	if h.err != nil {
 		q.scan.charge(depth, started, time.Now()) // a full scan that never ends must not be all that is tried

@@ -27,7 +27,7 @@ func (d *Dispatcher) Reserve(kind, queue string, id outbox.ID) outbox.Reservatio
 		return nil
 	}
 	q, r := (*queues)[queue], d.routes[kind]
-	if q == nil || r == nil || r.many != nil || q.limits.on.Load() || q.inHand.Load() != 0 || !q.reserved.take(id) {
+	if q == nil || r == nil || r.many != nil || q.limits.on.Load() || q.inHand.Load() != 0 || q.outages.some.Load() != 0 || !q.reserved.take(id) {
 		return nil
 	}
 	q.inHand.Add(1)

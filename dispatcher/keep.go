@@ -71,7 +71,7 @@ func (q *queue) leave(a *attempt) {
 // lookAhead is what a drain does while there is no room for anything but what goes ahead.
 // It returns how long to sleep unless somebody makes room or wakes the queue.
 func (q *queue) lookAhead(ctx context.Context) (time.Duration, error) {
-	if !q.shared.on && !q.keyed.on || len(q.kinds) == 0 || q.limits.on.Load() {
+	if !q.shared.on && !q.keyed.on || len(q.claimable()) == 0 || q.limits.on.Load() {
 		return max(q.keyed.turns.rest(q.pollInterval(), time.Now()), surveyInterval), nil
 	}
 	n, err := q.claimAhead(ctx)

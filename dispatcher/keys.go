@@ -142,7 +142,7 @@ func (q *queue) claimKeyed(ctx context.Context, db within, room int, hand func(*
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
 	defer cancel()
 	rows, _ := db.Query(bound, sqlgen.ClaimKeyedJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
-		priorities, fromRunAt, fromID, q.kinds, also, int32(room), int32(reach), q.name, db.limits)
+		priorities, fromRunAt, fromID, q.claimable(), also, int32(room), int32(reach), q.name, db.limits)
 	var done tally
 	h := q.readClaim(rows, room, started, &done)
 	if h.err != nil {
@@ -181,7 +181,7 @@ func (q *queue) claimKeyedAhead(ctx context.Context, room int) (int, error) {
 	var done tally
 	started := time.Now()
 	rows, _ := q.pool.Query(bound, sqlgen.ClaimKeyedJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
-		[]int16{}, []pgtype.Timestamptz{}, []pgtype.UUID{}, q.kinds, also, int32(room), int32(len(also)), q.name, false)
+		[]int16{}, []pgtype.Timestamptz{}, []pgtype.UUID{}, q.claimable(), also, int32(room), int32(len(also)), q.name, false)
 	h := q.readClaim(rows, room, started, &done)
 	h.halted = done.halted
 	h.learn = func() {

@@ -48,6 +48,7 @@ type queue struct {
 	gathered gathered // claimed, and waiting for others of their kind
 	standing standing // whether what is claimed may start
 	reserved reserved // for a job that the own producer is about to commit
+	outages  outages  // of what kinds need
 
 	inHand   atomic.Int64 // claimed and not finished
 	meanWork atomic.Int64 // nanoseconds of a handler's run, moving average
@@ -79,6 +80,7 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 	}
 	q.kept.gate.Store(newGate(false))
 	q.purse.nearPays.Store(true)
+	q.newOutages()
 	return q
 }
 
@@ -221,6 +223,9 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 	rounds := 0 // surveys that found something to claim
 	for ctx.Err() == nil {
 		q.keep()
+		if err := q.probeKinds(ctx); err != nil {
+			return 0, err
+		}
 		room := q.room()
 		if room == 0 {
 			q.hungry.Store(true)

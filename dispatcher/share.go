@@ -227,7 +227,7 @@ func (q *queue) claimShared(ctx context.Context, db within, shares []share, room
 
 func (q *queue) shareParams(shares []share) sqlgen.ClaimSharedParams {
 	p := sqlgen.ClaimSharedParams{
-		Worker: q.worker, LeaseTtl: interval(q.config.LeaseTTL), Queue: q.name, Kinds: q.kinds, Reach: laneReach,
+		Worker: q.worker, LeaseTtl: interval(q.config.LeaseTTL), Queue: q.name, Kinds: q.claimable(), Reach: laneReach,
 	}
 	for _, share := range shares {
 		p.TenantIds, p.Quotas = append(p.TenantIds, pgID(share.tenant)), append(p.Quotas, int32(share.quota))

@@ -69,7 +69,7 @@ func (q *queue) lookForTurns(ctx context.Context, room int) error {
 	defer cancel()
 	rows, err := q.db.FindKeyedTurns(bound, sqlgen.FindKeyedTurnsParams{
 		Queue: q.name, Above: pgID(k.above), MaxTenants: maxTurnTenants, Room: int32(room), Least: sparse + 1,
-		Priorities: priorities, Kinds: q.kinds,
+		Priorities: priorities, Kinds: q.claimable(),
 	})
 	now := time.Now()
 	took := now.Sub(started)

@@ -1,5 +1,6 @@
-// Package outage keeps an outage of the database out of the logs: what fails again
-// and again is told at once, and then every ten seconds.
+// Package outage keeps outages quiet: of the database in the logs, where what fails again
+// and again is logged at once, and then every ten seconds (Complaints); of what handlers need in
+// all that jobs cost, where the first few find out for the others (Circuit).
 package outage
 
 import (
