@@ -136,7 +136,7 @@ RETURNING`},
 		Breaks:    "a process that starts waits for the first wake-up or poll",
 		Invariant: "A notification is a hint",
 		Edits: []Edit{{
-			"dispatcher.queue.claimUntil", `wait := time.NewTimer(0) // the startup scan`,
+			"dispatcher.queue.claimUntil", `wait := time.NewTimer(0)`,
 			`wait := time.NewTimer(q.pollInterval())`,
 		}},
 		Checks: []Check{
@@ -246,9 +246,7 @@ RETURNING`},
 		Breaks:    "jobs of a claim whose answer was lost during a stop wait for their leases, as if the worker had died",
 		Invariant: "Interrupted is not failed",
 		Edits: []Edit{{"dispatcher.queue.claimUntil", `		if q.inDoubt(time.Now()) {
-			_ = q.returnOrphans(context.WithoutCancel(ctx)) // which has said so
-		}
-`, ``}},
+			_ = q.returnOrphans(context.WithoutCancel(ctx))`, `		{`}},
 		Checks: []Check{test("dispatcher", "TestAStopGivesBackTheJobsOfALostAnswer", "want \"pending attempt=0 epoch=2")},
 	},
 	{

@@ -1,8 +1,10 @@
 package mutants
 
 import (
+	"cmp"
 	"fmt"
 	"path"
+	"regexp"
 	"strings"
 	"unicode"
 )
@@ -12,7 +14,8 @@ import (
 // In names the declaration by its folder, as go doc does: "dispatcher.queue.run" is a method,
 // "internal/sqlgen.ClaimJobs" a statement, "migrations.outbox.enqueue" what the last CREATE of that name makes. The
 // file is not part of it, so that a file may be split or renamed. White space does not count where Old is looked for:
-// what is indented anew stays the same place.
+// what is indented anew stays the same place. Neither do the numbers of a statement's parameters, which change when one
+// is added before them; New gets those that are there.
 type Edit struct {
 	In       string
 	Old, New string
@@ -28,25 +31,25 @@ func (e Edit) Folder() string {
 // Find returns the one declaration that is named in the edit and has its text once.
 func (e Edit) Find(declared []Declaration) (Declaration, error) {
 	var found []Declaration
-	named := 0
+	var named []string // where they are
 	for _, d := range declared {
 		if d.Name != e.In {
 			continue
 		}
-		named++
+		named = append(named, d.Position())
 		switch n := e.count(d.Text()); {
 		case n == 1:
 			found = append(found, d)
 		case n > 1:
-			return Declaration{}, fmt.Errorf("%s in %s has this text %d times, want once:\n%s", e.In, d.File, n, e.Old)
+			return Declaration{}, fmt.Errorf("%s at %s has this text %d times, want once:\n%s", e.In, d.Position(), n, e.Old)
 		}
 	}
 	switch {
-	case named == 0:
-		return Declaration{}, fmt.Errorf("there is no %s", e.In)
+	case len(named) == 0:
+		return Declaration{}, fmt.Errorf("there is no %s, which had this text:\n%s", e.In, e.Old)
 	case len(found) != 1:
-		return Declaration{}, fmt.Errorf("%d of %d declarations of %s have this text, want one:\n%s",
-			len(found), named, e.In, e.Old)
+		return Declaration{}, fmt.Errorf("%s at %s has this text %d times, want once:\n%s",
+			e.In, strings.Join(named, " and "), len(found), e.Old)
 	}
 	return found[0], nil
 }
@@ -67,23 +70,52 @@ func (e Edit) count(text string) int {
 // replaced word for word. Where only white space differs, that around it stays as it is.
 func (e Edit) place(d Declaration) (start, end int, text string) {
 	whole := d.Text()
-	if at := strings.Index(whole, e.Old); at >= 0 {
-		return d.start + at, d.start + at + len(e.Old), e.New
-	}
 	bare, places := squeeze(whole)
 	old, _ := squeeze(e.Old)
 	at := strings.Index(bare, old)
-	return d.start + places[at], d.start + places[at+len(old)-1] + 1, strings.TrimSpace(e.New)
+	start, end = places[at].start, places[at+len(old)-1].end
+	trimmed := strings.TrimSpace(e.Old)
+	if from := start - strings.Index(e.Old, trimmed); whole[start:end] == trimmed && from >= 0 &&
+		strings.HasPrefix(whole[from:], e.Old) {
+		return d.start + from, d.start + from + len(e.Old), e.New
+	}
+	return d.start + start, d.start + end, renumber(strings.TrimSpace(e.New), e.Old, whole[start:end])
 }
 
-// squeeze returns the text without white space, and for each byte of that its place in the text.
-func squeeze(text string) (bare string, places []int) {
+// span is the part of a text from one byte to before another.
+type span struct{ start, end int }
+
+// squeeze returns the text without white space and with parameters that are all called $0, and for each byte of that
+// its place in the text.
+func squeeze(text string) (bare string, places []span) {
 	var b strings.Builder
-	for i := range len(text) {
-		if c := text[i]; c >= 0x80 || !unicode.IsSpace(rune(c)) {
-			b.WriteByte(c)
-			places = append(places, i)
+	for i := 0; i < len(text); i++ {
+		if c := text[i]; c < 0x80 && unicode.IsSpace(rune(c)) {
+			continue
+		}
+		b.WriteByte(text[i])
+		places = append(places, span{i, i + 1})
+		digits := i + 1
+		for digits < len(text) && '0' <= text[digits] && text[digits] <= '9' {
+			digits++
+		}
+		if text[i] == '$' && digits > i+1 {
+			b.WriteByte('0')
+			places = append(places, span{i + 1, digits})
+			i = digits - 1
 		}
 	}
 	return b.String(), places
+}
+
+var parameter = regexp.MustCompile(`\$\d+`)
+
+// renumber gives the parameters in text the numbers that those of old have in now.
+func renumber(text, old, now string) string {
+	numbers := map[string]string{}
+	found := parameter.FindAllString(now, -1)
+	for i, was := range parameter.FindAllString(old, -1) {
+		numbers[was] = found[i]
+	}
+	return parameter.ReplaceAllStringFunc(text, func(was string) string { return cmp.Or(numbers[was], was) })
 }

@@ -38,6 +38,9 @@ func (t *T[K]) twice() { f(); f() }
 
 func (t *T[K]) once() { f() }
 
+const query = 'SELECT $12, $1 FROM t
+WHERE a = $1'
+
 func f() {
 	if true {
 		println('a',
@@ -86,6 +89,9 @@ func TestEditsAreMadeInTheirDeclaration(t *testing.T) {
 		"a method of a generic type":  {Edit{"p.T.once", "f()", "g()"}, "p/p.go", "once() { f() }", "once() { g() }"},
 		"with its indentation":        {Edit{"p.f", "\tif true {\n", "\t{\n"}, "p/p.go", "\tif true {", "\t{"},
 		"other white space":           {Edit{"p.f", "\n(`a`,`b`)\n", "\n()"}, "p/p.go", "(`a`,\n\t\t\t`b`)", "()"},
+		"renumbered":                  {Edit{"p.query", "$2, $3", "$3, $2, $9"}, "p/p.go", "$12, $1", "$1, $12, $9"},
+		"renumbered, longer":          {Edit{"p.query", "SELECT $1", "SELECT 1 + $1"}, "p/p.go", "$12", "1 + $12"},
+		"one of two parameters":       {Edit{"p.query", "$1", "$3"}, "", "", ""},
 		"twice":                       {Edit{"p.T.twice", "f()", "g()"}, "", "", ""},
 		"not there":                   {Edit{"p.f", "g()", ""}, "", "", ""},
 		"not in this one":             {Edit{"p.T.once", "println", "print"}, "", "", ""},

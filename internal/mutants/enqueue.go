@@ -54,9 +54,10 @@ var enqueue = []Mutant{
 		Name:      "a stream outlives its connection",
 		Breaks:    "after a broken COPY somebody waits for rows for ever, or reads what is the caller's again",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{"outbox.copyStream.copy", `	s.reading.Lock() // rows are made until copyTo has returned, so one that waits for them goes on
-	defer s.reading.Unlock()
-`, ``}},
+		Edits: []Edit{
+			{"outbox.copyStream.copy", `s.reading.Lock()`, ``},
+			{"outbox.copyStream.copy", `defer s.reading.Unlock()`, ``},
+		},
 		Checks: []Check{test("outbox", "TestNobodyReadsAStreamWhoseConnectionIsBroken", "somebody still reads")},
 	},
 	{

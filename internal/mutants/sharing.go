@@ -44,7 +44,7 @@ var sharing = []Mutant{
 		Name:      "without room nothing new is looked for",
 		Breaks:    "the first job of a priority or with a key waits beside a kept slot that is free",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher.queue.lookAhead", `	if q.kept.free() == 0 { // who leaves one says so`, `	if true {`}},
+		Edits:     []Edit{{"dispatcher.queue.lookAhead", `	if q.kept.free() == 0 {`, `	if true {`}},
 		Checks:    []Check{test("dispatcher", "TestAKeptSlotIsForWhatIsNew", "in vain: it starts")},
 	},
 	{
