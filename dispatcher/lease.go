@@ -166,8 +166,8 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 				late++
 			}
 		case ours:
-			// Locked, by the handler's own transaction most likely: while it is, nobody
-			// can take the job. Look again with the next tick.
+			// Locked, by the handler's own transaction most likely, and extended beside the
+			// row; or by a reaper that takes the job just now. Look again with the next tick.
 			a.extended(sent, sent.Add(l.config.LeaseTTL/3))
 		default:
 			a.end(outbox.ErrLeaseLost)

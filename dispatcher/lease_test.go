@@ -59,7 +59,7 @@ func TestLongJobKeepsItsLease(t *testing.T) {
 }
 
 // A handler has locked its row by Guard or Complete and not committed yet: its
-// lease cannot be extended then, but all the others are.
+// lease cannot be extended in the row then, but all the others are.
 func TestExtensionDoesNotWaitForLockedRows(t *testing.T) {
 	t.Parallel()
 	for name, lock := range map[string]func(context.Context, *outbox.Job[probe], pgx.Tx) error{

@@ -107,7 +107,8 @@ type work struct {
 
 const workSQL = `
 SELECT (SELECT count(*) FROM outbox.jobs WHERE jobs.status IN ('failed', 'dead'))::bigint AS dead_letters,
-       (SELECT count(*) FROM outbox.jobs WHERE jobs.status = 'running' AND jobs.lease_expires_at < statement_timestamp() - interval '15 seconds')::bigint AS lapsed,
+       (SELECT count(*) FROM outbox.jobs WHERE jobs.status = 'running' AND jobs.lease_expires_at < statement_timestamp() - interval '15 seconds'
+          AND NOT EXISTS (SELECT FROM outbox.lease_extensions AS e WHERE e.job_id = jobs.id AND e.epoch = jobs.epoch AND e.expires_at > statement_timestamp()))::bigint AS lapsed,
        (SELECT min(jobs.run_at) FROM outbox.jobs
         WHERE jobs.status IN ('pending', 'retrying')
           AND jobs.queue NOT IN (SELECT queues.queue FROM outbox.queues WHERE queues.paused_at IS NOT NULL))::timestamptz AS oldest_due,

@@ -139,6 +139,16 @@ CREATE TABLE outbox.jobs (
     autovacuum_vacuum_cost_delay = 0
 );
 
+-- Extensions of leases whose jobs' rows were locked at the time, by the handler's own
+-- transaction most likely: the lease of (job_id, epoch) lasts until the later of
+-- expires_at here and jobs.lease_expires_at. Few jobs ever have a row.
+CREATE TABLE outbox.lease_extensions (
+    job_id     uuid        NOT NULL,
+    epoch      bigint      NOT NULL,
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (job_id, epoch)
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100);
+
 -- Closed jobs, partitioned by the UTC day of finished_at. The reaper creates
 -- partitions ahead and drops old ones whole.
 CREATE TABLE outbox.history (

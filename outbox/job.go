@@ -127,6 +127,10 @@ func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
 // Guard ties tx to the lease: it fails with [ErrLeaseLost] if the job is no
 // longer this attempt's, and until tx ends nobody else can take the job. Use it
 // for writes on the way (progress, partial results) that only the owner may make.
+//
+// tx may outlast the lease, which is extended meanwhile, and may last for as long as the
+// handler may run. Operators who cancel the job wait for tx, and its reports and the
+// job's deadline are late by it: make it short all the same.
 func (c *Claimed) Guard(ctx context.Context, tx DB) error {
 	if err := c.stored("guard"); err != nil {
 		return err

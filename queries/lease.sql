@@ -1,9 +1,11 @@
 -- name: ExtendLeases :many
--- ExtendLeases prolongs the given leases and returns those that it did not
--- prolong, with the reason: lost, or merely locked right now. A row is locked
--- when the handler has called Complete and not committed yet; waiting for it
--- would let every other lease of the batch lapse. The lock is no stronger than the
--- update's own, so that a statement that records reports is not in the way.
+-- ExtendLeases prolongs the given leases and returns those whose rows it could not
+-- write, with the reason: lost, or merely locked right now. A row is locked while a
+-- transaction of the handler's that has called Guard or Complete is open; waiting for
+-- it would let every other lease of the batch lapse. Such a lease is prolonged in
+-- lease_extensions, where reapers look, too: the transaction may outlast the lease, and
+-- its COMMIT must not leave a running job with a lease that has lapsed. The lock is no
+-- stronger than the update's own, so that a statement that records reports is not in the way.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
 ), ours AS MATERIALIZED (
@@ -17,12 +19,22 @@ WITH input AS MATERIALIZED (
     FROM ours
     WHERE jobs.id = ANY (ARRAY[ours.id])
     RETURNING jobs.id, jobs.epoch
+), missed AS MATERIALIZED (
+    SELECT input.id, input.epoch, held.id IS NULL AS lost
+    FROM input
+    LEFT JOIN outbox.jobs AS held ON held.id = ANY (ARRAY[input.id]) AND held.epoch = input.epoch
+    WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)
+), beside AS (
+    INSERT INTO outbox.lease_extensions AS stored (job_id, epoch, expires_at)
+    SELECT missed.id, missed.epoch, clock_timestamp() + @lease_ttl::interval
+    FROM missed
+    WHERE NOT missed.lost
+    ORDER BY missed.id
+    ON CONFLICT (job_id, epoch) DO UPDATE
+    SET expires_at = excluded.expires_at
 )
-SELECT input.id::uuid AS id, input.epoch::bigint AS epoch,
-       (held.id IS NULL)::boolean AS lost
-FROM input
-LEFT JOIN outbox.jobs AS held ON held.id = ANY (ARRAY[input.id]) AND held.epoch = input.epoch
-WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)
+SELECT missed.id::uuid AS id, missed.epoch::bigint AS epoch, missed.lost::boolean AS lost
+FROM missed
 LIMIT 100000;
 
 -- name: GuardLease :execrows

@@ -117,6 +117,11 @@ SELECT (SELECT count(*) FROM trimmed) AS trimmed, (SELECT count(*) FROM old) AS 
 FROM (SELECT 1) AS always
 LEFT JOIN reached ON true;
 
+-- name: TrimLeaseExtensions :execrows
+-- TrimLeaseExtensions deletes extensions that ran out more than @keep ago.
+DELETE FROM outbox.lease_extensions
+WHERE expires_at < now() - @keep::interval;
+
 -- name: TerminateWedgedListeners :many
 -- TerminateWedgedListeners ends our own listeners that have stopped reading:
 -- those that have been delivering notifications for longer than @wedged, and

@@ -57,7 +57,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "outbox_reaper_rows_trimmed_total",
 		Help: "Rows deleted because they were beyond their retention, without the days dropped whole.",
 	}, []string{"table"})
-	for _, table := range []string{"history", "dead_letters", "attempts", "idempotency_keys", "inbox", "workers", "audit", "progress"} {
+	for _, table := range []string{"history", "dead_letters", "attempts", "idempotency_keys", "inbox", "workers", "lease_extensions", "audit", "progress"} {
 		m.trimmed[table] = trimmed.WithLabelValues(table)
 	}
 	jobs := f.NewCounterVec(prometheus.CounterOpts{

@@ -22,9 +22,9 @@ import (
 // length, because lapsing means that its time comes to lie between the end of the
 // last pass and the database's now; both are readings of the database's clock, and
 // when that was set back, the pass begins at the clock rather than at the
-// position. What a near pass had to leave (the row was locked, or the claim
-// committed only after its lease had lapsed) is found again within the overlap,
-// and after that by the sweep.
+// position. What a near pass had to leave (the row was locked, the lease extended
+// beside it, or the claim committed only after its lease had lapsed) is found again
+// within the overlap, and after that by the sweep.
 type scan struct {
 	passed time.Time     // the database's time of the last complete pass; zero: none
 	paid   time.Time     // by our clock: no sweep before

@@ -19,7 +19,7 @@ const trimBatch = 5000 // rows
 // that cannot be trimmed does not keep the others from it.
 func (r *Reaper) trim(ctx context.Context) (time.Duration, error) {
 	wait, err := r.trimDays(ctx)
-	return wait, errors.Join(err, r.trimDeadLetters(ctx), r.trimAttempts(ctx), r.trimInbox(ctx), r.trimReports(ctx), r.trimWorkers(ctx), r.trimAudit(ctx))
+	return wait, errors.Join(err, r.trimDeadLetters(ctx), r.trimAttempts(ctx), r.trimInbox(ctx), r.trimReports(ctx), r.trimWorkers(ctx), r.trimLeaseExtensions(ctx), r.trimAudit(ctx))
 }
 
 func (r *Reaper) trimAttempts(ctx context.Context) error {
@@ -50,6 +50,17 @@ const keepWorkers = time.Hour
 func (r *Reaper) trimWorkers(ctx context.Context) error {
 	_, err := r.trimSome(ctx, "workers", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
 		trimmed, err = q.TrimWorkers(ctx, interval(keepWorkers))
+		return trimmed, trimmed, err
+	})
+	return err
+}
+
+// keepLeaseExtensions allows for a database whose clock is set back.
+const keepLeaseExtensions = time.Hour
+
+func (r *Reaper) trimLeaseExtensions(ctx context.Context) error {
+	_, err := r.trimSome(ctx, "lease_extensions", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+		trimmed, err = q.TrimLeaseExtensions(ctx, interval(keepLeaseExtensions))
 		return trimmed, trimmed, err
 	})
 	return err

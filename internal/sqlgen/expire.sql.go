@@ -21,6 +21,10 @@ WITH lapsed AS MATERIALIZED (
       -- When the clock was set back, the remembered position lies in the future.
       AND jobs.lease_expires_at >= least($5::timestamptz, statement_timestamp() - $2::interval)
       AND jobs.lease_expires_at < least($6::timestamptz, statement_timestamp())
+      AND NOT EXISTS (
+          SELECT
+          FROM outbox.lease_extensions AS beside
+          WHERE beside.job_id = jobs.id AND beside.epoch = jobs.epoch AND beside.expires_at > statement_timestamp())
     ORDER BY jobs.lease_expires_at
     LIMIT $7
     FOR UPDATE SKIP LOCKED
@@ -168,7 +172,13 @@ type ExpireLeasesRow struct {
 //
 // A lease that is extended between this statement's snapshot and its lock is
 // judged anew by its new version, and kept. A row that somebody has locked (a
-// handler that called Complete and has not committed yet) is skipped.
+// handler that called Guard or Complete and has not committed yet) is skipped. Its
+// worker extends its lease in lease_extensions meanwhile, from long before it
+// lapses, so that its transaction's COMMIT gives it to nobody:
+//
+//	handler      BEGIN, Guard                                          COMMIT  …works on
+//	extensions       locked: beside     locked: beside     …beside               …the row
+//	reapers                    lapsed: locked    lapsed: locked           lapsed: extended beside
 func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]ExpireLeasesRow, error) {
 	rows, err := q.db.Query(ctx, ExpireLeases,
 		arg.FromDeadline,

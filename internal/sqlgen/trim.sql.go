@@ -247,6 +247,20 @@ func (q *Queries) TrimInbox(ctx context.Context, arg TrimInboxParams) (TrimInbox
 	return i, err
 }
 
+const TrimLeaseExtensions = `-- name: TrimLeaseExtensions :execrows
+DELETE FROM outbox.lease_extensions
+WHERE expires_at < now() - $1::interval
+`
+
+// TrimLeaseExtensions deletes extensions that ran out more than @keep ago.
+func (q *Queries) TrimLeaseExtensions(ctx context.Context, keep pgtype.Interval) (int64, error) {
+	result, err := q.db.Exec(ctx, TrimLeaseExtensions, keep)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const TrimReports = `-- name: TrimReports :one
 WITH old AS MATERIALIZED (
     SELECT progress.created_at, progress.job_id,

@@ -10,3 +10,10 @@ CREATE TABLE outbox.schema_files (
 
     CONSTRAINT schema_files_checksum CHECK (octet_length(checksum) = 32)
 );
+
+CREATE TABLE outbox.lease_extensions (
+    job_id     uuid        NOT NULL,
+    epoch      bigint      NOT NULL,
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (job_id, epoch)
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100);

@@ -165,6 +165,9 @@ func (c *client) elapse(ctx context.Context, a *ask, id pgtype.UUID) error {
 	op := operation{in: input{verb: elapse}}
 	a.about[id.Bytes] = op
 	err := c.conn.QueryRow(ctx, `
+		WITH run_out AS (
+			DELETE FROM outbox.lease_extensions WHERE job_id = $1
+		)
 		UPDATE outbox.jobs
 		SET run_at           = least(run_at, now()),
 		    lease_expires_at = CASE WHEN status = 'running' THEN now() - interval '1 second' END

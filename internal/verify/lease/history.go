@@ -122,6 +122,9 @@ func (h *history) byJob() [][]porcupine.Operation {
 				op.in.contended = op.in.contended || taken[a] >= a.spare
 			}
 			events = append(events, porcupine.Operation{ClientId: a.client, Call: a.call, Return: a.answer, Input: op.in, Output: op.out})
+			if op.in.verb == extend && op.in.contended && op.out.unknown { // one or the other took effect, or neither
+				events = append(events, porcupine.Operation{ClientId: a.client, Call: a.call, Return: a.answer, Input: input{verb: beside, epoch: op.in.epoch}, Output: op.out})
+			}
 		}
 		all = append(all, events)
 	}

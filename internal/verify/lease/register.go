@@ -18,6 +18,7 @@ const (
 	claim   verb = "claim"   // got the job
 	settle  verb = "settle"  // as succeeded, retrying, failed, or pending: given back
 	extend  verb = "extend"  //
+	beside  verb = "beside"  // an extension that found the row locked, if nothing was heard of it
 	expire  verb = "expire"  // a reaper's pass that took the lease away
 	passBy  verb = "pass by" // a claim or a reaper's pass that had room and did not take the job
 	lock    verb = "lock"    // a claim that had no room and may have locked the job's row: it says nothing else
@@ -56,6 +57,7 @@ type state struct {
 	attempt int
 	lost    int
 	lapsed  bool
+	beside  bool // an extension found the row locked: a reaper that sees what it left passes the job by
 	due     bool // for sure; after some lost leases a job waits for seconds
 }
 
@@ -84,11 +86,14 @@ func (s state) step(in input, out output) (bool, state) {
 		return out.done == possible, next
 	case extend:
 		if !out.done && !out.lost {
+			if s.holds(in.epoch) {
+				s.beside = true
+			}
 			return in.contended, s
 		}
 		return out.done == possible, next
 	case passBy:
-		missed := s.waiting() && s.due && !in.reaper || s.status == outbox.Running && s.lapsed && in.reaper
+		missed := s.waiting() && s.due && !in.reaper || s.status == outbox.Running && s.lapsed && !s.beside && in.reaper
 		return in.contended || !missed, s
 	case elapse:
 		return out.done == possible && (!possible || out.status == s.status && out.epoch == s.epoch), next
@@ -107,12 +112,13 @@ func (s state) step(in input, out output) (bool, state) {
 // apply carries the operation out if it is possible.
 func (s state) apply(in input) (next state, possible bool) {
 	next = s
-	holds := s.status == outbox.Running && s.epoch == in.epoch
+	holds := s.holds(in.epoch)
 	letter := s.status == outbox.Failed || s.status == outbox.Dead
 	switch in.verb {
 	case claim:
 		if possible = s.waiting(); possible {
 			next.status, next.epoch, next.attempt, next.lapsed = outbox.Running, s.epoch+1, s.attempt+1, false
+			next.beside = false
 		}
 	case settle:
 		if possible = holds; possible {
@@ -122,13 +128,17 @@ func (s state) apply(in input) (next state, possible bool) {
 		if possible = holds; possible {
 			next.lapsed = false
 		}
-	case expire:
+	case beside:
+		if possible = holds; possible {
+			next.beside = true
+		}
+	case expire: // also if an extension has found the row locked: by this reaper
 		if possible = s.status == outbox.Running && s.lapsed; possible {
 			next = s.expired()
 		}
 	case elapse:
 		if possible = !s.status.Closed(); possible {
-			next.lapsed, next.due = s.status == outbox.Running, true
+			next.lapsed, next.beside, next.due = s.status == outbox.Running, false, true
 		}
 	case retry:
 		if possible = s.waiting() || letter; possible {
@@ -144,6 +154,8 @@ func (s state) apply(in input) (next state, possible bool) {
 	}
 	return next, possible
 }
+
+func (s state) holds(epoch int64) bool { return s.status == outbox.Running && s.epoch == epoch }
 
 func (s state) waiting() bool { return s.status == outbox.Pending || s.status == outbox.Retrying }
 

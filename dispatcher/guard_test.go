@@ -1,0 +1,165 @@
+package dispatcher_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// A handler's transaction holds the job's row for longer than the lease, and the
+// handler goes on after it:
+//
+//	handler      BEGIN, Guard                                        COMMIT   goes on
+//	extensions        locked: beside   locked: beside   …                         the row
+//	reapers                      lease in the row lapses   locked        extended beside
+//
+// The reaper here looks again and again, so that one look comes between the COMMIT and
+// the next extension of the row.
+func TestATransactionThatOutlastsTheLeaseKeepsItsJob(t *testing.T) {
+	t.Parallel()
+	ends := map[string]func(context.Context, *outbox.Job[probe], pgx.Tx) error{
+		"Guard": func(ctx context.Context, job *outbox.Job[probe], tx pgx.Tx) error { return job.Guard(ctx, tx) },
+		"Complete, rolled back": func(ctx context.Context, job *outbox.Job[probe], tx pgx.Tx) error {
+			return job.Complete(ctx, tx)
+		},
+	}
+	tenant := outbox.NewID()
+	for what, opts := range map[string]outbox.Options{
+		"root": {}, "a tenant": {Tenant: tenant}, "root, a key": {Key: "k"}, "a tenant, a key": {Tenant: tenant, Key: "k"},
+	} {
+		for name, lock := range ends {
+			t.Run(name+", "+what, func(t *testing.T) {
+				t.Parallel()
+				db := pgtest.New(t)
+				config := quiet(nil)
+				config.LeaseTTL = 2 * time.Second
+				opts.MaxAttempts = 2
+				id := enqueue(t, db, probe{}, opts)
+				locked, commit, committed, release := make(chan struct{}), make(chan struct{}), make(chan error, 1), make(chan struct{})
+				d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+					tx, err := db.Begin(ctx)
+					if err != nil {
+						return err
+					}
+					if err := lock(ctx, job, tx); err != nil {
+						return err
+					}
+					close(locked)
+					<-commit
+					if name == "Guard" {
+						committed <- tx.Commit(ctx)
+					} else {
+						committed <- tx.Rollback(ctx)
+					}
+					select {
+					case <-release:
+						if name != "Guard" {
+							return dispatcher.Discard(errBoom)
+						}
+						return nil
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+				}), config)
+				receive(t, locked, "the row to be locked")
+				await(t, db, "the lease of the row lapses", `SELECT clock_timestamp() > lease_expires_at + interval '1 second' FROM outbox.jobs`)
+				stop := reapAgainAndAgain(t, db)
+				close(commit)
+				if err := receive(t, committed, "the end of the transaction"); err != nil {
+					t.Fatal(err)
+				}
+				await(t, db, "the row is extended", `SELECT bool_and(lease_expires_at > clock_timestamp()) FROM outbox.jobs`)
+				if taken := stop(); taken != 0 {
+					t.Errorf("a reaper took the job %d times", taken)
+				}
+				wantState(t, db, id, "running attempt=1 epoch=1 lost=0 error=")
+				close(release)
+				if name == "Guard" {
+					awaitSucceeded(t, db, 1)
+				}
+				awaitThat(t, "the outcome is stored", func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running'`) == 0 })
+				d.stop(t)
+				if n := d.metric(t, "outbox_dispatcher_leases_lost_total"); n != 0 {
+					t.Errorf("leases lost = %v", n)
+				}
+			})
+		}
+	}
+}
+
+// The worker dies inside of the transaction, or right after its COMMIT: the job is
+// taken over when the last extension has run out, and not before.
+func TestTheJobOfATransactionWhoseWorkerDiesIsTakenOver(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	id := enqueue(t, db, probe{}, outbox.Options{})
+	l := claim(t, db, "worker")
+	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = clock_timestamp()`)
+	tx := begin(t, db)
+	if err := (&outbox.Claimed{ID: l.id, Epoch: l.epoch}).Guard(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	extend := workerWrites["extend"]
+	if took, err := extend(t.Context(), db, l); took || err != nil && err.Error() != "the extension was refused, and not called lost" {
+		t.Fatalf("the extension of a locked row: %v, %v", took, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil { // as the server does when the connection breaks
+		t.Fatal(err)
+	}
+	if lapsed, err := expireLapsed(t.Context(), db); err != nil || lapsed[0].ID.Valid {
+		t.Fatalf("a reaper takes the job during its extension: %+v, %v", lapsed, err)
+	}
+	exec(t, db, `UPDATE outbox.lease_extensions SET expires_at = clock_timestamp()`)
+	if lapsed, err := expireLapsed(t.Context(), db); err != nil || lapsed[0].ID != pgID(id) {
+		t.Fatalf("a reaper does not take the job after its extension: %+v, %v", lapsed, err)
+	}
+	wantState(t, db, id, "retrying attempt=1 epoch=2 lost=1 error=lease_lost")
+}
+
+// An extension beside the row is of one epoch. What a worker that lost its lease
+// leaves behind does not keep its successor's from lapsing.
+func TestAnExtensionIsOfOneEpoch(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	id := enqueue(t, db, probe{}, outbox.Options{})
+	l := claim(t, db, "worker")
+	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = clock_timestamp()`)
+	exec(t, db, `INSERT INTO outbox.lease_extensions VALUES ($1, $2 - 1, clock_timestamp() + interval '1 hour')`, l.id, l.epoch)
+	if lapsed, err := expireLapsed(t.Context(), db); err != nil || lapsed[0].ID != pgID(id) {
+		t.Fatalf("a reaper does not take the job: %+v, %v", lapsed, err)
+	}
+}
+
+// reapAgainAndAgain looks for lapsed leases without a pause, and returns when stopped
+// how many it took.
+func reapAgainAndAgain(t *testing.T, db *pgxpool.Pool) (stop func() (taken int)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	reaped := make(chan int)
+	go func() {
+		taken := 0
+		for ctx.Err() == nil {
+			rows, err := expireLapsed(ctx, db)
+			switch {
+			case err == nil && rows[0].ID.Valid:
+				taken += len(rows)
+			case err != nil && !errors.Is(err, context.Canceled):
+				t.Error(err)
+			}
+		}
+		reaped <- taken
+	}()
+	t.Cleanup(cancel)
+	return func() int {
+		cancel()
+		return receive(t, reaped, "the reaper")
+	}
+}
