@@ -56,9 +56,9 @@ model: ## the lease protocol, every state of it, with spin (docs/model)
 	$(GO) test -count=1 -v ./docs/model -leases 4
 
 .PHONY: build
-build: ## bin/posthaste
+build: ## bin/posthaste and bin/posthaste-proof
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -o bin/ ./cmd/posthaste
+	CGO_ENABLED=0 $(GO) build -o bin/ ./cmd/...
 
 .PHONY: check
 check: generate-diff fmt-diff vet ## what every commit passes before its tests: generated code, format, vet, staticcheck
@@ -97,11 +97,11 @@ bench: ## this project and its peers, in turns: prints the table, writes docs/be
 
 .PHONY: verify
 verify: build ## every row of the scorecard, small: kill, cut, crash, and check (ROWS="A2 A5", SEED=7)
-	bin/posthaste verify $(ROWS) $(if $(SEED),--seed $(SEED))
+	bin/posthaste-proof verify $(ROWS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak
 soak: build ## the same with the scorecard's own figures (hours); the records go to bin/soak
-	bin/posthaste verify $(ROWS) --tier S --out bin/soak $(if $(SEED),--seed $(SEED))
+	bin/posthaste-proof verify $(ROWS) --tier S --out bin/soak $(if $(SEED),--seed $(SEED))
 
 .PHONY: clean
 clean: ## remove bin/

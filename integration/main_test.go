@@ -11,8 +11,9 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// The programs under test, built once.
-var programs struct{ posthaste, worker string }
+// The programs under test, built once: posthaste and posthaste-proof as they are
+// built to be used, and posthaste-proof with the race detector, for the workers.
+var programs struct{ posthaste, proof, worker string }
 
 // parallel is how many stories run at once. Most of the time they wait for
 // something; those that work are limited by heavy.
@@ -41,17 +42,21 @@ func run(m *testing.M) int {
 	return pgtest.Wrap(m).Run()
 }
 
-// build compiles the real binary as it is shipped, and again, for the workers,
-// with the race detector if there is a C compiler.
+// build compiles the programs; without a C compiler there is no race detector.
 func build(dir string) error {
-	programs.posthaste, programs.worker = filepath.Join(dir, "posthaste"), filepath.Join(dir, "worker")
+	programs.posthaste, programs.proof = filepath.Join(dir, "posthaste"), filepath.Join(dir, "posthaste-proof")
+	programs.worker = filepath.Join(dir, "worker")
 	if err := goBuild("CGO_ENABLED=0", programs.posthaste, "../cmd/posthaste"); err != nil {
 		return err
 	}
-	if _, err := exec.LookPath("cc"); err != nil {
-		return goBuild("CGO_ENABLED=0", programs.worker, "../cmd/posthaste")
+	if err := goBuild("CGO_ENABLED=0", programs.proof, "../cmd/posthaste-proof"); err != nil {
+		return err
 	}
-	return goBuild("CGO_ENABLED=1", programs.worker, "../cmd/posthaste", "-race")
+	if _, err := exec.LookPath("cc"); err != nil {
+		programs.worker = programs.proof
+		return nil
+	}
+	return goBuild("CGO_ENABLED=1", programs.worker, "../cmd/posthaste-proof", "-race")
 }
 
 func goBuild(env, out, folder string, flags ...string) error {

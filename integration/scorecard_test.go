@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/verify"
 )
 
-// Every row of the scorecard passes at tier P. `posthaste verify ROW --seed N`
+// Every row of the scorecard passes at tier P. `posthaste-proof verify ROW --seed N`
 // repeats one that does not. Rows about times run the binary as it is shipped, the
 // others one with the race detector. A row has a second try with the same seed, with
 // the machine for itself, and the first one's verdict is logged: a machine that stood
@@ -87,7 +87,7 @@ func deadline(t *testing.T) time.Time {
 func runRow(t *testing.T, row verify.Row, seed uint64) (string, error) {
 	program := programs.worker
 	if row.Timed {
-		program = programs.posthaste
+		program = programs.proof
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()

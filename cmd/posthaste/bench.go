@@ -142,7 +142,7 @@ func printResult(w io.Writer, r *bench.Result, asJSON bool) error {
 // benchWorkerCommand is the child process of the workloads that kill one.
 func benchWorkerCommand() *cli.Command {
 	return &cli.Command{
-		Name: "worker", Hidden: true,
+		Name: "worker", Usage: "the process that a workload kills: holds its jobs", ArgsUsage: "DATABASE_URL LEDGER",
 		Action: func(ctx context.Context, c *cli.Command) error {
 			ledger, err := os.OpenFile(c.Args().Get(1), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 			if err != nil {

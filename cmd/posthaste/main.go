@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/internal/gctune"
 )
 
 // Exit statuses.
@@ -26,7 +28,7 @@ const (
 )
 
 func main() {
-	ballast := tuneGarbage()
+	ballast := gctune.Tune()
 	code := run(context.Background(), os.Args, os.Getenv, os.Stdin, os.Stdout, os.Stderr)
 	runtime.KeepAlive(ballast)
 	os.Exit(code)
@@ -107,10 +109,9 @@ func (p *program) root() *cli.Command {
 		ExitErrHandler:                  func(context.Context, *cli.Command, error) {}, // run decides
 		Commands: []*cli.Command{
 			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.jobsCommand(), p.dlqCommand(), p.queuesCommand(), p.workersCommand(), p.statsCommand(), p.topCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.tokensCommand(),
-			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.versionCommand(), benchCommand(), p.verifyCommand(),
+			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.versionCommand(), benchCommand(),
 		},
 	}
-	root.Commands = append(root.Commands, probeCommands()...)
 	finish(root)
 	return root
 }

@@ -2,6 +2,7 @@ package archtest
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"io"
@@ -23,6 +24,7 @@ var allowed = map[string]string{
 	"internal/sqlgen":      "",
 	"internal/backoff":     "",
 	"internal/fingerprint": "",
+	"internal/gctune":      "",
 	"migrations":           "",
 
 	"listener":      "internal/backoff",
@@ -48,7 +50,7 @@ var allowed = map[string]string{
 
 	// The only package that knows all others, and who starts it.
 	"app":           "access outbox inbox listener dispatcher reaper schedule operator api console relay/webhook migrations internal/backoff internal/sqlgen",
-	"cmd/posthaste": "access api app client kinds outbox dispatcher operator doctor relay/webhook migrations internal/bench internal/pgdev internal/verify internal/verify/probe",
+	"cmd/posthaste": "access api app client kinds outbox dispatcher operator doctor relay/webhook migrations internal/bench internal/pgdev internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
@@ -66,8 +68,9 @@ var allowed = map[string]string{
 	"internal/archtest":       "",
 	"internal/outage":         "",
 	"internal/bench":          "outbox listener dispatcher reaper migrations internal/pgdev",
-	// The fault harness.
-	"internal/verify":         "outbox operator reaper migrations internal/sqlgen internal/pgdev internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
+	// The fault harness, and its command.
+	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
+	"internal/verify":         "outbox operator reaper migrations internal/sqlgen internal/pgdev internal/bench internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
 	"internal/verify/probe":   "app outbox inbox dispatcher schedule internal/verify/ledger",
 	"internal/verify/checker": "outbox",
 	"internal/verify/ledger":  "outbox",
@@ -180,8 +183,34 @@ func TestTestcontainersIsInAModuleOfItsOwn(t *testing.T) {
 func TestTheProductDoesNotContainItsTests(t *testing.T) {
 	t.Parallel()
 	for _, p := range list(t, "-deps", "./app", "./cmd/posthaste") {
-		if name := p.name(); name == "internal/pgtest" || p.ImportPath == "testing" {
+		name := p.name()
+		if name == "internal/pgtest" || p.ImportPath == "testing" || strings.HasPrefix(name, "internal/verify") || strings.HasPrefix(name, "internal/mutants") {
 			t.Errorf("the product depends on %s", p.ImportPath)
+		}
+	}
+}
+
+// TestTheShippedBinaryNamesNoToolsOfTests reads what go version -m prints of it.
+func TestTheShippedBinaryNamesNoToolsOfTests(t *testing.T) {
+	t.Parallel()
+	binary := filepath.Join(t.TempDir(), "posthaste")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/posthaste")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", build, err, out)
+	}
+	info, err := buildinfo.ReadFile(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(info.Deps) < 10 {
+		t.Errorf("the binary names %d modules: this looks at the wrong place", len(info.Deps))
+	}
+	for _, m := range info.Deps {
+		for _, tool := range []string{"goleak", "porcupine", "rapid", "testcontainers", "go-cmp", "kin-openapi"} {
+			if strings.Contains(m.Path, tool) {
+				t.Errorf("the shipped binary contains %s", m.Path)
+			}
 		}
 	}
 }

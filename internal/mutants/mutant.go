@@ -25,7 +25,7 @@ type Mutant struct {
 // Check is something that passes on our code and fails on the mutant: a row of the
 // scorecard, or a test of a package.
 type Check struct {
-	Row     string // as in "posthaste verify ROW", which the mutant's own binary runs
+	Row     string // as in "posthaste-proof verify ROW", which the mutant's own binary runs
 	Package string // the folder of the test
 	Test    string // and its name, or a pattern of a subtest: TestFence/succeed
 	// Says is a part of what the check says when it fails because of this mutant.

@@ -2,10 +2,11 @@ package verify
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os/exec"
+	"log/slog"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/bench"
 )
 
 // costOfNotify is row C8: the yardstick's own workload, on the row's server.
@@ -13,27 +14,24 @@ func costOfNotify(ctx context.Context, r *Run) error {
 	const most, lasts = 64, 15 * time.Second
 	for clients := 1; clients <= most; clients *= 2 {
 		r.Progress("clients", clients, most)
-		cmd := exec.CommandContext(ctx, r.Program, "bench", "--json", "--database-url", r.Server.URL(),
-			"--clients", fmt.Sprint(clients), "--duration", lasts.String(), "enqueue")
-		cmd.Stderr = r.Log
-		out, err := cmd.Output()
+		measured, err := bench.Run(ctx, "enqueue", bench.Options{
+			DatabaseURL: r.Server.URL(), Clients: clients, Duration: lasts,
+			Logger: slog.New(slog.NewTextHandler(r.Log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		})
 		if err != nil {
 			return fmt.Errorf("measure %d clients: %w", clients, err)
 		}
-		var measured struct {
-			Off           float64 `json:"tx_per_s_off"`
-			Coalesced     float64 `json:"tx_per_s_coalesced"`
-			Transactional float64 `json:"tx_per_s_transactional"`
+		perSecond := map[string]float64{}
+		for _, f := range measured.Figures {
+			perSecond[f.Name] = f.Value
 		}
-		if err := json.Unmarshal(out, &measured); err != nil {
-			return fmt.Errorf("measure %d clients: %w", clients, err)
-		}
-		r.Figure(fmt.Sprintf("off_%d_tx_per_s", clients), measured.Off)
-		r.Figure(fmt.Sprintf("coalesced_%d_tx_per_s", clients), measured.Coalesced)
-		r.Figure(fmt.Sprintf("transactional_%d_tx_per_s", clients), measured.Transactional)
-		r.Expect(fmt.Sprintf("commits a second at all, %d clients", clients), min(measured.Off, measured.Transactional), ">=", 1)
+		off, coalesced, transactional := perSecond["tx_per_s_off"], perSecond["tx_per_s_coalesced"], perSecond["tx_per_s_transactional"]
+		r.Figure(fmt.Sprintf("off_%d_tx_per_s", clients), off)
+		r.Figure(fmt.Sprintf("coalesced_%d_tx_per_s", clients), coalesced)
+		r.Figure(fmt.Sprintf("transactional_%d_tx_per_s", clients), transactional)
+		r.Expect(fmt.Sprintf("commits a second at all, %d clients", clients), min(off, transactional), ">=", 1)
 		if clients == most {
-			r.Expect("commits a second, coalesced over off, 64 clients", measured.Coalesced/measured.Off, ">=", 0.95)
+			r.Expect("commits a second, coalesced over off, 64 clients", coalesced/off, ">=", 0.95)
 		}
 	}
 	return nil

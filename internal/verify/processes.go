@@ -36,7 +36,7 @@ func (r *Run) Producer(name string, env ...string) (*child.Process, error) {
 	return p, err
 }
 
-// start starts a hidden command of the binary. A process that takes the name of
+// start starts a command of the binary. A process that takes the name of
 // one that is gone goes on with its ledger. For prepare see [child.Start].
 func (r *Run) start(name, command string, env []string, prepare func(pid int) error) (*child.Process, error) {
 	r.mu.Lock()

@@ -15,9 +15,9 @@ import (
 func WriteProof(w io.Writer, records []*Record, runs []RunLine) error {
 	var b strings.Builder
 	b.WriteString("# Proof\n\n" +
-		"Written by `posthaste verify --write-proof` from the records of runs; do not edit it. Each row starts real processes on a\n" +
+		"Written by `posthaste-proof verify --write-proof` from the records of runs; do not edit it. Each row starts real processes on a\n" +
 		"durable Postgres of its own, injects the fault, heals, drains, and holds ledgers outside of the database against it.\n" +
-		"Any row can be run again: `posthaste verify A2`, with `--seed` for the same schedule of faults.\n\n" +
+		"Any row can be run again: `posthaste-proof verify A2`, with `--seed` for the same schedule of faults.\n\n" +
 		"In a row: with how many seeds it has passed since it failed last, on each major version of PostgreSQL. The runs that\n" +
 		"this was written from, and those of the times before, are the lines of [proof.csv](proof.csv); the records shown are\n" +
 		"those of [proof.jsonl](proof.jsonl).\n\n" +

@@ -133,7 +133,7 @@ func ReadRecords(folder string) (records []*Record, err error) {
 }
 
 func newRecord(row Row, o Options) *Record {
-	command := fmt.Sprintf("posthaste verify %s --tier %s --seed %d", row.Name, o.Tier, o.Seed)
+	command := fmt.Sprintf("posthaste-proof verify %s --tier %s --seed %d", row.Name, o.Tier, o.Seed)
 	if o.Pooler {
 		command += " --pooler"
 	}

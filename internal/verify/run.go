@@ -22,7 +22,7 @@ import (
 type Options struct {
 	Tier    Tier
 	Seed    uint64
-	Program string // the posthaste binary that the children are made of
+	Program string // the posthaste-proof binary that the children are made of
 	Out     string // folder for records, and for ledgers and logs of failed runs
 	Major   string // of PostgreSQL; "" is any
 	Pooler  bool   // the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN

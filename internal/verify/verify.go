@@ -1,7 +1,7 @@
 // Package verify is the fault harness: each row of its scorecard starts real
 // worker and producer processes on a Postgres of its own, injects faults from a
 // schedule that the seed decides, heals, lets everything drain, and holds what
-// ledgers outside of the database say against the database. `posthaste verify` is
+// ledgers outside of the database say against the database. `posthaste-proof verify` is
 // its face.
 //
 // A run proves something only if its faults were injected: rows fail that

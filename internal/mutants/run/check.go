@@ -54,8 +54,8 @@ func (e ending) caught(c mutants.Check) error {
 // run builds what the check needs, once for the copy, and runs it.
 func (k *copyOfCode) run(ctx context.Context, c mutants.Check) (ending, error) {
 	if c.Row != "" {
-		program := filepath.Join(k.dir, "posthaste")
-		if err := k.build(ctx, program, "build", "./cmd/posthaste"); err != nil {
+		program := filepath.Join(k.dir, "posthaste-proof")
+		if err := k.build(ctx, program, "build", "./cmd/posthaste-proof"); err != nil {
 			return ending{}, err
 		}
 		return start(ctx, rowTime, k.root, program, "verify", c.Row, "--tier", "P", "--seed", "1")

@@ -54,7 +54,7 @@ func (r *record) writeTo(w io.Writer) error {
 	fmt.Fprintf(&b, "# Planted bugs\n\n"+
 		"Written by `make mutants`; do not edit it. Each of these bugs is planted into a function of our own code, alone, and built; then every check that\n"+
 		"stands beside it has to fail, for the reason that [internal/mutants](../internal/mutants) gives. What was not tried since it was listed says so. Time is that of\n"+
-		"building and failing. A row is one of the scorecard in [proof.md](proof.md), run by `posthaste verify` built with the bug; the others are Go tests.\n\n"+
+		"building and failing. A row is one of the scorecard in [proof.md](proof.md), run by `posthaste-proof verify` built with the bug; the others are Go tests.\n\n"+
 		"**%d of %d planted bugs are caught**, %d of the checks are rows.\n\n"+
 		"| planted | what it breaks | caught by | when |\n| --- | --- | --- | --- |\n%s", caught, len(mutants.All()), rows, table.String())
 	_, err := io.WriteString(w, b.String())

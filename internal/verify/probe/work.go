@@ -2,7 +2,7 @@
 // worker, which is app.Run with a handler that does as the job's arguments say,
 // and a producer. Both keep ledgers.
 //
-// They are hidden commands of the posthaste binary, and are configured by the
+// They are commands of posthaste-proof, and are configured by the
 // environment: the OUTBOX_ variables of posthaste serve, as far as they are read
 // below, and
 //

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/progress"
@@ -61,4 +62,14 @@ func (b *bar) end() {
 	for b.bars.IsRenderInProgress() {
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// isTerminal reports whether a person is likely to watch w.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	about, err := file.Stat()
+	return err == nil && about.Mode()&os.ModeCharDevice != 0
 }

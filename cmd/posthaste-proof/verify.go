@@ -14,14 +14,15 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/internal/verify"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 )
 
-// verifyCommand is the fault harness: `posthaste verify [ROW…]`.
-func (p *program) verifyCommand() *cli.Command {
+// verifyCommand is the fault harness: `posthaste-proof verify [ROW…]`.
+func (p program) verifyCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "verify",
 		Usage:     "prove the promises under faults: kill, cut, crash, and check",
@@ -40,7 +41,6 @@ means for: they say so.`,
 			&cli.BoolFlag{Name: "pooler", Usage: "have the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN"},
 			&cli.BoolFlag{Name: "list", Usage: "print the rows and run none"},
 			&cli.StringFlag{Name: "write-proof", Usage: "write `FILE` from the records in the folder given as argument and those kept beside it, add a line for each to the CSV file there, and run nothing"},
-			outputFlag(),
 		},
 		Action: p.verify,
 	}
@@ -49,28 +49,28 @@ means for: they say so.`,
 // probeCommands are the children of verify.
 func probeCommands() []*cli.Command {
 	return []*cli.Command{
-		{Name: "verify-worker", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) }},
-		{Name: "verify-consumer", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Consume(ctx) }},
-		{Name: "verify-producer", Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return probe.Produce(ctx) }},
+		{Name: "verify-worker", Usage: "what verify kills: works off jobs", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) }},
+		{Name: "verify-consumer", Usage: "what verify kills: takes messages into an inbox", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Consume(ctx) }},
+		{Name: "verify-producer", Usage: "what verify kills: enqueues jobs", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Produce(ctx) }},
 	}
 }
 
-func (p *program) verify(ctx context.Context, c *cli.Command) error {
-	tier, err := parseOneOf(strings.ToUpper(c.String("tier")), "P", "S")
-	if err != nil {
-		return usagef("--tier: %w", err)
+func (p program) verify(ctx context.Context, c *cli.Command) error {
+	tier := verify.Tier(strings.ToUpper(c.String("tier")))
+	if tier != verify.TierP && tier != verify.TierS {
+		return usagef("--tier is %q, want P or S", c.String("tier"))
 	}
 	if file := c.String("write-proof"); file != "" {
 		return writeProof(c, file)
 	}
-	rows, err := verify.Find(verify.Tier(tier), c.Args().Slice()...)
+	rows, err := verify.Find(tier, c.Args().Slice()...)
 	if err != nil {
-		return usagef("%w (see posthaste verify --list)", err)
+		return usagef("%w (see posthaste-proof verify --list)", err)
 	}
 	if c.Bool("list") {
-		return p.listRows(c, rows)
+		return p.listRows(rows)
 	}
-	options := verify.Options{Tier: verify.Tier(tier), Seed: c.Uint64("seed"), Out: c.String("out"), Pooler: c.Bool("pooler"), Major: p.getenv("PG"), Log: p.stderr}
+	options := verify.Options{Tier: tier, Seed: c.Uint64("seed"), Out: c.String("out"), Pooler: c.Bool("pooler"), Major: p.getenv("PG"), Log: p.stderr}
 	if options.Seed == 0 {
 		options.Seed = rand.Uint64N(1 << 32)
 	}
@@ -87,7 +87,7 @@ func (p *program) verify(ctx context.Context, c *cli.Command) error {
 	return p.runRows(ctx, rows, options)
 }
 
-func (p *program) runRows(ctx context.Context, rows []verify.Row, o verify.Options) error {
+func (p program) runRows(ctx context.Context, rows []verify.Row, o verify.Options) error {
 	fmt.Fprintf(p.stdout, "tier %s, seed %d, records in %s\n", o.Tier, o.Seed, o.Out)
 	failed, skipped := 0, 0
 	for _, row := range rows {
@@ -123,7 +123,7 @@ func (p *program) runRows(ctx context.Context, rows []verify.Row, o verify.Optio
 
 // summarize tells what a run came to: in two lines if it passed, otherwise with
 // everything that did not hold.
-func (p *program) summarize(r *verify.Record) {
+func (p program) summarize(r *verify.Record) {
 	if r.Skipped != "" {
 		fmt.Fprintf(p.stdout, "     skipped, %s\n", r.Skipped)
 		return
@@ -153,23 +153,28 @@ func (p *program) summarize(r *verify.Record) {
 	}
 }
 
-func (p *program) listRows(c *cli.Command, rows []verify.Row) error {
-	l := listing{header: []string{"row", "tiers", "fault", "workload", "pass"}, onScreen: 4}
+func (p program) listRows(rows []verify.Row) error {
+	t := table.NewWriter()
+	style := table.StyleLight
+	style.Options = table.OptionsNoBordersAndSeparators
+	t.SetStyle(style)
+	t.AppendHeader(table.Row{"row", "tiers", "fault", "workload"})
 	for _, row := range rows {
 		var tiers []string
 		for _, t := range row.Tiers {
 			tiers = append(tiers, string(t))
 		}
-		l.add(row.Name, strings.Join(tiers, "+"), row.Fault, row.Workload, row.Pass)
+		t.AppendRow(table.Row{row.Name, strings.Join(tiers, "+"), row.Fault, row.Workload})
 	}
-	return p.print(c, l)
+	_, err := fmt.Fprintln(p.stdout, t.Render())
+	return err
 }
 
 // writeProof adds the records of a folder to what the files beside the page keep of
 // earlier ones, and writes the page from all.
 func writeProof(c *cli.Command, file string) error {
 	if c.NArg() != 1 {
-		return usagef("usage: posthaste verify --write-proof FILE FOLDER")
+		return usagef("usage: posthaste-proof verify --write-proof FILE FOLDER")
 	}
 	records, err := verify.ReadRecords(c.Args().First())
 	if err != nil {
