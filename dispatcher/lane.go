@@ -43,6 +43,13 @@ type laneBook struct {
 	next    time.Time          // when the next job becomes due, by the last complete lap; zero: none known
 	empty   bool               // the last complete lap found no lane at all
 	settled time.Time          // since when it has been so
+
+	beside     chan walked // a walk is being made besides claims, and will be told here
+	woken      bool        // something may have come since the last search (gaps.go)
+	searched   time.Time   // when that was made
+	searchTook time.Duration
+	searchPaid time.Time          // until then a search is too dear
+	asOf       pgtype.Timestamptz // the database's time of the last search; NULL before
 }
 
 // lap is a walk around all lanes that has not come to its end.
@@ -67,6 +74,7 @@ type lane struct {
 	due   bool
 	guess bool // no walk has said that it is due
 	used  time.Time
+	taken int       // jobs claimed: as many dead entries, perhaps
 	blank int       // times in a row that it was due and gave nothing
 	until time.Time // it is left alone so long for that
 }
@@ -135,8 +143,9 @@ func (b *laneBook) order() {
 	})
 }
 
-// lane returns the lane of a name, made if it is new. When there are too many, the
-// one that was idle longest is forgotten: a walk finds it again.
+// lane returns the lane of a name, made if it is new. When there are too many, one that
+// is idle is forgotten: it is found again. To find one costs its dead entries, so it is the
+// one of which the fewest jobs were claimed.
 func (b *laneBook) lane(name laneName, now time.Time) *lane {
 	if l := b.known[name]; l != nil {
 		return l
@@ -144,7 +153,7 @@ func (b *laneBook) lane(name laneName, now time.Time) *lane {
 	if len(b.known) >= maxKnownLanes {
 		var idle *lane
 		for _, l := range b.known {
-			if !l.due && (idle == nil || l.used.Before(idle.used)) {
+			if !l.due && (idle == nil || cmp.Or(cmp.Compare(l.taken, idle.taken), l.used.Compare(idle.used)) < 0) {
 				idle = l
 			}
 		}
@@ -190,7 +199,7 @@ func (l *lane) advance(claimed []*attempt) (n int) {
 			l.from = at
 		}
 	}
-	if n > 0 {
+	if l.taken += n; n > 0 {
 		l.used, l.blank, l.until = time.Now(), 0, time.Time{}
 	}
 	return n
@@ -271,10 +280,16 @@ func (q *queue) surveyShared(now time.Time) (sleep time.Duration, more bool) {
 		}
 	}
 	wide := b.paid.Sub(now)
+	if b.beside != nil { // it wakes us when it has come to its end
+		wide = max(wide, surveyInterval)
+	}
 	if next := b.next.Sub(now); !b.next.IsZero() && (next > 0 || wide <= 0) {
 		sleep = min(sleep, max(next, 0))
 	}
 	if wide > 0 { // until then no walk can tell more
+		if b.woken { // nor could a search yet
+			sleep = min(sleep, max(b.searchPaid.Sub(now), 0))
+		}
 		return min(sleep, wide), len(b.due) > 0
 	}
 	if b.owed { // it was too dear when somebody woke us, and the time for it has come since

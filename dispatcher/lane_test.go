@@ -98,7 +98,7 @@ func TestRootIsOneOfTheTenants(t *testing.T) {
 	}
 }
 
-// While a walk is too dear, claims go on in the lanes that were in use, and the
+// While a walk is too dear, and a search as well, claims go on in the lanes that were in use, and the
 // next one is not put off for ever.
 func TestWhileAWalkIsTooDear(t *testing.T) {
 	q := &queue{Dispatcher: &Dispatcher{config: Config{}.withDefaults()}, shared: newSharedLook()}
@@ -108,7 +108,7 @@ func TestWhileAWalkIsTooDear(t *testing.T) {
 	now := time.Now()
 	used := b.lane(laneName{tenant: outbox.ID{1}}, now)
 	used.from = position{runAt: now}
-	b.paid = now.Add(3 * time.Second)
+	b.paid, b.searchPaid = now.Add(3*time.Second), now.Add(2*time.Second)
 	if err := q.walk(t.Context()); err != nil { // sends nothing: there is no database
 		t.Fatal(err)
 	}
@@ -117,8 +117,8 @@ func TestWhileAWalkIsTooDear(t *testing.T) {
 	}
 	s.note([]share{{tenant: used.tenant, lanes: b.due, quota: 1}}, nil)
 	sleep, more := q.surveyShared(now)
-	if more || sleep <= 0 || sleep > 3*time.Second {
-		t.Errorf("survey = %v, %t; want to look again when the walk is paid for", sleep, more)
+	if more || sleep <= 0 || sleep > 2*time.Second {
+		t.Errorf("survey = %v, %t; want to look again when the search is paid for", sleep, more)
 	}
 	if now.Before(used.until) {
 		t.Error("a lane of which nobody said that it is due is held to be for others")

@@ -123,6 +123,7 @@ func (q *queue) claimUntil(ctx context.Context) {
 	defer orphans.Stop()
 	defer func() { // a stop in the middle of an outage
 		q.reserved.close()
+		q.shared.lanes.awaitWalk()
 		if q.inDoubt(time.Now()) {
 			_ = q.returnOrphans(context.WithoutCancel(ctx)) // which has said so
 		}

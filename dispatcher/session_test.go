@@ -180,7 +180,7 @@ func judgePlan(t *testing.T, name, plan string) {
 	if name == "ClaimJobs" && (strings.Count(plan, "queues_pkey") != 1 || !strings.Contains(plan, "One-Time Filter")) {
 		t.Errorf("the claim asks for what an operator has set more than once:\n%s", plan)
 	}
-	if (name == "WalkLanes" || name == "FindKeyedTurns") && strings.Contains(plan, "Sort Key: jobs") {
+	if (name == "WalkLanes" || name == "FindLanes" || name == "FindKeyedTurns") && strings.Contains(plan, "Sort Key: jobs") {
 		t.Errorf("the walk reads lanes to their end:\n%s", plan)
 	}
 	if strings.HasSuffix(name, "InPlace") && strings.Contains(plan, "jobs_pkey") {
@@ -238,6 +238,14 @@ func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStateme
 		}, "jobs_tenant_due_idx"},
 		"WalkLanes": {func() error {
 			_, err := q.WalkLanes(ctx, sqlgen.WalkLanesParams{AtTenantID: id, UntilTenantID: id, Queue: "default", MaxLanes: 10, MaxDue: 10})
+			return err
+		}, "jobs_tenant_due_idx"},
+		"FindLanes": {func() error {
+			_, err := q.FindLanes(ctx, sqlgen.FindLanesParams{
+				Queue: "default", MaxLanes: 10, LowTenantIds: []pgtype.UUID{id}, LowPriorities: []int16{0}, HighTenantIds: []pgtype.UUID{id},
+				WithinTenantIds: []pgtype.UUID{id}, Above: []int32{-32769}, Below: []int32{0},
+				TenantIds: []pgtype.UUID{id}, Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
+			})
 			return err
 		}, "jobs_tenant_due_idx"},
 		"PassLanes": {func() error {

@@ -56,11 +56,11 @@ func newSharedLook() sharedLook {
 
 // found notes that there are jobs of tenants other than root.
 func (s *sharedLook) found() {
-	s.on, s.lanes.stale, s.lanes.settled = true, true, time.Now()
+	s.on, s.lanes.stale, s.lanes.woken, s.lanes.settled = true, true, true, time.Now()
 }
 
 // woken notes that there may be something that was not there when it was looked.
-func (s *sharedLook) woken() { s.lanes.stale = s.on }
+func (s *sharedLook) woken() { s.lanes.stale, s.lanes.woken = s.on, s.on }
 
 func (s tenantSet) set(tenant outbox.ID, in bool) {
 	if !in {

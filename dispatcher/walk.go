@@ -16,6 +16,7 @@ func (q *queue) lookForTenants(ctx context.Context) error {
 	switch {
 	case len(b.due) == 0 && b.open(),
 		b.stale && !b.lap.under,
+		b.woken && b.lap.under && (b.beside != nil || time.Now().Before(b.paid)), // a search is made meanwhile
 		b.owed && !time.Now().Before(b.paid),
 		!(b.crowded && b.lap.under) && time.Since(b.walked) >= surveyInterval:
 		return q.walk(ctx)
@@ -26,42 +27,70 @@ func (q *queue) lookForTenants(ctx context.Context) error {
 // open reports whether a walk has to be made before it is known what is due.
 func (b *laneBook) open() bool { return b.stale || b.lap.under }
 
-// walk makes one statement of a lap.
+// walk makes one statement of a lap. While that is dear, a search does instead, and the walk
+// is made by a goroutine of its own: it would hold claims up for as long as it takes.
 func (q *queue) walk(ctx context.Context) error {
 	b := &q.shared.lanes
-	started := time.Now()
-	b.walked = started
-	if started.Before(b.paid) {
-		b.recall(started)
+	now := time.Now()
+	b.walked = now
+	if b.beside != nil {
+		select {
+		case w := <-b.beside:
+			b.beside, b.stale, b.woken = nil, true, true // what a search has found since may be missing
+			return q.noteWalk(w)
+		default:
+			return q.findLanes(ctx, now)
+		}
+	}
+	if now.Before(b.paid) {
 		b.stale, b.owed = b.stale && b.lap.under, true
-		return nil
+		return q.findLanes(ctx, now)
 	}
 	b.owed = false
 	fresh := b.begin()
-	bound, cancel := bounded(ctx)
-	rows, err := q.db.WalkLanes(bound, sqlgen.WalkLanesParams{
+	params := sqlgen.WalkLanesParams{
 		Queue: q.name, Wrapped: b.lap.wrapped, Since: b.since, MaxLanes: maxWalk, MaxDue: maxDueLanes,
 		AtTenantID: pgID(b.lap.at.tenant), AtPriority: b.lap.at.priority,
 		UntilTenantID: pgID(b.lap.end.tenant), UntilPriority: b.lap.end.priority,
-	})
-	cancel()
-	took := time.Since(started)
+	}
+	if b.took < freeSearch {
+		return q.noteWalk(q.walkOnce(ctx, params, fresh))
+	}
+	beside := make(chan walked, 1)
+	b.beside = beside
+	go func() {
+		beside <- q.walkOnce(ctx, params, fresh)
+		q.poke()
+	}()
+	return q.findLanes(ctx, now)
+}
+
+func (q *queue) walkOnce(ctx context.Context, params sqlgen.WalkLanesParams, fresh bool) walked {
+	started := time.Now()
+	bound, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := q.db.WalkLanes(bound, params)
+	return walked{rows, started, time.Since(started), fresh, err}
+}
+
+func (q *queue) noteWalk(w walked) error {
+	b := &q.shared.lanes
 	// One that is dear by itself was held up, as in scan. What a lap had cost that broke off
 	// is not forgotten for its first statements, which may be cheap each time.
 	before := &b.took
-	if err != nil {
+	if w.err != nil {
 		before = &b.failed
-		b.paid = time.Now().Add(took) // not at once again
+		b.paid = time.Now().Add(w.took) // not at once again
 	}
-	if excess := min(took, *before) - freeExcess; excess > 0 {
+	if excess := min(w.took, *before) - freeExcess; excess > 0 {
 		b.paid = time.Now().Add(budget * excess)
 	}
-	*before = took
-	if err != nil {
+	*before = w.took
+	if w.err != nil {
 		b.lap, b.stale = lap{}, true
-		return fmt.Errorf("walk the tenants of queue %s: %w", q.name, err)
+		return fmt.Errorf("walk the tenants of queue %s: %w", q.name, w.err)
 	}
-	b.note(rows, started, fresh)
+	b.note(w.rows, w.started, w.fresh)
 	return nil
 }
 
@@ -70,6 +99,7 @@ func (b *laneBook) forgive() bool {
 	failed := b.failed > freeExcess
 	if failed {
 		b.paid, b.took, b.failed = time.Time{}, 0, 0
+		b.searchPaid, b.searchTook = time.Time{}, 0
 	}
 	return failed
 }

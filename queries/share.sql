@@ -157,6 +157,98 @@ UNION ALL
 SELECT '00000000-0000-0000-0000-000000000000', 0::smallint, false, statement_timestamp(), 'infinity', 'infinity', 'infinity', statement_timestamp()
 LIMIT 10000;
 
+-- name: FindLanes :many
+-- FindLanes tells when the first job becomes due of each known lane from its position
+-- on, and of each lane in the gaps between the known ones. WalkLanes reads the front of
+-- every lane, where dead entries stay while a snapshot is held; FindLanes reads none of a
+-- known lane that a claim has passed, and enters a gap from the side of its newest jobs.
+--
+-- A gap begins behind (@low_tenant_ids, @low_priorities) and ends before
+-- @high_tenant_ids. It is bounded by the tenant alone: PostgreSQL ends the scan of a
+-- comparison of rows on its first column only, and would read all of the last lane. So
+-- the priorities between the known ones of a tenant are gaps of their own. The last row,
+-- of no tenant, carries the time.
+WITH RECURSIVE hop (tenant_id, priority, high_tenant_id, looked) AS (
+    SELECT gap.tenant_id, gap.priority, gap.high_tenant_id, 0
+    FROM (SELECT unnest(@low_tenant_ids::uuid[]) AS tenant_id, unnest(@low_priorities::smallint[]) AS priority,
+                 unnest(@high_tenant_ids::uuid[]) AS high_tenant_id) AS gap
+    UNION ALL
+    SELECT step.tenant_id, step.priority, hop.high_tenant_id, hop.looked + 1
+    FROM hop
+    CROSS JOIN LATERAL (
+        SELECT jobs.tenant_id, jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND (jobs.tenant_id, jobs.priority) > (hop.tenant_id, hop.priority)
+          AND jobs.tenant_id < hop.high_tenant_id
+          AND jobs.tenant_id <> '00000000-0000-0000-0000-000000000001'
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS step
+    WHERE hop.looked < @max_lanes::integer
+)
+(
+    SELECT known.tenant_id::uuid AS tenant_id, known.priority::smallint AS priority, first.run_at::timestamptz AS run_at,
+           extract(epoch FROM first.run_at - clock_timestamp())::double precision AS due_in_seconds,
+           statement_timestamp()::timestamptz AS looked_at
+    FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id, unnest(@priorities::smallint[]) AS priority,
+                 unnest(@from_run_at::timestamptz[]) AS run_at, unnest(@from_id::uuid[]) AS id) AS known
+    CROSS JOIN LATERAL (
+        SELECT jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = known.tenant_id
+          AND jobs.tenant_id <> '00000000-0000-0000-0000-000000000001'
+          AND jobs.priority = known.priority
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+          AND (jobs.run_at, jobs.id) >= (known.run_at, known.id)
+        ORDER BY jobs.run_at, jobs.id
+        LIMIT 1
+    ) AS first
+)
+UNION ALL
+(
+    SELECT lane.tenant_id, lane.priority, first.run_at, extract(epoch FROM first.run_at - clock_timestamp())::double precision, statement_timestamp()
+    FROM (
+        (SELECT hop.tenant_id, hop.priority FROM hop WHERE hop.looked > 0 LIMIT @max_lanes)
+        UNION ALL
+        SELECT within.tenant_id, step.priority
+        FROM (SELECT unnest(@within_tenant_ids::uuid[]) AS tenant_id, unnest(@above::integer[]) AS above, unnest(@below::integer[]) AS below) AS within
+        CROSS JOIN LATERAL (
+            SELECT jobs.priority
+            FROM outbox.jobs
+            WHERE jobs.queue = @queue
+              AND jobs.tenant_id = within.tenant_id
+              AND jobs.tenant_id <> '00000000-0000-0000-0000-000000000001'
+              AND jobs.priority > within.above
+              AND jobs.priority < within.below
+              AND jobs.key IS NULL
+              AND jobs.status IN ('pending', 'retrying')
+            ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+            LIMIT 1
+        ) AS step
+    ) AS lane
+    CROSS JOIN LATERAL (
+        SELECT jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = lane.tenant_id
+          AND jobs.tenant_id <> '00000000-0000-0000-0000-000000000001'
+          AND jobs.priority = lane.priority
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.run_at, jobs.id
+        LIMIT 1
+    ) AS first
+    LIMIT @max_lanes
+)
+UNION ALL
+SELECT '00000000-0000-0000-0000-000000000000', 0::smallint, statement_timestamp(), 'infinity', statement_timestamp()
+LIMIT 10000;
+
 -- name: PassLanes :many
 -- PassLanes tells, of the numbers @ats, those of lanes in which due jobs are left
 -- behind the first @reach from the given position on, and where.

@@ -48,6 +48,7 @@ func benchCommand() *cli.Command {
 			&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
 			&cli.IntFlag{Name: "clients", Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32)"},
 			&cli.BoolFlag{Name: "overload", Usage: "api: measure dispatch alone, beside the API at work, and beside ten times its clients"},
+			&cli.BoolFlag{Name: "hold-snapshot", Usage: "tenants: lone jobs of new tenants beside a busy one, while a transaction holds a snapshot"},
 			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
 		},
 		Commands: []*cli.Command{benchWorkerCommand()},
@@ -69,7 +70,8 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	options := bench.Options{
 		DatabaseURL: c.String("database-url"),
 		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")), Overload: c.Bool("overload"),
-		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		HoldSnapshot: c.Bool("hold-snapshot"),
+		Logger:       slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
 			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)
 		},

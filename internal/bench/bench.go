@@ -25,15 +25,16 @@ import (
 // Options are what the workloads can be asked for; a zero takes the workload's
 // own default.
 type Options struct {
-	DatabaseURL string        // of a server; every workload makes a database there and drops it
-	Jobs        int           // burndown, bulk, latency, held-snapshot, future, backlog, keys, hot-key, tenants
-	Keys        int           // keys, tenants
-	Duration    time.Duration // steady, enqueue, idle, api
-	Every       time.Duration // latency, tenants: between two jobs
-	Clients     int           // bulk, enqueue, api
-	Overload    bool          // api: what dispatch keeps beside ten times the clients
-	Notify      outbox.NotifyMode
-	Logger      *slog.Logger
+	DatabaseURL  string        // of a server; every workload makes a database there and drops it
+	Jobs         int           // burndown, bulk, latency, held-snapshot, future, backlog, keys, hot-key, tenants
+	Keys         int           // keys, tenants
+	Duration     time.Duration // steady, enqueue, idle, api
+	Every        time.Duration // latency, tenants: between two jobs
+	Clients      int           // bulk, enqueue, api
+	Overload     bool          // api: what dispatch keeps beside ten times the clients
+	HoldSnapshot bool          // tenants: lone jobs of new tenants, while a transaction holds a snapshot
+	Notify       outbox.NotifyMode
+	Logger       *slog.Logger
 
 	// System makes what is measured, on a database that is empty still; nil
 	// measures this project.
@@ -101,7 +102,7 @@ func Workloads() []Workload {
 		{"backlog", "claim latency with many jobs open, against 10 000 (--jobs)", true, backlog},
 		{"keys", "burn down jobs that share keys, one at a time each (--jobs, --keys)", true, keyed},
 		{"hot-key", "burn down beside many jobs that wait for one key (--jobs)", true, hotKey},
-		{"tenants", "one tenant's jobs, 50 a second, alone and beside many that wait of another, 10 ms each (--jobs, --every, --keys)", true, tenants},
+		{"tenants", "one tenant's jobs, 50 a second, alone and beside many that wait of another, 10 ms each (--jobs, --every, --keys); or new tenants' lone jobs beside one while a transaction holds a snapshot (--hold-snapshot, --jobs, --keys)", true, tenants},
 		{"recovery", "kill -9 a worker with running jobs: time until each runs again", false, recovery},
 		{"api", "requests to the API and its Postgres on this machine: POST /jobs, GET /jobs/{id}; or what dispatch keeps beside them (--clients, --duration, --overload)", true, overHTTP},
 		{"idle", "queries a minute of a process with nothing to do (--duration)", false, idle},

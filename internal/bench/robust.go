@@ -48,14 +48,11 @@ func heldSnapshot(ctx context.Context, r *rig) ([]Figure, error) {
 	if err := r.calm(ctx); err != nil {
 		return nil, err
 	}
-	forgotten, err := r.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	forgotten, err := r.forget(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = forgotten.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := forgotten.Exec(ctx, `SELECT count(*) FROM pg_class`); err != nil {
-		return nil, err
-	}
 	held, err := run()
 	if err != nil {
 		return nil, err

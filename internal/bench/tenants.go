@@ -19,6 +19,9 @@ import (
 // The database is the same, and the turns are repeated: what is compared shares the
 // machine's mood. With --keys all jobs have one of so many keys.
 func tenants(ctx context.Context, r *rig) ([]Figure, error) {
+	if r.HoldSnapshot {
+		return tenantsHeld(ctx, r)
+	}
 	backlog, every := cmp.Or(r.Jobs, 1_000_000), cmp.Or(r.Every, 20*time.Millisecond)
 	const turns, each = 3, 250
 	small := outbox.NewID()

@@ -1,0 +1,73 @@
+package dispatcher_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Somebody holds a snapshot, and the front of a busy tenant's lane is full of dead entries.
+// The first job of a tenant that nobody has heard of starts at once all the same, with a key
+// or without.
+func TestANewTenantDoesNotWaitForDeadEntries(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"without keys", "with keys"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			busy := of(500)
+			opts := func(n int) outbox.Options {
+				o := of(n)
+				if name == "with keys" {
+					o.Key = "k"
+				}
+				return o
+			}
+			busy.Key = opts(0).Key
+			db := pgtest.New(t)
+			snapshot := begin(t, db)
+			exec(t, snapshot, `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`)
+			exec(t, snapshot, `SELECT FROM outbox.queues`)
+			leaveDeadEntries(t, db, busy, 150_000)
+
+			wake, started := make(chan struct{}), make(chan outbox.ID, 1)
+			config := quiet(wake)
+			config.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 4}}
+			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error { started <- job.ID; return nil }), config)
+			wait := func(o outbox.Options) time.Duration {
+				committed := enqueue(t, db, probe{}, o)
+				at := time.Now()
+				wake <- struct{}{}
+				if got := receive(t, started, "a job to start"); got != committed {
+					t.Fatalf("%s has started, want %s", got, committed)
+				}
+				return time.Since(at)
+			}
+			for range 3 { // what it costs to look at the front is known then
+				wait(busy)
+			}
+			var waits []time.Duration
+			for n := range 15 {
+				waits = append(waits, wait(opts(n)))
+				wait(busy)
+			}
+			slices.Sort(waits)
+			if median, most := waits[len(waits)/2], waits[len(waits)-1]; median > 200*time.Millisecond || most > 5*time.Second {
+				t.Errorf("new tenants' jobs have waited for %s, the longest for %s", median, most)
+			}
+		})
+	}
+}
+
+// leaveDeadEntries makes jobs of a tenant that nobody ever sees and deletes them: the index
+// keeps an entry of each for as long as a snapshot is held.
+func leaveDeadEntries(t *testing.T, db outbox.DB, o outbox.Options, n int) {
+	t.Helper()
+	exec(t, db, `INSERT INTO outbox.jobs (id, tenant_id, kind, payload, key)
+		SELECT outbox.uuid_v7(), $1, 'dead', '{}', nullif($2, '') || '-' || n FROM generate_series(1, $3::integer) AS n`, o.Tenant, o.Key, n)
+	exec(t, db, `DELETE FROM outbox.jobs WHERE kind = 'dead'`)
+}

@@ -1,0 +1,190 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// The times of tenantsHeld, from the start of the worker on.
+const (
+	loneFrom   = 12 * time.Second  // the busy tenant has left a hundred thousand dead entries by then
+	loneUntil  = 90 * time.Second  // no new one is committed later
+	quietFrom  = 66 * time.Second  // the quiet tenants' first jobs were done a minute before
+	quietUntil = 150 * time.Second // as loneUntil
+	loneAfter  = 10 * time.Second  // so long they go on when the busy tenant is done
+	loneEnd    = 170 * time.Second // a job that has not started by then has waited until then
+	loneEvery  = 100 * time.Millisecond
+)
+
+// tenantsHeld measures how long the lone job of a tenant waits, from its COMMIT until
+// its handler starts, while a transaction holds a snapshot: beside a busy tenant, whose
+// jobs take 5 ms each, and for a while after the last of them is done. The lone jobs
+// come one at a time, and are of tenants that nobody has heard of, without and with a
+// key, and of tenants that had a job a minute ago. They are committed by a producer that
+// knows nothing of the worker: it hears of them from the listener. With --keys the busy
+// tenant's jobs have one of so many keys.
+func tenantsHeld(ctx context.Context, r *rig) ([]Figure, error) {
+	backlog := cmp.Or(r.Jobs, 300_000)
+	busy := r.ours(r.pool, r.Notify)
+	busy.options = &outbox.Options{Tenant: outbox.NewID()}
+	if r.Keys > 0 {
+		busy.key = func(job int) string { return fmt.Sprint("key-", job%r.Keys) }
+	}
+	quiet := make([]outbox.ID, 60)
+	before := make([]outbox.Request, len(quiet))
+	for i := range quiet {
+		quiet[i] = outbox.NewID()
+		before[i] = outbox.Request{Args: Noop{-1}, Options: outbox.Options{Tenant: quiet[i]}}
+	}
+	forgotten, err := r.forget(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = forgotten.Rollback(context.WithoutCancel(ctx)) }()
+	if err := inBatches(backlog, func(_, n int) error { return busy.repeat(ctx, -1, n) }); err != nil {
+		return nil, err
+	}
+	if _, err := outbox.EnqueueMany(ctx, r.pool, before); err != nil {
+		return nil, err
+	}
+	if err := r.calm(ctx); err != nil {
+		return nil, err
+	}
+
+	lone := &loneJobs{producer: outbox.NewProducer(r.pool, r.Notify), began: time.Now(), starts: make(chan loneStart, 1000)}
+	var done atomic.Int64
+	drained := make(chan time.Time, 1)
+	w, err := r.work(ctx, r.ours(r.pool, r.Notify), func(job int) {
+		if job >= 0 {
+			lone.starts <- loneStart{job, time.Now()}
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+		if done.Add(1) == int64(backlog+len(quiet)) {
+			drained <- time.Now()
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	figures, took, err := lone.besideAndAfter(ctx, drained)
+	if err != nil {
+		return nil, err
+	}
+	if err := lone.sleepUntil(ctx, quietFrom); err != nil {
+		return nil, err
+	}
+	if err := inBatches(backlog/6, func(_, n int) error { return busy.repeat(ctx, -1, n) }); err != nil {
+		return nil, err
+	}
+	var known waits
+	for i := 0; i < len(quiet) && time.Since(lone.began) < quietUntil; i++ {
+		if err := known.add(lone.wait(ctx, outbox.Options{Tenant: quiet[i]})); err != nil {
+			return nil, err
+		}
+	}
+	return append(append(figures, known.figures("quiet")...), Figure{"busy_jobs_per_s", float64(backlog) / took.Seconds()}), w.stop()
+}
+
+// besideAndAfter commits lone jobs of new tenants until the busy tenant has been done for a
+// while, and returns how long it has taken the busy one.
+func (l *loneJobs) besideAndAfter(ctx context.Context, drained <-chan time.Time) ([]Figure, time.Duration, error) {
+	var plain, keyed waits
+	if err := l.sleepUntil(ctx, loneFrom); err != nil {
+		return nil, 0, err
+	}
+	until, took := l.began.Add(loneUntil), loneUntil
+	for time.Now().Before(until) {
+		if err := plain.add(l.wait(ctx, outbox.Options{Tenant: outbox.NewID()})); err != nil {
+			return nil, 0, err
+		}
+		if err := keyed.add(l.wait(ctx, outbox.Options{Tenant: outbox.NewID(), Key: "lone"})); err != nil {
+			return nil, 0, err
+		}
+		select {
+		case at := <-drained:
+			took, until = at.Sub(l.began), time.Now().Add(loneAfter)
+		default:
+		}
+	}
+	return append(plain.figures("lone"), keyed.figures("keyed")...), took, nil
+}
+
+// forget begins a transaction that has looked at something and keeps its snapshot.
+func (r *rig) forget(ctx context.Context) (pgx.Tx, error) {
+	tx, err := r.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tx.Exec(ctx, `SELECT count(*) FROM pg_class`); err != nil {
+		return nil, err
+	}
+	return tx, nil
+}
+
+type waits []time.Duration
+
+func (w waits) figures(of string) []Figure {
+	p := percentiles(w)
+	return []Figure{{of + "_p50_ms", p[0].Value}, {of + "_p99_ms", p[2].Value}, {of + "_max_ms", p[3].Value}, {of + "_jobs", float64(len(w))}}
+}
+
+func (w *waits) add(wait time.Duration, err error) error {
+	*w = append(*w, wait)
+	return err
+}
+
+// loneJobs commits jobs one at a time and waits for each to start.
+type loneJobs struct {
+	producer *outbox.Producer
+	began    time.Time
+	n        int
+	starts   chan loneStart
+}
+
+type loneStart struct {
+	job int
+	at  time.Time
+}
+
+// wait commits a job, not at once after the one before, and returns how long it took from the COMMIT until it has started.
+func (l *loneJobs) wait(ctx context.Context, opts outbox.Options) (time.Duration, error) {
+	if err := sleep(ctx, loneEvery); err != nil {
+		return 0, err
+	}
+	l.n++
+	var committed time.Time
+	err := l.producer.InTx(ctx, func(tx pgx.Tx) error {
+		_, err := outbox.Enqueue(ctx, tx, Noop{l.n}, opts)
+		committed = time.Now()
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	end := time.NewTimer(time.Until(l.began.Add(loneEnd)))
+	defer end.Stop()
+	for {
+		select {
+		case start := <-l.starts:
+			if start.job == l.n { // not one that was given up
+				return start.at.Sub(committed), nil
+			}
+		case <-end.C:
+			return time.Since(committed), nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+func (l *loneJobs) sleepUntil(ctx context.Context, since time.Duration) error {
+	return sleep(ctx, time.Until(l.began.Add(since)))
+}
