@@ -3,8 +3,11 @@ package app
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/IBM/pgxpoolprometheus"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -113,8 +116,27 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dis
 	if err != nil {
 		return nil, err
 	}
-	p.components = append(p.components, &component{name: "dispatcher", run: made.Run, look: unlessReady(made.Ready), needSchema: true})
+	p.components = append(p.components, &component{name: "dispatcher", run: made.Run, look: dispatching(made), needSchema: true})
 	return made, nil
+}
+
+// dispatching is the state of a dispatcher. What its handlers need is for /readyz to tell and no reason to be unready:
+// the kinds that need something else go on.
+func dispatching(d *dispatcher.Dispatcher) func() State {
+	return func() State {
+		state := unlessReady(d.Ready)()
+		if state.State != stateWorking {
+			return state
+		}
+		var waiting []string
+		for _, o := range d.Outages() {
+			waiting = append(waiting, fmt.Sprintf("%s in queue %s since %s", o.Kind, o.Queue, o.Since.UTC().Format(time.RFC3339)))
+		}
+		if len(waiting) > 0 {
+			state.Detail = "jobs wait for what is unavailable: " + strings.Join(waiting, ", ")
+		}
+		return state
+	}
 }
 
 func (p *process) addReaper(wake <-chan struct{}) error {

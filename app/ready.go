@@ -18,7 +18,7 @@ type Report struct {
 // deaf, failed, stopped or off.
 type State struct {
 	State  string `json:"state"`
-	Detail string `json:"detail,omitempty"` // what is wrong
+	Detail string `json:"detail,omitempty"` // what is wrong, or what jobs wait for
 }
 
 // Ready reports whether the process does its work. A degraded one does: jobs are

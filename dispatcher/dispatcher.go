@@ -139,6 +139,7 @@ type Dispatcher struct {
 	health  health
 
 	complaints outage.Complaints
+	failures   outage.Flood // of log lines
 }
 
 // New checks config and registers the metrics. The dispatcher opens a small pool
@@ -164,10 +165,14 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
 	d.deathHooks = slices.Sorted(maps.Keys(mux.hooks.death))
+	d.failures.Summary = d.sumUpFailures
 	d.metrics = newMetrics(config.Registerer)
 	for kind, r := range d.routes {
 		d.gathers = d.gathers || r.many != nil
 		r.counts = d.metrics.forKind(kind, d.worker)
+		for queue := range config.Queues {
+			d.metrics.unavailable.WithLabelValues(kind, queue)
+		}
 	}
 	return d, nil
 }
@@ -223,6 +228,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		pool.Close()
 		extending.Close()
 	}
+	d.failures.End()
 	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher stopped", slog.String("worker", d.worker))
 	return err
 }

@@ -111,7 +111,7 @@ func (r *running) wait(t *testing.T) {
 	}
 }
 
-// metric is the sum of a counter's series, or a histogram's sample count.
+// metric is the sum of a counter's or gauge's series, or a histogram's sample count.
 func (r *running) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := r.gather.Gather()
@@ -127,7 +127,7 @@ func (r *running) metric(t *testing.T, name string) float64 {
 			if f.GetType() == dto.MetricType_HISTOGRAM {
 				sum += float64(m.GetHistogram().GetSampleCount())
 			} else {
-				sum += m.GetCounter().GetValue()
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}

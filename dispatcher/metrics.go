@@ -21,6 +21,7 @@ type metrics struct {
 	leasesLost     prometheus.Counter
 	extensionsLate prometheus.Counter
 	atLimit        *prometheus.CounterVec
+	unavailable    *prometheus.GaugeVec
 }
 
 // kindMetrics are one kind's, looked up once.
@@ -71,6 +72,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		atLimit: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "outbox_dispatcher_limit_stops_total", Help: "Claims that a queue's limit kept from taking more: max_running, rate, or paused.",
 		}, []string{"limit"}),
+		unavailable: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "outbox_dispatcher_kind_unavailable", Help: "1 while the jobs of a kind wait because what it needs is unavailable, else 0.",
+		}, []string{"job_type", "queue"}),
 	}
 	for _, limit := range []string{"max_running", "rate", "paused"} {
 		m.atLimit.WithLabelValues(limit)

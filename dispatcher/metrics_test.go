@@ -58,6 +58,7 @@ func TestMetrics(t *testing.T) {
 		"outbox_dispatcher_claim_batch_size{}",
 		"outbox_dispatcher_enqueue_to_start_seconds{job_type=probe}",
 		"outbox_dispatcher_extensions_late_total{}",
+		"outbox_dispatcher_kind_unavailable{job_type=probe,queue=default}",
 		"outbox_dispatcher_leases_lost_total{}",
 		"outbox_dispatcher_limit_stops_total{limit=max_running}", "outbox_dispatcher_limit_stops_total{limit=paused}", "outbox_dispatcher_limit_stops_total{limit=rate}",
 		"outbox_dispatcher_settle_batch_size{}",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -137,6 +138,7 @@ func (q *queue) noteOutcome(a *attempt) {
 		err, _ := errors.AsType[*unavailableError](a.err)
 		if opened := c.Away(a.probe, err.wait); opened {
 			q.outages.some.Add(1)
+			q.metrics.unavailable.WithLabelValues(a.job.Kind, q.name).Set(1)
 			q.logOutage(slog.LevelWarn, "kind unavailable: its jobs wait, and one is tried from time to time", a, slog.Any("err", a.err))
 		} else if since, ok := c.Since(); ok && a.probe {
 			q.logOutage(slog.LevelWarn, "kind still unavailable", a, slog.Duration("for", time.Since(since)), slog.Any("err", a.err))
@@ -144,6 +146,7 @@ func (q *queue) noteOutcome(a *attempt) {
 	case foundThere:
 		if lasted, closed := c.Reached(); closed {
 			q.outages.some.Add(-1)
+			q.metrics.unavailable.WithLabelValues(a.job.Kind, q.name).Set(0)
 			q.outages.back.Store(true)
 			q.poke()
 			q.logOutage(slog.LevelInfo, "kind available again", a, slog.Duration("after", lasted))
@@ -190,4 +193,26 @@ func (a *attempt) finding() finding {
 		return foundNothing
 	}
 	return foundThere
+}
+
+// Outage is a kind whose jobs wait in a queue of this process, because what they need is unavailable ([Unavailable]).
+type Outage struct {
+	Queue, Kind string
+	Since       time.Time
+}
+
+// Outages returns those that last now, by queue and kind; none unless Run is at work.
+func (d *Dispatcher) Outages() (all []Outage) {
+	queues := d.reserving.Load()
+	if queues == nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(*queues)) {
+		for _, kind := range d.kinds {
+			if since, lasts := (*queues)[name].outages.of[kind].Since(); lasts {
+				all = append(all, Outage{name, kind, since})
+			}
+		}
+	}
+	return all
 }

@@ -81,6 +81,12 @@ func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 			if calls := h.calls.Load(); calls > 100 || calls < 7 {
 				t.Errorf("%d jobs were tried, want the first ones and the probes", calls)
 			}
+			if o := d.Outages(); len(o) != 1 || o[0].Queue != outbox.DefaultQueue || o[0].Kind != "probe" || time.Since(o[0].Since) < 2*time.Second {
+				t.Errorf("outages = %v, want that of the probes", o)
+			}
+			if n := d.metric(t, "outbox_dispatcher_kind_unavailable"); n != 1 {
+				t.Errorf("%v kinds are unavailable, want 1", n)
+			}
 			if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE attempt > 0 AND status <> 'running'`); n > 0 {
 				t.Errorf("%d jobs have spent an attempt", n)
 			}
@@ -89,7 +95,32 @@ func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 			if n := ask[int](t, db, `SELECT count(*) FROM outbox.history WHERE attempt > 1`); n > 0 {
 				t.Errorf("%d jobs have spent an attempt", n)
 			}
+			if n := d.metric(t, "outbox_dispatcher_kind_unavailable"); n != 0 || len(d.Outages()) != 0 {
+				t.Errorf("%v kinds are unavailable, want none: %v", n, d.Outages())
+			}
 		})
+	}
+}
+
+func TestFailuresThatAreAlikeAreSummedUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	enqueueProbes(t, db, 200, outbox.Options{})
+	d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+		if job.Args.N < 3 {
+			return dispatcher.RetryAfter(time.Hour, errBoom)
+		}
+		return dispatcher.Discard(fmt.Errorf("no account %d", job.Args.N))
+	}), dispatcher.Config{})
+	await(t, db, "all have failed", `SELECT count(*) = 197 FROM outbox.jobs WHERE status = 'failed'`)
+	await(t, db, "or are to be tried again", `SELECT count(*) = 3 FROM outbox.jobs WHERE status = 'retrying'`)
+	d.stop(t)
+	log := d.log.String()
+	if n := strings.Count(log, "event=job_failed"); n != 13 {
+		t.Errorf("%d lines for jobs that have failed, want 3 and 10", n)
+	}
+	if !strings.Contains(log, "event=jobs_failed jobs=187 kind=probe") {
+		t.Errorf("no line sums up the others: %s", d.log.complaints())
 	}
 }
 

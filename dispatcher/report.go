@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -104,10 +105,27 @@ func (d *Dispatcher) reportStored(a *attempt) {
 	}
 }
 
+// reportFailure logs a failure. Of those that are alike the first few are logged, and the others summed up.
 func (d *Dispatcher) reportFailure(a *attempt, level slog.Level) {
 	o := a.outcome
+	if !d.log.Enabled(context.Background(), level) || !d.failures.Logs(o.status.String()+fingerprint.Of(a.job.Kind, o.code, o.message), a) {
+		return
+	}
 	d.log.LogAttrs(context.Background(), level, "job_failed", a.attrs("job_failed",
 		slog.String("error_code", o.code), slog.String("error", o.message),
 		slog.Bool("will_retry", o.status == outbox.Retrying), slog.String("status", o.status.String()),
 		slog.Float64("duration_ms", milliseconds(a.took)))...)
+}
+
+// sumUpFailures logs how many failures like the last one were not logged by themselves.
+func (d *Dispatcher) sumUpFailures(n int, last any) {
+	a := last.(*attempt)
+	level := slog.LevelError
+	if a.outcome.status == outbox.Retrying {
+		level = slog.LevelWarn
+	}
+	d.log.LogAttrs(context.Background(), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
+		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.code), slog.String("error", a.outcome.message),
+		slog.Bool("will_retry", a.outcome.status == outbox.Retrying), slog.String("status", a.outcome.status.String()),
+		slog.String("fingerprint", fingerprint.Of(a.job.Kind, a.outcome.code, a.outcome.message)))
 }
