@@ -1,6 +1,12 @@
 package api
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
 
 // Streams sets what a stream's patience is in tests; 0 leaves a bound as it is.
 func (c *Config) Streams(lookEvery, keepAlive, writeTimeout time.Duration, maxChanges, maxWaiting int) {
@@ -12,3 +18,26 @@ func (c *Config) DeafAfter(d time.Duration) { c.deafAfter = d }
 
 // Rest sets how long looks are left out while no change is known.
 func (c *Config) Rest(d time.Duration) { c.restAfter = func(time.Duration) time.Duration { return d } }
+
+// Welcome returns what readers are told first that come back with these positions in
+// the same moment.
+func Welcome(ctx context.Context, pool outbox.Beginner, tenant outbox.ID, positions ...operator.Position) ([]string, error) {
+	h := &hub{pool: pool, maxChanges: maxChanges}
+	f := &feed{tenant: tenant, readers: map[*reader]bool{}}
+	if err := h.begin(ctx, f); err != nil {
+		return nil, err
+	}
+	for _, from := range positions {
+		f.joining = append(f.joining, &reader{from: from, begun: make(chan error, 1), batches: make(chan *batch, 1), ended: make(chan struct{})})
+	}
+	readers := append([]*reader{}, f.joining...)
+	h.welcome([]*feed{f}, time.Now().Add(time.Minute))
+	told := make([]string, len(readers))
+	for i, r := range readers {
+		if err := <-r.begun; err != nil {
+			return nil, err
+		}
+		told[i] = string((<-r.batches).text)
+	}
+	return told, nil
+}

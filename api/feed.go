@@ -109,24 +109,61 @@ func (h *hub) begin(ctx context.Context, f *feed) error {
 	})
 }
 
-// catchUp is what has changed since a position that a client brought.
-func (h *hub) catchUp(f *feed, from operator.Position) (found *batch, err error) {
+// missed is what has changed since a position, for readers at that one and at later ones.
+type missed struct {
+	batch  *batch
+	since  operator.Position
+	glance operator.Glance // at the database, before it was read
+}
+
+// has reports whether the batch tells a reader everything that has changed since the
+// position that it brought.
+func (m *missed) has(from operator.Position) bool {
+	return !m.lost(from) && !(m.batch.mark && m.since.Before(from))
+}
+
+func (m *missed) lost(from operator.Position) bool {
+	_, err := from.At(m.glance)
+	return err != nil
+}
+
+// catchUp reads what has changed since the positions that clients brought, once for
+// all of them. Positions that are lost have no part in it: they are another
+// database's, and would leave out what the others have missed.
+func (h *hub) catchUp(f *feed, readers []*reader) (*missed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	err = h.inTx(ctx, f.tenant, func(tx pgx.Tx) error {
-		changes, _, more, err := operator.Changes(ctx, tx, f.tenant, from, h.maxChanges)
-		switch {
-		case more || errors.Is(err, operator.ErrPositionLost):
-			found = resync(f.position)
-			return nil
-		case err != nil:
+	m := &missed{batch: resync(f.position)}
+	err := h.inTx(ctx, f.tenant, func(tx pgx.Tx) (err error) {
+		if m.glance, err = operator.TakeGlance(ctx, tx); err != nil {
 			return err
 		}
-		// The feed is behind what was just read, not ahead: its next batch begins there.
-		found = newBatch(f.tenant, changes, f.position)
-		return nil
+		for _, r := range readers {
+			switch {
+			case r.from.IsZero() || m.lost(r.from):
+			case m.since.IsZero():
+				m.since = r.from
+			default:
+				m.since = m.since.Earlier(r.from)
+			}
+		}
+		if m.since.IsZero() {
+			return nil
+		}
+		changes, _, more, err := operator.Changes(ctx, tx, f.tenant, m.since, h.maxChanges)
+		if err == nil && !more {
+			// The feed is behind what was just read, not ahead: its next batch begins there.
+			m.batch = newBatch(f.tenant, changes, f.position)
+		}
+		if errors.Is(err, operator.ErrPositionLost) {
+			err = nil
+		}
+		return err
 	})
-	return found, err
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 // inTx runs fn under the row-level security of the tenant.

@@ -255,9 +255,9 @@ func (f *feed) dismiss(r *reader) {
 // something again, but never of what was before.
 func (h *hub) welcome(feeds []*feed, until time.Time) {
 	for _, f := range feeds {
-		var missed *batch
-		var of operator.Position
-		for _, r := range h.joiners(f) {
+		var caughtUp *missed
+		joiners := h.joiners(f)
+		for i, r := range joiners {
 			if !h.stillJoins(f, r) {
 				continue
 			}
@@ -266,17 +266,20 @@ func (h *hub) welcome(feeds []*feed, until time.Time) {
 			case f.position.IsZero(), f.deaf:
 				err = f.failed
 			case !r.from.IsZero():
-				// One reading of all open jobs is for all who come back, after a restart by the
-				// hundred: what the first of them has missed has in it what the others have, who
-				// may be told a state twice. Where it is too much, who was further has his own.
-				if missed == nil || missed.mark && of.Before(r.from) {
+				// All open jobs are read once for all readers that come back, after a restart by
+				// the hundred, so some are told a state twice. Where that finds too much, readers
+				// with a later position get a reading of their own.
+				if caughtUp == nil || !caughtUp.lost(r.from) && !caughtUp.has(r.from) {
 					if time.Now().After(until) {
 						return
 					}
-					of = r.from
-					missed, err = h.catchUp(f, of)
+					caughtUp, err = h.catchUp(f, joiners[i:])
 				}
-				first = missed
+				if err == nil && caughtUp.has(r.from) {
+					first = caughtUp.batch
+				} else {
+					first = resync(f.position)
+				}
 			}
 			h.mu.Lock()
 			if i := slices.Index(f.joining, r); i >= 0 { // he has not gone

@@ -88,6 +88,17 @@ func (p Position) IsZero() bool { return p.horizon == 0 }
 // has, and perhaps more.
 func (p Position) Before(other Position) bool { return p.horizon < other.horizon }
 
+// Earlier is a position from which on a reader is told all that one at either of the
+// two is. Neither may be [ErrPositionLost] by [Position.At]: the transactions of
+// another database say nothing of the times of this one.
+func (p Position) Earlier(other Position) Position {
+	earlier := Position{horizon: min(p.horizon, other.horizon), since: p.since}
+	if other.since.Before(p.since) {
+		earlier.since = other.since
+	}
+	return earlier
+}
+
 // String is how the position is given to others.
 func (p Position) String() string {
 	var b [16]byte
@@ -255,7 +266,7 @@ func (p Position) advance(horizonText, nextText string, at time.Time) (Position,
 	if p.IsZero() {
 		return Position{horizon: horizon, since: at.Add(-firstReach), next: next, at: at}, nil
 	}
-	if p.horizon > next || next-p.horizon > maxTransactions || at.Sub(p.since) > MaxPositionAge {
+	if p.horizon > next || next-p.horizon > maxTransactions || p.since.After(at) || at.Sub(p.since) > MaxPositionAge {
 		return Position{}, ErrPositionLost
 	}
 	after := Position{horizon: max(horizon, p.horizon), since: p.since, next: p.next, at: p.at, told: p.told}
