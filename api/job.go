@@ -106,13 +106,8 @@ func backoffSeconds(b outbox.Backoff) (waits []float64) {
 	return waits
 }
 
-// utc keeps zero zero.
-func utc(t time.Time) time.Time {
-	if t.IsZero() {
-		return t
-	}
-	return t.UTC()
-}
+// utc is a time as it is shown.
+func utc(t time.Time) time.Time { return operator.Presentable(t) }
 
 func showBytes(b []byte, contentType string) Payload {
 	p := Payload{ContentType: contentType}

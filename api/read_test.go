@@ -205,3 +205,35 @@ func TestJobsAreListedByPages(t *testing.T) {
 		}
 	}
 }
+
+// SQL stores times that JSON does not have. A row with one is shown, and so are the
+// others of its list, of every tenant.
+func TestAFarTimeBlindsNoList(t *testing.T) {
+	t.Parallel()
+	r := newOwnersRig(t).as("root")
+	_, err := r.db.Exec(t.Context(), `
+		ALTER TABLE outbox.jobs DROP CONSTRAINT jobs_run_at_is_a_time, DROP CONSTRAINT jobs_deadline_is_a_time;
+		ALTER TABLE outbox.schedules DROP CONSTRAINT schedules_next_at_is_a_time;
+		INSERT INTO outbox.jobs (id, kind, payload, run_at, created_at, deadline)
+		VALUES ('00000000-0000-0000-0000-00000000000a', 'mail', '{}', '4000-01-01 BC', '4000-01-01 BC', '290000-01-01'),
+		       ('ffffffff-0000-0000-0000-00000000000b', 'mail', '{}', '20000-01-01', '20000-01-01', '20000-01-02');
+		INSERT INTO outbox.jobs (id, kind, payload, run_at, key, status, ordered)
+		VALUES (gen_random_uuid(), 'mail', '{}', '20000-01-01', 'far', 'blocked', true), (gen_random_uuid(), 'mail', '{}', '4000-01-01 BC', 'past', 'blocked', true);
+		INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) SELECT tenant_id, queue, key, '20000-01-01' FROM outbox.jobs WHERE key IS NOT NULL;
+		INSERT INTO outbox.jobs (id, kind, payload, run_at, created_at, status, failed_at, error_fingerprint, last_error_code, attempt, epoch, started_at)
+		VALUES (gen_random_uuid(), 'mail', '{}', '20000-01-01', '20000-01-01', 'dead', '20000-01-01', 'x', 'x', 1, 1, '20000-01-01');
+		INSERT INTO outbox.schedules (name, every, kind, payload, next_at, last_at, paused_at)
+		VALUES ('far', '1 h', 'mail', '{}', '20000-01-01', '4000-01-01 BC', '20000-01-01')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{
+		"/jobs", "/jobs/00000000-0000-0000-0000-00000000000a", "/jobs/ffffffff-0000-0000-0000-00000000000b", "/schedules", "/keys", "/keys?limit=1",
+		"/dead-letters", "/dead-letters/groups", "/stats", "/queues",
+	} {
+		body := r.get(target).want(200, nil).Body.String()
+		if !strings.Contains(target, "/stats") && !strings.Contains(target, "/queues") && !strings.Contains(body, "9999-12-31T23:59:59.999999Z") && !strings.Contains(body, "0000-01-01T00:00:00Z") {
+			t.Errorf("GET %s does not show the far time: %s", target, body)
+		}
+	}
+}

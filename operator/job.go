@@ -116,8 +116,3 @@ func backoff(waits []pgtype.Interval) (b outbox.Backoff) {
 	}
 	return b
 }
-
-// duration is 0 for NULL.
-func duration(i pgtype.Interval) time.Duration {
-	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
-}

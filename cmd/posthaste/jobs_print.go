@@ -70,7 +70,7 @@ func instant(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
-	return t.UTC()
+	return operator.Presentable(t)
 }
 
 func listJobs(jobs []operator.Job) listing {

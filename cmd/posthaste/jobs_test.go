@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -220,3 +222,48 @@ func TestASealedResultIsNotShownAsText(t *testing.T) {
 		t.Errorf("a plain result is shown as %s and %s, %v", text, readableResult(plain), err)
 	}
 }
+
+// SQL stores times that JSON does not have. A row with one is shown, and so are the
+// others of its list.
+func TestAFarTimeBlindsNoList(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	e := env{"DATABASE_URL": url}
+	first := strings.TrimSpace(ok(t, e, "enqueue", "greet"))
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	if _, err := conn.Exec(t.Context(), farTimes); err != nil {
+		t.Fatal(err)
+	}
+	rows := listed(t, e)
+	if len(rows) != 3 || rows[1]["id"] != first {
+		t.Fatalf("got %v, want all three jobs", rows)
+	}
+	for i, want := range map[int]string{0: "9999-12-31T23:59:59.999999Z", 2: "0000-01-01T00:00:00Z"} {
+		if rows[i]["run_at"] != want || rows[i]["deadline"] != "9999-12-31T23:59:59.999999Z" || rows[i]["created_at"] != want {
+			t.Errorf("got %v, want its times at %s", rows[i], want)
+		}
+		ok(t, e, "jobs", "show", rows[i]["id"].(string), "-o", "json")
+	}
+	for _, format := range []string{"table", "csv", "json"} {
+		if out := ok(t, e, "schedules", "list", "-o", format); !strings.Contains(out, "far") {
+			t.Errorf("schedules as %s: %s", format, out)
+		}
+		ok(t, e, "jobs", "list", "-o", format)
+		ok(t, e, "stats", "-o", format)
+		ok(t, e, "queues", "list", "-o", format)
+	}
+}
+
+// farTimes are rows as they were stored before a constraint refused them.
+const farTimes = `
+	ALTER TABLE outbox.jobs DROP CONSTRAINT jobs_run_at_is_a_time, DROP CONSTRAINT jobs_deadline_is_a_time;
+	ALTER TABLE outbox.schedules DROP CONSTRAINT schedules_next_at_is_a_time;
+	INSERT INTO outbox.jobs (id, kind, payload, run_at, created_at, deadline)
+	VALUES ('00000000-0000-0000-0000-00000000000a', 'greet', '{}', '4000-01-01 BC', '4000-01-01 BC', '290000-01-01'),
+	       ('ffffffff-0000-0000-0000-00000000000b', 'greet', '{}', '20000-01-01', '20000-01-01', '20000-01-02');
+	INSERT INTO outbox.schedules (name, every, kind, payload, next_at, last_at)
+	VALUES ('far', '1 h', 'greet', '{}', '20000-01-01', '4000-01-01 BC');`
