@@ -86,6 +86,14 @@ type examination struct {
 	findings []Finding
 }
 
+// Count is a number with its noun: 1 problem, 2 problems.
+func Count[N int | int64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 func (e *examination) find(s Severity, what, do string) {
 	e.findings = append(e.findings, Finding{e.question, s, what, do})
 }
@@ -137,11 +145,11 @@ func (e *examination) workers(ctx context.Context) error {
 		return err
 	}
 	for _, u := range unhandled {
-		e.find(Problem, fmt.Sprintf("%d due jobs of kind %s in queue %s wait since %s for a dispatcher with a handler", u.Jobs, u.Kind, u.Queue, u.Oldest.Format(time.RFC3339)),
+		e.find(Problem, fmt.Sprintf("%s of kind %s in queue %s due since %s, and no dispatcher has a handler", Count(u.Jobs, "job"), u.Kind, u.Queue, u.Oldest.Format(time.RFC3339)),
 			"start a program that has a handler for the kind and works the queue")
 	}
 	if len(e.findings) == 0 || e.findings[len(e.findings)-1].Question != e.question {
-		e.find(OK, fmt.Sprintf("%d dispatchers, and every due job has a handler", there), "")
+		e.find(OK, Count(there, "dispatcher")+", and every due job has a handler", "")
 	}
 	return nil
 }
@@ -154,13 +162,13 @@ func (e *examination) jobs(ctx context.Context) error {
 	}
 	before := len(e.findings)
 	if w.Lapsed > 0 {
-		e.find(Problem, fmt.Sprintf("%d leases lapsed more than 15 s ago and nobody took the jobs back", w.Lapsed), "run a reaper: OUTBOX_REAP=on in at least one process")
+		e.find(Problem, Count(w.Lapsed, "lease")+" lapsed more than 15 s ago and nobody took the jobs back", "run a reaper: OUTBOX_REAP=on in at least one process")
 	}
 	if w.OldestDue != nil && w.Now.Sub(*w.OldestDue) > time.Minute {
 		e.find(Warning, fmt.Sprintf("the oldest due job waits since %s", w.OldestDue.Format(time.RFC3339)), "add dispatchers or concurrency, or see what they are waiting for")
 	}
 	if w.DeadLetters > 0 {
-		e.find(Warning, fmt.Sprintf("%d dead letters wait for a person", w.DeadLetters), "look at them: posthaste jobs list --status dead --status failed")
+		e.find(Warning, Count(w.DeadLetters, "dead letter")+" to be looked at by a person", "look at them: posthaste jobs list --status dead --status failed")
 	}
 	if w.Paused != "" {
 		e.find(Warning, "queues that are paused: "+w.Paused, "posthaste queues resume QUEUE, when it is time")

@@ -103,7 +103,7 @@ func (e *examination) vacuum(ctx context.Context) error {
 		if h.Since != nil {
 			since = "since " + h.Since.Format(time.RFC3339)
 		}
-		e.find(Warning, fmt.Sprintf("a %s holds vacuum back %s, %d transactions: %s", h.What, since, h.Age, h.Who), "end it if nobody needs it: dead rows pile up in the whole database")
+		e.find(Warning, fmt.Sprintf("a %s holds vacuum back %s, %s: %s", h.What, since, Count(h.Age, "transaction"), h.Who), "end it if nobody needs it: dead rows pile up in the whole database")
 	}
 	if len(holders) == 0 {
 		e.find(OK, "nobody has held it back for more than five minutes", "")
@@ -119,7 +119,7 @@ func (e *examination) tables(ctx context.Context) error {
 	}
 	before := len(e.findings)
 	if t.DaysAhead < 2 {
-		e.find(Problem, fmt.Sprintf("the history has partitions for %d days ahead: jobs cannot be settled when there is none", t.DaysAhead), "run a reaper: OUTBOX_REAP=on in at least one process")
+		e.find(Problem, fmt.Sprintf("the history has partitions for %s ahead: jobs cannot be settled when there is none", Count(t.DaysAhead, "day")), "run a reaper: OUTBOX_REAP=on in at least one process")
 	}
 	if t.Dead > 100_000 && t.Dead > 10*t.Live {
 		when := "never"
@@ -130,7 +130,7 @@ func (e *examination) tables(ctx context.Context) error {
 			"see the finding on vacuum; else give autovacuum more workers: its settings for this table are made to keep up")
 	}
 	if len(e.findings) == before {
-		e.find(OK, fmt.Sprintf("%d dead rows in outbox.jobs, partitions for %d days ahead", t.Dead, t.DaysAhead), "")
+		e.find(OK, fmt.Sprintf("%s in outbox.jobs, partitions for %s ahead", Count(t.Dead, "dead row"), Count(t.DaysAhead, "day")), "")
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ var _ auditor = (*operator.Operator)(nil)
 func (p *program) auditCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "audit",
-		Usage: "list who did what, newest first",
+		Usage: "list audit entries (who did what), newest first",
 		Flags: append(operatorFlags(), outputFlag(),
 			&cli.StringFlag{Name: "actor", Usage: "only by this `NAME`"},
 			&cli.StringFlag{Name: "act", Usage: "only this `ACT`, like job.replay or queue.pause"},

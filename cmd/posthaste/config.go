@@ -11,7 +11,7 @@ import (
 func (p *program) configCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "config",
-		Usage: "print the effective value of every switch and where it comes from, secrets left out",
+		Usage: "print every setting with its effective value and source, secrets left out",
 		Flags: append(append(flags(), flags("api", "token")...), outputFlag()),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {

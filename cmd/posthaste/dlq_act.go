@@ -60,9 +60,11 @@ func (p *program) replayLetters(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	rate := c.Float("rate")
-	if c.IsSet("rate") && !(rate > 0) {
-		return usagef("--rate is %v: want more than 0 jobs a second", rate)
+	var rate float64
+	if v := c.String("rate"); v != "" {
+		if rate, err = parseDecimal(v); err != nil || rate <= 0 {
+			return usagef("--rate is %q: want more than 0 jobs a second", v)
+		}
 	}
 	if c.IsSet("payload") {
 		return p.replayEdited(ctx, c, which)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -14,7 +13,7 @@ import (
 func (p *program) doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
-		Usage: "examine the installation, and say what to do",
+		Usage: "check the installation and say how to fix what is wrong",
 		Description: `It asks whether the schema is there, whether commits are durable, whether a NOTIFY
 arrives where dispatchers listen, whether a pooler is in between, who holds vacuum
 back, how autovacuum and partitions fare, which dispatchers there are, and what
@@ -57,7 +56,7 @@ func (p *program) examine(ctx context.Context, c *cli.Command) error {
 		return p.print(c, l)
 	})
 	if err == nil && problems > 0 {
-		return cli.Exit(fmt.Sprintf("%d problems", problems), exitFailed)
+		return cli.Exit(doctor.Count(problems, "problem"), exitFailed)
 	}
 	return err
 }

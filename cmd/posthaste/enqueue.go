@@ -68,6 +68,9 @@ func (p *program) enqueue(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
+	if c.NArg() == 2 && c.Args().Get(1) == "" {
+		return usagef("PAYLOAD is empty: leave it out for {}")
+	}
 	payload, err := p.payload(c.Args().Get(1))
 	if err != nil {
 		return err
@@ -152,6 +155,8 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 		if v := c.String(flag); v != "" {
 			if *to, err = time.Parse(time.RFC3339, v); err != nil {
 				errs = append(errs, fmt.Errorf("--%s is %q: want a time like 2027-01-31T09:00:00Z", flag, v))
+			} else if to.IsZero() { // which is no time in the options
+				errs = append(errs, fmt.Errorf("--%s is %q: want a time from 1970 on", flag, v))
 			}
 		}
 	}

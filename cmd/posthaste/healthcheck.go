@@ -20,7 +20,7 @@ import (
 func (p *program) healthcheckCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "healthcheck",
-		Usage: "ask a running process whether it is ready (for containers: exit status 0 or 1)",
+		Usage: "check that a running process is ready (for containers: exit status 0 or 1)",
 		Flags: append(flags("admin-addr"),
 			&cli.DurationFlag{Name: "timeout", Value: 5 * time.Second, Usage: "how long to wait for the answer"}),
 		Action: func(ctx context.Context, c *cli.Command) error {

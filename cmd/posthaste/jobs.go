@@ -15,7 +15,7 @@ import (
 func (p *program) jobsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "jobs",
-		Usage: "look at jobs; cancel, release, retry or dismiss them",
+		Usage: "list, show, cancel, release, retry and dismiss jobs",
 		Commands: []*cli.Command{
 			{
 				Name:  "list",

@@ -25,7 +25,7 @@ func (p *program) keysCommand() *cli.Command {
 	queue := &cli.StringFlag{Name: "queue", Usage: "`QUEUE` (default: default)"}
 	return &cli.Command{
 		Name:  "keys",
-		Usage: "look at keys of ordered and limited jobs; take a parked one up again",
+		Usage: "list and show concurrency and ordering keys; unblock a parked one",
 		Commands: []*cli.Command{
 			{
 				Name:  "list",

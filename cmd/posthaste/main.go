@@ -36,8 +36,15 @@ func main() {
 
 // run is the whole program but for the process around it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
-	p := &program{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr}
-	err := p.root().Run(ctx, args)
+	out := &checked{Writer: stdout}
+	p := &program{getenv: getenv, stdin: stdin, stdout: out, stderr: stderr}
+	root := p.root()
+	args = withVerb(root, args)
+	finish(root)
+	err := root.Run(ctx, args)
+	if err == nil {
+		err = out.failed()
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -62,9 +69,10 @@ const notThroughAPI = "this command works on the database itself, not through th
 
 // program is what every command gets of its surroundings.
 type program struct {
-	getenv         func(string) string
-	stdin          io.Reader
-	stdout, stderr io.Writer
+	getenv func(string) string
+	stdin  io.Reader
+	stdout *checked
+	stderr io.Writer
 }
 
 // usageError is a mistake of whoever typed the command or set the environment.
@@ -86,6 +94,8 @@ Exit status: 0 all is well, 1 it failed (also if it failed for one of several
 jobs, and when "doctor" or "healthcheck" finds a problem), 2 the command line or an
 environment variable is wrong: then nothing was done.
 
+Without a command "posthaste jobs", "queues", "workers" and the like list them.
+
 Completions: source <(posthaste completion bash), or zsh; see "posthaste completion
 --help" for fish and PowerShell.
 
@@ -101,7 +111,7 @@ func (p *program) root() *cli.Command {
 		Description: description,
 		Writer:      p.stdout,
 		ErrWriter:   p.stderr,
-		HideVersion: true,
+		HideVersion: true, // --version is the command: see withVerb
 		Suggest:     true,
 
 		EnableShellCompletion:           true,
@@ -112,41 +122,7 @@ func (p *program) root() *cli.Command {
 			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.versionCommand(), benchCommand(),
 		},
 	}
-	finish(root)
 	return root
-}
-
-// finish gives every command the same manners.
-func finish(c *cli.Command) {
-	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
-		if text := err.Error(); strings.HasSuffix(text, "-api") || strings.HasSuffix(text, "-token") { // is not defined
-			return usagef("%w: %s", err, notThroughAPI)
-		}
-		return usagef("%w (see %s --help)", err, c.FullName())
-	}
-	if c.Action == nil {
-		c.Action = chooseSubcommand
-	}
-	for _, sub := range c.Commands {
-		finish(sub)
-	}
-}
-
-// chooseSubcommand is what a command does that only groups others.
-func chooseSubcommand(_ context.Context, c *cli.Command) error {
-	if first := c.Args().First(); first != "" {
-		return usagef("%s has no command %q (see %s --help)", c.FullName(), first, c.FullName())
-	}
-	if c.Root() == c {
-		return cli.ShowRootCommandHelp(c)
-	}
-	var names []string
-	for _, sub := range c.Commands {
-		if !sub.Hidden && sub.Name != "help" {
-			names = append(names, sub.Name)
-		}
-	}
-	return usagef("%s what? want one of: %s", c.FullName(), strings.Join(names, ", "))
 }
 
 // wantArgs checks the number of arguments that are not flags.

@@ -79,7 +79,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 			walk(args, sub)
 		}
 	}
-	walk(nil, (&program{getenv: func(string) string { return "" }, stdout: io.Discard, stderr: io.Discard}).root())
+	walk(nil, (&program{getenv: func(string) string { return "" }, stdout: &checked{Writer: io.Discard}, stderr: io.Discard}).root())
 	if n < 45 {
 		t.Errorf("%d commands: this looks at the wrong place", n)
 	}
@@ -138,7 +138,7 @@ func TestMistakesAreExitStatus2(t *testing.T) {
 		"dlq replay --all 1":           "not two of them",
 		"dlq dismiss --kind=":          "--kind is empty",
 		"dlq replay 1":                 "36 characters",
-		"dlq replay --all --rate -1":   "--rate is -1",
+		"dlq replay --all --rate -1":   `--rate is "-1"`,
 		"dlq replay --all --payload x": "--payload is for one job",
 		"audit --job 1":                "--job",
 		"audit --before -1":            "--before is -1",

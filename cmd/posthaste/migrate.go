@@ -29,7 +29,7 @@ func (p *program) migrateCommand() *cli.Command {
 	status.Flags = append(status.Flags, outputFlag())
 	return &cli.Command{
 		Name:  "migrate",
-		Usage: "bring the schema \"outbox\" up to date, or look at it",
+		Usage: "apply the migrations of the schema \"outbox\", or show their status",
 		Commands: []*cli.Command{
 			onDatabase("up", "apply what is missing and create all functions anew; safe to run many times at once", p.migrateUp),
 			onDatabase("down", "remove the schema, if there is nothing in it", p.migrateDown),

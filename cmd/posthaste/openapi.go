@@ -11,7 +11,7 @@ import (
 func (p *program) openAPICommand() *cli.Command {
 	return &cli.Command{
 		Name:  "openapi",
-		Usage: "print the description of the API (OpenAPI 3.1)",
+		Usage: "print the OpenAPI 3.1 document of the API",
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
 				return err

@@ -8,12 +8,44 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/urfave/cli/v3"
 )
+
+// checked remembers that what was printed did not arrive, as on a full disk: nobody
+// looks at the result of each Fprintln. That the standard output is closed cannot be
+// seen: the Go runtime opens /dev/null in its place.
+type checked struct {
+	io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+func (c *checked) Write(b []byte) (int, error) {
+	n, err := c.Writer.Write(b)
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.err = cmp.Or(c.err, err)
+	}
+	return n, err
+}
+
+func (c *checked) failed() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		return nil
+	}
+	return fmt.Errorf("the standard output: %w", c.err)
+}
+
+// screen is the writer itself, which may be a terminal.
+func (c *checked) screen() io.Writer { return c.Writer }
 
 // outputFlag is on every command that prints a listing.
 func outputFlag() cli.Flag {
@@ -93,10 +125,39 @@ func (l listing) csv(w io.Writer) error {
 	out := csv.NewWriter(w)
 	_ = out.Write(l.header) // Flush and Error tell
 	for _, row := range l.rows {
-		_ = out.Write(cells(row))
+		line := cells(row)
+		for i, value := range row {
+			if isText(value) {
+				line[i] = forSpreadsheets(line[i])
+			}
+		}
+		_ = out.Write(line)
 	}
 	out.Flush()
 	return out.Error()
+}
+
+// isText tells what others wrote from numbers and times.
+func isText(value any) bool {
+	switch value.(type) {
+	case nil, time.Time, bool, int, int16, int32, int64, float64:
+		return false
+	}
+	return true
+}
+
+// forSpreadsheets keeps what others wrote from being a formula in a spreadsheet, by an
+// apostrophe before it, and from moving the cursor of a terminal.
+func forSpreadsheets(s string) string {
+	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
+		s = "'" + s
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return ' '
+		}
+		return r
+	}, s)
 }
 
 func (l listing) table(w io.Writer) error {

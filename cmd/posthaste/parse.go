@@ -235,12 +235,21 @@ func parseDSN(v string) (string, error) {
 	return v, nil
 }
 
+// parseDecimal reads a number of digits and a point: 010 is ten, and there is no 0x10,
+// 1e3, 1_000 or inf.
+func parseDecimal(v string) (float64, error) {
+	if strings.Trim(v, "0123456789.") != "" {
+		return 0, strconv.ErrSyntax
+	}
+	return strconv.ParseFloat(v, 64)
+}
+
 // parseAPIRate reads how many requests a second.
 func parseAPIRate(v string) (float64, error) {
 	if v == "" {
 		return 0, nil
 	}
-	rate, err := strconv.ParseFloat(v, 64)
+	rate, err := parseDecimal(v)
 	if err != nil || !(rate >= 0.01 && rate <= 1e6) {
 		return 0, errors.New("want 0.01 to 1000000 a second")
 	}

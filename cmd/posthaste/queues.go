@@ -29,7 +29,7 @@ var (
 func (p *program) queuesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "queues",
-		Usage: "look at queues; pause, resume and limit them",
+		Usage: "list, pause, resume and limit queues",
 		Commands: []*cli.Command{
 			{
 				Name:   "list",

@@ -26,11 +26,11 @@ var _ scheduleActs = (*operator.Operator)(nil)
 func (p *program) schedulesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "schedules",
-		Usage: "look at schedules; pause, resume, run and delete them",
+		Usage: "list, pause, resume, run and delete schedules",
 		Commands: []*cli.Command{
 			{
 				Name:   "list",
-				Usage:  "list the schedules with their next and their last ticks",
+				Usage:  "list schedules with their next and last run times",
 				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listSchedules,
 			},

@@ -13,7 +13,7 @@ import (
 func (p *program) serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
-		Usage: "carry out jobs, or serve the API, until told to stop",
+		Usage: "run jobs, the API, or both, until it is stopped",
 		Description: `Waits for the database and the schema if they are not there yet, and for the
 database whenever it goes away. Jobs are carried out by webhooks; jobs of kinds
 without one are left alone, for programs with handlers of their own.

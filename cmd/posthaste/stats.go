@@ -23,7 +23,7 @@ var _ overviewer = (*operator.Operator)(nil)
 
 func (p *program) statsCommand() *cli.Command {
 	return &cli.Command{
-		Name: "stats", Usage: "sum up what waits, runs and waits for a person, and how long the last jobs took", Description: statsDescription,
+		Name: "stats", Usage: "count jobs by status and show latencies", Description: statsDescription,
 		Flags: append(operatorFlags(), outputFlag()), Action: p.stats,
 	}
 }

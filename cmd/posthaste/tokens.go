@@ -23,16 +23,16 @@ const (
 func (p *program) tokensCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "tokens",
-		Usage: "make, list and revoke bearer tokens of the API",
+		Usage: "create, list and revoke bearer tokens of the API",
 		Commands: []*cli.Command{
 			{
 				Name:      "create",
-				Usage:     "make a token and print it: this once, on the standard output",
+				Usage:     "create a token and print it, this once",
 				ArgsUsage: "NAME",
 				Flags: append(flags("database-url"),
 					&cli.StringSliceFlag{
 						Name: "capability", Aliases: []string{"c"},
-						Usage: "what it may do, repeated or separated by commas: `" + strings.Join(capabilityNames(), "|") + "`",
+						Usage: "what it may do, a `CAPABILITY`, repeated or separated by commas: " + strings.Join(capabilityNames(), ", "),
 					},
 					&cli.StringFlag{Name: "tenant", Usage: "the tenant that it is for, by its `ID` (default: the root tenant)"},
 					&cli.BoolFlag{Name: "all-tenants", Usage: "it sees and acts on the jobs of every tenant"},
@@ -49,7 +49,7 @@ func (p *program) tokensCommand() *cli.Command {
 			},
 			{
 				Name:      "revoke",
-				Usage:     "end tokens for good; every process refuses them within 5s",
+				Usage:     "revoke tokens for good; every process refuses them within 5s",
 				ArgsUsage: "ID…",
 				Flags:     append(flags("database-url"), byFlag()),
 				Action:    p.revokeTokens,

@@ -27,7 +27,7 @@ frame begins with, and the dispatchers if the token is one of all tenants.`
 
 func (p *program) topCommand() *cli.Command {
 	return &cli.Command{
-		Name: "top", Usage: "watch depth, ages, rates, times, dispatchers and dead letters", Description: topDescription,
+		Name: "top", Usage: "watch queue depth, throughput, latency, workers and dead letters", Description: topDescription,
 		Flags: append(operatorFlags(),
 			&cli.DurationFlag{Name: "interval", Aliases: []string{"i"}, Value: 2 * time.Second, Usage: "`DURATION` between frames"},
 			&cli.IntFlag{Name: "frames", Aliases: []string{"n"}, Usage: "print `N` frames and end; without a terminal: 1"}),
@@ -52,7 +52,7 @@ func (p *program) top(ctx context.Context, c *cli.Command) error {
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o topView) error {
 		w := &watch{look: func(ctx context.Context) (sight, error) { return lookAround(ctx, o) }}
-		if stdin, ok := p.stdin.(*os.File); ok && frames == 0 && isTerminal(stdin) && isTerminal(p.stdout) {
+		if stdin, ok := p.stdin.(*os.File); ok && frames == 0 && isTerminal(stdin) && isTerminal(p.stdout.screen()) {
 			return p.showScreen(ctx, w, interval)
 		}
 		return p.printFrames(ctx, w, interval, max(1, frames))

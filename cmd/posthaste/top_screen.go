@@ -15,7 +15,7 @@ func (p *program) showScreen(ctx context.Context, w *watch, interval time.Durati
 	looks, stop := context.WithCancel(ctx)
 	defer stop() // a look that is under way does not hold up the end
 	_, err := tea.NewProgram(screen{ctx: looks, watch: w, interval: interval},
-		tea.WithContext(ctx), tea.WithInput(p.stdin), tea.WithOutput(p.stdout), tea.WithoutSignalHandler()).Run()
+		tea.WithContext(ctx), tea.WithInput(p.stdin), tea.WithOutput(p.stdout.screen()), tea.WithoutSignalHandler()).Run()
 	if err != nil && ctx.Err() == nil && !errors.Is(err, tea.ErrInterrupted) {
 		return fmt.Errorf("draw on the terminal: %w", err)
 	}

@@ -26,7 +26,7 @@ func buildVersion() string {
 func (p *program) versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "version",
-		Usage: "print what this is",
+		Usage: "print the version, the commit and the platform of this build",
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
 				return err

@@ -21,7 +21,7 @@ var _ workerList = (*operator.Operator)(nil)
 func (p *program) workersCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "workers",
-		Usage: "look at the dispatchers that there are",
+		Usage: "list the dispatchers (worker processes)",
 		Description: `Each dispatcher tells of itself every minute. One that was killed stays in
 the list as missing for an hour; its jobs run again when their leases lapse.`,
 		Commands: []*cli.Command{{

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+)
+
+// withVerb puts in the word that a command line may leave out: "posthaste workers -o
+// json" is "posthaste workers list -o json", and --version is version.
+func withVerb(root *cli.Command, args []string) []string {
+	if len(args) < 2 {
+		return args
+	}
+	if args[1] == "--version" {
+		return slices.Concat(args[:1], []string{"version"}, args[2:])
+	}
+	group := root.Command(args[1])
+	if group == nil || !lists(group) {
+		return args
+	}
+	if len(args) > 2 && (!strings.HasPrefix(args[2], "-") || slices.Contains([]string{"-h", "--help", "--generate-shell-completion"}, args[2])) {
+		return args
+	}
+	return slices.Concat(args[:2], []string{"list"}, args[2:])
+}
+
+// lists reports whether a command does nothing by itself but has a list.
+func lists(c *cli.Command) bool { return c.Action == nil && c.Command("list") != nil }
+
+// finish gives every command the same manners.
+func finish(c *cli.Command) {
+	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
+		if text := err.Error(); strings.HasSuffix(text, "-api") || strings.HasSuffix(text, "-token") { // is not defined
+			return usagef("%w: %s", err, notThroughAPI)
+		}
+		return usagef("%w (see %s --help)", err, c.FullName())
+	}
+	if lists(c) {
+		c.Description = strings.TrimPrefix(c.Description+"\n\nWithout a command it lists them.", "\n\n")
+	}
+	for _, flag := range c.Flags {
+		switch f := flag.(type) { // numbers are decimal: 010 is ten, and 0x10 is none
+		case *cli.IntFlag:
+			f.Config.Base = 10
+		case *cli.Int64Flag:
+			f.Config.Base = 10
+		}
+	}
+	action := c.Action
+	if action == nil {
+		action = chooseSubcommand
+	}
+	c.Action = func(ctx context.Context, c *cli.Command) error {
+		if err := refuseEmpty(c); err != nil {
+			return err
+		}
+		return action(ctx, c)
+	}
+	for _, sub := range c.Commands {
+		finish(sub)
+	}
+}
+
+// refuseEmpty refuses flags without a value, as --key "$UNSET" has none: to take it
+// for a flag that was not given would drop an order, or a filter of an act. The
+// settings of serve say themselves what nothing means.
+func refuseEmpty(c *cli.Command) error {
+	for _, flag := range c.Flags {
+		name := flag.Names()[0]
+		setting := slices.ContainsFunc(slices.Concat(allSettings, apiSettings), func(s setting) bool { return s.flag == name })
+		if setting || !flag.IsSet() {
+			continue
+		}
+		value := fmt.Sprint(flag.Get())
+		if list, ok := flag.Get().([]string); ok && (len(list) == 0 || slices.Contains(list, "")) {
+			value = ""
+		}
+		if value == "" {
+			return usagef("--%s is empty: leave it out, or give it a value", name)
+		}
+	}
+	return nil
+}
+
+// chooseSubcommand is what a command does that only groups others.
+func chooseSubcommand(_ context.Context, c *cli.Command) error {
+	if first := c.Args().First(); first != "" {
+		return usagef("%s has no command %q (see %s --help)", c.FullName(), first, c.FullName())
+	}
+	if c.Root() == c {
+		return cli.ShowRootCommandHelp(c)
+	}
+	var names []string
+	for _, sub := range c.Commands {
+		if !sub.Hidden && sub.Name != "help" {
+			names = append(names, sub.Name)
+		}
+	}
+	return usagef("%s what? want one of: %s", c.FullName(), strings.Join(names, ", "))
+}
