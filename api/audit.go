@@ -88,7 +88,7 @@ func (in *auditInput) operators(ctx context.Context) (f operator.AuditFilter, er
 	}
 	if in.Cursor != "" {
 		if f.Before, err = readAuditCursor(in.Cursor); err != nil {
-			return f, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is none that a page came with"})
+			return f, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is not a cursor returned by this API"})
 		}
 	}
 	return f, nil

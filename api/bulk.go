@@ -230,7 +230,7 @@ func (s *server) chosen(ctx context.Context, b Bulk, statuses []outbox.Status, e
 	filter.Statuses = statuses
 	if b.Cursor != "" {
 		if filter.Before, err = readCursor(b.Cursor); err != nil {
-			return nil, "", refuse("#/cursor", "is none that an answer came with")
+			return nil, "", refuse("#/cursor", "is not a cursor returned by this API")
 		}
 	}
 	if jobs, next, err = s.byFilter(ctx, filter, enough); err == nil && b.DryRun {

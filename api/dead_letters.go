@@ -82,7 +82,7 @@ func (s *server) listDeadLetters(ctx context.Context, in *deadLettersInput) (*de
 	var before outbox.ID
 	if in.Cursor != "" {
 		if before, err = readCursor(in.Cursor); err != nil {
-			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is none that a page came with"})
+			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is not a cursor returned by this API"})
 		}
 	}
 	limit := min(in.Limit, operator.MaxLimit)

@@ -77,7 +77,7 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 	}
 	if a.Cursor != "" {
 		if filter.After, filter.FailedUntil, err = readActCursor(a.Cursor); err != nil {
-			return nil, invalidInput.because("", Fault{Pointer: "#/cursor", Detail: "is none that an answer came with"})
+			return nil, invalidInput.because("", Fault{Pointer: "#/cursor", Detail: "is not a cursor returned by this API"})
 		}
 	}
 	if a.DryRun {

@@ -146,7 +146,7 @@ func (s *server) submit(ctx context.Context, r outbox.Request) (*enqueueOutput, 
 	case err != nil:
 		return nil, err
 	case done.Verdict == outbox.Rejected:
-		return nil, keyFull.because(fmt.Sprintf("Of the key, %d jobs wait; it may be %d.", done.Queued, r.Options.MaxQueued))
+		return nil, keyFull.because(fmt.Sprintf("%d jobs of this key are waiting; the limit is %d.", done.Queued, r.Options.MaxQueued))
 	}
 	accepted := stored{done.ID, r.Options.Hold && done.Verdict != outbox.Coalesced}.accepted()
 	accepted.Verdict = string(done.Verdict)

@@ -64,7 +64,7 @@ func (s *server) listKeys(ctx context.Context, in *keysInput) (*keysOutput, erro
 	filter := operator.KeyFilter{Tenant: tenant, Queue: in.Queue, Parked: in.Parked, Limit: min(in.Limit, operator.MaxLimit)}
 	if in.Cursor != "" {
 		if filter.After, err = readKeyCursor(in.Cursor); err != nil {
-			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is none that a page came with"})
+			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is not a cursor returned by this API"})
 		}
 	}
 	keys, err := s.operator.Keys(ctx, filter)

@@ -71,7 +71,7 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 			return nil, invalidInput.because("", Fault{Parameter: "offset", Detail: "excludes cursor; set one of them"})
 		}
 		if filter.Before, filter.Skip, err = readJobsCursor(in.Cursor); err != nil {
-			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is none that a page came with"})
+			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is not a cursor returned by this API"})
 		}
 	}
 	page, err := s.operator.Page(ctx, filter)

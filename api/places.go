@@ -31,9 +31,9 @@ func (p *places) take(who access.Principal) (leave func(), refused *Problem) {
 	of := caller{who.Tenant, who.Name}
 	switch {
 	case p.takenBy[of] >= p.each:
-		return nil, rateLimited.because(fmt.Sprintf("It has %d %s, as many as one caller may have of a process.", p.each, p.what)).after(p.again)
+		return nil, rateLimited.because(fmt.Sprintf("This caller already has %d %s (the maximum).", p.each, p.what)).after(p.again)
 	case p.taken >= p.most:
-		return nil, overloaded.because(fmt.Sprintf("There are %d %s, as many as a process has.", p.most, p.what)).after(p.again)
+		return nil, overloaded.because(fmt.Sprintf("The server already has %d %s (the maximum).", p.most, p.what)).after(p.again)
 	}
 	p.taken++
 	p.takenBy[of]++

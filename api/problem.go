@@ -91,11 +91,11 @@ var (
 	jobStatusConflict = code{"job_status_conflict", http.StatusConflict, "The job's status does not allow this"}
 	jobNotFinished    = code{"job_not_finished", http.StatusConflict, "The job has not finished"}
 	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this key"}
-	keyFull           = code{"key_full", http.StatusConflict, "As many jobs of this key wait as may"}
+	keyFull           = code{"key_full", http.StatusConflict, "The key's queue is full"}
 	bodyTooLarge      = code{"body_too_large", http.StatusRequestEntityTooLarge, "The body is too large"}
 	mediaType         = code{"unsupported_media_type", http.StatusUnsupportedMediaType, "The body's content type is not taken here"}
 	rateLimited       = code{"rate_limited", http.StatusTooManyRequests, "Too many requests by this token"}
-	overloaded        = code{"overloaded", http.StatusTooManyRequests, "The server has as much to do as it can"}
+	overloaded        = code{"overloaded", http.StatusTooManyRequests, "The server is overloaded"}
 	clientGone        = code{"client_gone", 499, "The client went away"} // which will not read it
 	internalError     = code{"internal_error", http.StatusInternalServerError, "Something went wrong here"}
 	unavailable       = code{"unavailable", http.StatusServiceUnavailable, "The database cannot be reached"}

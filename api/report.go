@@ -67,7 +67,7 @@ func (s *server) listLogs(ctx context.Context, in *logsInput) (*logsOutput, erro
 	var after operator.LogPosition
 	if in.After != "" {
 		if after, err = readLogCursor(in.After); err != nil {
-			return nil, invalidInput.because("", Fault{Parameter: "after", Detail: "is none that lines came with"})
+			return nil, invalidInput.because("", Fault{Parameter: "after", Detail: "is not a position returned by this API"})
 		}
 	}
 	lines, err := s.operator.Logs(ctx, job.ID, after)

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ type component struct {
 	running atomic.Bool
 	stopped atomic.Bool           // for good, as it was told to
 	failure atomic.Pointer[error] // why it stopped by itself
+	untidy  error                 // why it did not stop in good order; written before supervise returns
 }
 
 // maxRestartWait is the longest rest of a component that keeps stopping by itself.
@@ -43,6 +45,7 @@ func (p *process) supervise(ctx context.Context, c *component) {
 		if ctx.Err() != nil {
 			if err != nil {
 				p.log.LogAttrs(ctx, slog.LevelWarn, "component did not stop in good order", slog.String("component", c.name), slog.String("err", err.Error()))
+				c.untidy = fmt.Errorf("%s did not stop in good order: %w", c.name, err)
 			}
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,6 +32,32 @@ func TestAComponentThatStopsByItselfIsStartedAgain(t *testing.T) {
 		synctest.Wait()
 		if got := c.state(); got.State != stateStopped {
 			t.Errorf("got %+v after the stop, want stopped", got)
+		}
+	})
+}
+
+// Run, and with it the exit status, says what did not stop in good order.
+func TestAComponentThatDoesNotStopInGoodOrderIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		left := errors.New("2 handlers still run")
+		p := &process{log: slog.New(slog.DiscardHandler)}
+		for _, err := range []error{nil, left} {
+			p.components = append(p.components, &component{name: "worker", run: func(ctx context.Context) error { <-ctx.Done(); return err }})
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			var all sync.WaitGroup
+			for _, c := range p.components {
+				all.Go(func() { p.supervise(ctx, c) })
+			}
+			all.Wait()
+		}()
+		synctest.Wait()
+		stop()
+		if err := p.awaitEnd(ended); !errors.Is(err, left) {
+			t.Errorf("got %v, want what the component said", err)
 		}
 	})
 }

@@ -23,7 +23,7 @@ import (
 
 const noHandlers = "no handler and no webhook: jobs are left alone"
 
-var errStopped = errors.New("it returned without having been asked to")
+var errStopped = errors.New("stopped unexpectedly")
 
 // compose makes the components and introduces them to each other: the listener's
 // signals wake the dispatcher and the reaper, and its hearing decides how often they

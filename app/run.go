@@ -28,7 +28,8 @@ var ErrCut = errors.New("stopped at once: jobs that were running run again when 
 // Run works until ctx ends and then stops in good order; see the package's
 // guarantees. It returns nil after an orderly stop, an error before it has started
 // anything if the configuration is wrong, and [ErrCut] or an error that names what
-// still ran if the stop took too long; the process should exit then.
+// did not stop in good order, such as the dispatcher of a handler that ignores the end
+// of its context; the process should exit then.
 func Run(ctx context.Context, mux *dispatcher.Mux, config Config) error {
 	p, err := newProcess(mux, config)
 	if err != nil {
@@ -106,7 +107,11 @@ func (p *process) awaitEnd(ended <-chan struct{}) error {
 	defer patience.Stop()
 	select {
 	case <-ended:
-		return nil
+		var errs []error
+		for _, c := range p.components {
+			errs = append(errs, c.untidy)
+		}
+		return errors.Join(errs...)
 	case <-p.config.Cut:
 		return ErrCut
 	case <-patience.C:
