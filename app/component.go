@@ -7,8 +7,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
+
+// Component is a part of the process that this package does not know, such as the API
+// of package server.
+type Component struct {
+	Name  string                      // in /readyz, in metrics and in the log
+	Run   func(context.Context) error // works until its context ends; is called again if it returns before
+	Ready func() error                // why it does not do its work while it runs; nil is that it does
+	Pool  *pgxpool.Pool               // its connections, which are closed at the end of the process; nil is none
+}
 
 // component is a part of the process that runs for as long as the process does.
 type component struct {
@@ -76,6 +87,9 @@ func (c *component) state() State {
 // unlessReady makes a look of a component's Ready method.
 func unlessReady(ready func() error) func() State {
 	return func() State {
+		if ready == nil {
+			return State{State: stateWorking}
+		}
 		if err := ready(); err != nil {
 			return State{State: stateFailing, Detail: err.Error()}
 		}

@@ -58,13 +58,8 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 	if !p.config.NoSchedule {
 		note(p.addScheduler())
 	}
-	if p.config.APIAddr != "" && len(errs) == 0 {
-		err := p.addAPI()
-		if p.config.APIOptional && errors.Is(err, syscall.EADDRINUSE) {
-			p.log.LogAttrs(background, slog.LevelWarn, "no API: its address is taken", slog.String("addr", p.config.APIAddr))
-			err = nil
-		}
-		note(err)
+	for _, c := range p.config.Components {
+		p.components = append(p.components, &component{name: c.Name, run: c.Run, look: unlessReady(c.Ready)})
 	}
 	if p.config.AdminAddr != "" && len(errs) == 0 {
 		var err error
@@ -179,8 +174,10 @@ func (p *process) registerCollectors() {
 		register(pgxpoolprometheus.NewCollector(pool, map[string]string{"pool": name}))
 	}
 	publish(p.pool, "process")
-	if p.api != nil {
-		publish(p.api.pool, "api")
+	for _, c := range p.config.Components {
+		if c.Pool != nil {
+			publish(c.Pool, c.Name)
+		}
 	}
 	if p.config.Pool != nil {
 		publish(p.config.Pool, "handlers")

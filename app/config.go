@@ -10,8 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/posthaste-dev/posthaste/access"
-	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/schedule"
@@ -60,33 +58,18 @@ type Config struct {
 	// AdminOptional goes on without them if AdminAddr is taken.
 	AdminOptional bool
 
-	// APIAddr is where the API is served, such as "0.0.0.0:8080"; "" serves it
-	// nowhere. It has connections of its own. TLS ends in front of it.
-	APIAddr string
-	// APIConnections is how many connections of clients the API has at once; 0 is 4096.
-	// Others wait until one ends.
-	APIConnections int
-	// APIOptional goes on without it if APIAddr is taken.
-	APIOptional bool
-	// APIDatabaseURL is where the API connects to; "" is DatabaseURL. With a login of
-	// its own, a member of outbox_api alone, row security keeps its tenants apart in a
-	// process that also dispatches.
-	APIDatabaseURL string
-	// OIDC is a provider whose JWTs the API takes besides its own tokens; nil is none.
-	// Its Logger is the process's. It has no effect with an Authenticator in API.
-	OIDC *access.OIDCConfig
-	// API is how. Logger, Registerer and Stopping are the process's, and so are Pool and
-	// Producer if they are nil.
-	API api.Config
+	// Components run besides those of this package.
+	Components []Component
 
 	Logger   *slog.Logger         // nil logs nothing
 	Registry *prometheus.Registry // nil makes a new one
 }
 
-const defaultGracePeriod = 20 * time.Second
+// DefaultGracePeriod is that of a Config without one.
+const DefaultGracePeriod = 20 * time.Second
 
 func (c Config) withDefaults() Config {
-	c.GracePeriod = cmp.Or(c.GracePeriod, defaultGracePeriod)
+	c.GracePeriod = cmp.Or(c.GracePeriod, DefaultGracePeriod)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -96,7 +79,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func (c Config) validate() error {
+// Validate says everything that is wrong with the configuration.
+func (c Config) Validate() error {
 	var errs []error
 	if c.DatabaseURL == "" && c.Pool == nil {
 		errs = append(errs, errors.New("DatabaseURL is empty and Pool is nil, want one of them"))
@@ -107,14 +91,6 @@ func (c Config) validate() error {
 	}{{"PollInterval", c.PollInterval}, {"LeaseTTL", c.LeaseTTL}, {"Timeout", c.Timeout}, {"Keep", c.Keep}} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for the default", d.name, d.value))
-		}
-	}
-	if c.APIConnections < 0 {
-		errs = append(errs, errors.New("APIConnections is negative, want more than 0, or 0 for the default"))
-	}
-	if c.OIDC != nil {
-		if err := c.OIDC.Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("OIDC: %w", err))
 		}
 	}
 	if c.NoSchedule && len(c.Schedules) > 0 {

@@ -1,7 +1,7 @@
 // Package app makes one process of the other packages: a listener that wakes, a
 // dispatcher that works, a reaper that cleans up, a scheduler, and an admin server that tells
-// how they are. The command posthaste is app.Run with webhooks; a program with
-// handlers of its own is about as short:
+// how they are. Package server adds the API, and the command
+// posthaste is that with webhooks; a program with handlers of its own is about as short:
 //
 //	var mux dispatcher.Mux
 //	dispatcher.Handle(&mux, sendReceipt)
@@ -30,6 +30,6 @@
 //	dispatcher    Run          stop, after the drain           see package dispatcher
 //	reaper        Run          stop                            see package reaper
 //	scheduler     Run          stop                            see package schedule
-//	API           Run          stop, after its requests        its connections, a pool
+//	components    Run          stop                            see Config.Components
 //	admin server  Run          the end of all the others       its connections
 package app

@@ -17,10 +17,11 @@ const (
 
 // openPool opens the process's own connections, which handlers cannot exhaust.
 // It connects to nothing yet.
-func openPool(c Config) (*pgxpool.Pool, error) { return openPoolOf(c, ownConnections) }
+func openPool(c Config) (*pgxpool.Pool, error) { return OpenPool(c, ownConnections) }
 
-// openPoolOf opens up to so many connections to where the process connects to.
-func openPoolOf(c Config, connections int32) (*pgxpool.Pool, error) {
+// OpenPool opens up to so many connections to where a process with this configuration
+// connects to, for one of its components. It connects to nothing yet.
+func OpenPool(c Config, connections int32) (*pgxpool.Pool, error) {
 	config, err := poolConfig(c)
 	if err != nil {
 		return nil, err
@@ -63,12 +64,10 @@ func closePool(pool *pgxpool.Pool) {
 	}
 }
 
-func (p *process) closePools() {
-	closePool(p.pool)
-	if p.api != nil {
-		if p.api.listener != nil { // it was never served
-			_ = p.api.listener.Close()
+func closePools(components []Component) {
+	for _, c := range components {
+		if c.Pool != nil {
+			closePool(c.Pool)
 		}
-		closePool(p.api.pool)
 	}
 }

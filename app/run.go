@@ -47,7 +47,6 @@ type process struct {
 	components []*component
 	listener   *listener.Listener // nil while off
 	admin      *admin             // nil while off
-	api        *apiServer         // nil while off
 
 	draining  atomic.Bool
 	readiness readiness
@@ -55,9 +54,14 @@ type process struct {
 
 // newProcess makes everything and starts nothing. Its errors are mistakes in the
 // configuration.
-func newProcess(mux *dispatcher.Mux, config Config) (*process, error) {
+func newProcess(mux *dispatcher.Mux, config Config) (_ *process, err error) {
+	defer func() {
+		if err != nil {
+			closePools(config.Components)
+		}
+	}()
 	config = config.withDefaults()
-	if err := config.validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("configure: %w", err)
 	}
 	pool, err := openPool(config)
@@ -66,7 +70,7 @@ func newProcess(mux *dispatcher.Mux, config Config) (*process, error) {
 	}
 	p := &process{config: config, log: config.Logger, pool: pool, gate: newGate(pool, config)}
 	if err := p.compose(mux); err != nil {
-		p.closePools()
+		closePool(p.pool)
 		return nil, fmt.Errorf("configure: %w", err)
 	}
 	return p, nil
@@ -74,7 +78,8 @@ func newProcess(mux *dispatcher.Mux, config Config) (*process, error) {
 
 // run starts everything, waits for ctx, and stops everything in order.
 func (p *process) run(ctx context.Context) error {
-	defer p.closePools()
+	defer closePools(p.config.Components)
+	defer closePool(p.pool)
 	stopAdmin := p.admin.start()
 	defer stopAdmin()
 

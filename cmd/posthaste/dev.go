@@ -15,6 +15,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/server"
 )
 
 const (
@@ -63,20 +64,20 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 		}
 	}
 	ctx, s.app.Cut = app.Signals(ctx)
-	server, err := pgdev.Start(ctx, pgdev.Options{Dir: folder, Port: choosePort(port), Log: p.stderr})
+	postgres, err := pgdev.Start(ctx, pgdev.Options{Dir: folder, Port: choosePort(port), Log: p.stderr})
 	if err != nil {
 		return fmt.Errorf("start Postgres: %w", err)
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	if s.app.DatabaseURL, err = ensureDatabase(ctx, server.URL()); err != nil {
+	defer func() { err = errors.Join(err, postgres.Stop()) }()
+	if s.app.DatabaseURL, err = ensureDatabase(ctx, postgres.URL()); err != nil {
 		return err
 	}
 	s.app.Migrate = true
-	s.app.APIAddr, s.app.APIOptional = s.apiAddr, s.apiByDefault
-	s.app.API.AnonymousLoopback = true // like Postgres, which asks nobody on this machine
+	s.server.Addr, s.server.Optional = s.apiAddr, s.apiByDefault
+	s.server.API.AnonymousLoopback = true // like Postgres, which asks nobody on this machine
 	s.app.Logger = p.logger(s)
-	welcome(p.stdout, server.String(), folder, s)
-	return app.Run(ctx, mux, s.app)
+	welcome(p.stdout, postgres.String(), folder, s)
+	return server.Run(ctx, mux, s.app, s.server)
 }
 
 // devFolder is in the user's cache. Root's is out of reach of the account that
@@ -121,8 +122,8 @@ func welcome(w io.Writer, server, folder string, s settings) {
   posthaste enqueue greet '{"name":"Ada"}'
   posthaste jobs list
 `, server, folder, s.app.DatabaseURL)
-	if s.app.APIAddr != "" {
-		fmt.Fprintf(w, "  open http://%s/docs\n", reachable(s.app.APIAddr))
+	if s.server.Addr != "" {
+		fmt.Fprintf(w, "  open http://%s/docs\n", reachable(s.server.Addr))
 	}
 	if s.app.AdminAddr != "" {
 		fmt.Fprintf(w, "  curl http://%s/readyz\n", reachable(s.app.AdminAddr))

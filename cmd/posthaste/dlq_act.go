@@ -98,7 +98,7 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o letterEditor) error {
 		if direct, ok := o.(*operator.Operator); ok { // the API goes by its own
-			o = direct.CheckedBy(s.app.API.Kinds)
+			o = direct.CheckedBy(s.server.API.Kinds)
 		}
 		replay, word := o.ReplayEdited, ""
 		if c.Bool("dry-run") {

@@ -23,7 +23,7 @@ func TestRolesSwitchOffWhatIsNotToBeDone(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := settings{roles: parsed, apiAddr: "addr"}.withRoles()
-		got := duties{!s.app.NoDispatch, !s.app.NoListen, !s.app.NoReap, s.app.APIAddr}
+		got := duties{!s.app.NoDispatch, !s.app.NoListen, !s.app.NoReap, s.server.Addr}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("roles %s (-want +got):\n%s", roles, diff)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/relay/webhook"
+	"github.com/posthaste-dev/posthaste/server"
 )
 
 func (p *program) serveCommand() *cli.Command {
@@ -31,8 +32,8 @@ The role api serves docs/api.md on --api-addr.`,
 			if err := requireDatabase(s); err != nil {
 				return err
 			}
-			if s = s.withRoles(); s.app.OIDC != nil {
-				if err := s.app.OIDC.Validate(); err != nil {
+			if s = s.withRoles(); s.server.OIDC != nil {
+				if err := s.server.OIDC.Validate(); err != nil {
 					return usagef("--oidc-…: %w", err)
 				}
 			}
@@ -49,7 +50,7 @@ func (p *program) serve(ctx context.Context, s settings) error {
 	}
 	ctx, s.app.Cut = app.Signals(ctx)
 	s.app.Logger = p.logger(s)
-	return app.Run(ctx, mux, s.app)
+	return server.Run(ctx, mux, s.app, s.server)
 }
 
 func webhookMux(routes []webhookRoute) (*dispatcher.Mux, error) {

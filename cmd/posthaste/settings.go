@@ -10,11 +10,13 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/server"
 )
 
 // settings are the values of all switches that a command takes.
 type settings struct {
 	app      app.Config
+	server   server.Config
 	notify   outbox.NotifyMode
 	webhooks []webhookRoute
 	roles    []string
@@ -167,13 +169,13 @@ var allSettings = []setting{
 		"api-database-url",
 		[]string{"OUTBOX_API_DATABASE_URL"},
 		"", "`URL` for the API, with a login of its own: a member of outbox_api alone is kept to its callers' tenants by the database", showDSN,
-		func(s *settings, v string) (err error) { s.app.APIDatabaseURL, err = parseDSN(v); return err },
+		func(s *settings, v string) (err error) { s.server.DatabaseURL, err = parseDSN(v); return err },
 	},
 	{
 		"api-rate",
 		[]string{"OUTBOX_API_RATE"},
 		"", "`N` requests a second that one caller may make of each process; more get a 429 (default: any number)", nil,
-		func(s *settings, v string) (err error) { s.app.API.RequestsLimit, err = parseAPIRate(v); return err },
+		func(s *settings, v string) (err error) { s.server.API.RequestsLimit, err = parseAPIRate(v); return err },
 	},
 	{
 		"oidc-issuer",
@@ -239,7 +241,7 @@ var allSettings = []setting{
 		"api-schemas",
 		[]string{"OUTBOX_API_SCHEMAS"},
 		"", "`FOLDER` of files KIND.schema.json by which the API checks payloads", nil,
-		func(s *settings, v string) (err error) { s.app.API.Kinds, err = readSchemas(v); return err },
+		func(s *settings, v string) (err error) { s.server.API.Kinds, err = readSchemas(v); return err },
 	},
 	{
 		"admin-addr",
@@ -289,9 +291,9 @@ func (s settings) withRoles() settings {
 	s.app.NoListen = s.app.NoListen || !has("dispatch") // nobody to wake
 	s.app.NoSchedule = s.app.NoSchedule || !has("dispatch") && !has("reap")
 	if has("api") {
-		s.app.APIAddr = s.apiAddr
+		s.server.Addr = s.apiAddr
 		if s.oidc.Issuer != "" {
-			s.app.OIDC = &s.oidc
+			s.server.OIDC = &s.oidc
 		}
 	}
 	return s

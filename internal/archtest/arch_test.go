@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const module = "github.com/posthaste-dev/posthaste"
@@ -43,14 +45,14 @@ var allowed = map[string]string{
 
 	"handlers/download": "outbox dispatcher",
 
-	"kinds":   "outbox",
-	"api":     "access outbox operator kinds internal/outage",
-	"client":  "",
-	"console": "outbox operator",
+	"kinds":  "outbox",
+	"api":    "access outbox operator kinds internal/outage",
+	"client": "",
 
-	// The only package that knows all others, and who starts it.
-	"app":           "access outbox inbox listener dispatcher reaper schedule operator api console relay/webhook migrations internal/backoff internal/sqlgen",
-	"cmd/posthaste": "access api app client kinds outbox dispatcher operator doctor relay/webhook migrations internal/bench internal/pgdev internal/gctune",
+	// One process of the others, the same with the API, and the command.
+	"app":           "outbox listener dispatcher reaper schedule migrations internal/backoff",
+	"server":        "access api app dispatcher outbox internal/backoff",
+	"cmd/posthaste": "access api app server client kinds outbox dispatcher operator doctor relay/webhook migrations internal/bench internal/pgdev internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
@@ -66,7 +68,7 @@ var allowed = map[string]string{
 	"internal/mutants/rebase": "internal/mutants",
 	"internal/mutants/run":    "internal/mutants",
 	"internal/archtest":       "",
-	"internal/outage":         "",
+	"internal/outage":         "internal/backoff",
 	"internal/bench":          "outbox listener dispatcher reaper migrations internal/pgdev",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
@@ -80,8 +82,8 @@ var allowed = map[string]string{
 	"internal/verify/model":   "outbox operator internal/sqlgen",
 	"docs/model":              "",
 
-	"integration/...": "app outbox await inbox listener dispatcher reaper schedule memory operator relay/webhook handlers/download migrations internal/pgdev internal/pgtest",
-	"examples/...":    "app outbox await inbox listener dispatcher reaper schedule memory operator relay/webhook migrations internal/pgdev",
+	"integration/...": "",
+	"examples/...":    "app outbox dispatcher migrations internal/pgdev",
 }
 
 func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
@@ -110,6 +112,34 @@ func rule(name string) (may string, known bool) {
 		}
 	}
 	return "", false
+}
+
+// What no package needs any more goes, or the map would not be the architecture.
+func TestTheMapHasNoStaleRules(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	for _, p := range list(t, "./...") {
+		for pattern := range allowed {
+			below, isPattern := strings.CutSuffix(pattern, "...")
+			if pattern != p.name() && !(isPattern && strings.HasPrefix(p.name()+"/", below)) {
+				continue
+			}
+			used[pattern] = true
+			for _, path := range p.Imports {
+				used[pattern+" imports "+strings.TrimPrefix(path, module+"/")] = true
+			}
+		}
+	}
+	for pattern, may := range allowed {
+		if !used[pattern] {
+			t.Errorf("there is no package %s", pattern)
+		}
+		for imported := range strings.FieldsSeq(may) {
+			if !used[pattern+" imports "+imported] {
+				t.Errorf("%s may import %s, and does not", pattern, imported)
+			}
+		}
+	}
 }
 
 // A rule that names a package wrongly would forbid nothing and allow nothing.
@@ -143,25 +173,45 @@ func TestEveryPackageHasADoc(t *testing.T) {
 	}
 }
 
+// pgxModules are what a program compiles that imports pgx and its pool.
+var pgxModules = []string{
+	"github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile", "github.com/jackc/pgx/v5", "github.com/jackc/puddle/v2",
+	"golang.org/x/sync", "golang.org/x/text",
+}
+
 func TestImportingOutboxIsLight(t *testing.T) {
 	t.Parallel()
-	got := map[string]bool{}
-	for _, p := range list(t, "-deps", "./outbox") {
-		if !p.Standard {
-			got[p.Module.Path] = true
+	compilesOnly(t, "./outbox", pgxModules, []string{module, "github.com/google/uuid"})
+}
+
+// A worker compiles no API, no OpenID Connect and no JSON Schema: see package server.
+func TestAWorkerIsLight(t *testing.T) {
+	t.Parallel()
+	metrics := []string{
+		"github.com/prometheus/client_golang", "github.com/prometheus/client_model", "github.com/prometheus/common", "github.com/prometheus/procfs",
+		"github.com/beorn7/perks", "github.com/cespare/xxhash/v2", "github.com/munnerz/goautoneg", "golang.org/x/sys", "google.golang.org/protobuf",
+		"github.com/IBM/pgxpoolprometheus",
+	}
+	goose := []string{"github.com/pressly/goose/v3", "github.com/mfridman/interpolate", "github.com/sethvargo/go-retry", "go.uber.org/multierr"}
+	compilesOnly(t, "./examples/worker", pgxModules, metrics, goose, []string{
+		module, "github.com/google/uuid", "github.com/jackc/pgxlisten", "github.com/adhocore/gronx",
+	})
+}
+
+// compilesOnly checks that a package depends on exactly these modules.
+func compilesOnly(t *testing.T, folder string, modules ...[]string) {
+	t.Helper()
+	var got []string
+	for _, p := range list(t, "-deps", folder) {
+		if !p.Standard && !slices.Contains(got, p.Module.Path) {
+			got = append(got, p.Module.Path)
 		}
 	}
-	light := []string{
-		module, "github.com/google/uuid", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile",
-		"github.com/jackc/pgx/v5", "github.com/jackc/puddle/v2", "golang.org/x/sync", "golang.org/x/text",
-	}
-	for path := range got {
-		if !slices.Contains(light, path) {
-			t.Errorf("importing outbox compiles %s: its users asked for pgx and a UUID package", path)
-		}
-	}
-	if !got[module] || !got["github.com/jackc/pgx/v5"] {
-		t.Errorf("outbox depends on %v: that cannot be all", got)
+	want := slices.Concat(modules...)
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s compiles other modules than it should (-want +got):\n%s", folder, diff)
 	}
 }
 

@@ -62,13 +62,13 @@ func TestedRows() []Tested {
 		},
 		{
 			"H3", "slow headers, bodies and readers, and headers without end: cut off, while others are served; 40 senders of the largest batch, but for its end: 64 MiB more memory at most, and p99 of an honest client beside them at most twice what it is alone (and 250 ms)",
-			"app",
+			"server",
 			[]string{"TestH3SlowClientsAreCutOff", "TestH3NoSlowClientIsKeptForHalfAMinute", "TestH3HeadersHaveABound", "TestH3SlowBodiesTakeBoundedMemory"},
 		},
 		{"H4", "80 times as many clients as there is room for: each gets a 202 or a 429, and what got a 202 is stored", "api", []string{"TestH4AnOverloadGets429sAndNoTimeouts"}},
 		{
 			"H4", "100 clients for each request that is worked on: p99 of what is taken at most three times what it is alone (and 250 ms); 40 callers who send one batch of 8 MiB after the other: 256 MiB more memory at most",
-			"app",
+			"server",
 			[]string{"TestH4WhatIsTakenInAnOverloadIsAnsweredAsEver", "TestH4AnOverloadOfBatchesTakesBoundedMemory"},
 		},
 	}

@@ -1,4 +1,4 @@
-package app
+package server
 
 import (
 	"bufio"
@@ -24,13 +24,10 @@ import (
 // apiAlone is a process that serves the API and does nothing else.
 func apiAlone(t *testing.T, change func(*Config)) *running {
 	t.Helper()
-	config := Config{
-		DatabaseURL: pgtest.New(t).Config().ConnString(), NoListen: true, NoReap: true, NoDispatch: true, NoSchedule: true, APIAddr: "127.0.0.1:0",
-		API: api.Config{AnonymousLoopback: true},
-	}
+	config := Config{API: api.Config{AnonymousLoopback: true}}
 	change(&config)
-	r := start(t, nil, config)
-	r.awaitReadyz(200, "ready", map[string]string{"api": "working", "dispatcher": "off", "reaper": "off", "scheduler": "off", "listener": "off"})
+	r := start(t, nil, alone(pgtest.New(t)), config)
+	r.awaitReady()
 	return r
 }
 
@@ -114,7 +111,7 @@ const bodyTime = 8 * time.Second
 func TestH3SlowBodiesTakeBoundedMemory(t *testing.T) { // not parallel: it looks at the memory of the process
 	const attackers, size, bound = 40, 15 << 20, 100 << 20 // their bodies are 600 MiB
 	r := apiAlone(t, func(c *Config) { c.API.Timeout = bodyTime })
-	client := honest{t, "http://" + r.api.addr, &http.Client{Timeout: 3 * bodyTime}}
+	client := honest{t, "http://" + r.addr, &http.Client{Timeout: 3 * bodyTime}}
 	alone, _ := client.ask(200)
 	text := bytes.Repeat([]byte("\n"), size-1)
 	most := heap()
@@ -128,7 +125,7 @@ func TestH3SlowBodiesTakeBoundedMemory(t *testing.T) { // not parallel: it looks
 				case <-over:
 					return
 				default:
-					slowBatch(r.api.addr, size, text, over)
+					slowBatch(r.addr, size, text, over)
 				}
 			}
 		})
@@ -225,7 +222,7 @@ func wantCrowded(t *testing.T, answers map[int]int) {
 // nearly as fast as ever.
 func TestH4WhatIsTakenInAnOverloadIsAnsweredAsEver(t *testing.T) {
 	r := apiAlone(t, func(c *Config) { c.API = api.Config{Authenticator: anybody{}, MaxInFlight: 2, MaxQueued: 4} })
-	client := honest{t, "http://" + r.api.addr, &http.Client{Timeout: 3 * bodyTime, Transport: named("honest")}}
+	client := honest{t, "http://" + r.addr, &http.Client{Timeout: 3 * bodyTime, Transport: named("honest")}}
 	alone, _ := client.ask(200)
 	_, stop := crowd(client.url, "/jobs", "application/json", []byte(`{"kind":"mail"}`), 200)
 	time.Sleep(500 * time.Millisecond) // until it is one
@@ -243,7 +240,7 @@ func TestH4AnOverloadOfBatchesTakesBoundedMemory(t *testing.T) { // not parallel
 	r := apiAlone(t, func(c *Config) { c.API = api.Config{Authenticator: anybody{}, Timeout: time.Minute} })
 	batch := bytes.Repeat([]byte(`{"kind":"mail","payload":"`+strings.Repeat("x", 80_000)+"\"}\n"), 100)
 	most := heap()
-	taken, stop := crowd("http://"+r.api.addr, "/jobs/batch", "application/x-ndjson", batch, 80)
+	taken, stop := crowd("http://"+r.addr, "/jobs/batch", "application/x-ndjson", batch, 80)
 	time.Sleep(4 * time.Second)
 	select { // beside other tests, with the race detector, 8 MiB take long to be read
 	case <-taken:
@@ -279,7 +276,7 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestConnectionsHaveABound(t *testing.T) {
 	t.Parallel()
 	const most = 3
-	r := apiAlone(t, func(c *Config) { c.APIConnections = most })
+	r := apiAlone(t, func(c *Config) { c.Connections = most })
 	ask := func(conn net.Conn) error {
 		if _, err := io.WriteString(conn, "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 			return err
@@ -292,7 +289,7 @@ func TestConnectionsHaveABound(t *testing.T) {
 		return err
 	}
 	dial := func() net.Conn {
-		conn, err := net.Dial("tcp", r.api.addr)
+		conn, err := net.Dial("tcp", r.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -321,7 +318,7 @@ func TestConnectionsHaveABound(t *testing.T) {
 		t.Fatalf("beside one that does nothing: %v", err)
 	}
 	r.end(nil)
-	if _, err := net.Dial("tcp", r.api.addr); err == nil {
+	if _, err := net.Dial("tcp", r.addr); err == nil {
 		t.Error("connections are still taken after the end")
 	}
 }

@@ -1,7 +1,8 @@
-package app
+package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -46,14 +47,13 @@ func (l *lateOIDC) discover(ctx context.Context) {
 	}
 }
 
-// look is what /readyz says of the API; nil is of one without a provider.
-func (l *lateOIDC) look() State {
+// ready says why JWTs cannot be judged; nil is an API without a provider.
+func (l *lateOIDC) ready() error {
 	if l == nil || l.judge.Load() != nil {
-		return State{State: stateWorking}
+		return nil
 	}
-	detail := "the OIDC provider is being discovered"
 	if failure := l.failure.Load(); failure != nil {
-		detail = (*failure).Error()
+		return *failure
 	}
-	return State{State: stateFailing, Detail: detail}
+	return errors.New("the OIDC provider is being discovered")
 }

@@ -1,4 +1,4 @@
-package app
+package server
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -18,11 +19,10 @@ func TestAJobThatCameOverHTTPIsHandled(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
 	handled := make(chan string, 1)
-	r := start(t, greeter(func(_ context.Context, name string) error { handled <- name; return nil }), Config{
-		DatabaseURL: pool.Config().ConnString(), APIAddr: "127.0.0.1:0", API: api.Config{AnonymousLoopback: true},
-	})
-	r.awaitReadyz(200, "ready", map[string]string{"api": "working"})
-	res, err := probe.Post("http://"+r.api.addr+"/jobs", "application/json", strings.NewReader(`{"kind":"greet","payload":{"Name":"Ada"}}`))
+	r := start(t, greeter(func(_ context.Context, name string) error { handled <- name; return nil }),
+		app.Config{DatabaseURL: pool.Config().ConnString()}, Config{API: api.Config{AnonymousLoopback: true}})
+	r.awaitReady()
+	res, err := probe.Post("http://"+r.addr+"/jobs", "application/json", strings.NewReader(`{"kind":"greet","payload":{"Name":"Ada"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,13 +52,10 @@ func TestAStopAnswersTheRequestsThatHaveCome(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
 	who := waiting{make(chan struct{}), make(chan struct{})}
-	r := start(t, nil, Config{
-		DatabaseURL: pool.Config().ConnString(), NoListen: true, NoReap: true, NoDispatch: true,
-		APIAddr: "127.0.0.1:0", API: api.Config{Authenticator: who},
-	})
+	r := start(t, nil, alone(pool), Config{API: api.Config{Authenticator: who}})
 	answered := make(chan int, 1)
 	go func() {
-		req, _ := http.NewRequest("GET", "http://"+r.api.addr+"/jobs", nil)
+		req, _ := http.NewRequest("GET", "http://"+r.addr+"/jobs", nil)
 		req.Header.Set("Authorization", "Bearer x")
 		res, err := probe.Do(req)
 		if err != nil {
@@ -72,7 +69,7 @@ func TestAStopAnswersTheRequestsThatHaveCome(t *testing.T) {
 	await(t, "the request", who.asked)
 	r.stop(errors.New("the test says so"))
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // until nobody new is let in
-		conn, err := net.Dial("tcp", r.api.addr)
+		conn, err := net.Dial("tcp", r.addr)
 		if err != nil {
 			break
 		}
@@ -96,27 +93,41 @@ func TestAnAddressThatIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = ln.Close() }()
-	config := Config{DatabaseURL: pool.Config().ConnString(), APIAddr: ln.Addr().String(), API: api.Config{AnonymousLoopback: true}}
-	if _, err := newProcess(nil, config); err == nil || !strings.Contains(err.Error(), "API address") {
-		t.Errorf("newProcess = %v, want the mistake", err)
+	process, config := alone(pool), Config{Addr: ln.Addr().String(), API: api.Config{AnonymousLoopback: true}}
+	if err := Run(t.Context(), nil, process, config); err == nil || !strings.Contains(err.Error(), "API address") {
+		t.Errorf("Run = %v, want the mistake", err)
 	}
-	config.APIOptional = true
-	p, err := newProcess(nil, config)
-	if err != nil {
-		t.Fatal(err)
+	config.Optional = true
+	process, a, err := compose(process, config)
+	if err != nil || a != nil || len(process.Components) > 0 {
+		t.Errorf("compose = %v, %v with %d components, want a process without an API", a, err, len(process.Components))
 	}
-	p.closePools()
+}
+
+// What is made before a mistake is found is given up again: goleak looks.
+func TestMistakesAreFoundAtTheStart(t *testing.T) {
+	t.Parallel()
+	for want, run := range map[string]func(*app.Config, *Config){
+		"DatabaseURL is empty":     func(p *app.Config, _ *Config) { p.DatabaseURL = "" },
+		"DatabaseURL is malformed": func(_ *app.Config, c *Config) { c.DatabaseURL = "postgres://%zz" },
+		"Connections is negative":  func(_ *app.Config, c *Config) { c.Connections = -1 },
+		"OIDC: ":                   func(_ *app.Config, c *Config) { c.OIDC = new(access.OIDCConfig) },
+		"admin address":            func(p *app.Config, _ *Config) { p.AdminAddr = "127.0.0.1:notaport" },
+	} {
+		process, config := app.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none"}, Config{Addr: "127.0.0.1:0", API: api.Config{AnonymousLoopback: true}}
+		run(&process, &config)
+		if err := Run(t.Context(), nil, process, config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Run = %v, want %s…", err, want)
+		}
+	}
 }
 
 // A stream never ends by itself: a stop that waited for it would take its whole time.
 func TestAStopEndsTheStreams(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
-	r := start(t, nil, Config{
-		DatabaseURL: pool.Config().ConnString(), NoListen: true, NoReap: true, NoDispatch: true,
-		APIAddr: "127.0.0.1:0", API: api.Config{AnonymousLoopback: true},
-	})
-	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + r.api.addr + "/events")
+	r := start(t, nil, alone(pool), Config{API: api.Config{AnonymousLoopback: true}})
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + r.addr + "/events")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package app
+package server
 
 import (
 	"bufio"
@@ -74,20 +74,17 @@ func TestH3SlowClientsAreCutOff(t *testing.T) {
 	t.Parallel()
 	const attackers = 20 // of each kind
 	pool := pgtest.New(t)
-	config := Config{
-		DatabaseURL: pool.Config().ConnString(), NoListen: true, NoReap: true, NoDispatch: true, NoSchedule: true, APIAddr: "127.0.0.1:0",
-		API: api.Config{AnonymousLoopback: true, Timeout: 3 * time.Second, MaxInFlight: 4, MaxQueued: 4},
-	}
-	r := startWith(t, nil, config, func(p *process) {
-		p.api.patience = patience{time.Second, 3 * time.Second, 3 * time.Second, time.Second}
+	config := Config{API: api.Config{AnonymousLoopback: true, Timeout: 3 * time.Second, MaxInFlight: 4, MaxQueued: 4}}
+	r := startWith(t, nil, alone(pool), config, func(a *apiServer) {
+		a.patience = patience{time.Second, 3 * time.Second, 3 * time.Second, time.Second}
 	})
-	r.awaitReadyz(200, "ready", map[string]string{"api": "working", "dispatcher": "off", "reaper": "off", "scheduler": "off", "listener": "off"})
+	r.awaitReady()
 
 	var wg sync.WaitGroup
 	for kind, attack := range slowly {
 		for range attackers {
 			wg.Go(func() {
-				conn, err := net.Dial("tcp", r.api.addr)
+				conn, err := net.Dial("tcp", r.addr)
 				if err != nil {
 					t.Errorf("%s: %v", kind, err)
 					return
@@ -105,7 +102,7 @@ func TestH3SlowClientsAreCutOff(t *testing.T) {
 	served := 0
 	for {
 		asked := time.Now()
-		res, err := probe.Get("http://" + r.api.addr + "/jobs")
+		res, err := probe.Get("http://" + r.addr + "/jobs")
 		switch {
 		case err == nil:
 			if body := readAll(t, res); res.StatusCode == http.StatusOK {
@@ -149,14 +146,11 @@ func TestH3NoSlowClientIsKeptForHalfAMinute(t *testing.T) {
 func TestH3HeadersHaveABound(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
-	r := start(t, nil, Config{
-		DatabaseURL: pool.Config().ConnString(), NoListen: true, NoReap: true, NoDispatch: true, NoSchedule: true,
-		APIAddr: "127.0.0.1:0", API: api.Config{AnonymousLoopback: true},
-	})
+	r := start(t, nil, alone(pool), Config{API: api.Config{AnonymousLoopback: true}})
 	for name, header := range map[string]string{
 		"one long": "X-Long: " + strings.Repeat("x", 1<<20), "many": strings.Repeat("X-Many: x\r\n", 100_000), "a long path": "",
 	} {
-		conn, err := net.Dial("tcp", r.api.addr)
+		conn, err := net.Dial("tcp", r.addr)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package app
+package server
 
 import (
 	"cmp"
@@ -9,18 +9,26 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // apiConnections bounds what the API can ask of the database at once: however many
 // requests come, dispatchers keep their share of it.
 const apiConnections = 8
+
+// answerMargin is what requests may take beyond the grace period at a stop.
+const answerMargin = 5 * time.Second
+
+// background is for what must outlive the context of run.
+var background = context.Background()
 
 // patience is how long a client may take, whatever it does slowly.
 type patience struct {
@@ -48,51 +56,71 @@ type apiServer struct {
 	log         *slog.Logger
 }
 
-func (p *process) addAPI() error {
-	log := p.log.With(slog.String("component", "api"))
-	own := p.config
-	own.DatabaseURL = cmp.Or(own.APIDatabaseURL, own.DatabaseURL)
-	pool, err := openPoolOf(own, apiConnections)
-	if err != nil {
-		return err
+// newAPI makes the API of a process and takes its address. It returns nil if that is
+// taken and the API optional.
+func newAPI(process app.Config, config Config) (*apiServer, error) {
+	if err := config.validate(); err != nil {
+		return nil, err
 	}
-	config := p.config.API
+	log := process.Logger.With(slog.String("component", "api"))
+	process.DatabaseURL = cmp.Or(config.DatabaseURL, process.DatabaseURL)
+	pool, err := app.OpenPool(process, apiConnections)
+	if err != nil {
+		return nil, err
+	}
+	a, err := newAPIOn(pool, process, config, log)
+	if err != nil {
+		pool.Close() // nothing has connected yet
+	}
+	if config.Optional && errors.Is(err, syscall.EADDRINUSE) {
+		process.Logger.LogAttrs(background, slog.LevelWarn, "no API: its address is taken", slog.String("addr", config.Addr))
+		return nil, nil
+	}
+	return a, err
+}
+
+func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger) (*apiServer, error) {
+	config := c.API
 	config.Pool = cmp.Or(config.Pool, pool)
-	if config.Producer == nil && own.APIDatabaseURL == "" {
-		config.Producer = p.config.Producer
+	if config.Producer == nil && c.DatabaseURL == "" {
+		config.Producer = process.Producer
 	}
 	config.Producer = cmp.Or(config.Producer, outbox.NewProducer(config.Pool, outbox.NotifyCoalesced))
 	var provider *lateOIDC
 	if config.Authenticator == nil {
 		config.Authenticator = access.NewTokens(config.Pool, access.TokensConfig{Logger: log})
-		if p.config.OIDC != nil {
-			provider = &lateOIDC{config: *p.config.OIDC}
+		if c.OIDC != nil {
+			provider = &lateOIDC{config: *c.OIDC}
 			provider.config.Logger = log
 			config.Authenticator = access.Combine(config.Authenticator, provider)
 		}
 	}
-	config.Registerer = p.config.Registry
+	config.Registerer = process.Registry
 	stopping := make(chan struct{})
 	config.Stopping = stopping
 	config.Logger = log
 	config.CountAtOnce = true
 	handler, err := api.New(config)
 	if err != nil {
-		closePool(pool)
-		return err
+		return nil, err
 	}
-	ln, err := net.Listen("tcp", p.config.APIAddr)
+	ln, err := net.Listen("tcp", c.Addr)
 	if err != nil {
-		closePool(pool)
-		return fmt.Errorf("API address: %w", err)
+		return nil, fmt.Errorf("API address: %w", err)
 	}
-	p.api = &apiServer{
+	return &apiServer{
 		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
-		connections: cmp.Or(p.config.APIConnections, defaultConnections),
-		bound:       max(p.config.GracePeriod, 0) + stopMargin/2, stopping: sync.OnceFunc(func() { close(stopping) }),
+		connections: cmp.Or(c.Connections, defaultConnections),
+		bound:       max(cmp.Or(process.GracePeriod, app.DefaultGracePeriod), 0) + answerMargin,
+		stopping:    sync.OnceFunc(func() { close(stopping) }),
+	}, nil
+}
+
+// close gives up the address of an API that was never served.
+func (a *apiServer) close() {
+	if a.listener != nil {
+		_ = a.listener.Close()
 	}
-	p.components = append(p.components, &component{name: "api", run: p.api.run, look: provider.look})
-	return nil
 }
 
 // run serves until ctx ends, and then until the requests that have come are answered.

@@ -1,0 +1,43 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/api"
+)
+
+// Config is how the API is served.
+type Config struct {
+	// Addr is where, such as "0.0.0.0:8080"; "" serves it nowhere. TLS ends in front of it.
+	Addr string
+	// Connections is how many connections of clients there are at once; 0 is 4096.
+	// Others wait until one ends.
+	Connections int
+	// Optional goes on without the API if Addr is taken.
+	Optional bool
+	// DatabaseURL is where the API connects to; "" is that of the process. With a login of
+	// its own, a member of outbox_api alone, row security keeps its tenants apart in a
+	// process that also dispatches.
+	DatabaseURL string
+	// OIDC is a provider whose JWTs the API takes besides its own tokens; nil is none.
+	// Its Logger is the process's. It has no effect with an Authenticator in API.
+	OIDC *access.OIDCConfig
+	// API is how. Logger, Registerer and Stopping are the process's, and so is Producer if
+	// it is nil; a nil Pool is one of 8 connections of its own.
+	API api.Config
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.Connections < 0 {
+		errs = append(errs, errors.New("server: Connections is negative, want more than 0, or 0 for the default"))
+	}
+	if c.OIDC != nil {
+		if err := c.OIDC.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("OIDC: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
