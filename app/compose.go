@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/IBM/pgxpoolprometheus"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -171,7 +170,7 @@ func (p *process) registerCollectors() {
 	register(collectors.NewGoCollector())
 	register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	publish := func(pool *pgxpool.Pool, name string) {
-		register(pgxpoolprometheus.NewCollector(pool, map[string]string{"pool": name}))
+		register(newPoolMetrics(pool, name))
 	}
 	publish(p.pool, "process")
 	for _, c := range p.config.Components {

@@ -14,5 +14,5 @@
 // or let a [Producer] commit, which then wakes the dispatchers once for many
 // commits instead of once for each.
 //
-// Importing outbox compiles pgx and a UUID package and nothing else; a test says so.
+// Importing outbox compiles pgx and nothing else; a test says so.
 package outbox

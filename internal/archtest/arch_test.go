@@ -181,7 +181,7 @@ var pgxModules = []string{
 
 func TestImportingOutboxIsLight(t *testing.T) {
 	t.Parallel()
-	compilesOnly(t, "./outbox", pgxModules, []string{module, "github.com/google/uuid"})
+	compilesOnly(t, "./outbox", pgxModules, []string{module})
 }
 
 // A worker compiles no API, no OpenID Connect and no JSON Schema: see package server.
@@ -190,11 +190,10 @@ func TestAWorkerIsLight(t *testing.T) {
 	metrics := []string{
 		"github.com/prometheus/client_golang", "github.com/prometheus/client_model", "github.com/prometheus/common", "github.com/prometheus/procfs",
 		"github.com/beorn7/perks", "github.com/cespare/xxhash/v2", "github.com/munnerz/goautoneg", "golang.org/x/sys", "google.golang.org/protobuf",
-		"github.com/IBM/pgxpoolprometheus",
 	}
 	goose := []string{"github.com/pressly/goose/v3", "github.com/mfridman/interpolate", "github.com/sethvargo/go-retry", "go.uber.org/multierr"}
 	compilesOnly(t, "./examples/worker", pgxModules, metrics, goose, []string{
-		module, "github.com/google/uuid", "github.com/jackc/pgxlisten", "github.com/adhocore/gronx",
+		module, "github.com/jackc/pgxlisten", "github.com/adhocore/gronx",
 	})
 }
 
