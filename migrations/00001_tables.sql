@@ -118,8 +118,11 @@ CREATE TABLE outbox.jobs (
     CONSTRAINT jobs_counters CHECK (
         attempt::outbox.counter IS NOT NULL AND max_attempts::outbox.max_attempts IS NOT NULL
         AND lost_leases::outbox.counter IS NOT NULL AND epoch::outbox.epoch IS NOT NULL),
-    CONSTRAINT jobs_run_at_is_a_time CHECK (isfinite(run_at) AND isfinite(created_at)), -- the time until 'infinity' has no length
-    CONSTRAINT jobs_deadline_is_a_time CHECK (isfinite(deadline)),
+    -- The time until 'infinity' has no length, and JSON has the years 1 to 9999 only.
+    CONSTRAINT jobs_run_at_is_a_time CHECK (
+        run_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+        AND created_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'),
+    CONSTRAINT jobs_deadline_is_a_time CHECK (deadline BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'),
     CONSTRAINT jobs_lease CHECK ( -- the rows of an enqueue and of a claim are seen to be right without making a composite of each
         (status = 'pending' AND lease_owner IS NULL AND lease_expires_at IS NULL AND cancel_requested_at IS NULL)
         OR (status = 'running' AND lease_owner IS NOT NULL AND lease_expires_at IS NOT NULL AND started_at IS NOT NULL AND attempt > 0 AND epoch > 0)
@@ -401,7 +404,9 @@ CREATE TABLE outbox.schedules (
     CONSTRAINT schedules_cron_or_interval CHECK (
         (expression IS NOT NULL) = (time_zone IS NOT NULL) AND (expression IS NOT NULL) = (every IS NULL)),
     CONSTRAINT schedules_missed CHECK (missed IN ('skip', 'once', 'all') AND missed_limit BETWEEN 1 AND 1000),
-    CONSTRAINT schedules_next_at_is_a_time CHECK (isfinite(next_at) AND isfinite(since)),
+    CONSTRAINT schedules_next_at_is_a_time CHECK (
+        next_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+        AND since BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'),
     CONSTRAINT schedules_names CHECK (
         octet_length(name) BETWEEN 1 AND 128 AND octet_length(queue) BETWEEN 1 AND 128 AND octet_length(kind) BETWEEN 1 AND 128),
     CONSTRAINT schedules_options CHECK (

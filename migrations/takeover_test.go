@@ -156,3 +156,29 @@ func contents(t *testing.T, db *pgxpool.Pool, tables []string) map[string]string
 	}
 	return all
 }
+
+// Times that were refused later on, because JSON does not have them, become the first or
+// the last that it has.
+func TestFarTimesOfAnOlderDatabaseAreTakenOver(t *testing.T) {
+	t.Parallel()
+	db := ofOldChain(t)
+	run(t, db, `
+		INSERT INTO outbox.jobs (id, kind, payload, run_at, created_at, deadline) VALUES
+			(gen_random_uuid(), 'k', '1', '20000-01-01', '4000-01-01 BC', '290000-01-01'), (gen_random_uuid(), 'k', '1', '2030-01-01Z', '2026-01-01Z', NULL);
+		INSERT INTO outbox.schedules (name, every, kind, payload, next_at, since) VALUES ('far', '1 h', 'k', '1', '20000-01-01', '4000-01-01 BC')`)
+	if err := migrations.Up(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	rows, _ := db.Query(t.Context(), `
+		SELECT concat_ws(' ', run_at AT TIME ZONE 'UTC', created_at AT TIME ZONE 'UTC', deadline AT TIME ZONE 'UTC') FROM outbox.jobs
+		UNION ALL SELECT concat_ws(' ', next_at AT TIME ZONE 'UTC', since AT TIME ZONE 'UTC') FROM outbox.schedules ORDER BY 1`)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	want := []string{
+		"2030-01-01 00:00:00 2026-01-01 00:00:00", "9999-12-31 23:59:59.999999 0001-01-01 00:00:00",
+		"9999-12-31 23:59:59.999999 0001-01-01 00:00:00 9999-12-31 23:59:59.999999",
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v; want %q", got, err, want)
+	}
+}

@@ -136,7 +136,7 @@ func TestTheSQLFunctionAndGoShareTheRuleForNames(t *testing.T) {
 func TestNoJobIsDueNeverOrEver(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	for _, at := range []string{"infinity", "-infinity"} {
+	for _, at := range []string{"infinity", "-infinity", "10000-01-01 00:00:00+00", "0001-12-31 23:59:59+00 BC"} {
 		_, err := db.Exec(t.Context(), `INSERT INTO outbox.jobs (id, kind, payload, run_at) VALUES (gen_random_uuid(), 'k', '1', $1::timestamptz)`, at)
 		if sqlState(err) != "23514" {
 			t.Errorf("run_at = %s: %v, want a check violation", at, err)

@@ -17,3 +17,28 @@ CREATE TABLE outbox.lease_extensions (
     expires_at timestamptz NOT NULL,
     PRIMARY KEY (job_id, epoch)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100);
+
+-- Times beyond the years 1 to 9999 become the first or last of them.
+ALTER TABLE outbox.jobs DROP CONSTRAINT jobs_run_at_is_a_time, DROP CONSTRAINT jobs_deadline_is_a_time;
+UPDATE outbox.jobs
+SET run_at     = greatest('0001-01-01 00:00:00+00', least('9999-12-31 23:59:59.999999+00', run_at)),
+    created_at = greatest('0001-01-01 00:00:00+00', least('9999-12-31 23:59:59.999999+00', created_at)),
+    deadline   = CASE WHEN deadline IS NOT NULL THEN greatest('0001-01-01 00:00:00+00', least('9999-12-31 23:59:59.999999+00', deadline)) END
+WHERE run_at NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+   OR created_at NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+   OR deadline NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00';
+ALTER TABLE outbox.jobs
+    ADD CONSTRAINT jobs_run_at_is_a_time CHECK (
+        run_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+        AND created_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'),
+    ADD CONSTRAINT jobs_deadline_is_a_time CHECK (deadline BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00');
+ALTER TABLE outbox.schedules DROP CONSTRAINT schedules_next_at_is_a_time;
+UPDATE outbox.schedules
+SET next_at = greatest('0001-01-01 00:00:00+00', least('9999-12-31 23:59:59.999999+00', next_at)),
+    since   = greatest('0001-01-01 00:00:00+00', least('9999-12-31 23:59:59.999999+00', since))
+WHERE next_at NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+   OR since NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00';
+ALTER TABLE outbox.schedules
+    ADD CONSTRAINT schedules_next_at_is_a_time CHECK (
+        next_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+        AND since BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00');
