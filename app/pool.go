@@ -2,11 +2,12 @@ package app
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/dsn"
 )
 
 const (
@@ -44,9 +45,8 @@ func poolConfig(c Config) (*pgxpool.Config, error) {
 		return c.Pool.Config(), nil
 	}
 	config, err := pgxpool.ParseConfig(c.DatabaseURL)
-	if err != nil {
-		// pgx quotes the string with its password masked, as far as it finds it.
-		return nil, errors.New("DatabaseURL is malformed (it may hold a password and is not shown)")
+	if err := dsn.Explain(c.DatabaseURL, err); err != nil {
+		return nil, fmt.Errorf("DatabaseURL (it may hold a password and is not shown): %w", err)
 	}
 	return config, nil
 }

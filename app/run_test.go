@@ -246,7 +246,7 @@ func TestMistakesAreReturnedAtOnce(t *testing.T) {
 		want   string
 	}{
 		"no database":       {Config{}, "DatabaseURL is empty"},
-		"malformed URL":     {Config{DatabaseURL: "postgres://ada:hush@:x:y"}, "DatabaseURL is malformed"},
+		"malformed URL":     {Config{DatabaseURL: "postgres://ada:hush@:x:y"}, "invalid port"},
 		"malformed listen":  {Config{DatabaseURL: url, ListenURL: "postgres://ada:hush@:x:y"}, "listener"},
 		"negative keep":     {Config{DatabaseURL: url, Keep: -1}, "Keep"},
 		"lease too short":   {Config{DatabaseURL: url, LeaseTTL: time.Millisecond}, "LeaseTTL"},

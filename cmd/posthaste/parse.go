@@ -16,6 +16,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/dsn"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay/webhook"
 )
@@ -229,10 +230,8 @@ func parseDSN(v string) (string, error) {
 	if v == "" {
 		return "", nil
 	}
-	if _, err := pgxpool.ParseConfig(v); err != nil {
-		return "", errors.New("want something like postgres://user:password@host:5432/database or host=… dbname=…")
-	}
-	return v, nil
+	_, err := pgxpool.ParseConfig(v)
+	return v, dsn.Explain(v, err)
 }
 
 // parseDecimal reads a number of digits and a point: 010 is ten, and there is no 0x10,

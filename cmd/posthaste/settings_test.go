@@ -48,7 +48,7 @@ func TestBadVariablesAreAllNamedWithWhatIsWanted(t *testing.T) {
 		t.Errorf("got exit status %d, want 2", r.code)
 	}
 	for _, want := range []string{
-		"DATABASE_URL is not acceptable: want something like postgres://",
+		"DATABASE_URL is not acceptable: invalid port",
 		`OUTBOX_DISPATCH is "maybe": want on or off`,
 		`OUTBOX_POLL_INTERVAL is "fast": want a duration of 10ms to 1h`,
 		`OUTBOX_QUEUES is "mail=none": the queue "mail" has "none" jobs at once, want 1 to 100000`,

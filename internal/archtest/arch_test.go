@@ -26,6 +26,7 @@ var allowed = map[string]string{
 	"internal/sqlgen":      "",
 	"internal/backoff":     "",
 	"internal/fingerprint": "",
+	"internal/dsn":         "",
 	"internal/gctune":      "",
 	"migrations":           "",
 
@@ -50,9 +51,9 @@ var allowed = map[string]string{
 	"client": "",
 
 	// One process of the others, the same with the API, and the command.
-	"app":           "outbox listener dispatcher reaper schedule migrations internal/backoff",
+	"app":           "outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn",
 	"server":        "access api app dispatcher outbox internal/backoff",
-	"cmd/posthaste": "access api app server client kinds outbox dispatcher operator doctor relay/webhook migrations internal/bench internal/pgdev internal/gctune",
+	"cmd/posthaste": "internal/dsn access api app server client kinds outbox dispatcher operator doctor relay/webhook migrations internal/bench internal/pgdev internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
