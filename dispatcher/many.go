@@ -44,8 +44,8 @@ func (b BatchConfig) validate() error {
 
 // HandleMany registers a handler that gets up to batch.Max jobs of T's kind at
 // once. It returns an outcome for each of them, in their order: nil, an error,
-// [Discard], [RetryAfter] or [Snooze], with the meaning that they have for
-// [Handle]. Outcomes of another number fail every job with the code
+// [Discard], [RetryAfter], [RetryAtLeast], [Unavailable] or [Snooze], with the meaning
+// that they have for [Handle]. Outcomes of another number fail every job with the code
 // "outcome_count", and a panic fails every job with its stack. A job whose payload
 // cannot be decoded is discarded by itself, and the handler does not see it.
 //
