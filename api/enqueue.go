@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -85,7 +86,17 @@ func backoff(waits []float64) (b outbox.Backoff) {
 	return b
 }
 
-func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+// seconds is the longest or shortest duration for what is beyond them: it is refused as
+// such.
+func seconds(n float64) time.Duration {
+	switch most := time.Duration(math.MaxInt64).Seconds(); {
+	case n >= most:
+		return math.MaxInt64
+	case n <= -most:
+		return math.MinInt64
+	}
+	return time.Duration(n * float64(time.Second))
+}
 
 // Accepted says that a job is stored.
 type Accepted struct {
@@ -109,9 +120,18 @@ type enqueueOutput struct {
 // enqueue stores a job. The answer comes after the commit, and says nothing that a
 // repeat could not say: not when, not whether it was the first.
 func (s *server) enqueue(ctx context.Context, in *enqueueInput) (*enqueueOutput, error) {
+	byHeader := in.Body.IdempotencyKey == ""
 	if p := in.takeHeader(); p != nil {
 		return nil, p
 	}
+	out, err := s.enqueueOne(ctx, in)
+	if invalid, ok := errors.AsType[*outbox.InvalidError](err); ok && byHeader && invalid.Field == "Options.IdempotencyKey" {
+		return nil, invalidInput.because("", Fault{Header: "Idempotency-Key", Detail: invalid.Reason})
+	}
+	return out, err
+}
+
+func (s *server) enqueueOne(ctx context.Context, in *enqueueInput) (*enqueueOutput, error) {
 	if p := s.checkJob(ctx, in.Body); p != nil {
 		return nil, p
 	}

@@ -413,3 +413,41 @@ func TestJobsAreStoredOnceThoughTheLookAfterwardsFails(t *testing.T) {
 		wantJobs(requests + 3)
 	}
 }
+
+func TestABodyThatIsEncodedIsRefusedAsSuch(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, encoding := range []string{"gzip", "br", "identity, gzip"} {
+		p := r.do("POST", "/jobs", "\x1f\x8b\x08", "Content-Encoding", encoding).problem(415, "unsupported_media_type")
+		if !strings.Contains(p.Detail, "Content-Encoding") {
+			t.Errorf("%s: %+v, want a word of the encoding", encoding, p)
+		}
+	}
+	r.do("POST", "/jobs", `{"kind":"mail"}`, "Content-Encoding", "Identity").want(202, nil)
+}
+
+// A mistake in the header is told of the header.
+func TestAMistakeInTheHeaderIsNotTheBodys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, tt := range []struct{ body, header string }{
+		{`{"kind":"mail"}`, strings.Repeat("ü", 300)},
+		{`{"kind":"mail","key":"k","maxQueued":1}`, "k1"},
+	} {
+		p := r.do("POST", "/jobs", tt.body, "Idempotency-Key", tt.header).problem(422, "invalid_input")
+		if len(p.Errors) != 1 || p.Errors[0].Header != "Idempotency-Key" || p.Errors[0].Pointer != "" {
+			t.Errorf("%s: %+v, want one fault, of the header", tt.body, p.Errors)
+		}
+	}
+}
+
+func TestSecondsBeyondAnyDurationAreRefusedAsSuch(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, body := range []string{`"backoffSeconds":[1e300]`, `"backoffSeconds":[1,9223372036.9]`, `"delaySeconds":1e300`, `"timeoutSeconds":1e300`} {
+		text := r.post("/jobs", `{"kind":"mail",`+body+`}`).problem(422, "invalid_input").Errors
+		if len(text) != 1 || strings.Contains(text[0].Detail, "-") {
+			t.Errorf("%s: %+v, want one fault without a negative time", body, text)
+		}
+	}
+}

@@ -249,6 +249,9 @@ func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w htt
 	if op.RequestBody == nil {
 		return s.wantNoBody(w, r)
 	}
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
+		return mediaType.because("Send the body without a Content-Encoding.")
+	}
 	contentType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if _, taken := op.RequestBody.Content[contentType]; err != nil || !taken {
 		return mediaType.because("It takes " + oneOf(op.RequestBody.Content) + ".")

@@ -216,3 +216,19 @@ func TestWorkersAreListed(t *testing.T) {
 		}
 	}
 }
+
+// A key is found by its exact name, also where that would be another path.
+func TestAKeyIsFoundByItsName(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	op := r.as("operator-a")
+	for _, key := range []string{".", "..", "/../", "a/b", "%2E", "☃ ?#&", "+", " "} {
+		dead := r.parked(key)
+		path := "/keys/default/" + strings.ReplaceAll(url.PathEscape(key), ".", "%2E")
+		var got api.Key
+		if op.get(path).want(200, &got); got.Key != key || got.ParkedFor != dead {
+			t.Errorf("%q: got %+v, want it parked for %s", key, got, dead)
+		}
+		op.post(path+"/unblock", "").want(200, nil)
+	}
+}

@@ -201,10 +201,14 @@ func (c *Client) send(ctx context.Context, r request, answer any) error {
 
 // segment is a part of a path that comes from the caller.
 func (r request) segment(name, value, rest string) request {
-	if value == "" || value == "." || value == ".." { // which would be another route
+	if value == "" { // which would be another route
 		r.err = errors.Join(r.err, fmt.Errorf("%q is no %s", value, name))
 	}
-	r.path += "/" + url.PathEscape(value) + rest
+	escaped := url.PathEscape(value)
+	if value == "." || value == ".." { // unescaped, they are the path before
+		escaped = strings.ReplaceAll(value, ".", "%2E")
+	}
+	r.path += "/" + escaped + rest
 	return r
 }
 

@@ -183,8 +183,12 @@ func TestProblemsNameTheirPlaces(t *testing.T) {
 	if p := problem(t, err); len(p.Errors) != 1 || p.Errors[0].Line != 2 {
 		t.Errorf("got %v", err)
 	}
-	for _, id := range []string{"", ".", ".."} {
-		if _, err := c.RetryJob(ctx, id); err == nil || !strings.Contains(err.Error(), "is no job's id") {
+	if _, err := c.RetryJob(ctx, ""); err == nil || !strings.Contains(err.Error(), "is no job's id") {
+		t.Errorf("got %v", err)
+	}
+	for _, id := range []string{".", ".."} {
+		_, err := c.RetryJob(ctx, id)
+		if p := problem(t, err); p.Code != client.CodeInvalidInput || len(p.Errors) != 1 || p.Errors[0].Parameter != "id" {
 			t.Errorf("%q: got %v", id, err)
 		}
 	}
