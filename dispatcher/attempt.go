@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -33,6 +34,8 @@ type attempt struct {
 	stored  bool          // by a try that failed later on, see closeCalledOff
 	place   pgtype.TID    // where its claim has left the row; not valid: not known
 	batch   *batch        // of which this is the first; nil for a job by itself
+
+	returned atomic.Bool // the handler has, of the first of a batch: for reportOverrun
 
 	mu         sync.Mutex
 	begun      time.Time               // when the handler started; zero: it has not
@@ -114,13 +117,17 @@ func (a *attempt) run() {
 		a.outcome = outcome{status: outbox.Pending, delay: pastDeadline}
 		return
 	}
-	defer time.AfterFunc(limit.Sub(started), func() { cancel(overLimit) }).Stop()
+	defer time.AfterFunc(limit.Sub(started), func() {
+		cancel(overLimit)
+		a.reportOverrun()
+	}).Stop()
 
 	a.route.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + started.Sub(a.claimed)).Seconds())
 	if q.log.Enabled(ctx, slog.LevelInfo) {
 		q.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.attrs("job_claimed")...)
 	}
 	a.err = call(attemptContext{ctx, limit}, a.route.handler, a.job)
+	a.returned.Store(true)
 	cause := causeOf(ctx)
 	a.follows, a.extra = a.job.SealFollowUps()
 	a.took = time.Since(started)

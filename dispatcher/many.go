@@ -315,8 +315,12 @@ func (b *batch) run(q *queue) (took time.Duration) {
 	if len(running) == 0 {
 		return 0
 	}
-	defer time.AfterFunc(r.config.Timeout, func() { cancel(ErrTimeout) }).Stop()
+	defer time.AfterFunc(r.config.Timeout, func() {
+		cancel(ErrTimeout)
+		running[0].reportOverrun()
+	}).Stop()
 	outcomes := callMany(attemptContext{ctx, started.Add(r.config.Timeout)}, r.many, jobs)
+	running[0].returned.Store(true)
 	cause := causeOf(ctx)
 	took = time.Since(started)
 	for i, a := range running {

@@ -20,6 +20,7 @@ type metrics struct {
 	settleBatch    prometheus.Histogram
 	leasesLost     prometheus.Counter
 	extensionsLate prometheus.Counter
+	overruns       *prometheus.CounterVec
 	atLimit        *prometheus.CounterVec
 	unavailable    *prometheus.GaugeVec
 }
@@ -30,6 +31,7 @@ type kindMetrics struct {
 	succeeded, failed, dead prometheus.Counter // jobs
 	attempts                map[string]prometheus.Counter
 	processing, startDelay  prometheus.Observer
+	overruns                prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -69,6 +71,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		extensionsLate: f.NewCounter(prometheus.CounterOpts{
 			Name: "outbox_dispatcher_extensions_late_total", Help: "Lease extensions that were sent after we had stopped trusting the lease.",
 		}),
+		overruns: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "outbox_dispatcher_overruns_total", Help: "Attempts whose handler had not returned 5 s after its time was over.",
+		}, []string{"job_type"}),
 		atLimit: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "outbox_dispatcher_limit_stops_total", Help: "Claims that a queue's limit kept from taking more: max_running, rate, or paused.",
 		}, []string{"limit"}),
@@ -92,6 +97,7 @@ func (m *metrics) forKind(kind, worker string) *kindMetrics {
 		attempts:   map[string]prometheus.Counter{},
 		processing: m.processing.WithLabelValues(kind),
 		startDelay: m.startDelay.WithLabelValues(kind),
+		overruns:   m.overruns.WithLabelValues(kind),
 	}
 	for _, outcome := range []string{"succeeded", "retrying", "failed", "dead", "pending", "cancelled", "expired"} {
 		k.attempts[outcome] = m.attempts.WithLabelValues(kind, outcome)

@@ -61,6 +61,7 @@ func TestMetrics(t *testing.T) {
 		"outbox_dispatcher_kind_unavailable{job_type=probe,queue=default}",
 		"outbox_dispatcher_leases_lost_total{}",
 		"outbox_dispatcher_limit_stops_total{limit=max_running}", "outbox_dispatcher_limit_stops_total{limit=paused}", "outbox_dispatcher_limit_stops_total{limit=rate}",
+		"outbox_dispatcher_overruns_total{job_type=probe}",
 		"outbox_dispatcher_settle_batch_size{}",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -154,3 +154,37 @@ func TestAResultThatIsTooLargeFailsForGood(t *testing.T) {
 	await(t, db, "the attempt is settled", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'failed'`)
 	wantState(t, db, id, "failed attempt=1 epoch=2 lost=0 error=result_too_large")
 }
+
+// A handler that goes on after its time is over is reported, once, while it goes on.
+func TestAHandlerThatOutlivesItsTimeIsReported(t *testing.T) {
+	t.Parallel()
+	for name, batch := range map[string]bool{"one job": false, "a batch": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			release := make(chan struct{})
+			kind := dispatcher.KindConfig{Timeout: 100 * time.Millisecond}
+			linger := func(job *outbox.Job[probe]) {
+				if job.Args.N == 0 {
+					<-release
+				}
+			}
+			mux := handle(func(_ context.Context, job *outbox.Job[probe]) error { linger(job); return nil }, kind)
+			if batch {
+				mux = handleMany(func(_ context.Context, jobs []*outbox.Job[probe]) []error {
+					linger(jobs[0])
+					return make([]error, len(jobs))
+				}, dispatcher.BatchConfig{Max: 1}, kind)
+			}
+			id := enqueue(t, db, probe{}, outbox.Options{})
+			prompt := enqueue(t, db, probe{1}, outbox.Options{})
+			d := start(t, db, mux, quiet(nil))
+			awaitThat(t, "the overrun is reported", func() bool { return d.metric(t, "outbox_dispatcher_overruns_total") == 1 })
+			if text := d.log.complaints(); strings.Count(text, "msg=handler_overrun") != 1 || !strings.Contains(text, id.String()) || strings.Contains(text, prompt.String()) {
+				t.Errorf("logged %s, want one line about the job %s", text, id)
+			}
+			close(release)
+			awaitSucceeded(t, db, 2)
+		})
+	}
+}
