@@ -10,7 +10,7 @@ var commits = []Mutant{
             WHERE NOT EXISTS (
                 SELECT FROM outbox.queues
                 WHERE queues.queue = in_queue AND (queues.paused_at IS NOT NULL OR queues.limited))`, ``}},
-		Checks: []Check{test("dispatcher", "TestWhatACommitDoesNotClaim", "a job of a paused queue: 0 stored and not claimed")},
+		Checks: []Check{test("dispatcher", "TestWhatACommitDoesNotClaim", "queue: 0 stored and not claimed")},
 	},
 	{
 		Name:      "an attempt of a job that no disk has",

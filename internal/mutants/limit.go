@@ -64,7 +64,7 @@ var limit = []Mutant{
 		Name:      "what is claimed starts whatever happens",
 		Breaks:    "what was claimed ahead, or gathered, starts long after its queue was paused",
 		Invariant: "A queue's limits hold across all processes",
-		Edits:     []Edit{{"dispatcher.queue.workOn", `		if !q.mayStart(a) {`, `		if false && !q.mayStart(a) {`}},
+		Edits:     []Edit{{"dispatcher.queue.workOn", `!q.mayStart(a)`, `false`}},
 		Checks: []Check{
 			test("dispatcher", "TestNothingStartsASecondAfterAPause", "after the pause"),
 			test("dispatcher", "TestABatchOfAPausedQueueGoesBack", "while the queue was paused"),
