@@ -5,10 +5,12 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/migrations"
@@ -71,7 +73,7 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		err := question.ask(e, bound)
 		cancel()
 		if err != nil {
-			e.find(Problem, fmt.Sprintf("not answered: %v", err), "see whether this role may read it, and whether the server is overloaded")
+			e.find(Problem, fmt.Sprintf("not answered: %v", err), remedy(err))
 		}
 	}
 	return e.findings, ctx.Err()
@@ -84,6 +86,15 @@ type examination struct {
 	question string
 	migrated bool
 	findings []Finding
+}
+
+// remedy is what to do about a question that the server did not answer.
+func remedy(err error) string {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "26000" || refused.Code == "42P05") {
+		// invalid_sql_statement_name, duplicate_prepared_statement: another session's
+		return "a pooler hands prepared statements to sessions that do not have them, as PgBouncer before 1.21 does: add default_query_exec_mode=exec to DATABASE_URL"
+	}
+	return "see whether this role may read it, and whether the server is overloaded"
 }
 
 // Count is a number with its noun: 1 problem, 2 problems.

@@ -2,12 +2,14 @@ package doctor
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
@@ -175,6 +177,15 @@ func (d deaf) Read(b []byte) (int, error) {
 		n, err := d.Conn.Read(b)
 		if err != nil || n == 0 || b[0] != 'A' {
 			return n, err
+		}
+	}
+}
+
+func TestAPoolerWithoutPreparedStatementsIsNamed(t *testing.T) {
+	for code, named := range map[string]bool{"26000": true, "42P05": true, "42501": false} {
+		got := remedy(fmt.Errorf("ask: %w", &pgconn.PgError{Code: code}))
+		if strings.Contains(got, "default_query_exec_mode=exec") != named {
+			t.Errorf("%s: %s", code, got)
 		}
 	}
 }

@@ -2,11 +2,10 @@
 -- 00002_indexes.sql, their triggers beside the functions that these call (functions/),
 -- who may do what in functions/secure.sql. CONTRIBUTING.md says how the schema is changed.
 --
--- A new schema: nothing of yours is locked or changed.
+-- A new schema: nothing of yours is locked or changed. It is there already: that takes a
+-- privilege on the database, which roles that find it made for them need not have.
 
 -- +goose Up
-CREATE SCHEMA IF NOT EXISTS outbox;
-
 CREATE TYPE outbox.job_status AS ENUM (
     'created', 'pending', 'blocked', 'running', 'retrying', 'failed', 'dead',
     'succeeded', 'cancelled', 'expired', 'skipped', 'stale', 'dismissed'

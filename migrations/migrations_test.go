@@ -142,6 +142,24 @@ func TestARoleThatMayOnlyCreateSchemasCanMigrate(t *testing.T) {
 	up(t, migrator)
 }
 
+// A role for which somebody has made the schema needs no privilege on the database.
+func TestARoleThatMayNotCreateSchemasCanMigrateOneThatIsThere(t *testing.T) {
+	t.Parallel()
+	const made = `REVOKE CREATE ON DATABASE %[2]I FROM PUBLIC; REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE SCHEMA outbox AUTHORIZATION %[1]I`
+	db := pgtest.NewEmpty(t)
+	up(t, asRole(t, db, made))
+
+	byHand := asRole(t, pgtest.NewEmpty(t), made)
+	conn, err := byHand.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Conn().PgConn().Exec(t.Context(), migrations.Script(0)).ReadAll(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestALesserRoleCanMakePartitionsWithinReason(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
