@@ -112,6 +112,13 @@ var service = []Mutant{
 		},
 	},
 	{
+		Name:      "another database's position is good beside a good one",
+		Breaks:    "who comes back with it believes that nothing was missed",
+		Invariant: "Who comes back has missed nothing",
+		Edits:     []Edit{{"api.missed.has", `return !m.lost(from) && `, `return `}},
+		Checks:    []Check{test("api", "TestAnotherDatabasesPositionBesideAGoodOneIsAMark", "want a mark")},
+	},
+	{
 		Name:      "an id for every event",
 		Breaks:    "who loses the connection within a batch is not told its rest",
 		Invariant: "Who comes back has missed nothing",

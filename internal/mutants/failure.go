@@ -23,6 +23,27 @@ var failed = []Mutant{
 		Checks:    []Check{test("dispatcher", "TestALongOutageReachesItsLimit", "began anew")},
 	},
 	{
+		Name:      "a receiver says when every attempt is made",
+		Breaks:    "a 429 with a Retry-After of 0 uses up all attempts within a second",
+		Invariant: "Deaths are bounded",
+		Edits:     []Edit{{"relay/webhook.judge", `return dispatcher.RetryAtLeast(wait, failed)`, `return dispatcher.RetryAfter(wait, failed)`}},
+		Checks:    []Check{test("relay/webhook", "TestARetryAfterIsNoShorterThanThePolicysWait", "want another attempt after")},
+	},
+	{
+		Name:      "a body that never ends keeps its worker",
+		Breaks:    "as many such answers as there are workers stop the queue",
+		Invariant: "Deaths are bounded",
+		Edits:     []Edit{{"relay/webhook.hook.deliver", `	defer time.AfterFunc(h.bodyTime, hangUp).Stop()`, `	_ = h.bodyTime`}},
+		Checks:    []Check{test("relay/webhook", "TestABodyThatNeverEndsHoldsNobody", "until the attempt's time was over")},
+	},
+	{
+		Name:      "a panic with nil is no panic",
+		Breaks:    "a handler that panics with nil has succeeded, where GODEBUG says panicnil=1",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"dispatcher.call", `if value := recover(); !returned {`, `if value := recover(); value != nil && !returned {`}},
+		Checks:    []Check{test("memory", "TestOutcomesMeanWhatTheyMeanInADispatcher", "panic")},
+	},
+	{
 		Name:      "an act that nobody hears of",
 		Breaks:    "a retried job has no row in the audit",
 		Invariant: "No act without its row in the audit",
