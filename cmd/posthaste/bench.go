@@ -48,6 +48,8 @@ func benchCommand() *cli.Command {
 			&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
 			&cli.IntFlag{Name: "clients", Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32)"},
 			&cli.BoolFlag{Name: "overload", Usage: "api: measure dispatch alone, beside the API at work, and beside ten times its clients"},
+			&cli.IntFlag{Name: "n", Usage: "processes: how many processes (default 12)"},
+			&cli.BoolFlag{Name: "work", Usage: "processes: be one of them, for the jobs of --database-url, until it is stopped"},
 			&cli.BoolFlag{Name: "hold-snapshot", Usage: "tenants: lone jobs of new tenants beside a busy one, while a transaction holds a snapshot"},
 			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
 		},
@@ -70,10 +72,13 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	options := bench.Options{
 		DatabaseURL: c.String("database-url"),
 		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")), Overload: c.Bool("overload"),
-		HoldSnapshot: c.Bool("hold-snapshot"),
-		Logger:       slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		HoldSnapshot: c.Bool("hold-snapshot"), Processes: int(c.Int("n")),
+		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
 			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)
+		},
+		Process: func(ctx context.Context, databaseURL string) (func() error, error) {
+			return bench.Child(ctx, "bench", "--work", "--database-url", databaseURL, "processes")
 		},
 		API: benchAPI,
 	}
@@ -86,6 +91,12 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal does not wait for the databases to be dropped
+	if c.Bool("work") {
+		if names[0] != "processes" || options.DatabaseURL == "" {
+			return cli.Exit("bench: --work is for processes, and needs --database-url", 2)
+		}
+		return bench.WorkOn(ctx, options.DatabaseURL)
+	}
 	if options.DatabaseURL == "" {
 		server, err := pgdev.Start(ctx, pgdev.Options{Log: c.Root().ErrWriter, Major: os.Getenv("PG")})
 		if err != nil {

@@ -26,11 +26,12 @@ import (
 // own default.
 type Options struct {
 	DatabaseURL  string        // of a server; every workload makes a database there and drops it
-	Jobs         int           // burndown, bulk, latency, held-snapshot, future, backlog, keys, hot-key, tenants
+	Jobs         int           // burndown, bulk, latency, held-snapshot, future, backlog, keys, hot-key, tenants, processes
 	Keys         int           // keys, tenants
 	Duration     time.Duration // steady, enqueue, idle, api
 	Every        time.Duration // latency, tenants: between two jobs
 	Clients      int           // bulk, enqueue, api
+	Processes    int           // processes
 	Overload     bool          // api: what dispatch keeps beside ten times the clients
 	HoldSnapshot bool          // tenants: lone jobs of new tenants, while a transaction holds a snapshot
 	Notify       outbox.NotifyMode
@@ -42,6 +43,8 @@ type Options struct {
 	// Worker starts a child process that works on databaseURL with all defaults,
 	// as Hold does. For recovery and idle.
 	Worker func(ctx context.Context, databaseURL, ledger string) (kill func() error, err error)
+	// Process starts a child process that does WorkOn. For processes.
+	Process func(ctx context.Context, databaseURL string) (kill func() error, err error)
 	// API makes the API of pool's database, and with owner a token for it. For api.
 	API func(ctx context.Context, owner, pool *pgxpool.Pool) (handler http.Handler, bearer string, err error)
 }
@@ -103,6 +106,7 @@ func Workloads() []Workload {
 		{"keys", "burn down jobs that share keys, one at a time each (--jobs, --keys)", true, keyed},
 		{"hot-key", "burn down beside many jobs that wait for one key (--jobs)", true, hotKey},
 		{"tenants", "one tenant's jobs, 50 a second, alone and beside many that wait of another, 10 ms each (--jobs, --every, --keys); or new tenants' lone jobs beside one while a transaction holds a snapshot (--hold-snapshot, --jobs, --keys)", true, tenants},
+		{"processes", "burn down with one process and with several on one queue, in turns (--n, --jobs)", true, processes},
 		{"recovery", "kill -9 a worker with running jobs: time until each runs again", false, recovery},
 		{"api", "requests to the API and its Postgres on this machine: POST /jobs, GET /jobs/{id}; or what dispatch keeps beside them (--clients, --duration, --overload)", true, overHTTP},
 		{"idle", "queries a minute of a process with nothing to do (--duration)", false, idle},

@@ -34,5 +34,10 @@ func overload() []Row {
 			Workload: "P 3,000, S 100,000 jobs from 4 producers that repeat, 3 workers; LISTEN goes to Postgres itself; S: every other row of tier P on PostgreSQL 15 and 18, without the pooler and, of those that have processes and one server, behind it",
 			Pass:     accounts + ", unacknowledged in the end 0, second attempts while it is calm 0; S: rows of tier P that fail 0",
 		},
+		{
+			Name: "D11", Timed: true, Alone: true, Fault: "an idle transaction holds xmin over 200,000 dead rows of one tenant, which is busy", Tiers: both, run: newTenants,
+			Workload: "P 20,000, S 400,000 jobs of the busy tenant to 2 workers; beside them and for 4 s after, lone jobs of new tenants, without and with a key, and of quiet ones",
+			Pass:     accounts + ", lone jobs of each sort: from commit to start median ≤ 20 ms, most ≤ 1 s",
+		},
 	}
 }

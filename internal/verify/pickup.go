@@ -15,6 +15,7 @@ import (
 // pickup is how long a job waited, from when its producer saw the commit until its
 // first attempt began.
 type pickup struct {
+	Job   outbox.ID
 	Key   string
 	Acked time.Time
 	Took  time.Duration
@@ -33,7 +34,7 @@ func (r *Run) pickups() (all []pickup, err error) {
 		}
 		switch e.Event {
 		case ledger.Acked:
-			committed[e.Job] = pickup{Key: e.Key, Acked: e.At}
+			committed[e.Job] = pickup{Job: e.Job, Key: e.Key, Acked: e.At}
 		case ledger.Start:
 			if at, known := started[e.Job]; !known || e.At.Before(at) {
 				started[e.Job] = e.At

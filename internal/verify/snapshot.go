@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // heldSnapshot is row D1: a forgotten transaction keeps dead rows and dead index
@@ -41,7 +42,7 @@ func heldSnapshot(ctx context.Context, r *Run) error {
 	defer forgotten.Close(context.WithoutCancel(ctx))
 	healed := r.Faults.Begin("idle transaction holds xmin", "")
 	if r.Tier == TierP {
-		if err := r.leaveDeadEntries(ctx, deadEntries); err != nil {
+		if err := r.leaveDeadEntries(ctx, outbox.RootTenant, deadEntries); err != nil {
 			return err
 		}
 	}
@@ -86,12 +87,13 @@ func (r *Run) holdSnapshot(ctx context.Context) (*pgx.Conn, error) {
 
 // leaveDeadEntries makes rows that nobody ever sees, due now, and deletes them:
 // the due index keeps an entry of each for as long as the snapshot is held.
-func (r *Run) leaveDeadEntries(ctx context.Context, n int) error {
+func (r *Run) leaveDeadEntries(ctx context.Context, tenant outbox.ID, n int) error {
 	r.Progress("leave dead entries behind", 0, 0)
 	return pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`) // these are no jobs: they leave no moves
 		if err == nil {
-			_, err = tx.Exec(ctx, `INSERT INTO outbox.jobs (id, kind, payload) SELECT outbox.uuid_v7(), 'dead', '{}' FROM generate_series(1, $1::integer)`, n)
+			_, err = tx.Exec(ctx, `INSERT INTO outbox.jobs (id, tenant_id, kind, payload)
+				SELECT outbox.uuid_v7(), $1, 'dead', '{}' FROM generate_series(1, $2::integer)`, tenant.String(), n)
 		}
 		if err == nil {
 			_, err = tx.Exec(ctx, `DELETE FROM outbox.jobs WHERE kind = 'dead'`)
@@ -180,10 +182,13 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 	return nil
 }
 
-// endSteady ends a flow that goes on until it is told to end, and checks it.
+// endSteady ends a flow that goes on until its producer, if it has one, is told to end, and
+// checks it.
 func (r *Run) endSteady(ctx context.Context, producer *child.Process, crew *crew) error {
-	if err := r.stop(ctx, producer); err != nil {
-		return err
+	if producer != nil {
+		if err := r.stop(ctx, producer); err != nil {
+			return err
+		}
 	}
 	if err := r.Drain(ctx, 0, time.Duration(r.Size(1, 10))*time.Minute); err != nil { // a slow database leaves a soak with thousands
 		return err
