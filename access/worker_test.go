@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
-	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -118,7 +118,7 @@ func TestAnOwnerThatIsNoSuperuserRunsTheWholeEngine(t *testing.T) {
 			t.Parallel()
 			db := pgtest.NewEmpty(t)
 			owner := loginWith(t, db, setup)
-			if err := migrations.Up(t.Context(), owner); err != nil {
+			if err := migrate.Up(t.Context(), owner); err != nil {
 				t.Fatal(err)
 			}
 			if super := ask[bool](t, owner, `SELECT usesuper FROM pg_user WHERE usename = current_user UNION ALL SELECT false LIMIT 1`); super {

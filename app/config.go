@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,7 +32,10 @@ type Config struct {
 	NoListen   bool // do not LISTEN: jobs are found by polling
 	NoReap     bool // expire no leases, trim no history: another process does
 	NoSchedule bool // declare and fire no schedules
-	Migrate    bool // bring the schema to the newest version at the start
+
+	// Migrate brings the schema to the state of this build at the start, such as migrate.Up
+	// of package migrations/migrate. Nil waits until somebody else has.
+	Migrate func(context.Context, *pgxpool.Pool) error
 
 	Queues       map[string]dispatcher.QueueConfig // nil works the queue "default"
 	Worker       string                            // who holds the leases; "" is host-pid and 8 hex digits

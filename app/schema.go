@@ -20,7 +20,7 @@ const (
 // work with.
 type gate struct {
 	pool    *pgxpool.Pool
-	migrate bool
+	migrate func(context.Context, *pgxpool.Pool) error // nil leaves that to others
 	log     *slog.Logger
 	open    chan struct{} // closed when it opens
 }
@@ -41,8 +41,8 @@ func (g *gate) run(ctx context.Context) {
 			g.log.LogAttrs(ctx, slog.LevelInfo, "database and schema are there")
 			return
 		}
-		if g.migrate && (schema.State == schemaBehind || schema.State == schemaEdited) {
-			err := migrations.Up(ctx, g.pool)
+		if g.migrate != nil && (schema.State == schemaBehind || schema.State == schemaEdited) {
+			err := g.migrate(ctx, g.pool)
 			if err == nil {
 				g.log.LogAttrs(ctx, slog.LevelInfo, "schema migrated")
 				continue

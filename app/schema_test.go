@@ -9,7 +9,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
-	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
 func TestADatabaseThatComesLateIsWaitedFor(t *testing.T) {
@@ -42,7 +42,7 @@ func TestADatabaseThatComesLateIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	if err := migrations.Up(t.Context(), pool); err != nil {
+	if err := migrate.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitReadyz(200, "ready", nil)
@@ -62,7 +62,7 @@ func TestADatabaseThatComesLateIsWaitedFor(t *testing.T) {
 func TestMigrateAtTheStart(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.NewEmpty(t)
-	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), Migrate: true})
+	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), Migrate: migrate.Up})
 	r.awaitReadyz(200, "ready", nil)
 	r.end(nil)
 }

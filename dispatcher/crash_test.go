@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
-	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -32,7 +32,7 @@ func TestWhatWasAcknowledgedSurvivesACrash(t *testing.T) {
 		}
 	})
 	db := open(t, server.URL(), "on")
-	if err := migrations.Up(t.Context(), db); err != nil {
+	if err := migrate.Up(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	crash := func() {

@@ -102,15 +102,15 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sessionLock is the same lock for goose, which applies the numbered files. Goose's own asks
+// SessionLock is the same lock for goose, which applies the numbered files. Goose's own asks
 // for it every five seconds, so that eight processes that start together would take half a
 // minute.
-type sessionLock struct {
+type SessionLock struct {
 	before map[string]string // the session's settings, to be put back
 }
 
 // SessionLock takes the lock and sets the session's timeouts.
-func (l *sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
+func (l *SessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	for {
 		var got bool
 		if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_lock($1)`, int64(lockID)).Scan(&got); err != nil {
@@ -125,7 +125,7 @@ func (l *sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	}
 }
 
-func (l *sessionLock) set(ctx context.Context, conn *sql.Conn) error {
+func (l *SessionLock) set(ctx context.Context, conn *sql.Conn) error {
 	rows, err := conn.QueryContext(ctx, `
 		SELECT name, current_setting(name)
 		FROM pg_settings
@@ -150,7 +150,7 @@ func (l *sessionLock) set(ctx context.Context, conn *sql.Conn) error {
 }
 
 // SessionUnlock puts the session's timeouts back and gives the lock up.
-func (l *sessionLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+func (l *SessionLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
 	for name, value := range l.before {
 		if _, err := conn.ExecContext(ctx, `SELECT set_config($1, $2, false)`, name, value); err != nil {
 			return err

@@ -1,5 +1,5 @@
-// Package migrations holds the schema outbox as SQL files and applies them under an
-// advisory lock, so that any number of processes may start at once.
+// Package migrations holds the schema outbox as SQL files, compares a database with them
+// and removes them from it. Package migrate applies them: it is apart because goose is.
 //
 // Numbered files make tables and indexes, and are applied once. The files in functions make
 // functions and their triggers, those in views make views: they hold what is wanted, and
@@ -9,7 +9,6 @@ package migrations
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -17,8 +16,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
 )
 
 // FS is the files of the schema.
@@ -26,26 +23,20 @@ import (
 //go:embed *.sql functions/*.sql views/*.sql takeover/*.sql
 var FS embed.FS
 
-// versionTable records the numbered files, as goose does it. It is in our own schema, where
+// VersionTable records the numbered files, as goose does it. It is in our own schema, where
 // a role that may not create anything in public can make it.
-const versionTable = "outbox.schema_version"
+const VersionTable = "outbox.schema_version"
 
-// Up brings the schema to the state of this build. It is safe to call from many processes
-// at once: one migrates, the others wait. A database that a newer build has migrated is
-// left as it is, and so is one that was made by other texts of numbered files than ours,
-// which is an error.
-//
-// No statement waits longer for a lock than a quarter of a second, because everybody who
-// wants the same table would wait behind it. Up then undoes what it has begun and tries
-// again, for two minutes at most; the error names who has the lock.
-func Up(ctx context.Context, pool *pgxpool.Pool) error {
-	if err := patiently(ctx, pool, patience, func() error { return up(ctx, pool) }); err != nil {
+// Apply brings the schema to the state of this build, with numbered to apply the numbered
+// files that the database lacks; package migrate has the one to call.
+func Apply(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error) error {
+	if err := patiently(ctx, pool, patience, func() error { return up(ctx, pool, numbered) }); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
 }
 
-func up(ctx context.Context, pool *pgxpool.Pool) error {
+func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error) error {
 	if err := ensureSchema(ctx, pool); err != nil {
 		return err
 	}
@@ -61,25 +52,10 @@ func up(ctx context.Context, pool *pgxpool.Pool) error {
 	case state.Condition == Edited && isNumbered(state.File):
 		return fmt.Errorf("%s; %s", state, state.Remedy())
 	}
-	if err := applyNumbered(ctx, pool); err != nil {
+	if err := numbered(ctx, pool); err != nil {
 		return err
 	}
 	return locked(ctx, pool, recreate)
-}
-
-// applyNumbered applies the numbered files that the database lacks, each in a transaction.
-func applyNumbered(ctx context.Context, pool *pgxpool.Pool) error {
-	db := stdlib.OpenDBFromPool(pool)
-	defer func(db *sql.DB) { _ = db.Close() }(db)
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, FS,
-		goose.WithSessionLocker(&sessionLock{}),
-		goose.WithDisableGlobalRegistry(true),
-		goose.WithTableName(versionTable))
-	if err != nil {
-		return err
-	}
-	_, err = provider.Up(ctx)
-	return err
 }
 
 // recreate makes functions, triggers and views what their files say. If one of them has
@@ -149,7 +125,7 @@ func takeOver(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, string(text)); err != nil {
 		return fmt.Errorf("takeover/24.sql: %w", err)
 	}
-	if _, err := tx.Exec(ctx, `DELETE FROM `+versionTable+` WHERE version_id > $1`, takenOver); err != nil {
+	if _, err := tx.Exec(ctx, `DELETE FROM `+VersionTable+` WHERE version_id > $1`, takenOver); err != nil {
 		return err
 	}
 	return record(ctx, tx, files()[:takenOver])
@@ -161,6 +137,6 @@ func oldChain(ctx context.Context, tx pgx.Tx) (versions []int64, is bool, err er
 	if err != nil || !is {
 		return nil, false, err
 	}
-	err = tx.QueryRow(ctx, `SELECT coalesce(array_agg(DISTINCT version_id ORDER BY version_id), '{}') FROM `+versionTable+` WHERE is_applied AND version_id > 0`).Scan(&versions)
+	err = tx.QueryRow(ctx, `SELECT coalesce(array_agg(DISTINCT version_id ORDER BY version_id), '{}') FROM `+VersionTable+` WHERE is_applied AND version_id > 0`).Scan(&versions)
 	return versions, len(versions) > 0, err
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
@@ -98,7 +99,7 @@ func TestManyProcessesMayMigrateAtOnce(t *testing.T) {
 				return
 			}
 			defer db.Close()
-			if err := migrations.Up(t.Context(), db); err != nil {
+			if err := migrate.Up(t.Context(), db); err != nil {
 				t.Error(err)
 			}
 			if state, err := migrations.Look(t.Context(), db); err != nil || state.Condition != migrations.Current {
@@ -208,7 +209,7 @@ func TestWithoutAServerTheErrorSaysWhatWasTried(t *testing.T) {
 	db := pgtest.NewEmpty(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := migrations.Up(ctx, db); err == nil || !strings.HasPrefix(err.Error(), "migrate: ") {
+	if err := migrate.Up(ctx, db); err == nil || !strings.HasPrefix(err.Error(), "migrate: ") {
 		t.Errorf("got %v, want an error of migrate", err)
 	}
 	if _, err := migrations.Look(ctx, db); err == nil {
@@ -254,7 +255,7 @@ func TestEveryFileIsNamedAndTellsWhy(t *testing.T) {
 
 func up(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
-	if err := migrations.Up(t.Context(), db); err != nil {
+	if err := migrate.Up(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
 // Roles are the server's, not the database's. So these need a server that has none
@@ -49,7 +50,7 @@ func TestDatabasesOfOneServerShareTheRoles(t *testing.T) {
 	for i := range dbs {
 		dbs[i] = connect(t, database(t, admin, server, fmt.Sprint("shared_", i)))
 		migrating.Go(func() {
-			if err := migrations.Up(t.Context(), dbs[i]); err != nil {
+			if err := migrate.Up(t.Context(), dbs[i]); err != nil {
 				t.Error(err)
 			}
 		})

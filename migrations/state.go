@@ -176,7 +176,7 @@ func read(ctx context.Context, db querier) (recorded, error) {
 	rows, err := db.Query(ctx, `
 		SELECT coalesce(f.name, lpad(v.version_id::text, 5, '0')), v.version_id IS NOT NULL OR f.name LIKE '%/%', coalesce(f.checksum, ''), coalesce(f.revision, 0)
 		FROM outbox.schema_files AS f
-		FULL JOIN (SELECT DISTINCT version_id FROM `+versionTable+` WHERE is_applied AND version_id > 0) AS v
+		FULL JOIN (SELECT DISTINCT version_id FROM `+VersionTable+` WHERE is_applied AND version_id > 0) AS v
 		    ON substring(f.name FROM '^[0-9]+')::bigint = v.version_id`)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
 func TestLookNamesTheFile(t *testing.T) {
@@ -37,7 +38,7 @@ func TestLookNamesTheFile(t *testing.T) {
 			if got, err := migrations.Look(t.Context(), db); err != nil || got != c.want {
 				t.Errorf("state %q %q, %v; want %q %q", got.Condition, got.File, err, c.want.Condition, c.want.File)
 			}
-			err := migrations.Up(t.Context(), db)
+			err := migrate.Up(t.Context(), db)
 			if (err != nil) != (c.after == "") {
 				t.Errorf("up: %v", err)
 			}
@@ -90,11 +91,11 @@ func TestNobodyWaitsBehindAMigration(t *testing.T) {
 	if _, err := reader.Exec(t.Context(), `SELECT count(*) FROM outbox.keys`); err != nil {
 		t.Fatal(err)
 	}
-	if err := migrations.UpWithin(t.Context(), db, 0); err == nil || !contains(err.Error(), "gave up", "pid ") {
+	if err := migrations.ApplyWithin(t.Context(), db, migrate.ApplyNumbered, 0); err == nil || !contains(err.Error(), "gave up", "pid ") {
 		t.Errorf("beside a reader: %v, want that it gives up and says who has the lock", err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- migrations.Up(t.Context(), db) }()
+	go func() { done <- migrate.Up(t.Context(), db) }()
 	var longest time.Duration
 	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		began := time.Now()

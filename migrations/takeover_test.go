@@ -13,6 +13,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
 // ofOldChain is a database as the 24 migrations made it that there were before they were
@@ -119,7 +120,7 @@ func TestADatabaseOfFewerMigrationsIsRefused(t *testing.T) {
 		db := ofOldChain(t)
 		run(t, db, `DELETE FROM outbox.schema_version WHERE `+lacks)
 		before := schema(t, db, outline+bodies)
-		if err := migrations.Up(t.Context(), db); err == nil || !strings.Contains(err.Error(), "commit f5c5a88") {
+		if err := migrate.Up(t.Context(), db); err == nil || !strings.Contains(err.Error(), "commit f5c5a88") {
 			t.Errorf("without %s: %v, want an error that says which build to run first", lacks, err)
 		}
 		if diff := cmp.Diff(before, schema(t, db, outline+bodies)); diff != "" {
@@ -166,7 +167,7 @@ func TestFarTimesOfAnOlderDatabaseAreTakenOver(t *testing.T) {
 		INSERT INTO outbox.jobs (id, kind, payload, run_at, created_at, deadline) VALUES
 			(gen_random_uuid(), 'k', '1', '20000-01-01', '4000-01-01 BC', '290000-01-01'), (gen_random_uuid(), 'k', '1', '2030-01-01Z', '2026-01-01Z', NULL);
 		INSERT INTO outbox.schedules (name, every, kind, payload, next_at, since) VALUES ('far', '1 h', 'k', '1', '20000-01-01', '4000-01-01 BC')`)
-	if err := migrations.Up(t.Context(), db); err != nil {
+	if err := migrate.Up(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
-	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -26,7 +26,7 @@ type floor struct {
 	alike bool // both connections do the same
 }
 
-func (f *floor) Migrate(ctx context.Context) error { return migrations.Up(ctx, f.pool) }
+func (f *floor) Migrate(ctx context.Context) error { return migrate.Up(ctx, f.pool) }
 
 func (f *floor) Open() (table, condition string) {
 	return "outbox.jobs", `status IN ('pending', 'running', 'retrying') AND run_at <= now()`

@@ -15,6 +15,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/server"
 )
 
@@ -72,7 +73,7 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 	if s.app.DatabaseURL, err = ensureDatabase(ctx, postgres.URL()); err != nil {
 		return err
 	}
-	s.app.Migrate = true
+	s.app.Migrate = migrate.Up
 	s.server.Addr, s.server.Optional = s.apiAddr, s.apiByDefault
 	s.server.API.AnonymousLoopback = true // like Postgres, which asks nobody on this machine
 	s.app.Logger = p.logger(s)

@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
 func (p *program) migrateCommand() *cli.Command {
@@ -40,7 +41,7 @@ func (p *program) migrateCommand() *cli.Command {
 }
 
 func (p *program) migrateUp(ctx context.Context, _ *cli.Command, pool *pgxpool.Pool) error {
-	if err := migrations.Up(ctx, pool); err != nil {
+	if err := migrate.Up(ctx, pool); err != nil {
 		return err
 	}
 	state, err := migrations.Look(ctx, pool)

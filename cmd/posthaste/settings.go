@@ -9,6 +9,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/server"
 )
@@ -96,7 +97,13 @@ var allSettings = []setting{
 		"migrate",
 		[]string{"OUTBOX_MIGRATE"},
 		"off", "migrate the schema at the start: `on|off`", nil,
-		func(s *settings, v string) (err error) { s.app.Migrate, err = parseSwitch(v); return err },
+		func(s *settings, v string) error {
+			on, err := parseSwitch(v)
+			if on {
+				s.app.Migrate = migrate.Up
+			}
+			return err
+		},
 	},
 	{
 		"webhook",

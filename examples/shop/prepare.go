@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
-	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
 //go:embed schema.sql
@@ -59,7 +59,7 @@ func prepare(ctx context.Context, s *screen) (_ *premises, err error) {
 	if p.db, err = openPool(ctx, p.url, tills+4); err != nil {
 		return nil, err
 	}
-	if err = migrations.Up(ctx, p.db); err != nil {
+	if err = migrate.Up(ctx, p.db); err != nil {
 		return nil, fmt.Errorf("migrate: %w", err)
 	}
 	if _, err = p.db.Exec(ctx, schema); err != nil {

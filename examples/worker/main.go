@@ -24,7 +24,7 @@ func main() {
 	})
 	ctx, cut := app.Signals(context.Background())
 	err := app.Run(ctx, &mux, app.Config{
-		DatabaseURL: os.Getenv("DATABASE_URL"), Migrate: true, Cut: cut, Logger: slog.Default(),
+		DatabaseURL: os.Getenv("DATABASE_URL"), Cut: cut, Logger: slog.Default(),
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -29,6 +29,7 @@ var allowed = map[string]string{
 	"internal/dsn":         "",
 	"internal/gctune":      "",
 	"migrations":           "",
+	"migrations/migrate":   "migrations",
 
 	"listener":      "internal/backoff",
 	"outbox":        "internal/sqlgen",
@@ -53,12 +54,12 @@ var allowed = map[string]string{
 	// One process of the others, the same with the API, and the command.
 	"app":           "outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn",
 	"server":        "access api app dispatcher outbox internal/backoff",
-	"cmd/posthaste": "internal/dsn access api app server client kinds outbox dispatcher operator doctor relay/webhook migrations internal/bench internal/pgdev internal/gctune",
+	"cmd/posthaste": "internal/dsn access api app server client kinds outbox dispatcher operator doctor relay/webhook migrations migrations/migrate internal/bench internal/pgdev internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
 	"internal/pgdev/binaries":    "internal/pgdev",
-	"internal/pgtest":            "migrations internal/pgdev",
+	"internal/pgtest":            "migrations migrations/migrate internal/pgdev",
 	"internal/pgtest/withserver": "internal/pgtest",
 
 	// Answers of the API against its description, in tests.
@@ -70,10 +71,10 @@ var allowed = map[string]string{
 	"internal/mutants/run":    "internal/mutants",
 	"internal/archtest":       "",
 	"internal/outage":         "internal/backoff",
-	"internal/bench":          "outbox listener dispatcher reaper migrations internal/pgdev",
+	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
-	"internal/verify":         "outbox operator reaper migrations internal/sqlgen internal/pgdev internal/bench internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
+	"internal/verify":         "outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
 	"internal/verify/probe":   "app outbox inbox dispatcher schedule internal/verify/ledger",
 	"internal/verify/checker": "outbox",
 	"internal/verify/ledger":  "outbox",
@@ -84,7 +85,7 @@ var allowed = map[string]string{
 	"docs/model":              "",
 
 	"integration/...": "",
-	"examples/...":    "app outbox dispatcher migrations internal/pgdev",
+	"examples/...":    "app outbox dispatcher migrations/migrate internal/pgdev",
 }
 
 func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
@@ -185,17 +186,15 @@ func TestImportingOutboxIsLight(t *testing.T) {
 	compilesOnly(t, "./outbox", pgxModules, []string{module})
 }
 
-// A worker compiles no API, no OpenID Connect and no JSON Schema: see package server.
+// A worker compiles no API, no OpenID Connect and no JSON Schema, which are in package server, and
+// no goose, which is in package migrate.
 func TestAWorkerIsLight(t *testing.T) {
 	t.Parallel()
 	metrics := []string{
 		"github.com/prometheus/client_golang", "github.com/prometheus/client_model", "github.com/prometheus/common", "github.com/prometheus/procfs",
 		"github.com/beorn7/perks", "github.com/cespare/xxhash/v2", "github.com/munnerz/goautoneg", "golang.org/x/sys", "google.golang.org/protobuf",
 	}
-	goose := []string{"github.com/pressly/goose/v3", "github.com/mfridman/interpolate", "github.com/sethvargo/go-retry", "go.uber.org/multierr"}
-	compilesOnly(t, "./examples/worker", pgxModules, metrics, goose, []string{
-		module, "github.com/jackc/pgxlisten", "github.com/adhocore/gronx",
-	})
+	compilesOnly(t, "./examples/worker", pgxModules, metrics, []string{module, "github.com/jackc/pgxlisten", "github.com/adhocore/gronx"})
 }
 
 // compilesOnly checks that a package depends on exactly these modules.

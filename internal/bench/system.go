@@ -11,7 +11,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/listener"
-	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/reaper"
 )
@@ -58,7 +58,7 @@ func (r *rig) ours(pool *pgxpool.Pool, mode outbox.NotifyMode) *ours {
 	return &ours{url: r.url, pool: pool, producer: outbox.NewProducer(pool, mode)}
 }
 
-func (o *ours) Migrate(ctx context.Context) error { return migrations.Up(ctx, o.pool) }
+func (o *ours) Migrate(ctx context.Context) error { return migrate.Up(ctx, o.pool) }
 
 func (o *ours) Open() (table, condition string) {
 	return "outbox.jobs", `status = 'running'` // by its index: a million other jobs may be open

@@ -14,6 +14,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
 // templateLock is the advisory lock under which one process of all that share
@@ -26,7 +27,7 @@ type migration struct {
 	up    func(context.Context, *pgxpool.Pool) error
 }
 
-var product = migration{files: migrations.FS, up: migrations.Up}
+var product = migration{files: migrations.FS, up: migrate.Up}
 
 // templates remembers, by server, that the product's template is known to be there.
 var templates sync.Map

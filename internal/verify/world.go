@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/internal/verify/checker"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
-	"github.com/posthaste-dev/posthaste/migrations"
+	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -68,7 +68,7 @@ func (r *Run) openDatabase(ctx context.Context) (err error) {
 		current_setting('synchronous_commit'), current_setting('full_page_writes')`).
 		Scan(&s.Version, &s.Fsync, &s.SynchronousCommit, &s.FullPageWrites)
 	if err == nil {
-		err = migrations.Up(ctx, r.DB)
+		err = migrate.Up(ctx, r.DB)
 	}
 	for _, sql := range []string{probe.Schema, recording} {
 		if err == nil {
