@@ -16,7 +16,10 @@ import (
 // producerTx is a transaction that a [Producer] began. It saves round trips: BEGIN
 // goes with the first statement, and what [Enqueue] stores goes with the next
 // statement or with COMMIT. To everybody else that looks like a transaction that
-// does each in its turn: whatever could tell the difference sends them first.
+// does each in its turn: whatever could tell the difference sends them first. From
+// where statements can come that do not pass through it (a savepoint's, those of the
+// connection itself), it keeps nothing back any more: a job that was enqueued
+// before ROLLBACK TO SAVEPOINT would be stored after it.
 type producerTx struct {
 	producer *Producer
 	conn     *pgxpool.Conn // nil once the transaction is over
@@ -25,6 +28,7 @@ type producerTx struct {
 	later    []queued // enqueues that were not sent yet
 	size     int      // of their payloads
 	enqueued bool
+	direct   bool // nothing is kept back any more
 
 	// aborted is the error after which Postgres would refuse everything but
 	// ROLLBACK, of a statement that it refused before it had seen BEGIN.
@@ -71,6 +75,9 @@ type deferral struct {
 
 func (d *deferral) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	t := d.producerTx
+	if t.direct {
+		return t.Exec(ctx, sql, args...)
+	}
 	if err := errors.Join(ctx.Err(), t.usable()); err != nil {
 		return tag, err
 	}
@@ -261,6 +268,7 @@ func (t *producerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Sta
 }
 
 func (t *producerTx) LargeObjects() pgx.LargeObjects {
+	t.direct = true
 	t.sendNow()
 	return t.tx.LargeObjects()
 }
@@ -268,6 +276,7 @@ func (t *producerTx) LargeObjects() pgx.LargeObjects {
 // Conn is the connection, with the transaction begun. If that fails, the
 // connection is closed: what is sent on it must not commit by itself.
 func (t *producerTx) Conn() *pgx.Conn {
+	t.direct = true
 	t.sendNow()
 	return t.raw
 }
@@ -284,8 +293,10 @@ func (t *producerTx) sendNow() {
 	}
 }
 
-// Begin makes a savepoint. What is enqueued through it is not kept back.
+// Begin makes a savepoint. What is enqueued through it, or through t from now on, is not
+// kept back.
 func (t *producerTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	t.direct = true
 	if err := t.send(ctx); err != nil {
 		return nil, err
 	}

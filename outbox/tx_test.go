@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -381,6 +382,104 @@ func TestEveryExecModeStoresWhatWasKeptBack(t *testing.T) {
 			}
 			if got := countJobs(t, pool); got != 6 {
 				t.Errorf("%d jobs, want 6", got)
+			}
+		})
+	}
+}
+
+// A savepoint that is rolled back takes along what was enqueued since, through whatever
+// it was: as in a transaction of pgx's own.
+func TestASavepointThatIsTakenBackTakesEveryJobSince(t *testing.T) {
+	t.Parallel()
+	run := func(ctx context.Context, on interface {
+		Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+	}, statements ...string,
+	) (err error) {
+		for _, sql := range statements {
+			_, one := on.Exec(ctx, sql)
+			err = errors.Join(err, one)
+		}
+		return err
+	}
+	for name, tt := range map[string]struct {
+		do   func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error
+		jobs int
+	}{
+		"through the outer transaction": {func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error {
+			inner, err := tx.Begin(ctx)
+			return errors.Join(err, add(tx), inner.Rollback(ctx))
+		}, 0},
+		"one before it, too": {func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error {
+			before := add(tx)
+			inner, err := tx.Begin(ctx)
+			return errors.Join(before, err, add(tx), add(inner), inner.Rollback(ctx))
+		}, 1},
+		"one after it, too": {func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error {
+			inner, err := tx.Begin(ctx)
+			return errors.Join(err, add(tx), inner.Rollback(ctx), add(tx))
+		}, 1},
+		"a savepoint that is kept": {func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error {
+			inner, err := tx.Begin(ctx)
+			return errors.Join(err, add(tx), inner.Commit(ctx))
+		}, 1},
+		"the inner of two": {func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error {
+			outer, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			inner, err := outer.Begin(ctx)
+			return errors.Join(err, add(tx), add(outer), inner.Rollback(ctx), add(tx), outer.Commit(ctx))
+		}, 1},
+		"the outer of two": {func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error {
+			outer, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			inner, err := outer.Begin(ctx)
+			return errors.Join(err, add(tx), inner.Commit(ctx), add(tx), outer.Rollback(ctx))
+		}, 0},
+		"the connection": {func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error {
+			conn := tx.Conn()
+			return errors.Join(run(ctx, conn, `SAVEPOINT s`), add(tx), run(ctx, conn, `ROLLBACK TO SAVEPOINT s`))
+		}, 0},
+		"the connection of a savepoint": {func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error {
+			inner, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			conn := inner.Conn()
+			return errors.Join(run(ctx, conn, `SAVEPOINT s`), add(tx), run(ctx, conn, `ROLLBACK TO SAVEPOINT s`), inner.Commit(ctx))
+		}, 0},
+		"statements": {func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error {
+			return errors.Join(run(ctx, tx, `SAVEPOINT s`), add(tx), run(ctx, tx, `ROLLBACK TO SAVEPOINT s`))
+		}, 0},
+		"statements, one before": {func(ctx context.Context, tx pgx.Tx, add func(pgx.Tx) error) error {
+			return errors.Join(add(tx), run(ctx, tx, `SAVEPOINT s`), add(tx), run(ctx, tx, `ROLLBACK TO SAVEPOINT s`), add(tx))
+		}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, pool := producerWith(t, nil)
+			tenant := NewID()
+			for what, opts := range map[string]Options{
+				"root": {}, "a tenant": {Tenant: tenant}, "root, a key": {Key: "k"}, "a tenant, a key": {Tenant: tenant, Key: "k"},
+			} {
+				add := func(tx pgx.Tx) error {
+					_, err := Enqueue(t.Context(), tx, greet{"ada"}, opts)
+					return err
+				}
+				do := func(tx pgx.Tx) error { return tt.do(t.Context(), tx, add) }
+				for how, in := range map[string]func() error{
+					"pgx": func() error { return pgx.BeginFunc(t.Context(), pool, do) }, "a producer": func() error { return p.InTx(t.Context(), do) },
+				} {
+					exec(t, pool, `DELETE FROM outbox.jobs`)
+					if err := in(); err != nil {
+						t.Fatalf("%s, in a transaction of %s: %v", what, how, err)
+					}
+					if got := countJobs(t, pool); got != tt.jobs {
+						t.Errorf("%s, in a transaction of %s: %d jobs, want %d", what, how, got, tt.jobs)
+					}
+				}
 			}
 		})
 	}

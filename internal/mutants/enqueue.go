@@ -108,4 +108,20 @@ var enqueue = []Mutant{
 			row("A5", "lost: acknowledged, and never carried out"),
 		},
 	},
+	{
+		Name:      "jobs are kept back beside a savepoint",
+		Breaks:    "a savepoint that is rolled back leaves a job that was enqueued meanwhile",
+		Invariant: "Atomic",
+		Edits: []Edit{{"outbox.producerTx.Begin", `	t.direct = true
+`, ``}},
+		Checks: []Check{test("outbox", "TestASavepointThatIsTakenBackTakesEveryJobSince/through_the_outer", "1 jobs, want 0")},
+	},
+	{
+		Name:      "jobs are kept back beside the connection",
+		Breaks:    "a savepoint of the connection that is rolled back leaves a job that was enqueued meanwhile",
+		Invariant: "Atomic",
+		Edits: []Edit{{"outbox.producerTx.Conn", `	t.direct = true
+`, ``}},
+		Checks: []Check{test("outbox", "TestASavepointThatIsTakenBackTakesEveryJobSince/the_connection$", "1 jobs, want 0")},
+	},
 }
