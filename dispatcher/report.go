@@ -13,8 +13,9 @@ import (
 )
 
 // report counts and logs what a settling statement did. What it did not match had
-// lost its lease, unless the handler's own transaction had completed the job, its
-// deadline has come, or an earlier try had committed before its connection broke.
+// lost its lease, unless the handler's own transaction has completed the job, whatever the
+// handler made of it, its deadline has come, or an earlier try had committed before its
+// connection broke.
 func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
 	d.announceEnds(batch)
 	if slices.ContainsFunc(batch, d.isForOthers) {
@@ -30,17 +31,18 @@ func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool
 	for _, id := range stored {
 		matched[id.Bytes] = true
 	}
+	succeeded, err := d.succeeded(batch, matched, retried)
 	for _, a := range batch {
 		switch {
 		case matched[a.job.ID]:
 			d.reportStored(a)
-		case a.err == nil && a.job.Completed():
+		case succeeded[a.job.ID]:
 			a.outcome = outcome{status: outbox.Succeeded}
 			d.reportStored(a)
 		case !a.until.IsZero() && !time.Now().Before(a.until): // a reaper was faster
 			a.outcome = outcome{status: outbox.Expired, message: a.outcome.message}
 			d.reportStored(a)
-		case retried:
+		case retried || err != nil && a.job.Completed():
 			d.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
 				a.attrs("lease_unknown", slog.String("outcome", a.outcome.status.String()))...)
 		default:
@@ -49,6 +51,33 @@ func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool
 				a.attrs("lease_lost", slog.String("outcome_refused", a.outcome.status.String()))...)
 		}
 	}
+}
+
+// succeeded looks in the history for attempts that a settlement did not match and that
+// may have succeeded all the same. A handler whose COMMIT was not answered returns the
+// error, as it should; (id, epoch) tells whether the transaction committed.
+func (d *Dispatcher) succeeded(batch []*attempt, matched map[[16]byte]bool, retried bool) (map[[16]byte]bool, error) {
+	var ids []pgtype.UUID
+	var epochs []int64
+	for _, a := range batch {
+		if !matched[a.job.ID] && (a.job.Completed() || retried && a.outcome.status == outbox.Succeeded) {
+			ids, epochs = append(ids, pgID(a.job.ID)), append(epochs, a.job.Epoch)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := bounded(context.Background())
+	defer cancel()
+	found, err := d.db.FindSucceeded(ctx, ids, epochs)
+	if err != nil {
+		return nil, err // they are reported as unknown
+	}
+	succeeded := make(map[[16]byte]bool, len(found))
+	for _, id := range found {
+		succeeded[id.Bytes] = true
+	}
+	return succeeded, nil
 }
 
 // isForOthers reports whether a job goes back as it was, so that others who have workers

@@ -111,6 +111,66 @@ func TestCompleteThatRolledBackEndsDead(t *testing.T) {
 	wantState(t, db, id, "dead attempt=2 epoch=4 lost=0 error=complete_not_committed")
 }
 
+// The COMMIT of Complete's transaction went through, but its answer was lost: the handler
+// returns the error, as it should, and the job has succeeded all the same. One that
+// could not commit and lost its lease has not, whatever its handler says.
+func TestACompleteWhoseAnswerIsLostIsASuccess(t *testing.T) {
+	t.Parallel()
+	errLost := errors.New("the connection broke during the COMMIT")
+	for name, tt := range map[string]struct {
+		commit, lost bool
+		returns      error
+		completed    float64
+	}{
+		"it has committed":                               {true, false, errLost, 4},
+		"it has committed, and the job is discarded":     {true, false, dispatcher.Discard(errLost), 4},
+		"it has not, and the lease is lost":              {false, true, errLost, 0},
+		"it has not, the lease is lost, nothing is said": {false, true, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+				enqueue(t, db, probe{}, outbox.Options{Tenant: tenant})
+				enqueue(t, db, probe{}, outbox.Options{Tenant: tenant, Key: "k"})
+			}
+			d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+				tx, err := db.Begin(ctx)
+				if err != nil {
+					return err
+				}
+				defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it says so
+				if err := job.Complete(ctx, tx); err != nil {
+					return err
+				}
+				end := tx.Rollback
+				if tt.commit {
+					end = tx.Commit
+				}
+				if err := end(ctx); err != nil {
+					return err
+				}
+				if tt.lost {
+					if _, err := db.Exec(ctx, takeAway, job.ID); err != nil {
+						return err
+					}
+				}
+				return tt.returns
+			}), quiet(nil))
+			awaitThat(t, "four outcomes are reported", func() bool {
+				return d.metric(t, "job_completed_total")+d.metric(t, "outbox_dispatcher_leases_lost_total") == 4
+			})
+			d.stop(t)
+			if n := d.metric(t, "job_completed_total"); n != tt.completed {
+				t.Errorf("counted as completed: %v, want %v", n, tt.completed)
+			}
+			if n := ask[float64](t, db, `SELECT count(*)::float8 FROM outbox.history WHERE status = 'succeeded'`); n != tt.completed {
+				t.Errorf("stored as succeeded: %v, want %v: the test proves nothing", n, tt.completed)
+			}
+		})
+	}
+}
+
 // A row that somebody keeps locked must not hold up the rest, whichever places it
 // has in the batches: more rows are locked than there are settlers.
 func TestLockedRowsDoNotHoldUpTheOthers(t *testing.T) {

@@ -75,7 +75,8 @@ func (c *Claimed) Headers() map[string]string {
 // Complete finishes the job inside the handler's own transaction: it is done
 // exactly when tx commits, so effects in the same database happen exactly once.
 // After [ErrLeaseLost] roll tx back. A handler that called Complete and could not
-// commit returns the error; it is then tried again.
+// commit returns the error; it is then tried again, unless the transaction has
+// committed and only its answer was lost.
 //
 // What the handler has reported (Progress, Log) is stored with it.
 //

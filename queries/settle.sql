@@ -76,3 +76,11 @@ WITH input AS MATERIALIZED (
     ON CONFLICT DO NOTHING
 )
 SELECT id FROM settled LIMIT 100000;
+
+-- name: FindSucceeded :many
+-- FindSucceeded returns those of the given attempts that have succeeded.
+SELECT history.id
+FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch) AS input
+JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch = input.epoch
+WHERE history.status = 'succeeded'
+LIMIT 100000;

@@ -237,4 +237,11 @@ RETURNING id`},
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestRefusedRowDoesNotHoldUpTheOthers", "in vain")},
 	},
+	{
+		Name:      "nobody looks whether a Complete has committed",
+		Breaks:    "a success whose COMMIT was not answered is told as a lost lease",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"dispatcher.Dispatcher.succeeded", `	if len(ids) == 0 {`, `	if true {`}},
+		Checks:    []Check{test("dispatcher", "TestACompleteWhoseAnswerIsLostIsASuccess/it_has_committed", "counted as completed: 0, want 4")},
+	},
 }

@@ -11,6 +11,35 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const FindSucceeded = `-- name: FindSucceeded :many
+SELECT history.id
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch) AS input
+JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch = input.epoch
+WHERE history.status = 'succeeded'
+LIMIT 100000
+`
+
+// FindSucceeded returns those of the given attempts that have succeeded.
+func (q *Queries) FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
+	rows, err := q.db.Query(ctx, FindSucceeded, ids, epochs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []pgtype.UUID
+	for rows.Next() {
+		var id pgtype.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const SettleSucceeded = `-- name: SettleSucceeded :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::bytea[]) AS result
