@@ -167,8 +167,11 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 			}
 		case ours:
 			// Locked, by the handler's own transaction most likely, and extended beside the
-			// row; or by a reaper that takes the job just now. Look again with the next tick.
-			a.extended(sent, sent.Add(l.config.LeaseTTL/3))
+			// row. If it was late, a reaper may have the row locked, and take the job just
+			// now: look again with the next tick.
+			if a.extended(sent, sent.Add(l.trust)) {
+				a.extended(sent, sent.Add(l.config.LeaseTTL/3))
+			}
 		default:
 			a.end(outbox.ErrLeaseLost)
 		}

@@ -24,7 +24,7 @@ const (
 )
 
 // LapsePolicy says what becomes of a job with a key whose worker died, stalled or
-// could not reach the database for the length of its lease.
+// could not reach the database for the length of its lease; also if nobody could.
 type LapsePolicy string
 
 const (

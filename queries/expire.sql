@@ -2,7 +2,8 @@
 -- ExpireLeases takes up to @max_jobs jobs away from workers whose leases lapsed
 -- within [@from, @before): to retrying, or to dead once the attempts are used up
 -- or the job has cost too many workers; to the history if somebody has cancelled
--- them. A job with a key may have a policy of its own: it closes as stale, or is
+-- them. What lapsed because the database was away (reaper/blind.go) costs a job neither
+-- an attempt nor a lost lease. A job with a key may have a policy of its own: it closes as stale, or is
 -- dead and its key parked. It returns them and the database's time, which is in the
 -- one row without a job if there are none, and how soon the first deadline from @from_deadline on and
 -- within @horizon comes: a pass over the deadlines is made only when there is one. And
@@ -35,17 +36,27 @@ WITH lapsed AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), judged AS MATERIALIZED (
     SELECT lapsed.*,
-           -- Claimed before this server started, or from the primary that this
-           -- one was the standby of: nobody could extend the lease meanwhile.
-           (lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())) AS outage,
-           format('the lease of worker %s lapsed at %s: it died, stalled or could not reach the database',
-               lapsed.lease_owner, to_char(lapsed.lease_expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')) AS message
-    FROM lapsed
+           format('the lease of worker %s lapsed at %s: %s',
+               lapsed.lease_owner, to_char(lapsed.lease_expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+               CASE WHEN lapsed.outage THEN 'the database was away' ELSE 'it died, stalled or could not reach the database' END) AS message
+    FROM (
+        SELECT lapsed.*,
+               -- Claimed before this server started, or from the primary that this
+               -- one was the standby of: nobody could extend the lease meanwhile. Or it
+               -- lapsed in an outage, or soon after one, by what the reaper has seen.
+               coalesce(lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())
+                   OR (lapsed.lease_expires_at >= @outage_from::timestamptz AND lapsed.lease_expires_at < @outage_until::timestamptz
+                       AND lapsed.started_at < @outage_end::timestamptz)
+                   OR (lapsed.lease_expires_at >= @seen::timestamptz
+                       AND statement_timestamp() - @blind_since::timestamptz > @patience::interval), false) AS outage
+        FROM lapsed
+    ) AS lapsed
 ), sentenced AS MATERIALIZED (
     SELECT judged.*,
         CASE
             WHEN judged.on_lapse = 'block' THEN 'dead'
-            WHEN judged.attempt >= judged.max_attempts AND NOT judged.outage THEN 'dead'
+            WHEN judged.outage THEN 'retrying'
+            WHEN judged.attempt >= judged.max_attempts THEN 'dead'
             WHEN judged.lost_leases + 1 >= 2 * judged.max_attempts + 10 THEN 'dead'
             ELSE 'retrying'
         END::outbox.job_status AS status
@@ -60,11 +71,11 @@ WITH lapsed AS MATERIALIZED (
     SET status             = sentenced.status,
         epoch              = jobs.epoch + 1,
         attempt            = jobs.attempt - CASE WHEN sentenced.outage THEN 1 ELSE 0 END,
-        lost_leases        = jobs.lost_leases + 1,
-        -- The first time a job keeps its place in the queue. Then it waits for 1,
+        lost_leases        = jobs.lost_leases + CASE WHEN sentenced.outage THEN 0 ELSE 1 END,
+        -- The first time, and after an outage, a job keeps its place in the queue. Then it waits for 1,
         -- 3, 7 and at last 60 s, so that one that kills its workers leaves them some peace.
         run_at             = CASE
-            WHEN sentenced.lost_leases = 0 THEN jobs.run_at
+            WHEN sentenced.lost_leases = 0 OR sentenced.outage THEN jobs.run_at
             ELSE statement_timestamp() + least((1 << least(sentenced.lost_leases, 6)) - 1, 60) * interval '1 second'
         END,
         lease_owner        = NULL,

@@ -17,15 +17,13 @@
 // It runs in every process and has no leader: whatever two reapers do at once,
 // they skip each other's rows or find nothing left to do.
 //
-// Guarantees: the jobs of a worker that dies run again within three seconds after
-// their leases have lapsed (as a rule at once: a lease that is about to lapse is
-// waited for), by the database's clock and at their old place in the queue; a job whose deadline has come is closed within a second, whatever it was
-// doing, and however many had a deadline and are done (2.5 s if it was stored less than
-// that before, its notification was lost though Config.Hearing says yes, and it is the
-// first deadline in a minute); a job that keeps killing its workers ends dead; an outage of Postgres
-// spends no attempts; nothing that an open job needs is trimmed, but dead letters that
-// nobody has done anything about for 90 days are removed; an idempotency key is free
-// again exactly when its job is gone. What trims, counts
-// or scans at length takes a small, fixed part of the time, however large the
-// tables have grown.
+// Guarantees: the jobs of a worker that dies run again within three seconds after their leases have lapsed (as a
+// rule at once: a lease that is about to lapse is waited for), by the database's clock and at their old place in
+// the queue, but for one that has lost leases before, which waits for 1 s to a minute more; a job whose deadline
+// has come is closed within a second, whatever it was doing, and however many had a deadline and are done (2.5 s
+// if it was stored less than that before, its notification was lost though Config.Hearing says yes, and it is the
+// first deadline in a minute); a job that keeps killing its workers ends dead; an outage of Postgres spends no
+// attempts; nothing that an open job needs is trimmed, but dead letters that nobody has done anything about for 90
+// days are removed; an idempotency key is free again exactly when its job is gone. What trims, counts or scans at
+// length takes a small, fixed part of the time, however large the tables have grown.
 package reaper

@@ -73,13 +73,18 @@ func (r *Reaper) expireSpan(ctx context.Context, s span) (cost time.Duration, no
 	for {
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
 		sent := time.Now()
+		r.sight.ask(sent, &params)
 		rows, err := sqlgen.New(r.leases).ExpireLeases(bound, params)
 		took := time.Since(sent)
 		cancel()
 		if err != nil {
+			r.sight.failed = true
 			return cost + took, now, fmt.Errorf("expire leases: %w", err)
 		}
 		now = rows[0].Now.Time // there is always a row
+		if away := r.sight.answer(sent, now); away > 0 {
+			r.log.LogAttrs(ctx, slog.LevelWarn, "the database was away: leases that lapsed meanwhile spend no attempts", slog.Duration("for", away))
+		}
 		r.deadlines.noteLook(now, rows[0].DeadlineInSeconds)
 		r.keyed.Store(rows[0].Keyed)
 		r.lapsesIn = rows[0].LapsesInSeconds

@@ -117,9 +117,9 @@ func TestWhatBecomesOfAJobWhoseLeaseLapsed(t *testing.T) {
 		"the fourth: it waits longer":                        {`lost_leases = 3`, outbox.Retrying, 1, 4, 7},
 		"the twentieth: it waits a minute, no more":          {`lost_leases = 19`, outbox.Retrying, 1, 20, 60},
 		"it lost one lease too many":                         {`lost_leases = 59`, outbox.Dead, 1, 60, 60},
-		"an outage: the attempt is given back":               {`started_at = now() - interval '1 year'`, outbox.Retrying, 0, 1, 0},
-		"an outage in the last attempt: it is not dead":      {`attempt = 25, started_at = now() - interval '1 year'`, outbox.Retrying, 24, 1, 0},
-		"outage upon outage: the lost leases still bound it": {`lost_leases = 59, started_at = now() - interval '1 year'`, outbox.Dead, 0, 60, 60},
+		"an outage: the attempt is given back":               {`started_at = now() - interval '1 year'`, outbox.Retrying, 0, 0, 0},
+		"an outage in the last attempt: it is not dead":      {`attempt = 25, started_at = now() - interval '1 year'`, outbox.Retrying, 24, 0, 0},
+		"an outage after lost leases: it counts as no other": {`lost_leases = 59, started_at = now() - interval '1 year'`, outbox.Retrying, 0, 59, 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -42,8 +42,9 @@ type Reaper struct {
 	chores *pgxpool.Pool // one connection for everything that can wait
 
 	deadlines  deadlines
-	keyed      atomic.Bool                 // there are keys to sweep
-	scan       scan                        // used by expire only, as are:
+	keyed      atomic.Bool // there are keys to sweep
+	scan       scan        // used by expire only, as are:
+	sight      sight
 	lapsesIn   float64                     // seconds, from the last look on; infinite if nobody looked, or none does soon
 	looksAhead bool                        // the last pass was cheap enough for that
 	trimmed    map[string]int64            // used by trim only; see trimDays

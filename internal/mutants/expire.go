@@ -5,7 +5,7 @@ var expire = []Mutant{
 		Name:      "reaper ignores max attempts",
 		Breaks:    "a job that kills its workers is started again and again",
 		Invariant: "Deaths are bounded",
-		Edits: []Edit{{"internal/sqlgen.ExpireLeases", `            WHEN judged.attempt >= judged.max_attempts AND NOT judged.outage THEN 'dead'
+		Edits: []Edit{{"internal/sqlgen.ExpireLeases", `            WHEN judged.attempt >= judged.max_attempts THEN 'dead'
 `, ``}},
 		Checks: []Check{
 			test("reaper", "TestWhatBecomesOfAJobWhoseLeaseLapsed/the_last_attempt", "want dead"),
@@ -17,10 +17,60 @@ var expire = []Mutant{
 		Breaks:    "a crash of the server spends an attempt of every job that was running",
 		Invariant: "Deaths are bounded",
 		Edits: []Edit{{
-			"internal/sqlgen.ExpireLeases", `(lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())) AS outage`,
-			`false AS outage`,
+			"internal/sqlgen.ExpireLeases", `coalesce(lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())`,
+			`coalesce(false`,
 		}},
-		Checks: []Check{test("reaper", "TestWhatBecomesOfAJobWhoseLeaseLapsed/an_outage", "want retrying, 0, 1")},
+		Checks: []Check{test("reaper", "TestWhatBecomesOfAJobWhoseLeaseLapsed/an_outage", "want retrying, 0, 0")},
+	},
+	{
+		Name:      "reaper forgets that it was blind",
+		Breaks:    "a server that stands still, or a locked table, spends an attempt of every job that was running",
+		Invariant: "Deaths are bounded",
+		Edits: []Edit{{"reaper.sight.ask", `		params.Seen, params.BlindSince = instant(s.seen), instant(s.blindSince())
+`, ``}},
+		Checks: []Check{test("reaper", "TestLeasesThatLapseInAnOutageCostNothing", "in it: dead attempt=1 lost=1")}, // of every tenant, with a key and without
+	},
+	{
+		Name:      "workers have no time after an outage",
+		Breaks:    "a lease that lapses before its worker has found that the database is back spends an attempt",
+		Invariant: "Deaths are bounded",
+		Edits:     []Edit{{"reaper.sight.answer", `dbNow.Add(max(recoverPatience, away/2))`, `dbNow`}},
+		Checks:    []Check{test("reaper", "TestLeasesThatLapseInAnOutageCostNothing", "soon after: dead attempt=1 lost=1")},
+	},
+	{
+		Name:      "reaper takes its own pause for an outage",
+		Breaks:    "a job that stops its process is never counted",
+		Invariant: "Deaths are bounded",
+		Edits:     []Edit{{"reaper.sight.blindSince", `s.seen.Add(s.asked.Sub(s.sent))`, `s.seen`}},
+		Checks:    []Check{test("reaper", "TestWhatIsAnOutage", "we were stopped")},
+	},
+	{
+		Name:      "an outage counts as a lost lease",
+		Breaks:    "jobs wait for up to a minute after outages, and die of many",
+		Invariant: "Deaths are bounded",
+		Edits: []Edit{{
+			"internal/sqlgen.ExpireLeases", `jobs.lost_leases + CASE WHEN sentenced.outage THEN 0 ELSE 1 END`,
+			`jobs.lost_leases + 1`,
+		}},
+		Checks: []Check{
+			test("reaper", "TestWhatBecomesOfAJobWhoseLeaseLapsed/an_outage", "want retrying, 0, 0"),
+			test("reaper", "TestLeasesThatLapseInAnOutageCostNothing", "in it: retrying attempt=0 lost=1"),
+		},
+	},
+	{
+		Name:      "reaper does not look for extensions beside the row",
+		Breaks:    "a handler whose transaction outlasts the lease loses its job at the COMMIT",
+		Invariant: "A lease lasts for as long as its worker keeps it",
+		Edits: []Edit{{
+			"internal/sqlgen.ExpireLeases", `beside.expires_at > statement_timestamp())`,
+			`false)`,
+		}},
+		Checks: []Check{
+			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_root$", "a reaper took the job"),
+			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_root,_a_key", "a reaper took the job"),
+			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_a_tenant$", "a reaper took the job"),
+			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_a_tenant,_a_key", "a reaper took the job"),
+		},
 	},
 	{
 		Name:      "reaper keeps the epoch",

@@ -39,6 +39,16 @@ var lease = []Mutant{
 		Checks: []Check{test("dispatcher", "TestExtensionDoesNotWaitForLockedRows/Guard", "lease lost")},
 	},
 	{
+		Name:      "a locked row is not extended beside it",
+		Breaks:    "a handler whose transaction outlasts the lease loses its job at the COMMIT",
+		Invariant: "A lease lasts for as long as its worker keeps it",
+		Edits:     []Edit{{"internal/sqlgen.ExtendLeases", `    WHERE NOT missed.lost`, `    WHERE false`}},
+		Checks: []Check{
+			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_root$", "a reaper took the job"),
+			test("dispatcher", "TestTheJobOfATransactionWhoseWorkerDiesIsTakenOver", "a reaper takes the job during its extension"),
+		},
+	},
+	{
 		Name:      "extensions on the handlers' connections",
 		Breaks:    "handlers that use up their pool let every lease lapse",
 		Invariant: "Handlers cannot exhaust the leases' connections",

@@ -29,18 +29,28 @@ WITH lapsed AS MATERIALIZED (
     LIMIT $7
     FOR UPDATE SKIP LOCKED
 ), judged AS MATERIALIZED (
-    SELECT lapsed.id, lapsed.tenant_id, lapsed.epoch, lapsed.attempt, lapsed.max_attempts, lapsed.lost_leases, lapsed.lease_owner, lapsed.lease_expires_at, lapsed.started_at, lapsed.cancel_requested_at, lapsed.kind, lapsed.queue, lapsed.key, lapsed.on_lapse,
-           -- Claimed before this server started, or from the primary that this
-           -- one was the standby of: nobody could extend the lease meanwhile.
-           (lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())) AS outage,
-           format('the lease of worker %s lapsed at %s: it died, stalled or could not reach the database',
-               lapsed.lease_owner, to_char(lapsed.lease_expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')) AS message
-    FROM lapsed
+    SELECT lapsed.id, lapsed.tenant_id, lapsed.epoch, lapsed.attempt, lapsed.max_attempts, lapsed.lost_leases, lapsed.lease_owner, lapsed.lease_expires_at, lapsed.started_at, lapsed.cancel_requested_at, lapsed.kind, lapsed.queue, lapsed.key, lapsed.on_lapse, lapsed.outage,
+           format('the lease of worker %s lapsed at %s: %s',
+               lapsed.lease_owner, to_char(lapsed.lease_expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+               CASE WHEN lapsed.outage THEN 'the database was away' ELSE 'it died, stalled or could not reach the database' END) AS message
+    FROM (
+        SELECT lapsed.id, lapsed.tenant_id, lapsed.epoch, lapsed.attempt, lapsed.max_attempts, lapsed.lost_leases, lapsed.lease_owner, lapsed.lease_expires_at, lapsed.started_at, lapsed.cancel_requested_at, lapsed.kind, lapsed.queue, lapsed.key, lapsed.on_lapse,
+               -- Claimed before this server started, or from the primary that this
+               -- one was the standby of: nobody could extend the lease meanwhile. Or it
+               -- lapsed in an outage, or soon after one, by what the reaper has seen.
+               coalesce(lapsed.started_at < greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())
+                   OR (lapsed.lease_expires_at >= $8::timestamptz AND lapsed.lease_expires_at < $9::timestamptz
+                       AND lapsed.started_at < $10::timestamptz)
+                   OR (lapsed.lease_expires_at >= $11::timestamptz
+                       AND statement_timestamp() - $12::timestamptz > $13::interval), false) AS outage
+        FROM lapsed
+    ) AS lapsed
 ), sentenced AS MATERIALIZED (
     SELECT judged.id, judged.tenant_id, judged.epoch, judged.attempt, judged.max_attempts, judged.lost_leases, judged.lease_owner, judged.lease_expires_at, judged.started_at, judged.cancel_requested_at, judged.kind, judged.queue, judged.key, judged.on_lapse, judged.outage, judged.message,
         CASE
             WHEN judged.on_lapse = 'block' THEN 'dead'
-            WHEN judged.attempt >= judged.max_attempts AND NOT judged.outage THEN 'dead'
+            WHEN judged.outage THEN 'retrying'
+            WHEN judged.attempt >= judged.max_attempts THEN 'dead'
             WHEN judged.lost_leases + 1 >= 2 * judged.max_attempts + 10 THEN 'dead'
             ELSE 'retrying'
         END::outbox.job_status AS status
@@ -55,11 +65,11 @@ WITH lapsed AS MATERIALIZED (
     SET status             = sentenced.status,
         epoch              = jobs.epoch + 1,
         attempt            = jobs.attempt - CASE WHEN sentenced.outage THEN 1 ELSE 0 END,
-        lost_leases        = jobs.lost_leases + 1,
-        -- The first time a job keeps its place in the queue. Then it waits for 1,
+        lost_leases        = jobs.lost_leases + CASE WHEN sentenced.outage THEN 0 ELSE 1 END,
+        -- The first time, and after an outage, a job keeps its place in the queue. Then it waits for 1,
         -- 3, 7 and at last 60 s, so that one that kills its workers leaves them some peace.
         run_at             = CASE
-            WHEN sentenced.lost_leases = 0 THEN jobs.run_at
+            WHEN sentenced.lost_leases = 0 OR sentenced.outage THEN jobs.run_at
             ELSE statement_timestamp() + least((1 << least(sentenced.lost_leases, 6)) - 1, 60) * interval '1 second'
         END,
         lease_owner        = NULL,
@@ -142,6 +152,12 @@ type ExpireLeasesParams struct {
 	FromLease    pgtype.Timestamptz
 	BeforeLease  pgtype.Timestamptz
 	MaxJobs      int32
+	OutageFrom   pgtype.Timestamptz
+	OutageUntil  pgtype.Timestamptz
+	OutageEnd    pgtype.Timestamptz
+	Seen         pgtype.Timestamptz
+	BlindSince   pgtype.Timestamptz
+	Patience     pgtype.Interval
 }
 
 type ExpireLeasesRow struct {
@@ -164,7 +180,8 @@ type ExpireLeasesRow struct {
 // ExpireLeases takes up to @max_jobs jobs away from workers whose leases lapsed
 // within [@from, @before): to retrying, or to dead once the attempts are used up
 // or the job has cost too many workers; to the history if somebody has cancelled
-// them. A job with a key may have a policy of its own: it closes as stale, or is
+// them. What lapsed because the database was away (reaper/blind.go) costs a job neither
+// an attempt nor a lost lease. A job with a key may have a policy of its own: it closes as stale, or is
 // dead and its key parked. It returns them and the database's time, which is in the
 // one row without a job if there are none, and how soon the first deadline from @from_deadline on and
 // within @horizon comes: a pass over the deadlines is made only when there is one. And
@@ -188,6 +205,12 @@ func (q *Queries) ExpireLeases(ctx context.Context, arg ExpireLeasesParams) ([]E
 		arg.FromLease,
 		arg.BeforeLease,
 		arg.MaxJobs,
+		arg.OutageFrom,
+		arg.OutageUntil,
+		arg.OutageEnd,
+		arg.Seen,
+		arg.BlindSince,
+		arg.Patience,
 	)
 	if err != nil {
 		return nil, err

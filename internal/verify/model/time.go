@@ -98,21 +98,22 @@ func (m *Machine) expire(ctx context.Context, row sqlgen.ExpireLeasesRow) error 
 		}
 		return nil
 	}
-	next := outbox.Retrying
-	if j.Attempt >= j.MaxAttempts && !j.outage || j.LostLeases+1 >= 2*j.MaxAttempts+10 {
-		next = outbox.Dead
-	}
-	if j.outage {
+	next, away, before := outbox.Retrying, j.outage, j.LostLeases
+	switch {
+	case away: // which costs it nothing
 		j.Attempt--
+	case j.Attempt >= j.MaxAttempts || j.LostLeases+1 >= 2*j.MaxAttempts+10:
+		next = outbox.Dead
+		fallthrough
+	default:
+		j.LostLeases++
 	}
-	before := j.LostLeases
 	j.leave(next)
 	j.Epoch++
-	j.LostLeases++
 	if row.Status != j.Status.String() || int(row.Attempt) != j.Attempt {
 		return fmt.Errorf("the job came back as %s with attempt %d, want %+v", row.Status, row.Attempt, j.row)
 	}
-	if before == 0 {
+	if before == 0 || away {
 		return nil // it keeps its place in the queue
 	}
 	// It waits for some seconds: long enough for the check, and then for the

@@ -92,8 +92,15 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 		return nil
 	case "sleep":
 		return pause(ctx, wait)
+	case "ignore": // that its context ends, the first time
+		if job.Epoch == 1 {
+			time.Sleep(wait)
+		}
+		return nil
 	case "linger":
 		return h.linger(ctx, job)
+	case "hold":
+		return h.hold(ctx, job, wait)
 	case "block":
 		<-ctx.Done()
 		return ctx.Err()
@@ -129,6 +136,21 @@ func (h *handlers) do(ctx context.Context, job *outbox.Job[Task]) error {
 		return h.gated(ctx, job)
 	}
 	return dispatcher.Discard(fmt.Errorf("nobody knows how to do %q", job.Args.Do))
+}
+
+// hold keeps the job's row locked for so long, in a transaction that it commits, and then
+// works on for a second.
+func (h *handlers) hold(ctx context.Context, job *outbox.Job[Task], wait time.Duration) error {
+	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
+		if err := job.Guard(ctx, tx); err != nil {
+			return err
+		}
+		return pause(ctx, wait)
+	})
+	if err != nil {
+		return err
+	}
+	return pause(ctx, time.Second)
 }
 
 // Lingering is how long a job takes that lingers, when it is started first.
