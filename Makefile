@@ -65,11 +65,13 @@ check: generate-diff fmt-diff vet ## what every commit passes before its tests: 
 	$(GO) build ./...
 
 .PHONY: generate
-generate: ## internal/sqlgen from queries/ and migrations/
+generate: ## internal/sqlgen from queries/, migrations/ and the list of a job's columns (internal/jobcolumns)
+	$(GO) run ./internal/jobcolumns
 	$(SQLC) generate
 
 .PHONY: generate-diff
 generate-diff:
+	$(GO) run ./internal/jobcolumns -check
 	$(SQLC) diff
 
 .PHONY: fmt

@@ -159,7 +159,7 @@ CREATE TABLE outbox.history (
     run_at             timestamptz       NOT NULL,
     created_at         timestamptz       NOT NULL,
     started_at         timestamptz,
-    finished_at        timestamptz       NOT NULL DEFAULT statement_timestamp(),
+    finished_at        timestamptz       NOT NULL DEFAULT clock_timestamp(), -- the statement may have waited: a job never ends before it starts
     epoch              bigint            NOT NULL,
     status             outbox.job_status NOT NULL,
     closed_from        outbox.job_status NOT NULL, -- the status that it left: the last move is checked like every other
@@ -200,7 +200,7 @@ CREATE TABLE outbox.attempts (
     attempt       integer     NOT NULL,
     worker        text        NOT NULL,
     started_at    timestamptz NOT NULL,
-    finished_at   timestamptz NOT NULL DEFAULT statement_timestamp(),
+    finished_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     error_code    text        NOT NULL,
     error_message text        NOT NULL,
     stack         text,

@@ -50,7 +50,8 @@ func down(ctx context.Context, tx pgx.Tx) error {
 }
 
 // remove drops what is in the schema kind by kind and never with CASCADE, so that it fails
-// where something else depends on it. audit_hash has a table's row among its parameters.
+// where something else depends on it. Functions that take or return a table's row go before
+// the tables, those that triggers and policies call go after them.
 const remove = `
 DO $$
 DECLARE
@@ -58,7 +59,6 @@ DECLARE
     kind     text;
     list     text;
 BEGIN
-    DROP FUNCTION outbox.audit_hash;
     FOR kind, list IN
         SELECT word, string_agg(name, ', ')
         FROM (
@@ -66,7 +66,14 @@ BEGIN
             FROM pg_class
             WHERE relnamespace = ours AND relkind IN ('v', 'r', 'p') AND NOT relispartition
             UNION ALL
-            SELECT 3, 'FUNCTION', oid::regprocedure::text FROM pg_proc WHERE pronamespace = ours AND proname <> 'audit_hash'
+            SELECT CASE WHEN EXISTS (
+                       SELECT
+                       FROM unnest(coalesce(proallargtypes, proargtypes::oid[])) AS of_type
+                       JOIN pg_type ON pg_type.oid = of_type
+                       JOIN pg_class ON pg_class.oid = typrelid AND relkind IN ('r', 'p')) THEN 0 ELSE 3 END,
+                   'FUNCTION', oid::regprocedure::text
+            FROM pg_proc
+            WHERE pronamespace = ours
             UNION ALL
             SELECT 3, 'SEQUENCE', 'outbox.commit_order'
             UNION ALL

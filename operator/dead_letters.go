@@ -116,14 +116,7 @@ func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before o
 	}
 	letters := make([]DeadLetter, len(rows))
 	for i, row := range rows {
-		letters[i] = DeadLetter{FailedAt: row.FailedAt.Time, Fingerprint: row.Fingerprint, Job: fromRow(sqlgen.FindJobRow{
-			ID: row.ID, TenantID: row.TenantID, Queue: row.Queue, Kind: row.Kind, Status: row.Status, Priority: row.Priority,
-			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
-			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, Timeout: row.Timeout, Backoff: row.Backoff, ContentType: row.ContentType,
-			ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
-			Deadline: row.Deadline, ParentID: row.ParentID,
-		})}
-		letters[i].PayloadBytes = int(row.PayloadBytes)
+		letters[i] = DeadLetter{FailedAt: row.FailedAt.Time, Fingerprint: row.Fingerprint, Job: fromRow(row.Shown())}
 	}
 	return letters, nil
 }

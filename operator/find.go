@@ -38,13 +38,7 @@ func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 		return nil, fmt.Errorf("find %d jobs: %w", len(wanted), err)
 	}
 	for _, row := range open {
-		place(found, wanted, int(row.PayloadBytes), sqlgen.FindJobRow{
-			ID: row.ID, TenantID: row.TenantID, Queue: row.Queue, Kind: row.Kind, Status: row.Status, Priority: row.Priority,
-			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
-			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, LeaseExpiresAt: row.LeaseExpiresAt, Worker: row.Worker,
-			Timeout: row.Timeout, Backoff: row.Backoff, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
-			Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID, Late: row.Late,
-		})
+		place(found, wanted, row.Shown(), row.Late)
 	}
 	var missing []Wanted
 	for i, w := range wanted {
@@ -60,13 +54,7 @@ func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 		return nil, fmt.Errorf("find %d closed jobs: %w", len(missing), err)
 	}
 	for _, row := range closed {
-		place(found, wanted, int(row.PayloadBytes), sqlgen.FindJobRow{
-			ID: row.ID, TenantID: row.TenantID, Queue: row.Queue, Kind: row.Kind, Status: row.Status, Priority: row.Priority,
-			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
-			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, FinishedAt: row.FinishedAt, Worker: row.Worker,
-			Timeout: row.Timeout, Backoff: row.Backoff, ContentType: row.ContentType, ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
-			Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID,
-		})
+		place(found, wanted, row.Shown(), false)
 	}
 	return found, nil
 }
@@ -92,9 +80,9 @@ func (o *Operator) StoredHeld(ctx context.Context, jobs []outbox.ID) (map[outbox
 }
 
 // place puts a job wherever it was wanted, and by its tenant.
-func place(found []Job, wanted []Wanted, payloadBytes int, row sqlgen.FindJobRow) {
+func place(found []Job, wanted []Wanted, row sqlgen.ListJobsRow, late bool) {
 	job := fromRow(row)
-	job.PayloadBytes = payloadBytes
+	job.PastDeadline = late
 	for i, w := range wanted {
 		if w.ID == job.ID && (w.Tenant.IsZero() || w.Tenant == job.Tenant) {
 			found[i] = job

@@ -274,14 +274,7 @@ func listJobs(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsPar
 	}
 	jobs := make([]Job, len(rows))
 	for i, row := range rows {
-		jobs[i] = fromRow(sqlgen.FindJobRow{
-			ID: row.ID, TenantID: row.TenantID, Queue: row.Queue, Kind: row.Kind, Status: row.Status, Priority: row.Priority,
-			Attempt: row.Attempt, MaxAttempts: row.MaxAttempts, LostLeases: row.LostLeases, Epoch: row.Epoch, Key: row.Key,
-			RunAt: row.RunAt, CreatedAt: row.CreatedAt, StartedAt: row.StartedAt, FinishedAt: row.FinishedAt,
-			LeaseExpiresAt: row.LeaseExpiresAt, Worker: row.Worker, Timeout: row.Timeout, Backoff: row.Backoff, ContentType: row.ContentType,
-			ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage, Deadline: row.Deadline, CancelRequestedAt: row.CancelRequestedAt, ParentID: row.ParentID,
-		})
-		jobs[i].PayloadBytes = int(row.PayloadBytes)
+		jobs[i] = fromRow(row)
 	}
 	return jobs, nil
 }

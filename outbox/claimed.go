@@ -5,14 +5,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
 // enqueueClaimed stores a job and claims it, in one statement; see
 // migrations/functions/enqueue_claimed.sql. The answer has the columns of ClaimJobs
 // (queries/claim.sql), or no row. The code generator does not know those of a function,
 // and the simple protocol not the types of its arguments.
-const enqueueClaimed = `SELECT id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout, backoff,
-	run_at, created_at, started_at, deadline, watched, place
+const enqueueClaimed = `SELECT ` + sqlgen.ClaimedColumns + `, place
 FROM outbox.enqueue_claimed($1::uuid, $2::text, $3::text, $4::smallint, $5::integer, $6::interval, $7::text,
 	$8::bytea, $9::text, $10::text, $11::boolean, $12::boolean, $13::text, $14::interval)`
 

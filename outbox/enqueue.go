@@ -67,15 +67,7 @@ func store(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, 
 	if idempotencyKey == "" {
 		return ID(job.ID.Bytes), q.EnqueueJob(ctx, job)
 	}
-	once := sqlgen.EnqueueJobOnceParams{
-		Notify: job.Notify, TenantID: job.TenantID, Kind: job.Kind, IdempotencyKey: idempotencyKey, ID: job.ID,
-		Queue: job.Queue, Priority: job.Priority, MaxAttempts: job.MaxAttempts, RunAt: job.RunAt, Delay: job.Delay,
-		Timeout: job.Timeout, Backoff: job.Backoff, JobKey: job.Key, Payload: job.Payload, ContentType: job.ContentType, Headers: job.Headers,
-		Deadline: job.Deadline, Hold: job.Hold,
-		Watched:   job.Watched,
-		MaxActive: job.MaxActive, Ordered: job.Ordered, Position: job.Position,
-		OnDeath: job.OnDeath, ParkAfter: job.ParkAfter, OnLapse: job.OnLapse,
-	}
+	once := job.Once(idempotencyKey)
 	// The row may be trimmed between the two statements; then the key is free again.
 	for range 3 {
 		stored, err := q.EnqueueJobOnce(ctx, once)

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -173,7 +172,7 @@ func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows
 		p.Notify = notify
 		var err error
 		if slices.ContainsFunc(chunk, func(i int) bool { return requests[i].once() }) {
-			err = q.EnqueueJobsOnce(ctx, withKeys(p, requests, chunk))
+			err = q.EnqueueJobsOnce(ctx, p.Once(keysOf(requests, chunk)))
 		} else {
 			err = q.EnqueueJobs(ctx, p)
 		}
@@ -234,78 +233,12 @@ func size(rows []row) (n int) {
 	return n
 }
 
-// textOf is "" for NULL.
-func textOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
-// arrays is the columns of the chunk's rows: nil is NULL, for one that every row leaves
-// to its default.
-func arrays(rows []row, chunk []int) sqlgen.EnqueueJobsParams {
-	c := columns{rows: rows, chunk: chunk}
-	for _, i := range chunk {
-		c.needs |= columnsOf(&rows[i])
-	}
-	return sqlgen.EnqueueJobsParams{
-		Ids:          values(c, 0, func(r *row) pgtype.UUID { return r.ID }),
-		TenantIds:    values(c, tenantColumn, func(r *row) pgtype.UUID { return r.TenantID }),
-		Queues:       values(c, queueColumn, func(r *row) string { return r.Queue }),
-		Kinds:        values(c, 0, func(r *row) string { return r.Kind }),
-		Priorities:   values(c, priorityColumn, func(r *row) int16 { return r.Priority }),
-		MaxAttempts:  values(c, maxAttemptsColumn, func(r *row) int32 { return r.MaxAttempts }),
-		RunAts:       values(c, runAtColumn, func(r *row) pgtype.Timestamptz { return r.RunAt }),
-		Delays:       values(c, delayColumn, func(r *row) pgtype.Interval { return r.Delay }),
-		Timeouts:     values(c, timeoutColumn, func(r *row) pgtype.Interval { return r.Timeout }),
-		Backoffs:     values(c, backoffColumn, func(r *row) string { return textOf(r.Backoff) }),
-		Keys:         values(c, keyColumn, func(r *row) string { return textOf(r.Key) }),
-		Payloads:     values(c, 0, func(r *row) []byte { return r.Payload }),
-		ContentTypes: values(c, contentTypeColumn, func(r *row) string { return r.ContentType }),
-		Headers:      values(c, headersColumn, func(r *row) string { return textOf(r.Headers) }),
-		Deadlines:    values(c, deadlineColumn, func(r *row) pgtype.Timestamptz { return r.Deadline }),
-		Holds:        values(c, holdColumn, func(r *row) bool { return r.Hold }),
-		Watched:      values(c, watchedColumn, func(r *row) bool { return r.Watched }),
-		MaxActives:   values(c, maxActiveColumn, func(r *row) int16 { return valueOf(r.MaxActive) }),
-		Ordereds:     values(c, orderedColumn, func(r *row) bool { return valueOf(r.Ordered) }),
-		Positions:    values(c, positionColumn, func(r *row) int64 { return valueOf(r.Position) }),
-		OnDeaths:     values(c, onDeathColumn, func(r *row) string { return valueOf(r.OnDeath) }),
-		ParkAfters:   values(c, parkAfterColumn, func(r *row) pgtype.Interval { return r.ParkAfter }),
-		OnLapses:     values(c, onLapseColumn, func(r *row) string { return valueOf(r.OnLapse) }),
-	}
-}
-
-// columns is what the arrays of one statement are made of.
-type columns struct {
-	rows  []row
-	chunk []int
-	needs columnSet
-}
-
-func values[T any](c columns, column columnSet, value func(*row) T) []T {
-	if column&^c.needs != 0 {
-		return nil
-	}
-	all := make([]T, len(c.chunk))
-	for at, i := range c.chunk {
-		all[at] = value(&c.rows[i])
-	}
-	return all
-}
-
-func withKeys(p sqlgen.EnqueueJobsParams, requests []Request, chunk []int) sqlgen.EnqueueJobsOnceParams {
+func keysOf(requests []Request, chunk []int) []string {
 	keys := make([]string, len(chunk))
 	for at, i := range chunk {
 		keys[at] = requests[i].Options.IdempotencyKey
 	}
-	return sqlgen.EnqueueJobsOnceParams{
-		Notify: p.Notify, Ids: p.Ids, TenantIds: p.TenantIds, Queues: p.Queues, Kinds: p.Kinds, Priorities: p.Priorities,
-		MaxAttempts: p.MaxAttempts, RunAts: p.RunAts, Delays: p.Delays, Timeouts: p.Timeouts, Backoffs: p.Backoffs,
-		Keys: p.Keys, Payloads: p.Payloads, ContentTypes: p.ContentTypes, Headers: p.Headers, Deadlines: p.Deadlines,
-		Holds: p.Holds, Watched: p.Watched, MaxActives: p.MaxActives, Ordereds: p.Ordereds, Positions: p.Positions,
-		OnDeaths: p.OnDeaths, ParkAfters: p.ParkAfters, OnLapses: p.OnLapses, IdempotencyKeys: keys,
-	}
+	return keys
 }
 
 // findFirst replaces the ids of repeats by those of the jobs that used their

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -135,38 +137,20 @@ func SettleSucceeded(ctx context.Context, db DB, jobs []*Claimed) ([]ID, error) 
 }
 
 func settleSucceeded(ctx context.Context, db DB, jobs []*Claimed, notify bool) ([]ID, error) {
-	p := sqlgen.SettleSucceededThenParams{Notify: notify}
+	var ids, parents []pgtype.UUID
+	var epochs []int64
+	var results [][]byte
+	var follow []row
+	var all []int
 	for _, c := range jobs {
-		p.Ids = append(p.Ids, c.ID.pg())
-		p.Epochs = append(p.Epochs, c.Epoch)
-		p.Results = append(p.Results, c.Result)
+		ids, epochs, results = append(ids, c.ID.pg()), append(epochs, c.Epoch), append(results, c.Result)
 		for _, r := range c.followUps() {
-			p.ParentIds = append(p.ParentIds, c.ID.pg())
-			p.FollowIds = append(p.FollowIds, r.ID)
-			p.TenantIds = append(p.TenantIds, r.TenantID)
-			p.Queues = append(p.Queues, r.Queue)
-			p.Kinds = append(p.Kinds, r.Kind)
-			p.Priorities = append(p.Priorities, r.Priority)
-			p.MaxAttempts = append(p.MaxAttempts, r.MaxAttempts)
-			p.RunAts = append(p.RunAts, r.RunAt)
-			p.Delays = append(p.Delays, r.Delay)
-			p.Timeouts = append(p.Timeouts, r.Timeout)
-			p.Backoffs = append(p.Backoffs, textOf(r.Backoff))
-			p.Keys = append(p.Keys, textOf(r.Key))
-			p.Payloads = append(p.Payloads, r.Payload)
-			p.ContentTypes = append(p.ContentTypes, r.ContentType)
-			p.Headers = append(p.Headers, textOf(r.Headers))
-			p.Deadlines = append(p.Deadlines, r.Deadline)
-			p.Holds = append(p.Holds, r.Hold)
-			p.Watched = append(p.Watched, r.Watched)
-			p.MaxActives = append(p.MaxActives, valueOf(r.MaxActive))
-			p.Ordereds = append(p.Ordereds, valueOf(r.Ordered))
-			p.Positions = append(p.Positions, valueOf(r.Position))
-			p.OnDeaths = append(p.OnDeaths, valueOf(r.OnDeath))
-			p.ParkAfters = append(p.ParkAfters, r.ParkAfter)
-			p.OnLapses = append(p.OnLapses, valueOf(r.OnLapse))
+			parents, follow, all = append(parents, c.ID.pg()), append(follow, r), append(all, len(all))
 		}
 	}
+	stored := arrays(follow, all)
+	p := stored.Follow()
+	p.Notify, p.Ids, p.Epochs, p.Results, p.ParentIds = notify, ids, epochs, results, parents
 	rows, err := sqlgen.New(db).SettleSucceededThen(ctx, p)
 	if err != nil {
 		return nil, err

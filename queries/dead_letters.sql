@@ -3,12 +3,8 @@
 -- @before, newest first, without payloads. An empty text and a NULL are any; the bounds of
 -- times are -infinity and infinity. GroupDeadLetters and FindDeadLetters have the
 -- same filter.
-SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
-       jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at, jobs.timeout, jobs.backoff,
-       jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
-       coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message,
-       coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint,
-       jobs.deadline, jobs.parent_id
+SELECT {{open "jobs"}},
+       coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
   AND jobs.id > @after AND jobs.id < @before
@@ -199,18 +195,13 @@ LIMIT 1;
 -- into the history and returns their ids.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
-), found AS MATERIALIZED (
-    SELECT jobs.id
+), dismissed AS MATERIALIZED (
+    SELECT jobs.*
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
     ORDER BY input.id
     FOR UPDATE
-), dismissed AS (
-    DELETE FROM outbox.jobs
-    USING found
-    WHERE jobs.id = ANY (ARRAY[found.id])
-    RETURNING jobs.*
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.dismiss', tenant_id, id, queue,
@@ -218,11 +209,6 @@ WITH input AS MATERIALIZED (
         jsonb_build_object('status', 'dismissed')
     FROM dismissed
 )
-INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
-    last_error_code, last_error_message, deadline, parent_id)
-SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, 'dismissed', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
-    last_error_code, last_error_message, deadline, parent_id
+SELECT outbox.close_jobs(array_agg(id), array_agg(epoch), array_agg('dismissed'::outbox.job_status))::uuid AS id
 FROM dismissed
-RETURNING id;
+HAVING count(*) > 0;

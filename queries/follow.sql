@@ -7,28 +7,7 @@ WITH input AS MATERIALIZED (
 ), follow AS MATERIALIZED (
     SELECT unnest(@parent_ids::uuid[])            AS parent_id,
            unnest(@follow_ids::uuid[])            AS id,
-           unnest(@tenant_ids::uuid[])            AS tenant_id,
-           unnest(@queues::text[])                AS queue,
-           unnest(@kinds::text[])                 AS kind,
-           unnest(@priorities::smallint[])        AS priority,
-           unnest(@max_attempts::integer[])       AS max_attempts,
-           unnest(@run_ats::timestamptz[])        AS run_at,
-           unnest(@delays::interval[])            AS delay,
-           unnest(@timeouts::interval[])          AS timeout,
-           nullif(unnest(@backoffs::text[]), '')::interval[] AS backoff,
-           nullif(unnest(@keys::text[]), '')      AS key,
-           unnest(@payloads::bytea[])             AS payload,
-           unnest(@content_types::text[])         AS content_type,
-           nullif(unnest(@headers::text[]), '')::jsonb AS headers,
-           unnest(@deadlines::timestamptz[])      AS deadline,
-           unnest(@holds::boolean[])              AS hold,
-           nullif(unnest(@watched::boolean[]), false)  AS watched,
-           nullif(unnest(@max_actives::smallint[]), 0)  AS max_active,
-           nullif(unnest(@ordereds::boolean[]), false)  AS ordered,
-           nullif(unnest(@positions::bigint[]), 0)      AS line_position,
-           nullif(unnest(@on_deaths::text[]), '')       AS on_death,
-           unnest(@park_afters::interval[])             AS park_after,
-           nullif(unnest(@on_lapses::text[]), '')       AS on_lapse
+           {{arrays}}
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
@@ -38,22 +17,13 @@ WITH input AS MATERIALIZED (
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     RETURNING jobs.*, (input).result AS result
 ), closed AS (
-    INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result,
-        last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
-    SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, result,
-        last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
+    INSERT INTO outbox.history ({{history}}, result)
+    SELECT {{closed "'succeeded'"}}, result
     FROM done
     RETURNING id
 ), added AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched, parent_id,
-        max_active, ordered, line_position, on_death, park_after, on_lapse)
-    SELECT id, tenant_id, queue, kind, priority, max_attempts,
-           coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
-           timeout, backoff, key, payload, content_type, headers, deadline,
-           CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, watched, parent_id,
-           max_active, ordered, line_position, on_death, park_after, on_lapse
+    INSERT INTO outbox.jobs ({{stored}}, parent_id)
+    SELECT {{values}}, parent_id
     FROM follow
     -- Hashed: within CASE it is not made a join, which in our sessions would
     -- compare each follow-up with each job.

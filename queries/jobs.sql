@@ -1,19 +1,11 @@
 -- name: FindJob :many
 -- FindJob returns the job, wherever it is: in one statement, so that one that
 -- closes meanwhile is seen once.
-SELECT id, tenant_id, queue, kind, status::text AS status, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text AS key,
-       run_at, created_at, started_at, NULL::timestamptz AS finished_at, lease_expires_at, coalesce(lease_owner, '')::text AS worker,
-       timeout, backoff, content_type, payload, headers, NULL::bytea AS result,
-       coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message, parent_id,
-       deadline, cancel_requested_at, coalesce(deadline <= statement_timestamp(), false)::boolean AS late
+SELECT {{open "jobs"}}, payload, headers, NULL::bytea AS result, coalesce(deadline <= statement_timestamp(), false)::boolean AS late
 FROM outbox.jobs
 WHERE jobs.id = @id
 UNION ALL
-SELECT id, tenant_id, queue, kind, status::text, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text,
-       run_at, created_at, started_at, finished_at, NULL::timestamptz, coalesce(worker, '')::text,
-       timeout, backoff, content_type, payload, headers, result,
-       coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text, parent_id,
-       deadline, cancel_requested_at, false
+SELECT {{shut "history"}}, payload, headers, result, false
 FROM outbox.history
 WHERE history.id = @id
 LIMIT 1;
@@ -68,12 +60,7 @@ SELECT greatest((
 -- have an index of their own, and alone a @fingerprint. @reach is both numbers together. A
 -- job finishes after it was created: @created_after spares the partitions before.
 (
-    SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
-           jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at,
-           NULL::timestamptz AS finished_at, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text AS worker, jobs.timeout, jobs.backoff,
-           jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
-           coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message, jobs.parent_id,
-           jobs.deadline, jobs.cancel_requested_at
+    SELECT {{open "jobs"}}
     FROM outbox.jobs
     WHERE jobs.status NOT IN ('failed', 'dead')
       AND @statuses::text[] && '{created,pending,blocked,running,retrying}'::text[]
@@ -92,12 +79,7 @@ SELECT greatest((
 )
 UNION ALL
 (
-    SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
-           jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text, jobs.run_at, jobs.created_at, jobs.started_at,
-           NULL::timestamptz, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text, jobs.timeout, jobs.backoff,
-           jobs.content_type, octet_length(jobs.payload),
-           coalesce(jobs.last_error_code, '')::text, coalesce(jobs.last_error_message, '')::text, jobs.parent_id,
-           jobs.deadline, jobs.cancel_requested_at
+    SELECT {{open "jobs"}}
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
       AND @statuses::text[] && '{failed,dead}'::text[]
@@ -116,12 +98,7 @@ UNION ALL
 )
 UNION ALL
 (
-    SELECT history.id, history.tenant_id, history.queue, history.kind, history.status::text, history.priority, history.attempt, history.max_attempts,
-           history.lost_leases, history.epoch, coalesce(history.key, '')::text, history.run_at, history.created_at, history.started_at,
-           history.finished_at, NULL::timestamptz, coalesce(history.worker, '')::text, history.timeout, history.backoff,
-           history.content_type, octet_length(history.payload),
-           coalesce(history.last_error_code, '')::text, coalesce(history.last_error_message, '')::text, history.parent_id,
-           history.deadline, history.cancel_requested_at
+    SELECT {{shut "history"}}
     FROM outbox.history
     WHERE @statuses::text[] && '{succeeded,cancelled,expired,skipped,stale,dismissed}'::text[]
       AND history.status = ANY ((@statuses::text[])::outbox.job_status[])
@@ -189,12 +166,13 @@ LIMIT 1;
 -- name: DismissJob :many
 -- DismissJob moves a dead letter into the history and returns its id; nothing if
 -- the job is no dead letter, or in no status of @among, if there are any.
-WITH dismissed AS (
-    DELETE FROM outbox.jobs
+WITH dismissed AS MATERIALIZED (
+    SELECT jobs.*
+    FROM outbox.jobs
     WHERE jobs.id = @id
       AND jobs.status IN ('failed', 'dead')
       AND (coalesce(cardinality(@among::text[]), 0) = 0 OR jobs.status::text = ANY (@among::text[]))
-    RETURNING jobs.*
+    FOR UPDATE
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.dismiss', tenant_id, id, queue,
@@ -202,11 +180,6 @@ WITH dismissed AS (
         jsonb_build_object('status', 'dismissed')
     FROM dismissed
 )
-INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
-    last_error_code, last_error_message, deadline, parent_id)
-SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, 'dismissed', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
-    last_error_code, last_error_message, deadline, parent_id
+SELECT outbox.close_jobs(array_agg(id), array_agg(epoch), array_agg('dismissed'::outbox.job_status))::uuid AS id
 FROM dismissed
-RETURNING id;
+HAVING count(*) > 0;

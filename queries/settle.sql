@@ -16,17 +16,10 @@ WITH input AS MATERIALIZED (
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.started_at, jobs.epoch, jobs.status, jobs.attempt,
-        jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key,
-        jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.last_error_code, jobs.last_error_message, jobs.deadline,
-        jobs.cancel_requested_at, jobs.parent_id, (input).result AS result
+    RETURNING {{jobs}}, (input).result AS result
 )
-INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result,
-    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
-SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, result,
-    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
+INSERT INTO outbox.history ({{history}}, result)
+SELECT {{closed "'succeeded'"}}, result
 FROM done
 RETURNING id;
 

@@ -28,6 +28,7 @@ var allowed = map[string]string{
 	"internal/fingerprint": "",
 	"internal/dsn":         "",
 	"internal/gctune":      "",
+	"internal/jobcolumns":  "",
 	"migrations":           "",
 	"migrations/migrate":   "migrations",
 

@@ -56,9 +56,9 @@ var failed = []Mutant{
 		Name:      "an act on what was listed, whatever happened since",
 		Breaks:    "a job that was retried and failed again between the look and the act is dismissed unseen",
 		Invariant: "A replay moves a dead letter once",
-		Edits: []Edit{{"internal/sqlgen.DismissJobs", `    SELECT jobs.id
+		Edits: []Edit{{"internal/sqlgen.DismissJobs", `
     FROM input
-    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch`, `    SELECT jobs.id
+    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch`, `
     FROM input
     JOIN outbox.jobs ON jobs.id = input.id`}},
 		Checks: []Check{test("operator", "TestWhatChangedMeanwhileIsPassedOver", "want one done and one passed over")},

@@ -33,10 +33,10 @@ var settle = []Mutant{
 		Edits: []Edit{{"internal/sqlgen.SettleSucceeded", `    WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at`, `    WHERE jobs.id = input.id
+    RETURNING jobs.id,`, `    WHERE jobs.id = input.id
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at`}},
+    RETURNING jobs.id,`}},
 		Checks: []Check{
 			test("dispatcher", "TestABurstAfterAQuietTimeIsNotWalkedOver", "settle:"),
 		},

@@ -2,6 +2,13 @@ package mutants
 
 var ending = []Mutant{
 	{
+		Name:      "a job ends when the statement that closes it begins",
+		Breaks:    "a job that was started while that statement waited ends before it starts",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"migrations.outbox.history", `NOT NULL DEFAULT clock_timestamp()`, `NOT NULL DEFAULT statement_timestamp()`}},
+		Checks:    []Check{test("outbox", "TestAJobNeverEndsBeforeItStarted", "it ended before it started")},
+	},
+	{
 		Name:      "claim past the deadline",
 		Breaks:    "a job starts after the instant from which on it is pointless",
 		Invariant: "Nothing starts, runs on or succeeds past its deadline",

@@ -86,18 +86,13 @@ func (q *Queries) CountDeadLetters(ctx context.Context, arg CountDeadLettersPara
 const DismissJobs = `-- name: DismissJobs :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch
-), found AS MATERIALIZED (
-    SELECT jobs.id
+), dismissed AS MATERIALIZED (
+    SELECT jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index of these, see settle.sql
     ORDER BY input.id
     FOR UPDATE
-), dismissed AS (
-    DELETE FROM outbox.jobs
-    USING found
-    WHERE jobs.id = ANY (ARRAY[found.id])
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'job.dismiss', tenant_id, id, queue,
@@ -105,14 +100,9 @@ WITH input AS MATERIALIZED (
         jsonb_build_object('status', 'dismissed')
     FROM dismissed
 )
-INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
-    last_error_code, last_error_message, deadline, parent_id)
-SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, 'dismissed', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
-    last_error_code, last_error_message, deadline, parent_id
+SELECT outbox.close_jobs(array_agg(id), array_agg(epoch), array_agg('dismissed'::outbox.job_status))::uuid AS id
 FROM dismissed
-RETURNING id
+HAVING count(*) > 0
 `
 
 type DismissJobsParams struct {
@@ -340,12 +330,18 @@ func (q *Queries) GroupDeadLetters(ctx context.Context, arg GroupDeadLettersPara
 }
 
 const ListDeadLetters = `-- name: ListDeadLetters :many
-SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
-       jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at, jobs.timeout, jobs.backoff,
-       jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
-       coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message,
-       coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint,
-       jobs.deadline, jobs.parent_id
+SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.priority AS priority,
+    jobs.attempt AS attempt, jobs.max_attempts AS max_attempts, jobs.lost_leases AS lost_leases,
+    jobs.epoch AS epoch, coalesce(jobs.key, '')::text AS key,
+    octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
+    jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
+    jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
+    jobs.queue AS queue, jobs.status::text AS status, coalesce(jobs.lease_owner, '')::text AS worker,
+    coalesce(jobs.last_error_code, '')::text AS error_code,
+    coalesce(jobs.last_error_message, '')::text AS error_message,
+    jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
+    jobs.lease_expires_at AS lease_expires_at, NULL::timestamptz AS finished_at,
+       coalesce(jobs.failed_at, jobs.started_at, jobs.created_at)::timestamptz AS failed_at, coalesce(jobs.error_fingerprint, '')::text AS fingerprint
 FROM outbox.jobs
 WHERE jobs.status IN ('failed', 'dead')
   AND jobs.id > $1 AND jobs.id < $2
@@ -381,30 +377,34 @@ type ListDeadLettersParams struct {
 }
 
 type ListDeadLettersRow struct {
-	ID           pgtype.UUID
-	TenantID     pgtype.UUID
-	Queue        string
-	Kind         string
-	Status       string
-	Priority     int16
-	Attempt      int32
-	MaxAttempts  int32
-	LostLeases   int32
-	Epoch        int64
-	Key          string
-	RunAt        pgtype.Timestamptz
-	CreatedAt    pgtype.Timestamptz
-	StartedAt    pgtype.Timestamptz
-	Timeout      pgtype.Interval
-	Backoff      []pgtype.Interval
-	ContentType  string
-	PayloadBytes int32
-	ErrorCode    string
-	ErrorMessage string
-	FailedAt     pgtype.Timestamptz
-	Fingerprint  string
-	Deadline     pgtype.Timestamptz
-	ParentID     pgtype.UUID
+	ID                pgtype.UUID
+	TenantID          pgtype.UUID
+	Kind              string
+	Priority          int16
+	Attempt           int32
+	MaxAttempts       int32
+	LostLeases        int32
+	Epoch             int64
+	Key               string
+	PayloadBytes      int32
+	ContentType       string
+	Timeout           pgtype.Interval
+	Backoff           []pgtype.Interval
+	RunAt             pgtype.Timestamptz
+	CreatedAt         pgtype.Timestamptz
+	StartedAt         pgtype.Timestamptz
+	Deadline          pgtype.Timestamptz
+	Queue             string
+	Status            string
+	Worker            string
+	ErrorCode         string
+	ErrorMessage      string
+	CancelRequestedAt pgtype.Timestamptz
+	ParentID          pgtype.UUID
+	LeaseExpiresAt    pgtype.Timestamptz
+	FinishedAt        pgtype.Timestamptz
+	FailedAt          pgtype.Timestamptz
+	Fingerprint       string
 }
 
 // ListDeadLetters returns up to @max_rows dead letters with an id between @after and
@@ -438,28 +438,32 @@ func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams
 		if err := rows.Scan(
 			&i.ID,
 			&i.TenantID,
-			&i.Queue,
 			&i.Kind,
-			&i.Status,
 			&i.Priority,
 			&i.Attempt,
 			&i.MaxAttempts,
 			&i.LostLeases,
 			&i.Epoch,
 			&i.Key,
+			&i.PayloadBytes,
+			&i.ContentType,
+			&i.Timeout,
+			&i.Backoff,
 			&i.RunAt,
 			&i.CreatedAt,
 			&i.StartedAt,
-			&i.Timeout,
-			&i.Backoff,
-			&i.ContentType,
-			&i.PayloadBytes,
+			&i.Deadline,
+			&i.Queue,
+			&i.Status,
+			&i.Worker,
 			&i.ErrorCode,
 			&i.ErrorMessage,
+			&i.CancelRequestedAt,
+			&i.ParentID,
+			&i.LeaseExpiresAt,
+			&i.FinishedAt,
 			&i.FailedAt,
 			&i.Fingerprint,
-			&i.Deadline,
-			&i.ParentID,
 		); err != nil {
 			return nil, err
 		}

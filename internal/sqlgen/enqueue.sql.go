@@ -12,35 +12,38 @@ import (
 )
 
 const EnqueueJob = `-- name: EnqueueJob :exec
-INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
-        max_active, ordered, line_position, on_death, park_after, on_lapse)
-VALUES ($1, $2, $3, $4, $5, $6,
-        coalesce($7::timestamptz, statement_timestamp() + $8::interval, statement_timestamp()),
-        $9, $10::text::interval[], $11, $12, $13, $14::text::jsonb, $15::timestamptz,
-        CASE WHEN $16::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
-        nullif($17::boolean, false),
-        $18, $19, $20, $21, $22, $23)
+INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
+    run_at, deadline, watched, queue, status, max_active, ordered, line_position, on_death, park_after,
+    on_lapse)
+VALUES ($1::uuid, $2::uuid, $3::text, $4::smallint, $5::integer,
+    $6::text, $7::bytea, $8::text, $9::text::jsonb,
+    $10::interval, $11::text::interval[],
+    coalesce($12::timestamptz, statement_timestamp() + $13::interval, statement_timestamp()),
+    $14::timestamptz, nullif($15::boolean, false), $16::text,
+    CASE WHEN $17::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+    $18::smallint, $19::boolean, $20::bigint,
+    $21::text, $22::interval, $23::text)
 RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END
 `
 
 type EnqueueJobParams struct {
 	ID          pgtype.UUID
 	TenantID    pgtype.UUID
-	Queue       string
 	Kind        string
 	Priority    int16
 	MaxAttempts int32
-	RunAt       pgtype.Timestamptz
-	Delay       pgtype.Interval
-	Timeout     pgtype.Interval
-	Backoff     *string
 	Key         *string
 	Payload     []byte
 	ContentType string
 	Headers     *string
+	Timeout     pgtype.Interval
+	Backoff     *string
+	RunAt       pgtype.Timestamptz
+	Delay       pgtype.Interval
 	Deadline    pgtype.Timestamptz
-	Hold        bool
 	Watched     bool
+	Queue       string
+	Hold        bool
 	MaxActive   *int16
 	Ordered     *bool
 	Position    *int64
@@ -57,21 +60,21 @@ func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 	_, err := q.db.Exec(ctx, EnqueueJob,
 		arg.ID,
 		arg.TenantID,
-		arg.Queue,
 		arg.Kind,
 		arg.Priority,
 		arg.MaxAttempts,
-		arg.RunAt,
-		arg.Delay,
-		arg.Timeout,
-		arg.Backoff,
 		arg.Key,
 		arg.Payload,
 		arg.ContentType,
 		arg.Headers,
+		arg.Timeout,
+		arg.Backoff,
+		arg.RunAt,
+		arg.Delay,
 		arg.Deadline,
-		arg.Hold,
 		arg.Watched,
+		arg.Queue,
+		arg.Hold,
 		arg.MaxActive,
 		arg.Ordered,
 		arg.Position,
@@ -90,15 +93,17 @@ WITH first AS (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ), stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
-            max_active, ordered, line_position, on_death, park_after, on_lapse)
-    SELECT first.job_id, $2::uuid, $7::text, $3::text, $8::smallint, $9::integer,
-           coalesce($10::timestamptz, statement_timestamp() + $11::interval, statement_timestamp()),
-           $12::interval, $13::text::interval[], $14::text, $15::bytea, $16::text, $17::text::jsonb, $18::timestamptz,
-           CASE WHEN $6::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
-           nullif($19::boolean, false),
-           $20::smallint, $21::boolean, $22::bigint,
-           $23::text, $24::interval, $25::text
+    INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
+    run_at, deadline, watched, queue, status, max_active, ordered, line_position, on_death, park_after,
+    on_lapse)
+    SELECT $5::uuid, $2::uuid, $3::text, $7::smallint, $8::integer,
+    $9::text, $10::bytea, $11::text, $12::text::jsonb,
+    $13::interval, $14::text::interval[],
+    coalesce($15::timestamptz, statement_timestamp() + $16::interval, statement_timestamp()),
+    $17::timestamptz, nullif($18::boolean, false), $19::text,
+    CASE WHEN $6::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+    $20::smallint, $21::boolean, $22::bigint,
+    $23::text, $24::interval, $25::text
     FROM first
     RETURNING id
 )
@@ -114,19 +119,19 @@ type EnqueueJobOnceParams struct {
 	IdempotencyKey string
 	ID             pgtype.UUID
 	Hold           bool
-	Queue          string
 	Priority       int16
 	MaxAttempts    int32
-	RunAt          pgtype.Timestamptz
-	Delay          pgtype.Interval
-	Timeout        pgtype.Interval
-	Backoff        *string
-	JobKey         *string
+	Key            *string
 	Payload        []byte
 	ContentType    string
 	Headers        *string
+	Timeout        pgtype.Interval
+	Backoff        *string
+	RunAt          pgtype.Timestamptz
+	Delay          pgtype.Interval
 	Deadline       pgtype.Timestamptz
 	Watched        bool
+	Queue          string
 	MaxActive      *int16
 	Ordered        *bool
 	Position       *int64
@@ -151,19 +156,19 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 		arg.IdempotencyKey,
 		arg.ID,
 		arg.Hold,
-		arg.Queue,
 		arg.Priority,
 		arg.MaxAttempts,
-		arg.RunAt,
-		arg.Delay,
-		arg.Timeout,
-		arg.Backoff,
-		arg.JobKey,
+		arg.Key,
 		arg.Payload,
 		arg.ContentType,
 		arg.Headers,
+		arg.Timeout,
+		arg.Backoff,
+		arg.RunAt,
+		arg.Delay,
 		arg.Deadline,
 		arg.Watched,
+		arg.Queue,
 		arg.MaxActive,
 		arg.Ordered,
 		arg.Position,
@@ -191,37 +196,41 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 
 const EnqueueJobs = `-- name: EnqueueJobs :exec
 WITH stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
-        max_active, ordered, line_position, on_death, park_after, on_lapse)
-    SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), coalesce(queue, 'default'), kind, coalesce(priority, 0), coalesce(max_attempts, 25),
-           coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
-           timeout, nullif(backoff, '')::interval[], nullif(key, ''), payload, coalesce(content_type, 'application/json'), nullif(headers, '')::jsonb, deadline,
-           CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(watched, false),
-           nullif(max_active, 0), nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after, nullif(on_lapse, '')
+    INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
+    run_at, deadline, watched, queue, status, max_active, ordered, line_position, on_death, park_after,
+    on_lapse)
+    SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), kind, coalesce(priority, 0),
+    coalesce(max_attempts, 25), nullif(key, ''), payload, coalesce(content_type, 'application/json'),
+    nullif(headers, '')::jsonb, timeout, nullif(backoff, '')::interval[],
+    coalesce(run_at, statement_timestamp() + delay, statement_timestamp()), deadline,
+    nullif(watched, false), coalesce(queue, 'default'),
+    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(max_active, 0),
+    nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after,
+    nullif(on_lapse, '')
     FROM (
         SELECT unnest($2::uuid[])                AS id,
-               unnest($3::uuid[])         AS tenant_id,
-               unnest($4::text[])             AS queue,
-               unnest($5::text[])              AS kind,
-               unnest($6::smallint[])     AS priority,
-               unnest($7::integer[])    AS max_attempts,
-               unnest($8::timestamptz[])     AS run_at,
-               unnest($9::interval[])         AS delay,
-               unnest($10::interval[])       AS timeout,
-               unnest($11::text[])           AS backoff,
-               unnest($12::text[])               AS key,
-               unnest($13::bytea[])          AS payload,
-               unnest($14::text[])      AS content_type,
-               unnest($15::text[])            AS headers,
-               unnest($16::timestamptz[])   AS deadline,
-               unnest($17::boolean[])           AS hold,
-               unnest($18::smallint[])    AS max_active,
-               unnest($19::boolean[])        AS ordered,
-               unnest($20::bigint[])        AS line_position,
-               unnest($21::text[])          AS on_death,
-               unnest($22::interval[])    AS park_after,
-               unnest($23::text[])          AS on_lapse,
-               unnest($24::boolean[])         AS watched
+               unnest($3::interval[]) AS delay,
+    unnest($4::uuid[]) AS tenant_id,
+    unnest($5::text[]) AS kind,
+    unnest($6::smallint[]) AS priority,
+    unnest($7::integer[]) AS max_attempts,
+    unnest($8::text[]) AS key,
+    unnest($9::bytea[]) AS payload,
+    unnest($10::text[]) AS content_type,
+    unnest($11::text[]) AS headers,
+    unnest($12::interval[]) AS timeout,
+    unnest($13::text[]) AS backoff,
+    unnest($14::timestamptz[]) AS run_at,
+    unnest($15::timestamptz[]) AS deadline,
+    unnest($16::boolean[]) AS watched,
+    unnest($17::text[]) AS queue,
+    unnest($18::boolean[]) AS hold,
+    unnest($19::smallint[]) AS max_active,
+    unnest($20::boolean[]) AS ordered,
+    unnest($21::bigint[]) AS line_position,
+    unnest($22::text[]) AS on_death,
+    unnest($23::interval[]) AS park_after,
+    unnest($24::text[]) AS on_lapse
     ) AS input
 )
 SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
@@ -230,20 +239,21 @@ SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
 type EnqueueJobsParams struct {
 	Notify       bool
 	Ids          []pgtype.UUID
+	Delays       []pgtype.Interval
 	TenantIds    []pgtype.UUID
-	Queues       []string
 	Kinds        []string
 	Priorities   []int16
 	MaxAttempts  []int32
-	RunAts       []pgtype.Timestamptz
-	Delays       []pgtype.Interval
-	Timeouts     []pgtype.Interval
-	Backoffs     []string
 	Keys         []string
 	Payloads     [][]byte
 	ContentTypes []string
 	Headers      []string
+	Timeouts     []pgtype.Interval
+	Backoffs     []string
+	RunAts       []pgtype.Timestamptz
 	Deadlines    []pgtype.Timestamptz
+	Watched      []bool
+	Queues       []string
 	Holds        []bool
 	MaxActives   []int16
 	Ordereds     []bool
@@ -251,7 +261,6 @@ type EnqueueJobsParams struct {
 	OnDeaths     []string
 	ParkAfters   []pgtype.Interval
 	OnLapses     []string
-	Watched      []bool
 }
 
 // EnqueueJobs stores many jobs at once and, if asked, wakes the dispatchers when the
@@ -261,20 +270,21 @@ func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error 
 	_, err := q.db.Exec(ctx, EnqueueJobs,
 		arg.Notify,
 		arg.Ids,
+		arg.Delays,
 		arg.TenantIds,
-		arg.Queues,
 		arg.Kinds,
 		arg.Priorities,
 		arg.MaxAttempts,
-		arg.RunAts,
-		arg.Delays,
-		arg.Timeouts,
-		arg.Backoffs,
 		arg.Keys,
 		arg.Payloads,
 		arg.ContentTypes,
 		arg.Headers,
+		arg.Timeouts,
+		arg.Backoffs,
+		arg.RunAts,
 		arg.Deadlines,
+		arg.Watched,
+		arg.Queues,
 		arg.Holds,
 		arg.MaxActives,
 		arg.Ordereds,
@@ -282,7 +292,6 @@ func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error 
 		arg.OnDeaths,
 		arg.ParkAfters,
 		arg.OnLapses,
-		arg.Watched,
 	)
 	return err
 }
@@ -290,28 +299,28 @@ func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error 
 const EnqueueJobsOnce = `-- name: EnqueueJobsOnce :exec
 WITH input AS MATERIALIZED (
     SELECT unnest($2::uuid[])                AS id,
-           unnest($3::uuid[])         AS tenant_id,
-           unnest($4::text[])             AS queue,
-           unnest($5::text[])              AS kind,
-           unnest($6::smallint[])     AS priority,
-           unnest($7::integer[])    AS max_attempts,
-           unnest($8::timestamptz[])     AS run_at,
-           unnest($9::interval[])         AS delay,
-           unnest($10::interval[])       AS timeout,
-           unnest($11::text[])           AS backoff,
-           unnest($12::text[])               AS key,
-           unnest($13::bytea[])          AS payload,
-           unnest($14::text[])      AS content_type,
-           unnest($15::text[])            AS headers,
-           unnest($16::timestamptz[])   AS deadline,
-           unnest($17::boolean[])           AS hold,
-           unnest($18::smallint[])    AS max_active,
-           unnest($19::boolean[])        AS ordered,
-           unnest($20::bigint[])        AS line_position,
-           unnest($21::text[])          AS on_death,
-           unnest($22::interval[])    AS park_after,
-           unnest($23::text[])          AS on_lapse,
-           unnest($24::boolean[])         AS watched,
+           unnest($3::interval[]) AS delay,
+    unnest($4::uuid[]) AS tenant_id,
+    unnest($5::text[]) AS kind,
+    unnest($6::smallint[]) AS priority,
+    unnest($7::integer[]) AS max_attempts,
+    unnest($8::text[]) AS key,
+    unnest($9::bytea[]) AS payload,
+    unnest($10::text[]) AS content_type,
+    unnest($11::text[]) AS headers,
+    unnest($12::interval[]) AS timeout,
+    unnest($13::text[]) AS backoff,
+    unnest($14::timestamptz[]) AS run_at,
+    unnest($15::timestamptz[]) AS deadline,
+    unnest($16::boolean[]) AS watched,
+    unnest($17::text[]) AS queue,
+    unnest($18::boolean[]) AS hold,
+    unnest($19::smallint[]) AS max_active,
+    unnest($20::boolean[]) AS ordered,
+    unnest($21::bigint[]) AS line_position,
+    unnest($22::text[]) AS on_death,
+    unnest($23::interval[]) AS park_after,
+    unnest($24::text[]) AS on_lapse,
            nullif(unnest($25::text[]), '') AS idempotency_key
 ), first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, held)
@@ -322,13 +331,17 @@ WITH input AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ), stored AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched,
-        max_active, ordered, line_position, on_death, park_after, on_lapse)
-    SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), coalesce(queue, 'default'), kind, coalesce(priority, 0), coalesce(max_attempts, 25),
-           coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
-           timeout, nullif(backoff, '')::interval[], nullif(key, ''), payload, coalesce(content_type, 'application/json'), nullif(headers, '')::jsonb, deadline,
-           CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(watched, false),
-           nullif(max_active, 0), nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after, nullif(on_lapse, '')
+    INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
+    run_at, deadline, watched, queue, status, max_active, ordered, line_position, on_death, park_after,
+    on_lapse)
+    SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), kind, coalesce(priority, 0),
+    coalesce(max_attempts, 25), nullif(key, ''), payload, coalesce(content_type, 'application/json'),
+    nullif(headers, '')::jsonb, timeout, nullif(backoff, '')::interval[],
+    coalesce(run_at, statement_timestamp() + delay, statement_timestamp()), deadline,
+    nullif(watched, false), coalesce(queue, 'default'),
+    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(max_active, 0),
+    nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after,
+    nullif(on_lapse, '')
     FROM input
     WHERE idempotency_key IS NULL
        OR id IN (SELECT job_id FROM first)
@@ -339,20 +352,21 @@ SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
 type EnqueueJobsOnceParams struct {
 	Notify          bool
 	Ids             []pgtype.UUID
+	Delays          []pgtype.Interval
 	TenantIds       []pgtype.UUID
-	Queues          []string
 	Kinds           []string
 	Priorities      []int16
 	MaxAttempts     []int32
-	RunAts          []pgtype.Timestamptz
-	Delays          []pgtype.Interval
-	Timeouts        []pgtype.Interval
-	Backoffs        []string
 	Keys            []string
 	Payloads        [][]byte
 	ContentTypes    []string
 	Headers         []string
+	Timeouts        []pgtype.Interval
+	Backoffs        []string
+	RunAts          []pgtype.Timestamptz
 	Deadlines       []pgtype.Timestamptz
+	Watched         []bool
+	Queues          []string
 	Holds           []bool
 	MaxActives      []int16
 	Ordereds        []bool
@@ -360,7 +374,6 @@ type EnqueueJobsOnceParams struct {
 	OnDeaths        []string
 	ParkAfters      []pgtype.Interval
 	OnLapses        []string
-	Watched         []bool
 	IdempotencyKeys []string
 }
 
@@ -372,20 +385,21 @@ func (q *Queries) EnqueueJobsOnce(ctx context.Context, arg EnqueueJobsOnceParams
 	_, err := q.db.Exec(ctx, EnqueueJobsOnce,
 		arg.Notify,
 		arg.Ids,
+		arg.Delays,
 		arg.TenantIds,
-		arg.Queues,
 		arg.Kinds,
 		arg.Priorities,
 		arg.MaxAttempts,
-		arg.RunAts,
-		arg.Delays,
-		arg.Timeouts,
-		arg.Backoffs,
 		arg.Keys,
 		arg.Payloads,
 		arg.ContentTypes,
 		arg.Headers,
+		arg.Timeouts,
+		arg.Backoffs,
+		arg.RunAts,
 		arg.Deadlines,
+		arg.Watched,
+		arg.Queues,
 		arg.Holds,
 		arg.MaxActives,
 		arg.Ordereds,
@@ -393,7 +407,6 @@ func (q *Queries) EnqueueJobsOnce(ctx context.Context, arg EnqueueJobsOnceParams
 		arg.OnDeaths,
 		arg.ParkAfters,
 		arg.OnLapses,
-		arg.Watched,
 		arg.IdempotencyKeys,
 	)
 	return err

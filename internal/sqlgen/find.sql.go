@@ -12,11 +12,16 @@ import (
 )
 
 const FindClosed = `-- name: FindClosed :many
-SELECT h.id, h.tenant_id, h.queue, h.kind, h.status::text AS status, h.priority, h.attempt, h.max_attempts, h.lost_leases, h.epoch,
-       coalesce(h.key, '')::text AS key, h.run_at, h.created_at, h.started_at, h.finished_at, coalesce(h.worker, '')::text AS worker,
-       h.timeout, h.backoff, h.content_type, octet_length(h.payload) AS payload_bytes,
-       coalesce(h.last_error_code, '')::text AS error_code, coalesce(h.last_error_message, '')::text AS error_message,
-       h.deadline, h.cancel_requested_at, h.parent_id
+SELECT h.id AS id, h.tenant_id AS tenant_id, h.kind AS kind, h.priority AS priority, h.attempt AS attempt,
+    h.max_attempts AS max_attempts, h.lost_leases AS lost_leases, h.epoch AS epoch,
+    coalesce(h.key, '')::text AS key, octet_length(h.payload) AS payload_bytes,
+    h.content_type AS content_type, h.timeout AS timeout, h.backoff AS backoff, h.run_at AS run_at,
+    h.created_at AS created_at, h.started_at AS started_at, h.deadline AS deadline, h.queue AS queue,
+    h.status::text AS status, coalesce(h.worker, '')::text AS worker,
+    coalesce(h.last_error_code, '')::text AS error_code,
+    coalesce(h.last_error_message, '')::text AS error_message,
+    h.cancel_requested_at AS cancel_requested_at, h.parent_id AS parent_id,
+    NULL::timestamptz AS lease_expires_at, h.finished_at AS finished_at
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (
     SELECT id, tenant_id, run_at, created_at, started_at, finished_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result, last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
@@ -31,29 +36,30 @@ LIMIT 1000
 type FindClosedRow struct {
 	ID                pgtype.UUID
 	TenantID          pgtype.UUID
-	Queue             string
 	Kind              string
-	Status            string
 	Priority          int16
 	Attempt           int32
 	MaxAttempts       int32
 	LostLeases        int32
 	Epoch             int64
 	Key               string
+	PayloadBytes      int32
+	ContentType       string
+	Timeout           pgtype.Interval
+	Backoff           []pgtype.Interval
 	RunAt             pgtype.Timestamptz
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
-	FinishedAt        pgtype.Timestamptz
+	Deadline          pgtype.Timestamptz
+	Queue             string
+	Status            string
 	Worker            string
-	Timeout           pgtype.Interval
-	Backoff           []pgtype.Interval
-	ContentType       string
-	PayloadBytes      int32
 	ErrorCode         string
 	ErrorMessage      string
-	Deadline          pgtype.Timestamptz
 	CancelRequestedAt pgtype.Timestamptz
 	ParentID          pgtype.UUID
+	LeaseExpiresAt    pgtype.Timestamptz
+	FinishedAt        pgtype.Timestamptz
 }
 
 // FindClosed is FindOpen for the history.
@@ -69,29 +75,30 @@ func (q *Queries) FindClosed(ctx context.Context, ids []pgtype.UUID, tenants []p
 		if err := rows.Scan(
 			&i.ID,
 			&i.TenantID,
-			&i.Queue,
 			&i.Kind,
-			&i.Status,
 			&i.Priority,
 			&i.Attempt,
 			&i.MaxAttempts,
 			&i.LostLeases,
 			&i.Epoch,
 			&i.Key,
+			&i.PayloadBytes,
+			&i.ContentType,
+			&i.Timeout,
+			&i.Backoff,
 			&i.RunAt,
 			&i.CreatedAt,
 			&i.StartedAt,
-			&i.FinishedAt,
+			&i.Deadline,
+			&i.Queue,
+			&i.Status,
 			&i.Worker,
-			&i.Timeout,
-			&i.Backoff,
-			&i.ContentType,
-			&i.PayloadBytes,
 			&i.ErrorCode,
 			&i.ErrorMessage,
-			&i.Deadline,
 			&i.CancelRequestedAt,
 			&i.ParentID,
+			&i.LeaseExpiresAt,
+			&i.FinishedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -104,11 +111,16 @@ func (q *Queries) FindClosed(ctx context.Context, ids []pgtype.UUID, tenants []p
 }
 
 const FindOpen = `-- name: FindOpen :many
-SELECT j.id, j.tenant_id, j.queue, j.kind, j.status::text AS status, j.priority, j.attempt, j.max_attempts, j.lost_leases, j.epoch,
-       coalesce(j.key, '')::text AS key, j.run_at, j.created_at, j.started_at, j.lease_expires_at, coalesce(j.lease_owner, '')::text AS worker,
-       j.timeout, j.backoff, j.content_type, octet_length(j.payload) AS payload_bytes,
-       coalesce(j.last_error_code, '')::text AS error_code, coalesce(j.last_error_message, '')::text AS error_message,
-       j.deadline, j.cancel_requested_at, j.parent_id, coalesce(j.deadline <= statement_timestamp(), false)::boolean AS late
+SELECT j.id AS id, j.tenant_id AS tenant_id, j.kind AS kind, j.priority AS priority, j.attempt AS attempt,
+    j.max_attempts AS max_attempts, j.lost_leases AS lost_leases, j.epoch AS epoch,
+    coalesce(j.key, '')::text AS key, octet_length(j.payload) AS payload_bytes,
+    j.content_type AS content_type, j.timeout AS timeout, j.backoff AS backoff, j.run_at AS run_at,
+    j.created_at AS created_at, j.started_at AS started_at, j.deadline AS deadline, j.queue AS queue,
+    j.status::text AS status, coalesce(j.lease_owner, '')::text AS worker,
+    coalesce(j.last_error_code, '')::text AS error_code,
+    coalesce(j.last_error_message, '')::text AS error_message,
+    j.cancel_requested_at AS cancel_requested_at, j.parent_id AS parent_id,
+    j.lease_expires_at AS lease_expires_at, NULL::timestamptz AS finished_at, coalesce(j.deadline <= statement_timestamp(), false)::boolean AS late
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (
     SELECT id, tenant_id, run_at, created_at, epoch, status, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, lease_expires_at, started_at, last_error_code, last_error_message, deadline, cancel_requested_at, unavailable_since, failed_at, error_fingerprint, watched, parent_id, max_active, slot, ordered, line_position, on_death, park_after, on_lapse
@@ -123,29 +135,30 @@ LIMIT 1000
 type FindOpenRow struct {
 	ID                pgtype.UUID
 	TenantID          pgtype.UUID
-	Queue             string
 	Kind              string
-	Status            string
 	Priority          int16
 	Attempt           int32
 	MaxAttempts       int32
 	LostLeases        int32
 	Epoch             int64
 	Key               string
+	PayloadBytes      int32
+	ContentType       string
+	Timeout           pgtype.Interval
+	Backoff           []pgtype.Interval
 	RunAt             pgtype.Timestamptz
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
-	LeaseExpiresAt    pgtype.Timestamptz
+	Deadline          pgtype.Timestamptz
+	Queue             string
+	Status            string
 	Worker            string
-	Timeout           pgtype.Interval
-	Backoff           []pgtype.Interval
-	ContentType       string
-	PayloadBytes      int32
 	ErrorCode         string
 	ErrorMessage      string
-	Deadline          pgtype.Timestamptz
 	CancelRequestedAt pgtype.Timestamptz
 	ParentID          pgtype.UUID
+	LeaseExpiresAt    pgtype.Timestamptz
+	FinishedAt        pgtype.Timestamptz
 	Late              bool
 }
 
@@ -164,29 +177,30 @@ func (q *Queries) FindOpen(ctx context.Context, ids []pgtype.UUID, tenants []pgt
 		if err := rows.Scan(
 			&i.ID,
 			&i.TenantID,
-			&i.Queue,
 			&i.Kind,
-			&i.Status,
 			&i.Priority,
 			&i.Attempt,
 			&i.MaxAttempts,
 			&i.LostLeases,
 			&i.Epoch,
 			&i.Key,
+			&i.PayloadBytes,
+			&i.ContentType,
+			&i.Timeout,
+			&i.Backoff,
 			&i.RunAt,
 			&i.CreatedAt,
 			&i.StartedAt,
-			&i.LeaseExpiresAt,
+			&i.Deadline,
+			&i.Queue,
+			&i.Status,
 			&i.Worker,
-			&i.Timeout,
-			&i.Backoff,
-			&i.ContentType,
-			&i.PayloadBytes,
 			&i.ErrorCode,
 			&i.ErrorMessage,
-			&i.Deadline,
 			&i.CancelRequestedAt,
 			&i.ParentID,
+			&i.LeaseExpiresAt,
+			&i.FinishedAt,
 			&i.Late,
 		); err != nil {
 			return nil, err

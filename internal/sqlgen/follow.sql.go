@@ -40,28 +40,28 @@ WITH input AS MATERIALIZED (
 ), follow AS MATERIALIZED (
     SELECT unnest($5::uuid[])            AS parent_id,
            unnest($6::uuid[])            AS id,
-           unnest($7::uuid[])            AS tenant_id,
-           unnest($8::text[])                AS queue,
-           unnest($9::text[])                 AS kind,
-           unnest($10::smallint[])        AS priority,
-           unnest($11::integer[])       AS max_attempts,
-           unnest($12::timestamptz[])        AS run_at,
-           unnest($13::interval[])            AS delay,
-           unnest($14::interval[])          AS timeout,
-           nullif(unnest($15::text[]), '')::interval[] AS backoff,
-           nullif(unnest($16::text[]), '')      AS key,
-           unnest($17::bytea[])             AS payload,
-           unnest($18::text[])         AS content_type,
-           nullif(unnest($19::text[]), '')::jsonb AS headers,
-           unnest($20::timestamptz[])      AS deadline,
-           unnest($21::boolean[])              AS hold,
-           nullif(unnest($22::boolean[]), false)  AS watched,
-           nullif(unnest($23::smallint[]), 0)  AS max_active,
-           nullif(unnest($24::boolean[]), false)  AS ordered,
-           nullif(unnest($25::bigint[]), 0)      AS line_position,
-           nullif(unnest($26::text[]), '')       AS on_death,
-           unnest($27::interval[])             AS park_after,
-           nullif(unnest($28::text[]), '')       AS on_lapse
+           unnest($7::interval[]) AS delay,
+    unnest($8::uuid[]) AS tenant_id,
+    unnest($9::text[]) AS kind,
+    unnest($10::smallint[]) AS priority,
+    unnest($11::integer[]) AS max_attempts,
+    unnest($12::text[]) AS key,
+    unnest($13::bytea[]) AS payload,
+    unnest($14::text[]) AS content_type,
+    unnest($15::text[]) AS headers,
+    unnest($16::interval[]) AS timeout,
+    unnest($17::text[]) AS backoff,
+    unnest($18::timestamptz[]) AS run_at,
+    unnest($19::timestamptz[]) AS deadline,
+    unnest($20::boolean[]) AS watched,
+    unnest($21::text[]) AS queue,
+    unnest($22::boolean[]) AS hold,
+    unnest($23::smallint[]) AS max_active,
+    unnest($24::boolean[]) AS ordered,
+    unnest($25::bigint[]) AS line_position,
+    unnest($26::text[]) AS on_death,
+    unnest($27::interval[]) AS park_after,
+    unnest($28::text[]) AS on_lapse
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
@@ -71,22 +71,26 @@ WITH input AS MATERIALIZED (
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, (input).result AS result
 ), closed AS (
-    INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result,
-        last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
-    SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, result,
-        last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
+    INSERT INTO outbox.history (status, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, closed_from, worker,
+    last_error_code, last_error_message, cancel_requested_at, parent_id, result)
+    SELECT 'succeeded', id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, status, lease_owner,
+    last_error_code, last_error_message, cancel_requested_at, parent_id, result
     FROM done
     RETURNING id
 ), added AS (
-    INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, max_attempts, run_at, timeout, backoff, key, payload, content_type, headers, deadline, status, watched, parent_id,
-        max_active, ordered, line_position, on_death, park_after, on_lapse)
-    SELECT id, tenant_id, queue, kind, priority, max_attempts,
-           coalesce(run_at, statement_timestamp() + delay, statement_timestamp()),
-           timeout, backoff, key, payload, content_type, headers, deadline,
-           CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, watched, parent_id,
-           max_active, ordered, line_position, on_death, park_after, on_lapse
+    INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
+    run_at, deadline, watched, queue, status, max_active, ordered, line_position, on_death, park_after,
+    on_lapse, parent_id)
+    SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), kind, coalesce(priority, 0),
+    coalesce(max_attempts, 25), nullif(key, ''), payload, coalesce(content_type, 'application/json'),
+    nullif(headers, '')::jsonb, timeout, nullif(backoff, '')::interval[],
+    coalesce(run_at, statement_timestamp() + delay, statement_timestamp()), deadline,
+    nullif(watched, false), coalesce(queue, 'default'),
+    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(max_active, 0),
+    nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after,
+    nullif(on_lapse, ''), parent_id
     FROM follow
     -- Hashed: within CASE it is not made a join, which in our sessions would
     -- compare each follow-up with each job.
@@ -104,22 +108,22 @@ type SettleSucceededThenParams struct {
 	Results      [][]byte
 	ParentIds    []pgtype.UUID
 	FollowIds    []pgtype.UUID
+	Delays       []pgtype.Interval
 	TenantIds    []pgtype.UUID
-	Queues       []string
 	Kinds        []string
 	Priorities   []int16
 	MaxAttempts  []int32
-	RunAts       []pgtype.Timestamptz
-	Delays       []pgtype.Interval
-	Timeouts     []pgtype.Interval
-	Backoffs     []string
 	Keys         []string
 	Payloads     [][]byte
 	ContentTypes []string
 	Headers      []string
+	Timeouts     []pgtype.Interval
+	Backoffs     []string
+	RunAts       []pgtype.Timestamptz
 	Deadlines    []pgtype.Timestamptz
-	Holds        []bool
 	Watched      []bool
+	Queues       []string
+	Holds        []bool
 	MaxActives   []int16
 	Ordereds     []bool
 	Positions    []int64
@@ -144,22 +148,22 @@ func (q *Queries) SettleSucceededThen(ctx context.Context, arg SettleSucceededTh
 		arg.Results,
 		arg.ParentIds,
 		arg.FollowIds,
+		arg.Delays,
 		arg.TenantIds,
-		arg.Queues,
 		arg.Kinds,
 		arg.Priorities,
 		arg.MaxAttempts,
-		arg.RunAts,
-		arg.Delays,
-		arg.Timeouts,
-		arg.Backoffs,
 		arg.Keys,
 		arg.Payloads,
 		arg.ContentTypes,
 		arg.Headers,
+		arg.Timeouts,
+		arg.Backoffs,
+		arg.RunAts,
 		arg.Deadlines,
-		arg.Holds,
 		arg.Watched,
+		arg.Queues,
+		arg.Holds,
 		arg.MaxActives,
 		arg.Ordereds,
 		arg.Positions,

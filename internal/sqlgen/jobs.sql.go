@@ -12,12 +12,13 @@ import (
 )
 
 const DismissJob = `-- name: DismissJob :many
-WITH dismissed AS (
-    DELETE FROM outbox.jobs
+WITH dismissed AS MATERIALIZED (
+    SELECT jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
+    FROM outbox.jobs
     WHERE jobs.id = $1
       AND jobs.status IN ('failed', 'dead')
       AND (coalesce(cardinality($2::text[]), 0) = 0 OR jobs.status::text = ANY ($2::text[]))
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse
+    FOR UPDATE
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
     SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'job.dismiss', tenant_id, id, queue,
@@ -25,14 +26,9 @@ WITH dismissed AS (
         jsonb_build_object('status', 'dismissed')
     FROM dismissed
 )
-INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
-    last_error_code, last_error_message, deadline, parent_id)
-SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, 'dismissed', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
-    last_error_code, last_error_message, deadline, parent_id
+SELECT outbox.close_jobs(array_agg(id), array_agg(epoch), array_agg('dismissed'::outbox.job_status))::uuid AS id
 FROM dismissed
-RETURNING id
+HAVING count(*) > 0
 `
 
 type DismissJobParams struct {
@@ -72,19 +68,31 @@ func (q *Queries) DismissJob(ctx context.Context, arg DismissJobParams) ([]pgtyp
 }
 
 const FindJob = `-- name: FindJob :many
-SELECT id, tenant_id, queue, kind, status::text AS status, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text AS key,
-       run_at, created_at, started_at, NULL::timestamptz AS finished_at, lease_expires_at, coalesce(lease_owner, '')::text AS worker,
-       timeout, backoff, content_type, payload, headers, NULL::bytea AS result,
-       coalesce(last_error_code, '')::text AS error_code, coalesce(last_error_message, '')::text AS error_message, parent_id,
-       deadline, cancel_requested_at, coalesce(deadline <= statement_timestamp(), false)::boolean AS late
+SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.priority AS priority,
+    jobs.attempt AS attempt, jobs.max_attempts AS max_attempts, jobs.lost_leases AS lost_leases,
+    jobs.epoch AS epoch, coalesce(jobs.key, '')::text AS key,
+    octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
+    jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
+    jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
+    jobs.queue AS queue, jobs.status::text AS status, coalesce(jobs.lease_owner, '')::text AS worker,
+    coalesce(jobs.last_error_code, '')::text AS error_code,
+    coalesce(jobs.last_error_message, '')::text AS error_message,
+    jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
+    jobs.lease_expires_at AS lease_expires_at, NULL::timestamptz AS finished_at, payload, headers, NULL::bytea AS result, coalesce(deadline <= statement_timestamp(), false)::boolean AS late
 FROM outbox.jobs
 WHERE jobs.id = $1
 UNION ALL
-SELECT id, tenant_id, queue, kind, status::text, priority, attempt, max_attempts, lost_leases, epoch, coalesce(key, '')::text,
-       run_at, created_at, started_at, finished_at, NULL::timestamptz, coalesce(worker, '')::text,
-       timeout, backoff, content_type, payload, headers, result,
-       coalesce(last_error_code, '')::text, coalesce(last_error_message, '')::text, parent_id,
-       deadline, cancel_requested_at, false
+SELECT history.id AS id, history.tenant_id AS tenant_id, history.kind AS kind, history.priority AS priority,
+    history.attempt AS attempt, history.max_attempts AS max_attempts, history.lost_leases AS lost_leases,
+    history.epoch AS epoch, coalesce(history.key, '')::text AS key,
+    octet_length(history.payload) AS payload_bytes, history.content_type AS content_type,
+    history.timeout AS timeout, history.backoff AS backoff, history.run_at AS run_at,
+    history.created_at AS created_at, history.started_at AS started_at, history.deadline AS deadline,
+    history.queue AS queue, history.status::text AS status, coalesce(history.worker, '')::text AS worker,
+    coalesce(history.last_error_code, '')::text AS error_code,
+    coalesce(history.last_error_message, '')::text AS error_message,
+    history.cancel_requested_at AS cancel_requested_at, history.parent_id AS parent_id,
+    NULL::timestamptz AS lease_expires_at, history.finished_at AS finished_at, payload, headers, result, false
 FROM outbox.history
 WHERE history.id = $1
 LIMIT 1
@@ -93,32 +101,33 @@ LIMIT 1
 type FindJobRow struct {
 	ID                pgtype.UUID
 	TenantID          pgtype.UUID
-	Queue             string
 	Kind              string
-	Status            string
 	Priority          int16
 	Attempt           int32
 	MaxAttempts       int32
 	LostLeases        int32
 	Epoch             int64
 	Key               string
+	PayloadBytes      int32
+	ContentType       string
+	Timeout           pgtype.Interval
+	Backoff           []pgtype.Interval
 	RunAt             pgtype.Timestamptz
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
-	FinishedAt        pgtype.Timestamptz
-	LeaseExpiresAt    pgtype.Timestamptz
+	Deadline          pgtype.Timestamptz
+	Queue             string
+	Status            string
 	Worker            string
-	Timeout           pgtype.Interval
-	Backoff           []pgtype.Interval
-	ContentType       string
+	ErrorCode         string
+	ErrorMessage      string
+	CancelRequestedAt pgtype.Timestamptz
+	ParentID          pgtype.UUID
+	LeaseExpiresAt    pgtype.Timestamptz
+	FinishedAt        pgtype.Timestamptz
 	Payload           []byte
 	Headers           []byte
 	Result            []byte
-	ErrorCode         string
-	ErrorMessage      string
-	ParentID          pgtype.UUID
-	Deadline          pgtype.Timestamptz
-	CancelRequestedAt pgtype.Timestamptz
 	Late              bool
 }
 
@@ -136,32 +145,33 @@ func (q *Queries) FindJob(ctx context.Context, id pgtype.UUID) ([]FindJobRow, er
 		if err := rows.Scan(
 			&i.ID,
 			&i.TenantID,
-			&i.Queue,
 			&i.Kind,
-			&i.Status,
 			&i.Priority,
 			&i.Attempt,
 			&i.MaxAttempts,
 			&i.LostLeases,
 			&i.Epoch,
 			&i.Key,
+			&i.PayloadBytes,
+			&i.ContentType,
+			&i.Timeout,
+			&i.Backoff,
 			&i.RunAt,
 			&i.CreatedAt,
 			&i.StartedAt,
-			&i.FinishedAt,
-			&i.LeaseExpiresAt,
+			&i.Deadline,
+			&i.Queue,
+			&i.Status,
 			&i.Worker,
-			&i.Timeout,
-			&i.Backoff,
-			&i.ContentType,
+			&i.ErrorCode,
+			&i.ErrorMessage,
+			&i.CancelRequestedAt,
+			&i.ParentID,
+			&i.LeaseExpiresAt,
+			&i.FinishedAt,
 			&i.Payload,
 			&i.Headers,
 			&i.Result,
-			&i.ErrorCode,
-			&i.ErrorMessage,
-			&i.ParentID,
-			&i.Deadline,
-			&i.CancelRequestedAt,
 			&i.Late,
 		); err != nil {
 			return nil, err
@@ -282,12 +292,17 @@ func (q *Queries) ListAttempts(ctx context.Context, jobID pgtype.UUID, maxRows i
 
 const ListJobs = `-- name: ListJobs :many
 (
-    SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
-           jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text AS key, jobs.run_at, jobs.created_at, jobs.started_at,
-           NULL::timestamptz AS finished_at, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text AS worker, jobs.timeout, jobs.backoff,
-           jobs.content_type, octet_length(jobs.payload) AS payload_bytes,
-           coalesce(jobs.last_error_code, '')::text AS error_code, coalesce(jobs.last_error_message, '')::text AS error_message, jobs.parent_id,
-           jobs.deadline, jobs.cancel_requested_at
+    SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.priority AS priority,
+    jobs.attempt AS attempt, jobs.max_attempts AS max_attempts, jobs.lost_leases AS lost_leases,
+    jobs.epoch AS epoch, coalesce(jobs.key, '')::text AS key,
+    octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
+    jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
+    jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
+    jobs.queue AS queue, jobs.status::text AS status, coalesce(jobs.lease_owner, '')::text AS worker,
+    coalesce(jobs.last_error_code, '')::text AS error_code,
+    coalesce(jobs.last_error_message, '')::text AS error_message,
+    jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
+    jobs.lease_expires_at AS lease_expires_at, NULL::timestamptz AS finished_at
     FROM outbox.jobs
     WHERE jobs.status NOT IN ('failed', 'dead')
       AND $3::text[] && '{created,pending,blocked,running,retrying}'::text[]
@@ -306,12 +321,17 @@ const ListJobs = `-- name: ListJobs :many
 )
 UNION ALL
 (
-    SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.attempt, jobs.max_attempts,
-           jobs.lost_leases, jobs.epoch, coalesce(jobs.key, '')::text, jobs.run_at, jobs.created_at, jobs.started_at,
-           NULL::timestamptz, jobs.lease_expires_at, coalesce(jobs.lease_owner, '')::text, jobs.timeout, jobs.backoff,
-           jobs.content_type, octet_length(jobs.payload),
-           coalesce(jobs.last_error_code, '')::text, coalesce(jobs.last_error_message, '')::text, jobs.parent_id,
-           jobs.deadline, jobs.cancel_requested_at
+    SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.priority AS priority,
+    jobs.attempt AS attempt, jobs.max_attempts AS max_attempts, jobs.lost_leases AS lost_leases,
+    jobs.epoch AS epoch, coalesce(jobs.key, '')::text AS key,
+    octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
+    jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
+    jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
+    jobs.queue AS queue, jobs.status::text AS status, coalesce(jobs.lease_owner, '')::text AS worker,
+    coalesce(jobs.last_error_code, '')::text AS error_code,
+    coalesce(jobs.last_error_message, '')::text AS error_message,
+    jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
+    jobs.lease_expires_at AS lease_expires_at, NULL::timestamptz AS finished_at
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
       AND $3::text[] && '{failed,dead}'::text[]
@@ -330,12 +350,17 @@ UNION ALL
 )
 UNION ALL
 (
-    SELECT history.id, history.tenant_id, history.queue, history.kind, history.status::text, history.priority, history.attempt, history.max_attempts,
-           history.lost_leases, history.epoch, coalesce(history.key, '')::text, history.run_at, history.created_at, history.started_at,
-           history.finished_at, NULL::timestamptz, coalesce(history.worker, '')::text, history.timeout, history.backoff,
-           history.content_type, octet_length(history.payload),
-           coalesce(history.last_error_code, '')::text, coalesce(history.last_error_message, '')::text, history.parent_id,
-           history.deadline, history.cancel_requested_at
+    SELECT history.id AS id, history.tenant_id AS tenant_id, history.kind AS kind, history.priority AS priority,
+    history.attempt AS attempt, history.max_attempts AS max_attempts, history.lost_leases AS lost_leases,
+    history.epoch AS epoch, coalesce(history.key, '')::text AS key,
+    octet_length(history.payload) AS payload_bytes, history.content_type AS content_type,
+    history.timeout AS timeout, history.backoff AS backoff, history.run_at AS run_at,
+    history.created_at AS created_at, history.started_at AS started_at, history.deadline AS deadline,
+    history.queue AS queue, history.status::text AS status, coalesce(history.worker, '')::text AS worker,
+    coalesce(history.last_error_code, '')::text AS error_code,
+    coalesce(history.last_error_message, '')::text AS error_message,
+    history.cancel_requested_at AS cancel_requested_at, history.parent_id AS parent_id,
+    NULL::timestamptz AS lease_expires_at, history.finished_at AS finished_at
     FROM outbox.history
     WHERE $3::text[] && '{succeeded,cancelled,expired,skipped,stale,dismissed}'::text[]
       AND history.status = ANY (($3::text[])::outbox.job_status[])
@@ -375,30 +400,30 @@ type ListJobsParams struct {
 type ListJobsRow struct {
 	ID                pgtype.UUID
 	TenantID          pgtype.UUID
-	Queue             string
 	Kind              string
-	Status            string
 	Priority          int16
 	Attempt           int32
 	MaxAttempts       int32
 	LostLeases        int32
 	Epoch             int64
 	Key               string
+	PayloadBytes      int32
+	ContentType       string
+	Timeout           pgtype.Interval
+	Backoff           []pgtype.Interval
 	RunAt             pgtype.Timestamptz
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
-	FinishedAt        pgtype.Timestamptz
-	LeaseExpiresAt    pgtype.Timestamptz
+	Deadline          pgtype.Timestamptz
+	Queue             string
+	Status            string
 	Worker            string
-	Timeout           pgtype.Interval
-	Backoff           []pgtype.Interval
-	ContentType       string
-	PayloadBytes      int32
 	ErrorCode         string
 	ErrorMessage      string
-	ParentID          pgtype.UUID
-	Deadline          pgtype.Timestamptz
 	CancelRequestedAt pgtype.Timestamptz
+	ParentID          pgtype.UUID
+	LeaseExpiresAt    pgtype.Timestamptz
+	FinishedAt        pgtype.Timestamptz
 }
 
 // ListJobs returns up to @max_rows jobs with an id between @after and @before,
@@ -432,30 +457,30 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 		if err := rows.Scan(
 			&i.ID,
 			&i.TenantID,
-			&i.Queue,
 			&i.Kind,
-			&i.Status,
 			&i.Priority,
 			&i.Attempt,
 			&i.MaxAttempts,
 			&i.LostLeases,
 			&i.Epoch,
 			&i.Key,
+			&i.PayloadBytes,
+			&i.ContentType,
+			&i.Timeout,
+			&i.Backoff,
 			&i.RunAt,
 			&i.CreatedAt,
 			&i.StartedAt,
-			&i.FinishedAt,
-			&i.LeaseExpiresAt,
+			&i.Deadline,
+			&i.Queue,
+			&i.Status,
 			&i.Worker,
-			&i.Timeout,
-			&i.Backoff,
-			&i.ContentType,
-			&i.PayloadBytes,
 			&i.ErrorCode,
 			&i.ErrorMessage,
-			&i.ParentID,
-			&i.Deadline,
 			&i.CancelRequestedAt,
+			&i.ParentID,
+			&i.LeaseExpiresAt,
+			&i.FinishedAt,
 		); err != nil {
 			return nil, err
 		}

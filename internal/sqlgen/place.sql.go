@@ -18,17 +18,18 @@ WITH done AS (
       AND ((jobs.id, jobs.epoch) IN (SELECT unnest($2::uuid[]), unnest($3::bigint[]))) IS TRUE
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.started_at, jobs.epoch, jobs.status, jobs.attempt,
-        jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key,
-        jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.last_error_code, jobs.last_error_message, jobs.deadline,
-        jobs.cancel_requested_at, jobs.parent_id
+    RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
+    jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
+    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.queue, jobs.status,
+    jobs.lease_owner, jobs.last_error_code, jobs.last_error_message, jobs.cancel_requested_at,
+    jobs.parent_id
 )
-INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker,
-    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
-SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner,
-    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
+INSERT INTO outbox.history (status, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, closed_from, worker,
+    last_error_code, last_error_message, cancel_requested_at, parent_id)
+SELECT 'succeeded', id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, status, lease_owner,
+    last_error_code, last_error_message, cancel_requested_at, parent_id
 FROM done
 RETURNING id
 `
@@ -79,17 +80,18 @@ WITH input AS MATERIALIZED (
       AND uuid_eq(jobs.id, input.id)
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.started_at, jobs.epoch, jobs.status, jobs.attempt,
-        jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key,
-        jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.last_error_code, jobs.last_error_message, jobs.deadline,
-        jobs.cancel_requested_at, jobs.parent_id, (input).result AS result
+    RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
+    jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
+    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.queue, jobs.status,
+    jobs.lease_owner, jobs.last_error_code, jobs.last_error_message, jobs.cancel_requested_at,
+    jobs.parent_id, (input).result AS result
 )
-INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result,
-    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
-SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt,
-    max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, result,
-    last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
+INSERT INTO outbox.history (status, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, closed_from, worker,
+    last_error_code, last_error_message, cancel_requested_at, parent_id, result)
+SELECT 'succeeded', id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, status, lease_owner,
+    last_error_code, last_error_message, cancel_requested_at, parent_id, result
 FROM done
 RETURNING id
 `

@@ -14,16 +14,13 @@
 CREATE OR REPLACE FUNCTION outbox.enqueue_claimed(
     job_id uuid, in_queue text, of_kind text, with_priority smallint, attempts integer, run_timeout interval, waits text,
     content bytea, type_of_content text, with_headers text, is_watched boolean, notify boolean, worker text, lease_ttl interval
-) RETURNS TABLE (
-    id uuid, tenant_id uuid, kind text, priority smallint, attempt integer, max_attempts integer, lost_leases integer,
-    epoch bigint, key text, payload bytea, content_type text, headers jsonb, timeout interval, backoff interval[],
-    run_at timestamptz, created_at timestamptz, started_at timestamptz, deadline timestamptz, watched boolean, place tid
-)
+) RETURNS TABLE (job outbox.jobs, place tid)
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 DECLARE
     claimed boolean := false;
+    stored  record; -- neither of the results by itself: an error of the block undoes it
 BEGIN
     IF current_setting('synchronous_commit') <> 'off' AND current_setting('transaction_isolation') = 'read committed' THEN
         BEGIN
@@ -35,18 +32,15 @@ BEGIN
             WHERE NOT EXISTS (
                 SELECT FROM outbox.queues
                 WHERE queues.queue = in_queue AND (queues.paused_at IS NOT NULL OR queues.limited))
-            RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
-                jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
-                jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched, jobs.ctid
-            INTO id, tenant_id, kind, priority, attempt, max_attempts, lost_leases,
-                epoch, key, payload, content_type, headers, timeout, backoff,
-                run_at, created_at, started_at, deadline, watched, place;
+            RETURNING jobs AS job, jobs.ctid AS place INTO stored;
             claimed := FOUND;
         EXCEPTION WHEN OTHERS THEN
             claimed := false;
         END;
     END IF;
     IF claimed THEN
+        job := stored.job;
+        place := stored.place;
         RETURN NEXT;
         RETURN;
     END IF;

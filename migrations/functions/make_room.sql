@@ -26,6 +26,8 @@ CREATE OR REPLACE FUNCTION outbox.make_room(of_tenant uuid, of_queue text, of_ke
     OUT verdict text, OUT job uuid, OUT queued integer, OUT moves_on boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+    epoch bigint;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         verdict := 'isolation';
@@ -78,7 +80,10 @@ BEGIN
         END IF;
         -- A claim that is about to take it is waited for: then it runs, and there is
         -- room. Only this look sees that, so all is asked again.
-        WITH oldest AS MATERIALIZED (
+        SELECT jobs.id, jobs.epoch
+        INTO job, epoch
+        FROM outbox.jobs
+        WHERE jobs.id = (
             SELECT waiting.id
             FROM (
                 (
@@ -105,22 +110,11 @@ BEGIN
                 )
             ) AS waiting
             ORDER BY waiting.created_at, waiting.id
-            LIMIT 1
-        ), gone AS (
-            DELETE FROM outbox.jobs
-            WHERE jobs.id = (SELECT oldest.id FROM oldest)
-              AND jobs.status IN ('pending', 'blocked', 'retrying')
-            RETURNING jobs.*
-        )
-        INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-            max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff,
-            last_error_code, last_error_message, deadline, parent_id)
-        SELECT gone.id, gone.tenant_id, gone.run_at, gone.created_at, gone.started_at, gone.epoch + 1, 'skipped', gone.status, gone.attempt,
-            gone.max_attempts, gone.lost_leases, gone.priority, gone.queue, gone.kind, gone.payload, gone.content_type, gone.key,
-            gone.headers, gone.timeout, gone.backoff, gone.last_error_code, gone.last_error_message, gone.deadline, gone.parent_id
-        FROM gone
-        RETURNING id INTO job;
+            LIMIT 1)
+          AND jobs.status IN ('pending', 'blocked', 'retrying')
+        FOR UPDATE;
         IF job IS NOT NULL THEN
+            PERFORM outbox.close_jobs(ARRAY[job], ARRAY[epoch], ARRAY['skipped']::outbox.job_status[]);
             verdict := 'replaced';
             moves_on := true;
             RETURN;

@@ -42,3 +42,9 @@ ALTER TABLE outbox.schedules
     ADD CONSTRAINT schedules_next_at_is_a_time CHECK (
         next_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
         AND since BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00');
+
+-- What it returns has changed.
+DROP FUNCTION outbox.enqueue_claimed;
+
+ALTER TABLE outbox.history ALTER COLUMN finished_at SET DEFAULT clock_timestamp();
+ALTER TABLE outbox.attempts ALTER COLUMN finished_at SET DEFAULT clock_timestamp();
