@@ -26,7 +26,7 @@ type attempt struct {
 	outcome outcome
 	err     error         // what the handler returned, for the log
 	unused  bool          // given back without having been started
-	ahead   bool          // of a tenant that waits for nothing else: not behind the buffer
+	tenant  *tenant       // in whose hands it counts; nil: in nobody's
 	probe   bool          // finds out whether what its kind needs is still away
 	follows bool          // there are follow-ups to store with a success
 	extra   int           // bytes of them
@@ -50,6 +50,11 @@ type attempt struct {
 // work runs attempts until the buffer is closed.
 func (q *queue) work() { q.workOn(q.nextAttempt, q.work) }
 
+// workReserved is work for a worker that may be reserved.
+func (q *queue) workReserved() { q.workOn(q.nextReserved, q.workReserved) }
+
+// workOn runs the attempts that next returns. If a handler ends its goroutine, another one
+// goes on: again.
 func (q *queue) workOn(next func() *attempt, again func()) {
 	for a := next(); a != nil; a = next() {
 		if !q.mayStart(a) || !q.mayRun(a) {
@@ -66,7 +71,7 @@ func (q *queue) workOn(next func() *attempt, again func()) {
 
 // attempt runs one attempt and hands its outcome on. A handler that calls
 // runtime.Goexit (as t.FailNow does) ends this goroutine: then another goes on
-// working in its place: again.
+// working in its place.
 func (q *queue) attempt(a *attempt, again func()) {
 	returned := false
 	defer func() {
@@ -75,8 +80,7 @@ func (q *queue) attempt(a *attempt, again func()) {
 			a.outcome = a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
 			q.working.Go(again)
 		}
-		q.leave(a)
-		q.finished(a.took)
+		q.finished(a.tenant, a.took)
 		q.hand(a)
 	}()
 	a.run()

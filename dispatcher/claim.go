@@ -17,38 +17,31 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// claim leases up to room jobs and puts them into the buffer. It returns how many
-// it got.
-func (q *queue) claim(ctx context.Context, room int) (int, error) {
-	if len(q.claimable()) == 0 {
-		return 0, nil
-	}
+// claim leases what the plan asks for and gives it to the workers; the claim of a queue with
+// limits makes another plan, for what they leave room for. It returns how many jobs it got.
+func (q *queue) claim(ctx context.Context, p claimPlan, again func(places) claimPlan) (int, error) {
 	if q.limits.stopped = false; q.limits.on.Load() {
-		n, err := q.claimLimited(ctx, room)
+		n, err := q.claimLimited(ctx, again)
 		if err != nil || q.limits.on.Load() {
 			return n, err
 		}
 	}
-	return q.claimFrom(ctx, within{q.pool, false}, room, func(h *haul) error { return q.take(ctx, h) })
+	return q.claimFrom(ctx, within{q.pool, false}, p, func(b *claimBatch) error { return q.take(ctx, b) })
 }
 
-// claimFrom leases up to room jobs and hands them on, as one haul or two.
-func (q *queue) claimFrom(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
-	if !q.shared.on {
-		return q.claimRoot(ctx, db, room, hand)
+// claimFrom leases what the plan asks for and hands it on, as one batch or two.
+func (q *queue) claimFrom(ctx context.Context, db within, p claimPlan, hand func(*claimBatch) error) (n int, err error) {
+	if len(p.keyed) > 0 {
+		if n, err = q.claimKeyed(ctx, db, p, hand); err != nil {
+			return n, err
+		}
 	}
-	return q.claimShares(ctx, db, room, hand)
-}
-
-// claimRoot leases jobs of the root tenant, and those of any that have a key.
-func (q *queue) claimRoot(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
-	if q.keyed.hasOffers() {
-		q.keyed.found()
+	if len(p.plain) > 0 {
+		var plain int
+		plain, err = q.claimPlain(ctx, db, p, hand)
+		n += plain
 	}
-	if !q.keyed.on {
-		return q.claimPlain(ctx, db, room, hand)
-	}
-	return q.claimBoth(ctx, db, room, hand)
+	return n, err
 }
 
 // within is where a claim is sent to.
@@ -61,98 +54,130 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// haul is what one claiming statement has leased.
-type haul struct {
+// claimBatch is what one claiming statement has leased.
+type claimBatch struct {
 	claimed []*attempt
 	room    int       // how many were asked for
 	size    int       // bytes of their payloads
 	halted  []keyName // keys of which something was blocked
-	learn   func()    // notes how far the claim came, once its jobs are really ours
+	learn   func()    // notes how far the claim came, once its jobs are really ours; nil for a probe
 	err     error     // how the statement ended
 }
 
-// claimPlain leases jobs of the root tenant that have no key.
-func (q *queue) claimPlain(ctx context.Context, db within, room int, hand func(*haul) error) (int, error) {
-	started := time.Now()
-	depth := q.scan.depth(started)
-	priorities, fromRunAt, fromID := q.scan.from(depth)
+// shareParams are shares as a statement takes them.
+type shareParams struct {
+	tenants               []pgtype.UUID
+	quotas, firsts, lasts []int32
+	priorities            []int16
+	fromRunAt             []pgtype.Timestamptz
+	fromID                []pgtype.UUID
+}
+
+func newShareParams(shares []share, front bool) (p shareParams) {
+	for _, share := range shares {
+		p.tenants, p.quotas = append(p.tenants, pgID(share.tenant.id)), append(p.quotas, int32(share.quota))
+		p.firsts = append(p.firsts, int32(len(p.priorities)+1))
+		for _, c := range share.cursors {
+			from := pgtype.Timestamptz{Time: c.at.runAt, Valid: true}
+			if front || c.at.runAt.IsZero() {
+				from = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+			}
+			p.priorities, p.fromRunAt, p.fromID = append(p.priorities, c.priority), append(p.fromRunAt, from), append(p.fromID, pgID(c.at.id))
+		}
+		p.lasts = append(p.lasts, int32(len(p.priorities)))
+	}
+	return p
+}
+
+// claimPlain leases jobs without a key.
+func (q *queue) claimPlain(ctx context.Context, db within, plan claimPlan, hand func(*claimBatch) error) (int, error) {
+	cs, room, started := &q.sched.plain, plan.room(plan.plain), time.Now()
+	front := plan.probe || cs.front.allows(started)
+	p := newShareParams(plan.plain, front)
 
 	// A claim that is cut off may have committed: its jobs would wait for their
 	// leases to lapse. So a stop lets the statement finish.
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	rows, _ := db.Query(bound, sqlgen.ClaimJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
-		priorities, fromRunAt, fromID, q.name, q.claimable(), int32(room), db.limits)
-	h := q.readClaim(rows, room, started, nil)
-	if h.err != nil {
-		q.scan.charge(depth, started, time.Now()) // a full scan that never ends must not be all that is tried
-	} else {
-		ended := time.Now()
-		slices.SortFunc(h.claimed, byUrgency) // UPDATE … RETURNING promises no order
-		h.learn = func() {
-			q.scan.note(depth, started, ended, h.claimed)
-			if q.shared.on {
-				q.shared.noteRoot(h.claimed, room)
-			}
-		}
+		p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, q.name, q.claimable(), db.limits, int32(room))
+	b := q.readClaim(rows, room, started, nil)
+	ended := time.Now()
+	if b.err != nil {
+		q.sched.failed(cs, front, ended.Sub(started))
+		return 0, hand(b)
 	}
-	return len(h.claimed), hand(h)
+	slices.SortFunc(b.claimed, byUrgency) // UPDATE … RETURNING promises no order
+	if plan.probe {
+		return len(b.claimed), hand(b)
+	}
+	cs.cost(front, ended, ended.Sub(started), len(b.claimed))
+	b.learn = func() {
+		q.sched.claimed(cs, plan.plain, b.claimed, front, false, ended)
+		takeTurns(b.claimed)
+	}
+	return len(b.claimed), hand(b)
 }
 
-// take puts what a claim has leased into the buffer.
-func (q *queue) take(ctx context.Context, h *haul) error {
-	claimed, size, room := h.claimed, h.size, h.room
-	if len(claimed) > 0 {
-		q.noteSize(int64(size / len(claimed))) // of a claim that broke off, too
+// take gives the workers what a claim has leased.
+func (q *queue) take(ctx context.Context, b *claimBatch) error {
+	if len(b.claimed) > 0 {
+		q.noteSize(int64(b.size / len(b.claimed))) // of a claim that broke off, too
 	}
-	if h.err != nil {
+	if b.err != nil {
 		q.uncertain = time.Now().Add(uncertainFor)
-		return fmt.Errorf("claim %d jobs: %w", room, h.err)
+		return fmt.Errorf("claim %d jobs: %w", b.room, b.err)
 	}
-	h.learn()
-	q.promoter.blocked(h.halted)
-	if len(claimed) > room {
-		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", room, len(claimed))
+	if b.learn != nil {
+		b.learn()
+	}
+	q.promoter.blocked(b.halted)
+	if len(b.claimed) > b.room {
+		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", b.room, len(b.claimed))
 	}
 	q.health.set(nil)
-	q.metrics.claimBatch.Observe(float64(len(claimed)))
+	q.metrics.claimBatch.Observe(float64(len(b.claimed)))
 
-	q.leases.add(claimed)
-	q.inHand.Add(int64(len(claimed)))
+	q.leases.add(b.claimed)
+	q.inHand.Add(int64(len(b.claimed)))
 	surplus, together, now := 0, 0, time.Now()
-	if len(claimed) > 0 {
-		q.standing.noteOpen(claimed[0].claimed, now)
+	if len(b.claimed) > 0 {
+		q.standing.noteOpen(b.claimed[0].claimed, now)
 	}
-	for _, a := range claimed {
+	for _, a := range b.claimed {
 		a.arrived = now
 		a.route.counts.claimed.Inc()
-		if a.unused {
+		switch {
+		case a.unused:
 			surplus++
 			q.inHand.Add(-1)
 			q.returnUnstarted(a)
-			continue
-		}
-		if a.route.many != nil {
+		case a.route.many != nil:
 			together++
 			q.inHand.Add(-1) // its batch will take a slot
 			q.gather(a)
-			continue
+		default:
+			q.deliver(a)
 		}
-		if a.ahead {
-			q.kept.inHand.Add(1)
-			q.ahead <- a
-			continue
-		}
-		q.buffer <- a // never blocks: it is larger than room can be
 	}
 	if q.gathers {
-		q.noteClaim(len(claimed), together)
+		q.noteClaim(len(b.claimed), together)
 	}
 	if surplus > 0 {
 		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs given back: they are larger than the ones before",
-			slog.String("queue", q.name), slog.Int("jobs", surplus), slog.Int("bytes", size))
+			slog.String("queue", q.name), slog.Int("jobs", surplus), slog.Int("bytes", b.size))
 	}
 	return nil
+}
+
+// deliver gives a job to the workers, past the buffer if its tenant holds few.
+func (q *queue) deliver(a *attempt) {
+	a.tenant = q.sched.tenant(a.job.Tenant, a.arrived)
+	if held := a.tenant.inHand.Add(1); held <= sparse && !a.tenant.more && q.sched.several() {
+		q.express <- a
+		return
+	}
+	q.buffer <- a // never blocks: it is larger than room can be
 }
 
 // noteSize learns at once that payloads have become larger, and slowly that they
@@ -187,104 +212,58 @@ func (q *queue) returnOrphans(ctx context.Context) error {
 	return err
 }
 
-// survey tells how long to sleep when nothing due is left: until the next known
-// start, a wider scan, or the poll. more says that there may be something to
-// claim: a priority that was not known, or a job that has become due since the
-// last survey and so perhaps after the last claim had looked.
-//
-// The gaps between the known priorities may be full of dead entries, so they are
-// looked into when a full scan is affordable, and then until they hold nothing
-// unknown: a first statement that was slow must not hide the second priority
-// until its cost has been waited out.
-func (q *queue) survey(ctx context.Context) (sleep time.Duration, more bool, err error) {
-	sleep, more, err = q.surveyScan(ctx, &q.scan, q.askLevels)
-	if err == nil && q.keyed.on {
-		var keyedSleep time.Duration
-		var keyedMore bool
-		keyedSleep, keyedMore, err = q.surveyKeyed(ctx)
-		sleep, more = min(sleep, keyedSleep), more || keyedMore
-	}
-	if err == nil && q.shared.on {
-		sharedSleep, sharedMore := q.surveyShared(time.Now())
-		sleep, more = min(sleep, sharedSleep), more || sharedMore
-	}
-	return sleep, more, err
-}
-
-func (q *queue) surveyScan(ctx context.Context, s *scan, ask askLevels) (sleep time.Duration, more bool, err error) {
-	started := time.Now()
-	gaps := s.depth(started) == full
-	if gaps {
-		defer func() {
-			s.noteSurvey(started, time.Now(), err != nil)
-		}()
-	}
-	for range maxLevels {
-		var found bool
-		sleep, found, err = q.surveyOnce(ctx, s, ask, gaps)
-		if err != nil || !found {
-			return sleep, more, err
-		}
-		more = true
-		gaps = gaps && time.Since(started) < longSurvey
-	}
-	return sleep, more, nil
-}
-
-// askLevels is one of the two surveying statements.
-type askLevels func(context.Context, sqlgen.SurveyLevelsParams) ([]sqlgen.SurveyLevelsRow, error)
-
-func (q *queue) askLevels(ctx context.Context, params sqlgen.SurveyLevelsParams) ([]sqlgen.SurveyLevelsRow, error) {
-	params.Keyed, params.Shared = !q.keyed.on, !q.shared.on
-	return q.db.SurveyLevels(ctx, params)
-}
-
-// longSurvey is when a survey has found that gaps are dear: what they still hide
-// is for the next ones.
-const longSurvey = time.Second
-
-func (q *queue) surveyOnce(ctx context.Context, s *scan, ask askLevels, gaps bool) (sleep time.Duration, more bool, err error) {
-	params := sqlgen.SurveyLevelsParams{Queue: q.name, Since: s.since}
-	params.Priorities, params.Above, params.Below = s.gaps()
-	if !gaps {
-		params.Above, params.Below = nil, nil
+// survey asks when the next job of each known flow becomes due, and which tenants and
+// priorities there are besides. It reports whether there is something to claim.
+func (q *queue) survey(ctx context.Context) (found bool, err error) {
+	s, started := q.sched, time.Now()
+	search := s.searches(started)
+	p := sqlgen.SurveyQueueParams{Queue: q.name, Since: s.since, MaxNew: maxNewFlows}
+	p.TenantIds, p.Priorities = s.plain.known()
+	p.KeyedTenantIds, p.KeyedPriorities = s.keyed.known()
+	if search {
+		plain, keyed := s.plain.gaps(s.served), s.keyed.gaps(s.served)
+		p.GapFrom, p.GapTo, p.KeyedGapFrom, p.KeyedGapTo = pgIDs(plain.from), pgIDs(plain.to), pgIDs(keyed.from), pgIDs(keyed.to)
+		p.LevelTenantIds, p.LevelFrom, p.LevelTo = pgIDs(plain.of), plain.lowest, plain.highest
+		p.KeyedLevelTenantIds, p.KeyedLevelFrom, p.KeyedLevelTo = pgIDs(keyed.of), keyed.lowest, keyed.highest
 	}
 	bound, cancel := bounded(ctx)
-	rows, err := ask(bound, params)
+	rows, err := q.db.SurveyQueue(bound, p)
 	cancel()
+	ended := time.Now()
 	if err != nil {
-		return 0, false, fmt.Errorf("survey queue %s: %w", q.name, err)
+		s.surveyFailed(search, ended.Sub(started))
+		return false, fmt.Errorf("survey queue %s: %w", q.name, err)
 	}
-	s.surveyed = time.Now()
-
-	sleep = q.pollInterval()
+	at := pgtype.Timestamptz{}
+	told := make([]surveyRow, 0, len(rows))
 	for _, row := range rows {
-		s.since = row.SurveyedAt
+		at = row.SurveyedAt
+		r := surveyRow{keyed: row.Keyed, flow: flow{row.TenantID.Bytes, row.Priority}}
 		switch {
 		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
-			more = !q.limits.on.Swap(true) || more
-		case math.IsInf(row.DueInSeconds, 1): // no job: the time of the survey
-		case math.IsInf(row.DueInSeconds, -1): // no job either: there are some with keys, or of other tenants
-			if row.Priority == 0 {
-				q.keyed.found()
-			} else {
-				q.shared.found()
+			if !q.limits.on.Swap(true) {
+				s.woken() // claims tell which
+				found = true
 			}
-			more = true
-		case !slices.Contains(params.Priorities, row.Priority):
-			s.level(row.Priority)
-			more = true
-		case row.DueInSeconds <= 0:
-			more = true
-		case row.DueInSeconds < sleep.Seconds(): // compared as it is: the year 9999 is no time.Duration
-			sleep = time.Duration(row.DueInSeconds * float64(time.Second))
+			continue
+		case math.IsInf(row.DueInSeconds, 1): // no job: the time of the survey
+			continue
+		case math.IsInf(row.DueInSeconds, -1):
+			r.unknown = true
+		default: // the year 9999 is no time.Duration
+			r.due = time.Duration(min(row.DueInSeconds, farOff.Seconds()) * float64(time.Second))
 		}
+		told = append(told, r)
 	}
-	if wide, ok := s.wideAfter(time.Now()); ok || !gaps {
-		sleep = min(sleep, wide)
-	}
-	return max(sleep, 0), more, nil
+	return s.noteSurvey(told, at, search, started, ended) || found, nil
 }
+
+const (
+	// maxNewFlows bounds what a survey finds: there is another one after the next claim.
+	maxNewFlows = 256
+	// farOff is more than any poll interval: what is due later need not be told apart.
+	farOff = 24 * time.Hour
+)
 
 func byUrgency(a, b *attempt) int {
 	return cmp.Or(cmp.Compare(b.job.Priority, a.job.Priority), a.job.RunAt.Compare(b.job.RunAt), bytes.Compare(a.job.ID[:], b.job.ID[:]))
@@ -295,3 +274,11 @@ func interval(d time.Duration) pgtype.Interval {
 }
 
 func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
+
+func pgIDs(ids []outbox.ID) []pgtype.UUID {
+	all := make([]pgtype.UUID, len(ids))
+	for i, id := range ids {
+		all[i] = pgID(id)
+	}
+	return all
+}

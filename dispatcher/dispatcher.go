@@ -261,11 +261,12 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	claiming.Go(func() { d.fanOut(ctx) })
 	for _, q := range d.queues {
 		claiming.Go(func() { q.claimUntil(ctx) })
-		for range q.concurrency - q.kept.workers {
+		reserved := q.concurrency / reservePart
+		for range q.concurrency - reserved {
 			d.working.Go(q.work)
 		}
-		for range q.kept.workers {
-			d.working.Go(q.workKept)
+		for range reserved {
+			d.working.Go(q.workReserved)
 		}
 	}
 
@@ -289,7 +290,7 @@ func (d *Dispatcher) work(ctx context.Context) error {
 		for _, q := range d.queues {
 			q.giveBackBuffered()
 			close(q.buffer)
-			close(q.ahead)
+			close(q.express)
 		}
 		// Of jobs that were promoted for claims that were not made, and of the next starts
 		// that this process would have waited for, nobody knows.

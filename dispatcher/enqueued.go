@@ -176,6 +176,6 @@ func (q *queue) release(doubtful bool) {
 	}
 	q.inHand.Add(-1)
 	if q.hungry.CompareAndSwap(true, false) {
-		q.poke()
+		q.roomMade()
 	}
 }

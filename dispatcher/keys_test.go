@@ -104,7 +104,8 @@ func claimKeyed(t *testing.T, db outbox.DB, most int) (c keyedClaim) {
 		FROM (SELECT 0 AS looked, 0 AS passed, 0 AS blocked, 0 AS promoted, NULL::uuid AS id
 		      UNION ALL
 		      SELECT looked, passed, blocked, promoted, id
-		      FROM outbox.claim_keyed('w', '1 hour', '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', 'default', '{probe}', NULL, $1, 2000)) AS c`,
+		      FROM outbox.claim_keyed('w', '1 hour', '{00000000-0000-0000-0000-000000000001}', ARRAY[$1::integer], '{2000}', '{1}', '{1}',
+		          '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', 'default', '{probe}', NULL, $1)) AS c`,
 		most).Scan(&c.Claimed, &c.Looked, &c.Passed, &c.Blocked, &c.Promoted)
 	if err != nil {
 		t.Fatal(err)
@@ -429,7 +430,8 @@ func TestKeyedClaimsAreRightUnderEveryPlan(t *testing.T) {
 		var claimed, blocked, looked int
 		err := conn.QueryRow(t.Context(), `
 			SELECT count(id), max(blocked), max(looked)
-			FROM outbox.claim_keyed('w', '1 hour', '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', 'default', '{probe}', NULL, 100, 30)`).
+			FROM outbox.claim_keyed('w', '1 hour', '{00000000-0000-0000-0000-000000000001}', '{100}', '{30}', '{1}', '{1}',
+			    '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', 'default', '{probe}', NULL, 100)`).
 			Scan(&claimed, &blocked, &looked)
 		if err != nil || claimed != 20 || blocked != 10 || looked != 30 {
 			t.Fatalf("%v: claimed %d, blocked %d of %d, %v; want 20, 10, 30", settings, claimed, blocked, looked, err)

@@ -47,28 +47,18 @@ type limits struct {
 const limitPoll = 800 * time.Millisecond
 
 // claimLimited is claim for a queue that is limited or paused.
-func (q *queue) claimLimited(ctx context.Context, room int) (int, error) {
+func (q *queue) claimLimited(ctx context.Context, plan func(places) claimPlan) (int, error) {
 	// Before the look, so that no room is overlooked:
 	//
 	//	claim    look: full                     sleep
 	//	settle               a job ends, full?
 	q.limits.full.Store(true)
-	started := time.Now()
-	if q.shared.on {
-		if err := q.lookForTenants(ctx); err != nil {
-			return 0, err
-		}
-	}
-	if q.keyed.on && q.keyed.turns.behind {
-		if err := q.lookForTurns(ctx, room); err != nil {
-			return 0, err
-		}
-	}
+	places := q.places()
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
 	defer cancel()
 	conn, err := q.pool.Acquire(bound)
 	if err != nil {
-		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", room, err)
+		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", places.room, err)
 	}
 	defer conn.Release() // with an open transaction: the pool closes the connection
 	used, err := q.measure(bound, conn)
@@ -85,32 +75,31 @@ func (q *queue) claimLimited(ctx context.Context, room int) (int, error) {
 		q.limits.full.Store(false)
 		return 0, nil
 	}
-	allowed := used.room(room)
-	q.limits.full.Store(allowed < room)
-	n, err := q.claimWithin(ctx, conn, allowed, used)
-	if err == nil && n == allowed && allowed < room {
+	allowed := used.room(places.room)
+	q.limits.full.Store(allowed < places.room)
+	n, err := q.claimWithin(ctx, conn, allowed, used, plan)
+	if err == nil && n == allowed && allowed < places.room {
 		q.limits.stop(min(used.rest(), q.nextLook()))
 		q.metrics.atLimit.WithLabelValues(used.reason()).Inc()
-	}
-	if err == nil {
-		err = q.passLanes(ctx, started)
 	}
 	return n, err
 }
 
 // claimWithin claims as many jobs as the limits allow, and ends the transaction.
 // Nothing of what it got is started before it has been committed.
-func (q *queue) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int, used *usage) (n int, err error) {
-	var hauls []*haul
+func (q *queue) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int, used *usage, plan func(places) claimPlan) (n int, err error) {
+	var batches []*claimBatch
 	if allowed > 0 {
-		n, err = q.claimFrom(ctx, within{conn, true}, allowed, func(h *haul) error {
-			hauls = append(hauls, h)
-			return h.err
+		places := q.places()
+		places.room = allowed
+		n, err = q.claimFrom(ctx, within{conn, true}, plan(places), func(b *claimBatch) error {
+			batches = append(batches, b)
+			return b.err
 		})
 	}
 	if err == nil {
-		for _, h := range hauls {
-			used.add(h.claimed)
+		for _, b := range batches {
+			used.add(b.claimed)
 		}
 		err = q.commit(ctx, conn, used, n > 0)
 	}
@@ -118,8 +107,8 @@ func (q *queue) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int
 		q.uncertain = time.Now().Add(uncertainFor)
 		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", allowed, err)
 	}
-	for _, h := range hauls {
-		if err := q.take(ctx, h); err != nil {
+	for _, b := range batches {
+		if err := q.take(ctx, b); err != nil {
 			return n, err
 		}
 	}
@@ -186,8 +175,8 @@ func (q *queue) nextLook() time.Duration {
 // to sleep. A queue that is always at its limit must still learn of priorities
 // that are new to it.
 func (q *queue) restAtLimit(ctx context.Context) (time.Duration, error) {
-	if q.scan.surveyDue() {
-		if _, _, err := q.survey(ctx); err != nil {
+	if q.sched.surveyDue(time.Now()) {
+		if _, err := q.survey(ctx); err != nil {
 			return 0, err
 		}
 	}
@@ -199,7 +188,7 @@ func (q *queue) restAtLimit(ctx context.Context) (time.Duration, error) {
 func (d *Dispatcher) madeRoom(batch []*attempt) {
 	for _, a := range batch {
 		if a.queue.limits.full.Load() {
-			a.queue.poke()
+			a.queue.roomMade()
 		}
 	}
 }

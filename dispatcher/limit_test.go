@@ -386,12 +386,10 @@ func TestAClaimThatHasNotLookedIsRefused(t *testing.T) {
 		enqueue(t, db, probe{}, outbox.Options{Tenant: tenant})
 	}
 	claims := map[string]func(within bool) (int, error){
-		"ClaimShared": func(within bool) (int, error) {
-			p := claimParams("w", 2, 0)
-			rows, err := sqlgen.New(db).ClaimShared(t.Context(), sqlgen.ClaimSharedParams{
-				Worker: p.Worker, LeaseTtl: p.LeaseTtl, TenantIds: []pgtype.UUID{{Bytes: tenant, Valid: true}}, Quotas: []int32{2}, Firsts: []int32{1}, Lasts: []int32{1},
-				Priorities: p.Priorities, FromRunAt: p.FromRunAt, FromID: p.FromID, Queue: p.Queue, Reach: 100, Kinds: p.Kinds, WithinLimits: within, MaxJobs: 2,
-			})
+		"ClaimJobs of another tenant": func(within bool) (int, error) {
+			p := claimParams("w", 2)
+			p.TenantIds, p.WithinLimits = []pgtype.UUID{pgID(tenant)}, within
+			rows, err := sqlgen.New(db).ClaimJobs(t.Context(), p)
 			return len(rows), err
 		},
 		"ClaimJobs": func(within bool) (int, error) {
@@ -402,7 +400,8 @@ func TestAClaimThatHasNotLookedIsRefused(t *testing.T) {
 		},
 		"ClaimKeyedJobs": func(within bool) (n int, err error) {
 			p := claimParams("w", 2, 1, 0)
-			rows, _ := db.Query(t.Context(), sqlgen.ClaimKeyedJobs, p.Worker, p.LeaseTtl, p.Priorities, p.FromRunAt, p.FromID, p.Kinds, nil, 2, 100, p.Queue, within)
+			rows, _ := db.Query(t.Context(), sqlgen.ClaimKeyedJobs, p.Worker, p.LeaseTtl, p.TenantIds, p.Quotas, []int32{100}, p.Firsts, p.Lasts,
+				p.Priorities, p.FromRunAt, p.FromID, p.Kinds, nil, 2, p.Queue, within)
 			for rows.Next() {
 				if rows.RawValues()[0] != nil { // else it tells of the others
 					n++

@@ -297,6 +297,8 @@ func claimParams(worker string, n int, priorities ...int16) sqlgen.ClaimJobsPara
 	if len(priorities) == 0 {
 		priorities = []int16{0}
 	}
+	p.TenantIds, p.Quotas = []pgtype.UUID{pgID(outbox.RootTenant)}, []int32{int32(n)}
+	p.Firsts, p.Lasts = []int32{1}, []int32{int32(len(priorities))}
 	for _, priority := range priorities {
 		p.Priorities = append(p.Priorities, priority)
 		p.FromRunAt = append(p.FromRunAt, pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true})

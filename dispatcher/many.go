@@ -247,8 +247,10 @@ func (a *attempt) bufferedAt() time.Time {
 // giveBack returns what was in the buffer, a job or a batch.
 func (q *queue) giveBack(a *attempt) {
 	q.inHand.Add(-1)
-	if a.batch == nil { // the first of a batch has not gone ahead, whatever its claim thought
-		q.leave(a)
+	if a.batch == nil {
+		if a.tenant != nil {
+			a.tenant.inHand.Add(-1)
+		}
 		q.returnUnstarted(a)
 		return
 	}
@@ -271,7 +273,7 @@ func (q *queue) attemptBatch(b *batch, again func()) {
 			}
 			q.working.Go(again)
 		}
-		q.finished(took)
+		q.finished(nil, took)
 		for _, a := range b.attempts {
 			q.hand(a)
 		}

@@ -55,7 +55,7 @@ func (q *queue) claimable() []string {
 func (q *queue) probeKinds(ctx context.Context) error {
 	o := &q.outages
 	if o.back.Swap(false) {
-		q.startFromFront()
+		q.sched.startFromFront()
 		q.limit = firstBatch // what was away may soon be away again
 	}
 	if o.some.Load() == 0 {
@@ -70,7 +70,7 @@ func (q *queue) probeKinds(ctx context.Context) error {
 			n, err := q.claimProbe(ctx, kind)
 			q.claimed += n
 			if n == 0 { // where it is dear to find none, it is done seldom
-				c.NoProbe(wideBudget * time.Since(started))
+				c.NoProbe(restFactor * time.Since(started))
 			}
 			if err != nil {
 				return err
@@ -80,44 +80,17 @@ func (q *queue) probeKinds(ctx context.Context) error {
 	return nil
 }
 
-// claimProbe claims a job of the kind, wherever one is: claims of the others do not go on from there.
+// claimProbe claims a job of the kind, wherever one is.
 func (q *queue) claimProbe(ctx context.Context, kind string) (n int, err error) {
 	q.outages.probe = kind
 	defer func() { q.outages.probe = "" }()
-	defer q.keepCursors()()
-	q.startFromFront()
-	looks := 1
-	for _, more := range []bool{q.keyed.on, q.shared.on} { // which of them the room of one job is for is taken in turns
-		if more {
-			looks *= 2
+	plain, keyed := q.sched.probe(time.Now())
+	for _, p := range []claimPlan{plain, keyed} {
+		if n == 0 && err == nil && !p.empty() {
+			n, err = q.claim(ctx, p, func(places) claimPlan { return p })
 		}
-	}
-	for ; looks > 0 && n == 0 && err == nil; looks-- {
-		n, err = q.claim(ctx, 1)
 	}
 	return n, err
-}
-
-// startFromFront has the next claims find what lies behind the cursors.
-func (q *queue) startFromFront() {
-	for _, s := range []*scan{&q.scan, &q.keyed.scan} {
-		for i := range s.levels {
-			s.levels[i].runAt = time.Time{}
-		}
-	}
-	b := &q.shared.lanes
-	for _, l := range b.known {
-		l.from, l.past, l.until = position{}, position{}, time.Time{}
-	}
-	q.shared.woken()
-}
-
-// keepCursors returns a function that forgets what claims have learned since. Those of other tenants' jobs find their
-// place again by themselves.
-func (q *queue) keepCursors() (restore func()) {
-	plain, keyed := q.scan, q.keyed.scan
-	plain.levels, keyed.levels = slices.Clone(plain.levels), slices.Clone(keyed.levels)
-	return func() { q.scan, q.keyed.scan = plain, keyed }
 }
 
 // mayRun reports whether a job that waited for a worker may run, which it may not while what its kind needs is away.

@@ -243,14 +243,14 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 			elsewhere = true
 			continue
 		}
-		q.keyed.offer(job.ID)
+		q.keyed.offer(job.TenantID.Bytes, job.ID)
 		here[q]++
 	}
 	for q, n := range here {
 		// When nobody claims here any more, this sees it, or else the others are told
 		// after the last claim.
 		elsewhere = elsewhere || p.reserving.Load() == nil || q.room() < n
-		q.poke()
+		q.roomMade()
 	}
 	if elsewhere {
 		p.tellOthers()

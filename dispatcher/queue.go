@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 const (
@@ -24,9 +23,6 @@ const (
 	// of, and they are looked for.
 	uncertainFor   = serverTimeout + 2*time.Second
 	orphanInterval = time.Second
-	surveyInterval = 100 * time.Millisecond // between looks for other priorities while busy
-	// Between two outages whose failed claims are no dear ones.
-	forgiveInterval = 2 * time.Minute
 )
 
 // queue is one queue's part of the dispatcher: one goroutine claims, a number of
@@ -36,14 +32,13 @@ type queue struct {
 	name        string
 	concurrency int
 
-	buffer chan *attempt // claimed, not started
-	ahead  chan *attempt // those of them that do not queue up behind other tenants' jobs
-	wake   chan struct{} // one slot: look again
-	scan   scan
-	keyed  keyedLook  // for jobs with a key
-	limits limits     // what operators have set
-	shared sharedLook // for jobs of tenants other than root
-	kept   keptSlots  // for jobs that go ahead
+	buffer  chan *attempt // claimed, not started
+	express chan *attempt // those of them whose tenant holds few: they do not wait behind others' jobs
+	wake    chan struct{} // one slot: look again
+	reserve reserve
+	sched   *scheduler
+	keyed   keyedClaims // for jobs with a key
+	limits  limits      // what operators have set
 
 	gathered gathered // claimed, and waiting for others of their kind
 	standing standing // whether what is claimed may start
@@ -57,8 +52,8 @@ type queue struct {
 	purse    purse        // of wake-ups that may find nothing
 	limit    int          // jobs that the next claim may ask for; the claim loop's own
 	hungry   atomic.Bool  // the claim loop waits for room
+	notified atomic.Bool  // something may have come, and the claim loop has not looked since
 
-	forgave   time.Time // when it was taken back what looks have cost; the claim loop's own
 	uncertain time.Time // until then a claim that failed may yet commit; the claim loop's own
 }
 
@@ -71,14 +66,13 @@ func newQueue(d *Dispatcher, name string, config QueueConfig) *queue {
 		name:        name,
 		concurrency: config.Concurrency,
 		buffer:      make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()+1), // one that a commit has claimed
-		ahead:       make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()+maxAhead),
+		express:     make(chan *attempt, config.Concurrency+maxPrefetch+d.batchRoom()+maxExpress),
 		wake:        make(chan struct{}, 1),
 		limit:       firstBatch,
-		keyed:       newKeyedLook(),
-		shared:      newSharedLook(),
-		kept:        keptSlots{workers: config.Concurrency / keptPart},
+		sched:       newScheduler(config.Concurrency),
+		keyed:       newKeyedClaims(),
 	}
-	q.kept.gate.Store(newGate(false))
+	q.reserve.state.Store(&reserveState{changed: make(chan struct{})})
 	q.purse.nearPays.Store(true)
 	q.newOutages()
 	return q
@@ -101,7 +95,7 @@ func (q *queue) fits() int64 { return max(maxClaimBytes/max(q.meanSize.Load(), 1
 // room is how many jobs to claim now: 0 until a batch is worth a round trip.
 func (q *queue) room() int {
 	prefetch := q.prefetch()
-	room := q.concurrency + prefetch - int(q.inHand.Load()) - q.kept.free()
+	room := q.concurrency + prefetch - int(q.inHand.Load())
 	if room < max(1, min(prefetch/2, maxBatch)) { // with no prefetch, one slot is worth it
 		return 0
 	}
@@ -110,6 +104,31 @@ func (q *queue) room() int {
 	}
 	return min(room, maxBatch, int(q.fits()))
 }
+
+// places is what there is room for now.
+func (q *queue) places() places {
+	p := places{room: min(q.room(), q.limit), capacity: q.concurrency + q.prefetch()}
+	switch {
+	case q.limits.on.Load(): // nothing is claimed beyond what may start at once
+	case q.prefetch() > 0:
+		p.express = min(maxExpress, q.prefetch()) - len(q.express)
+	default: // another process may have a worker
+		p.express = q.concurrency - int(q.inHand.Load())
+	}
+	return p
+}
+
+// plan is what the next claim asks for.
+func (q *queue) plan() claimPlan {
+	if len(q.claimable()) == 0 {
+		return claimPlan{}
+	}
+	p := q.planFor(q.places())
+	q.reserve.set(p.shared && !q.limits.on.Load()) // a limited queue claims no more than may start at once
+	return p
+}
+
+func (q *queue) planFor(p places) claimPlan { return q.sched.plan(time.Now(), p, q.keyed.offeredOf()) }
 
 // claimUntil claims until ctx ends. It is the only goroutine that claims for this
 // queue in this process.
@@ -123,7 +142,6 @@ func (q *queue) claimUntil(ctx context.Context) {
 	defer orphans.Stop()
 	defer func() { // a stop in the middle of an outage
 		q.reserved.close()
-		q.shared.lanes.awaitWalk()
 		if q.inDoubt(time.Now()) {
 			_ = q.returnOrphans(context.WithoutCancel(ctx)) // which has said so
 		}
@@ -141,27 +159,26 @@ func (q *queue) claimUntil(ctx context.Context) {
 			}
 			continue
 		case <-q.wake:
-			if !q.pace(ctx) {
+			if q.notified.Load() && !q.pace(ctx) {
 				return
 			}
-		case <-wait.C:
+		case now := <-wait.C:
 			q.metrics.polls.Inc()
+			q.sched.timer(now)
 		}
 		near := q.purse.near.Swap(false)
 		q.claimed = 0
 		next, err := q.drain(ctx)
-		away := false
 		for err != nil && ctx.Err() == nil {
 			q.noteError(err)
 			q.complain(ctx, "claim failed", err, slog.String("queue", q.name))
 			if !q.waitOut(ctx, retry.Next()) {
 				return
 			}
-			away = q.returnOrphans(ctx) != nil || away
+			away := q.returnOrphans(ctx) != nil // neither does a look for a few rows go through
+			q.sched.settleFailure(away)
+			q.sched.woken()
 			next, err = q.drain(ctx)
-		}
-		if away && err == nil && q.forgive(time.Now()) { // neither did a look for a few rows go through
-			next = 0
 		}
 		if near {
 			q.purse.nearPays.Store(q.claimed > 0)
@@ -169,23 +186,6 @@ func (q *queue) claimUntil(ctx context.Context) {
 		retry.Reset()
 		wait.Reset(next)
 	}
-}
-
-// forgive takes back what looks were charged that failed while the database was away, and
-// reports whether it has. It does so seldom: where all that is slow is slow because of
-// looks that are too wide, claims have to go on without these.
-func (q *queue) forgive(now time.Time) bool {
-	if now.Sub(q.forgave) < forgiveInterval {
-		return false
-	}
-	forgiven := q.scan.forgive()
-	forgiven = q.keyed.scan.forgive() || forgiven
-	forgiven = q.keyed.turns.forgive() || forgiven
-	forgiven = q.shared.lanes.forgive() || forgiven
-	if forgiven {
-		q.forgave = now
-	}
-	return forgiven
 }
 
 // inDoubt reports whether there may be jobs that are held without being known.
@@ -215,34 +215,35 @@ func (q *queue) waitOut(ctx context.Context, d time.Duration) bool {
 // drain claims until nothing due is left or there is no room, and returns how
 // long to sleep unless something wakes the queue.
 func (q *queue) drain(ctx context.Context) (time.Duration, error) {
-	q.shared.woken()
-	if q.scan.surveyed.IsZero() { // the first claim, too, begins with the most urgent
-		if _, _, err := q.survey(ctx); err != nil {
-			return 0, err
-		}
-	}
-	rounds := 0 // surveys that found something to claim
+	vain := 0 // surveys in a row that found flows of which a claim got nothing
 	for ctx.Err() == nil {
-		q.keep()
+		if q.notified.Swap(false) {
+			q.sched.woken()
+		}
 		if err := q.probeKinds(ctx); err != nil {
 			return 0, err
 		}
-		room := q.room()
-		if room == 0 {
-			q.hungry.Store(true)
-			if room = q.room(); room == 0 { // workers that made room before the flag was up poke nobody
-				sleep, err := q.lookAhead(ctx)
-				if err == nil && q.keepsForNobody() {
-					continue
-				}
-				return sleep, err
+		plan := q.plan()
+		if q.sched.surveyDue(time.Now()) {
+			found, err := q.survey(ctx)
+			if err != nil {
+				return 0, err
 			}
-			q.hungry.Store(false)
+			if vain++; found && vain > maxVain {
+				return min(q.sleep(), time.Second), nil
+			}
+			continue
 		}
-		room = min(room, q.limit)
-		n, err := q.claim(ctx, room)
+		if plan.empty() {
+			q.hungry.Store(q.sched.waits() || q.keyed.offered() > 0)
+			if plan = q.plan(); plan.empty() { // workers that made room before the flag was up poke nobody
+				return q.sleep(), nil
+			}
+		}
+		q.hungry.Store(false)
+		n, err := q.claim(ctx, plan, q.planFor)
 		if err != nil {
-			q.limit = max(room/2, 1) // it may have been too much for its deadline
+			q.limit = max(q.limit/2, 1) // it may have been too much for its deadline
 			return 0, err
 		}
 		q.limit = min(2*q.limit, maxBatch)
@@ -250,38 +251,21 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 		if q.limits.stopped {
 			return q.restAtLimit(ctx)
 		}
-		// A claim can fall short though more is due: a job that somebody else had and
-		// gave back while the statement ran is left alone, and has used up one place.
-		if n > room/2 && !q.scan.surveyDue() {
-			continue
-		}
 		if n > 0 {
-			rounds = 0
+			vain = 0
 			runtime.Gosched() // handlers first: the next statement would keep this thread for its 50 µs
-		}
-		if 0 < n && n < room && len(q.wake) > 0 && !q.scan.surveyDue() {
-			<-q.wake
-			q.purse.near.Store(false) // it is answered by the next claim
-			q.shared.woken()          // which has to walk for it: a new tenant's job may have been committed after the last walk
-			continue
-		}
-		next, more, err := q.survey(ctx)
-		if err != nil {
-			return 0, err
-		}
-		if n < room && !more {
-			return next, nil
-		}
-		if rounds++; n < room && rounds > maxRounds {
-			return min(next, time.Second), nil
 		}
 	}
 	return 0, nil
 }
 
-// maxRounds bounds a drain that keeps finding priorities: when more are in use
-// than are remembered, they take turns.
-const maxRounds = 2 * maxLevels
+// maxVain bounds a drain that keeps finding flows whose jobs are not for this process: when
+// there are more than it remembers, each survey finds others.
+const maxVain = 100
+
+func (q *queue) sleep() time.Duration {
+	return q.keyed.retry(q.sched.sleep(time.Now(), q.pollInterval()))
+}
 
 func (q *queue) pollInterval() time.Duration {
 	if q.config.Hearing() {
@@ -292,7 +276,10 @@ func (q *queue) pollInterval() time.Duration {
 
 // finished counts a job as no longer in hand and wakes the claim loop if it waits
 // for room.
-func (q *queue) finished(took time.Duration) {
+func (q *queue) finished(of *tenant, took time.Duration) {
+	if of != nil {
+		of.inHand.Add(-1)
+	}
 	mean := q.meanWork.Load()
 	if mean == 0 {
 		mean = int64(took)
@@ -303,15 +290,14 @@ func (q *queue) finished(took time.Duration) {
 	q.meanWork.Store(max(mean+(int64(took)-mean)/16, 1)) // a lost update does not matter
 	q.inHand.Add(-1)
 	if q.hungry.Load() && q.room() > 0 && q.hungry.CompareAndSwap(true, false) {
-		q.poke()
+		q.roomMade()
 	}
 }
 
 // nextAttempt waits for the next job that a worker is to run, nil when the buffer
-// is closed. When jobs wait both ahead and in the buffer, one is as likely as the
-// other: neither holds the other up.
+// is closed. When jobs wait in both channels, select picks at random, so neither starves.
 func (q *queue) nextAttempt() *attempt {
-	if len(q.ahead) == 0 { // the usual case, at the price of one channel
+	if len(q.express) == 0 { // the usual case, at the price of one channel
 		select {
 		case a := <-q.buffer:
 			return a
@@ -319,7 +305,7 @@ func (q *queue) nextAttempt() *attempt {
 		}
 	}
 	select {
-	case a := <-q.ahead:
+	case a := <-q.express:
 		return a
 	case a := <-q.buffer:
 		return a
@@ -330,34 +316,19 @@ func (q *queue) nextAttempt() *attempt {
 // handlers became slower than they were when the jobs were fetched ahead. Only
 // the claim loop calls it, because nobody else may send to the buffer, but for one job
 // that has its own place there (reservation).
-//
-// Who has many come back from the buffer has more due than can start, however few its
-// last claim found: its next ones do not go ahead, or they would have the slots that are
-// kept for others.
 func (q *queue) giveBackStale(now time.Time) {
-	back := map[outbox.ID]int{}
-	q.giveBackStaleOf(q.buffer, now, func(a *attempt) {
-		if a.batch == nil && a.job.Key == "" {
-			back[a.job.Tenant]++
-		}
-	})
-	q.giveBackStaleOf(q.ahead, now, func(*attempt) {})
-	for tenant, n := range back {
-		if n > sparse {
-			q.shared.filled.set(tenant, true)
-		}
-	}
+	q.giveBackStaleOf(q.buffer, now)
+	q.giveBackStaleOf(q.express, now)
 }
 
-func (q *queue) giveBackStaleOf(lane chan *attempt, now time.Time, note func(*attempt)) {
-	for range len(lane) {
+func (q *queue) giveBackStaleOf(claimed chan *attempt, now time.Time) {
+	for range len(claimed) {
 		select {
-		case a := <-lane:
+		case a := <-claimed:
 			if now.Sub(a.bufferedAt()) < staleAfter {
-				lane <- a // to the back: the order is approximate anyway
+				claimed <- a // to the back: the order is approximate anyway
 				continue
 			}
-			note(a)
 			q.giveBack(a)
 			q.meanWork.Store(int64(staleAfter)) // fetch no further ahead until jobs are short again
 		default:
@@ -373,7 +344,7 @@ func (q *queue) giveBackBuffered() {
 		select {
 		case a := <-q.buffer:
 			q.giveBack(a)
-		case a := <-q.ahead:
+		case a := <-q.express:
 			q.giveBack(a)
 		default:
 			return

@@ -14,28 +14,28 @@ import (
 // last ones were, it does not keep what comes after the bound: those, whichever
 // they are, are marked as unused. The first is kept, however large it is, or
 // nobody would ever run it. tally is where the last row of a keyed claim goes.
-func (q *queue) readClaim(rows pgx.Rows, room int, sent time.Time, tally *tally) *haul {
+func (q *queue) readClaim(rows pgx.Rows, room int, sent time.Time, tally *tally) *claimBatch {
 	defer rows.Close()
-	h := &haul{claimed: make([]*attempt, 0, room), room: room}
+	b := &claimBatch{claimed: make([]*attempt, 0, room), room: room}
 	row := newClaimRow(tally)
 	for rows.Next() {
 		if tally != nil && rows.RawValues()[0] == nil {
-			if h.err = tally.read(rows, q.name); h.err != nil {
-				return h
+			if b.err = tally.read(rows, q.name); b.err != nil {
+				return b
 			}
 			continue
 		}
 		var a *attempt
-		if a, h.err = q.readAttempt(rows, row, sent); h.err != nil {
-			return h
+		if a, b.err = q.readAttempt(rows, row, sent); b.err != nil {
+			return b
 		}
-		h.claimed = append(h.claimed, a)
-		if h.size += len(a.job.Payload); h.size > 2*maxClaimBytes && len(h.claimed) > 1 {
+		b.claimed = append(b.claimed, a)
+		if b.size += len(a.job.Payload); b.size > 2*maxClaimBytes && len(b.claimed) > 1 {
 			a.job.Payload, a.unused = nil, true
 		}
 	}
-	h.err = rows.Err()
-	return h
+	b.err = rows.Err()
+	return b
 }
 
 // claimRow is where the columns of a row go that an attempt keeps in another form. One
@@ -54,7 +54,7 @@ type claimRow struct {
 // claimColumns is how many columns into points.
 const claimColumns = 19
 
-// newClaimRow is for the rows of ClaimJobs and ClaimShared or, with a tally, for those
+// newClaimRow is for the rows of ClaimJobs or, with a tally, for those
 // of ClaimKeyedJobs, which have its columns in place of the last one.
 func newClaimRow(tally *tally) *claimRow {
 	r := new(claimRow)

@@ -173,15 +173,18 @@ func judgePlan(t *testing.T, name, plan string) {
 	// A sub-select that is joined with may be carried out once for each row, and lease
 	// its limit each time. What depends on nothing outside is carried out once.
 	list := regexp.MustCompile(`^Update on jobs.*\n +InitPlan .*(?s:.*)\n  ->  Tid Scan on jobs[^\n]*\n +TID Cond: \(ctid = ANY \(`)
-	if (name == "ClaimJobs" || name == "ClaimShared") && (!list.MatchString(plan) || strings.Contains(plan, "SubPlan")) {
+	if name == "ClaimJobs" && (!list.MatchString(plan) || strings.Contains(plan, "SubPlan")) {
 		t.Errorf("the claim does not choose its jobs once and apart:\n%s", plan)
 	}
 	// Asked once, before anything is looked for: an unlimited queue pays for no more.
 	if name == "ClaimJobs" && (strings.Count(plan, "queues_pkey") != 1 || !strings.Contains(plan, "One-Time Filter")) {
 		t.Errorf("the claim asks for what an operator has set more than once:\n%s", plan)
 	}
-	if (name == "WalkLanes" || name == "FindLanes" || name == "FindKeyedTurns") && strings.Contains(plan, "Sort Key: jobs") {
-		t.Errorf("the walk reads lanes to their end:\n%s", plan)
+	if (name == "SurveyQueue" || name == "ClaimJobs") && strings.Contains(plan, "Sort Key: jobs") {
+		t.Errorf("the index is read to the end of a tenant's jobs:\n%s", plan)
+	}
+	if name == "SurveyQueue" && strings.Count(plan, "Scan Backward using jobs_") != 8 {
+		t.Errorf("gaps are not read from their newest entries:\n%s", plan)
 	}
 	if strings.HasSuffix(name, "InPlace") && strings.Contains(plan, "jobs_pkey") {
 		t.Errorf("what is settled in its place is looked up:\n%s", plan)
@@ -207,7 +210,7 @@ func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStateme
 		"ClaimJobs": {func() error {
 			_, err := q.ClaimJobs(ctx, sqlgen.ClaimJobsParams{
 				Worker: "w", LeaseTtl: interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10,
-				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
+				TenantIds: []pgtype.UUID{id}, Quotas: []int32{1}, Firsts: []int32{1}, Lasts: []int32{1}, Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
 			})
 			return err
 		}, "jobs_due_idx"},
@@ -215,46 +218,10 @@ func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStateme
 			_, err := q.MeasureQueue(ctx, "default")
 			return err
 		}, "jobs_pkey"},
-		"SurveyLevels": {func() error {
-			_, err := q.SurveyLevels(ctx, surveyParams())
-			return err
-		}, "jobs_due_idx"},
-		"SurveyKeyedLevels": {func() error {
-			p := surveyParams()
-			_, err := q.SurveyKeyedLevels(ctx, sqlgen.SurveyKeyedLevelsParams{Queue: p.Queue, Priorities: p.Priorities, Above: p.Above, Below: p.Below})
+		"SurveyQueue": {func() error {
+			_, err := q.SurveyQueue(ctx, sqlgen.SurveyQueueParams{Queue: "default", MaxNew: 10})
 			return err
 		}, "jobs_keyed_due_idx"},
-		"FindKeyedTurns": {func() error {
-			_, err := q.FindKeyedTurns(ctx, sqlgen.FindKeyedTurnsParams{Queue: "default", Above: id, MaxTenants: 10, Room: 10, Least: 2, Priorities: []int16{0}, Kinds: []string{"a"}})
-			return err
-		}, "jobs_keyed_turn_idx"},
-		"ClaimShared": {func() error {
-			_, err := q.ClaimShared(ctx, sqlgen.ClaimSharedParams{
-				Worker: "w", LeaseTtl: interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10, Reach: 10,
-				TenantIds: []pgtype.UUID{id}, Quotas: []int32{1}, Firsts: []int32{1}, Lasts: []int32{1},
-				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
-			})
-			return err
-		}, "jobs_tenant_due_idx"},
-		"WalkLanes": {func() error {
-			_, err := q.WalkLanes(ctx, sqlgen.WalkLanesParams{AtTenantID: id, UntilTenantID: id, Queue: "default", MaxLanes: 10, MaxDue: 10})
-			return err
-		}, "jobs_tenant_due_idx"},
-		"FindLanes": {func() error {
-			_, err := q.FindLanes(ctx, sqlgen.FindLanesParams{
-				Queue: "default", MaxLanes: 10, LowTenantIds: []pgtype.UUID{id}, LowPriorities: []int16{0}, HighTenantIds: []pgtype.UUID{id},
-				WithinTenantIds: []pgtype.UUID{id}, Above: []int32{-32769}, Below: []int32{0},
-				TenantIds: []pgtype.UUID{id}, Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
-			})
-			return err
-		}, "jobs_tenant_due_idx"},
-		"PassLanes": {func() error {
-			_, err := q.PassLanes(ctx, sqlgen.PassLanesParams{
-				Ats: []int32{0}, TenantIds: []pgtype.UUID{id}, Queue: "default", Reach: 10,
-				Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
-			})
-			return err
-		}, "jobs_tenant_due_idx"},
 		"FindMovableKeys": {func() error {
 			_, err := q.FindMovableKeys(ctx, sqlgen.FindMovableKeysParams{Ats: []int32{0}, TenantIds: []pgtype.UUID{id}, Queues: []string{"q"}, Keys: []string{"k"}})
 			return err
@@ -303,12 +270,4 @@ func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStateme
 			return err
 		}, "jobs_pkey"},
 	}
-}
-
-func surveyParams() sqlgen.SurveyLevelsParams {
-	params := sqlgen.SurveyLevelsParams{Queue: "default"}
-	var s scan
-	s.level(0)
-	params.Priorities, params.Above, params.Below = s.gaps()
-	return params
 }

@@ -29,12 +29,12 @@ func tenantN(n int) outbox.ID { return outbox.ID{0: 0x7f, 1: byte(n >> 8), 2: by
 func of(n int) outbox.Options { return outbox.Options{Tenant: tenantN(n)} }
 
 // sharedParams claim of each of the tenants, from the front of the given priorities.
-func sharedParams(quotas []int32, tenants []int, priorities ...int16) sqlgen.ClaimSharedParams {
+func sharedParams(quotas []int32, tenants []int, priorities ...int16) sqlgen.ClaimJobsParams {
 	if len(priorities) == 0 {
 		priorities = []int16{0}
 	}
 	one := claimParams("w", 1, priorities...)
-	p := sqlgen.ClaimSharedParams{Worker: "w", LeaseTtl: one.LeaseTtl, Queue: one.Queue, Kinds: one.Kinds, Reach: 1000, MaxJobs: 1000, Quotas: quotas}
+	p := sqlgen.ClaimJobsParams{Worker: "w", LeaseTtl: one.LeaseTtl, Queue: one.Queue, Kinds: one.Kinds, MaxJobs: 1000, Quotas: quotas}
 	for _, n := range tenants {
 		p.TenantIds = append(p.TenantIds, pgID(tenantN(n)))
 		p.Firsts = append(p.Firsts, int32(len(p.Priorities)+1))
@@ -63,11 +63,11 @@ func (*beforeOne) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDat
 
 // A tenant's job is committed, and told, after a walk and before the claim that follows
 // it, which finds another's. Whatever answers the wake-up has to walk again.
-func TestAWakeUpDuringAClaimIsAnsweredByAWalk(t *testing.T) {
+func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	config := db.Config()
-	between := &beforeOne{name: "ClaimShared"}
+	between := &beforeOne{name: "ClaimJobs"}
 	config.ConnConfig.Tracer = between
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
@@ -94,7 +94,7 @@ func TestAWakeUpDuringAClaimIsAnsweredByAWalk(t *testing.T) {
 
 // One of a tenant's jobs is due, and the next one of its lane soon. The walk that tells of
 // the first one is the only one: it has to tell of the other, too.
-func TestALaneThatIsDueTellsWhatIsDueNext(t *testing.T) {
+func TestAFlowThatIsDueTellsWhatIsDueNext(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	wake := make(chan struct{})
@@ -115,7 +115,7 @@ func TestALaneThatIsDueTellsWhatIsDueNext(t *testing.T) {
 
 // Whatever plan the planner makes, each tenant gets its quota and no more, of its
 // highest priority first, and nobody else's jobs are touched.
-func TestSharedClaimsAreRightUnderEveryPlan(t *testing.T) {
+func TestClaimsOfTenantsAreRightUnderEveryPlan(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	exec(t, db, `ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`)
@@ -143,7 +143,7 @@ func TestSharedClaimsAreRightUnderEveryPlan(t *testing.T) {
 		// Of tenant 0 three come from its first lane, all from tenant 2's.
 		got := map[string]int{}
 		p := sharedParams([]int32{160, 3, 5}, []int{1, 0, 2}, 1, 0)
-		claimed, err := q.ClaimShared(t.Context(), p)
+		claimed, err := q.ClaimJobs(t.Context(), p)
 		if err != nil {
 			t.Fatalf("%v: %v", settings, err)
 		}
@@ -216,12 +216,9 @@ func TestSharedStatementsReadWhatTheyTell(t *testing.T) {
 		return hit + read
 	}
 	one := claimParams("w", 10)
-	if n := buffers(sqlgen.ClaimJobs, "w", one.LeaseTtl, one.Priorities, one.FromRunAt, one.FromID, one.Queue, one.Kinds, int32(100), false); n > 1000 {
+	if n := buffers(sqlgen.ClaimJobs, "w", one.LeaseTtl, one.TenantIds, one.Quotas, one.Firsts, one.Lasts, one.Priorities, one.FromRunAt, one.FromID,
+		one.Queue, one.Kinds, false, int32(100)); n > 1000 {
 		t.Errorf("a claim of 10 jobs of root reads %d buffers", n)
-	}
-	all := []any{pgID(outbox.ID{}), int16(0), false, "default", pgID(outbox.ID{}), int16(0), int32(1000), int32(256), pgtype.Timestamptz{}}
-	if n := buffers(sqlgen.WalkLanes, all...); n > 256*20 {
-		t.Errorf("a walk over 256 lanes reads %d buffers", n)
 	}
 	var tenants []pgtype.UUID
 	var ones []int32
@@ -232,8 +229,15 @@ func TestSharedStatementsReadWhatTheyTell(t *testing.T) {
 		tenants[n].Bytes[14], tenants[n].Bytes[15] = 0x71, byte(n)
 	}
 	quotas := slices.Repeat([]int32{2}, 200)
-	if n := buffers(sqlgen.ClaimShared, "w", one.LeaseTtl, tenants, quotas, ones, ones, zeros, fronts, slices.Repeat(one.FromID, 200), "default", int32(2000), one.Kinds, false, int32(400)); n > 400*60 {
+	if n := buffers(sqlgen.ClaimJobs, "w", one.LeaseTtl, tenants, quotas, ones, ones, zeros, fronts, slices.Repeat(one.FromID, 200),
+		"default", one.Kinds, false, int32(400)); n > 400*60 {
 		t.Errorf("a claim of 400 jobs of 200 tenants reads %d buffers", n)
+	}
+	// A survey that knows one of the tenants finds 256 others.
+	all := pgID(outbox.ID(slices.Repeat([]byte{0xff}, 16)))
+	if n := buffers(sqlgen.SurveyQueue, []pgtype.UUID{pgID(outbox.ID{})}, "default", []pgtype.UUID{all}, int32(256), []pgtype.UUID{}, []pgtype.UUID{},
+		[]pgtype.UUID{tenants[0]}, []int16{0}, nil, nil, nil, nil, nil, nil, nil, nil, nil); n > 256*20 {
+		t.Errorf("a survey that finds 256 tenants reads %d buffers", n)
 	}
 }
 

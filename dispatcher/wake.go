@@ -72,8 +72,15 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 	}
 }
 
-// poke makes the claim loop look again; it never blocks.
+// poke makes the claim loop look again: there may be jobs that it knows nothing of. It
+// never blocks.
 func (q *queue) poke() {
+	q.notified.Store(true)
+	q.roomMade()
+}
+
+// roomMade makes the claim loop go on with what it knows; it never blocks.
+func (q *queue) roomMade() {
 	select {
 	case q.wake <- struct{}{}:
 	default:

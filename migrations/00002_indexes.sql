@@ -2,20 +2,12 @@
 -- their predicates are true; those of the history by each settlement.
 
 -- +goose Up
--- Claims walk this index, one priority at a time, from a remembered position.
--- No two entries are equal, so looking for duplicates on full pages is in vain.
--- Jobs of other tenants than root, and jobs with a key, have indexes of their own.
-CREATE INDEX jobs_due_idx ON outbox.jobs (queue, priority DESC, run_at, id)
+-- ClaimJobs reads this index, one priority of a tenant at a time, from a cursor on;
+-- SurveyQueue reads it backwards. No two entries are equal, so looking for duplicates on
+-- full pages is in vain.
+CREATE INDEX jobs_due_idx ON outbox.jobs (queue, tenant_id DESC, priority DESC, run_at, id)
     WITH (deduplicate_items = off)
-    WHERE status IN ('pending', 'retrying') AND key IS NULL AND tenant_id = '00000000-0000-0000-0000-000000000001';
-
--- The due jobs of the tenants other than root, by tenant (queries/share.sql).
--- It begins with what is false for a job of the root tenant: that is all that such
--- a job pays. Both directions are the same so that (tenant_id, priority) can be
--- compared as one.
-CREATE INDEX jobs_tenant_due_idx ON outbox.jobs (queue, tenant_id DESC, priority DESC, run_at, id)
-    WITH (deduplicate_items = off)
-    WHERE tenant_id <> '00000000-0000-0000-0000-000000000001' AND key IS NULL AND status IN ('pending', 'retrying');
+    WHERE key IS NULL AND status IN ('pending', 'retrying');
 
 -- The reaper looks for lapsed leases from a remembered position. An extension
 -- therefore writes an index entry, but only jobs that outlive a third of the
@@ -44,16 +36,10 @@ CREATE INDEX jobs_tenant_idx ON outbox.jobs (tenant_id, id)
 
 -- Jobs with a key. Every predicate begins with what is false for a job without one.
 
-CREATE INDEX jobs_keyed_due_idx ON outbox.jobs (queue, priority DESC, run_at, id)
+-- claim_keyed and SurveyQueue read it as ClaimJobs reads jobs_due_idx.
+CREATE INDEX jobs_keyed_due_idx ON outbox.jobs (queue, tenant_id DESC, priority DESC, run_at, id)
     WITH (deduplicate_items = off)
     WHERE key IS NOT NULL AND status IN ('pending', 'retrying');
-
--- The due jobs with a key, of all tenants, a second time and by tenant: only they pay for
--- it. FindKeyedTurns must not be carried out with jobs_keyed_due_idx: a planner that knows
--- of one tenant finds it as good. To it coalesce says that these are not the same rows.
-CREATE INDEX jobs_keyed_turn_idx ON outbox.jobs (queue, tenant_id, priority DESC, run_at, id)
-    WITH (deduplicate_items = off)
-    WHERE key IS NOT NULL AND coalesce(status IN ('pending', 'retrying'), false);
 
 -- The limit is also the database's own: a slot holds one running job, and
 -- jobs_key_rules says how many slots there are.

@@ -143,6 +143,7 @@ func TestCancelRacesWithWhateverHappensToTheJob(t *testing.T) {
 	t.Parallel()
 	claimIn := func(ctx context.Context, tx outbox.DB, _ outbox.ID, _ int64) error {
 		_, err := sqlgen.New(tx).ClaimJobs(ctx, sqlgen.ClaimJobsParams{
+			TenantIds: []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{1}, Firsts: []int32{1}, Lasts: []int32{1},
 			Priorities: []int16{0}, FromID: []pgtype.UUID{{Valid: true}},
 			FromRunAt: []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}},
 			Queue:     "default", Kinds: []string{"mail"}, MaxJobs: 1, Worker: "w", LeaseTtl: hour,

@@ -38,6 +38,7 @@ func enqueue(t *testing.T, db *pgxpool.Pool, kind string, opts outbox.Options) o
 func claim(t *testing.T, db *pgxpool.Pool, queue string) map[outbox.ID]int64 {
 	t.Helper()
 	rows, err := sqlgen.New(db).ClaimJobs(t.Context(), sqlgen.ClaimJobsParams{
+		TenantIds: []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{100}, Firsts: []int32{1}, Lasts: []int32{1},
 		Priorities: []int16{0}, FromID: []pgtype.UUID{{Valid: true}},
 		FromRunAt: []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}},
 		Queue:     queue, Kinds: []string{"mail", "bill"}, MaxJobs: 100, Worker: "worker-1",
@@ -50,8 +51,8 @@ func claim(t *testing.T, db *pgxpool.Pool, queue string) map[outbox.ID]int64 {
 	for _, row := range rows {
 		claimed[row.ID.Bytes] = row.Epoch
 	}
-	keyed, _ := db.Query(t.Context(), `SELECT c.id, c.epoch FROM outbox.claim_keyed('worker-1', interval '1 hour', '{0}', '{-infinity}',
-		'{00000000-0000-0000-0000-000000000000}', $1, '{mail,bill}', '{}', 100, 100) AS c WHERE c.id IS NOT NULL`, queue)
+	keyed, _ := db.Query(t.Context(), `SELECT c.id, c.epoch FROM outbox.claim_keyed('worker-1', interval '1 hour', '{00000000-0000-0000-0000-000000000001}',
+		'{100}', '{100}', '{1}', '{1}', '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', $1, '{mail,bill}', '{}', 100) AS c WHERE c.id IS NOT NULL`, queue)
 	var id outbox.ID
 	var epoch int64
 	if _, err := pgx.ForEachRow(keyed, []any{&id, &epoch}, func() error {

@@ -1,8 +1,9 @@
 -- name: ClaimJobs :many
--- ClaimJobs leases up to @max_jobs due jobs of the root tenant to @worker, highest
--- priority first, each priority from the position where it is told to start.
--- Concurrent claimers skip each other's rows instead of waiting. The rows come
--- back in no particular order.
+-- ClaimJobs leases due jobs without a key to @worker: of each of @tenant_ids no more than
+-- its quota, highest priority first, and no more than @max_jobs of all. A tenant's cursors,
+-- one for each priority, are the elements from its first to its last of @priorities; each
+-- says where the index is read from. Concurrent claimers skip each other's rows instead of
+-- waiting. The rows come back in no particular order.
 --
 -- The jobs are chosen once: ARRAY makes a list of them before the first is written,
 -- whatever the plan. A sub-select to join with may be carried out again for each row,
@@ -22,63 +23,161 @@ SET status           = 'running',
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
     started_at       = statement_timestamp()
 WHERE jobs.ctid = ANY (ARRAY(
-    SELECT candidate.place
-    FROM (SELECT unnest(@priorities::smallint[])     AS priority,
-                 unnest(@from_run_at::timestamptz[]) AS run_at,
-                 unnest(@from_id::uuid[])            AS id) AS level
+    SELECT taken.place
+    FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id,
+                 unnest(@quotas::integer[])  AS quota,
+                 unnest(@firsts::integer[])  AS first,
+                 unnest(@lasts::integer[])   AS last) AS share
     CROSS JOIN LATERAL (
-        -- One level's index range ends at now(), so that rows due tomorrow at a
-        -- high priority are never walked over.
-        SELECT (jobs).ctid AS place
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.priority = level.priority
-          AND jobs.status IN ('pending', 'retrying')
-          AND jobs.key IS NULL -- those with one: queries/keys.sql
-          AND jobs.tenant_id = '00000000-0000-0000-0000-000000000001' -- other tenants': queries/share.sql
-          AND (jobs.run_at, jobs.id) >= (level.run_at, level.id)
-          AND jobs.run_at <= now()
-          AND jobs.kind = ANY (@kinds::text[])
-          AND (jobs.deadline IS NULL OR jobs.deadline > now())
-        ORDER BY jobs.run_at, jobs.id
-        LIMIT @max_jobs
-        FOR UPDATE SKIP LOCKED
-    ) AS candidate
+        SELECT candidate.place
+        FROM (SELECT unnest((@priorities::smallint[])[share.first:share.last])     AS priority,
+                     unnest((@from_run_at::timestamptz[])[share.first:share.last]) AS run_at,
+                     unnest((@from_id::uuid[])[share.first:share.last])            AS id) AS cursor
+        CROSS JOIN LATERAL (
+            -- One cursor's range of the index ends at now(), so that rows due tomorrow
+            -- at a high priority are never read.
+            SELECT (jobs).ctid AS place
+            FROM outbox.jobs
+            WHERE jobs.queue = @queue
+              AND jobs.tenant_id = share.tenant_id
+              AND jobs.priority = cursor.priority
+              AND jobs.key IS NULL -- those with one: queries/keys.sql
+              AND jobs.status IN ('pending', 'retrying')
+              AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
+              AND jobs.run_at <= now()
+              AND jobs.kind = ANY (@kinds::text[])
+              AND (jobs.deadline IS NULL OR jobs.deadline > now())
+            ORDER BY jobs.run_at, jobs.id
+            LIMIT share.quota
+            FOR UPDATE SKIP LOCKED
+        ) AS candidate
+        LIMIT share.quota
+    ) AS taken
     WHERE NOT EXISTS (
         SELECT FROM outbox.queues
         WHERE queues.queue = @queue AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT @within_limits::boolean)))
     LIMIT @max_jobs
 ))
-RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
-    jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
-    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched, (jobs).ctid::tid AS place;
+RETURNING {{claimed "jobs"}}, (jobs).ctid::tid AS place;
 
--- name: SurveyLevels :many
--- SurveyLevels tells when the next job of each known priority becomes due, and
--- which priorities are in use between the known ones. It reads only the future
--- end of a known priority and only the gaps between them, so that dead index
--- entries of what was claimed long ago are never walked.
+-- name: SurveyQueue :many
+-- SurveyQueue tells when the next job of each known cursor becomes due, and which tenants
+-- and priorities without a cursor have jobs. It reads only what is live: the future end of
+-- a known cursor's range of the index, and the gaps between these ranges, each from its
+-- newest entry backwards. What was claimed long ago, and cannot be removed while somebody
+-- holds a snapshot, is never read, as long as a cursor stands for it.
 --
--- The future begins at @since, when the survey before this one was made: a job
--- that became due after the last claim had looked is told with a wait below zero,
--- and once only. The row without a wait carries the time of this survey. A row
--- with a wait of minus infinity says that there are jobs with a key, if its
--- priority is 0, or of other tenants than root, if it is 1; each is asked for
--- (@keyed, @shared) while none are known of, and reads an index that is empty then. A
--- row with a wait that is not a number says that the queue is paused or limited.
+-- The future begins at @since, when the survey before this one was made: a job that became
+-- due after the last claim had looked is told with a wait below zero, and once only. What
+-- has no cursor yet is told with a wait of minus infinity. The row of no tenant carries the
+-- time of this survey; another one, whose wait is not a number, says that the queue is
+-- paused or limited.
+--
+-- A gap between two tenants with cursors is from the one after the first to the one before
+-- the second, both included: a range of one column, because PostgreSQL ends the scan of a
+-- comparison of rows at the first column only.
+WITH RECURSIVE new_tenant (at, tenant_id, priority, n) AS (
+    SELECT gap.at, first.tenant_id, first.priority, 1
+    FROM unnest(@gap_from::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
+    CROSS JOIN LATERAL (
+        SELECT jobs.tenant_id, jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id >= gap.tenant_id
+          AND jobs.tenant_id <= (@gap_to::uuid[])[gap.at]
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT new_tenant.at, next.tenant_id, next.priority, new_tenant.n + 1
+    FROM new_tenant
+    CROSS JOIN LATERAL (
+        (
+            SELECT jobs.tenant_id, jobs.priority
+            FROM outbox.jobs
+            WHERE jobs.queue = @queue
+              AND jobs.tenant_id = new_tenant.tenant_id
+              AND jobs.priority > new_tenant.priority
+              AND jobs.key IS NULL
+              AND jobs.status IN ('pending', 'retrying')
+            ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT jobs.tenant_id, jobs.priority
+            FROM outbox.jobs
+            WHERE jobs.queue = @queue
+              AND jobs.tenant_id > new_tenant.tenant_id
+              AND jobs.tenant_id <= (@gap_to::uuid[])[new_tenant.at]
+              AND jobs.key IS NULL
+              AND jobs.status IN ('pending', 'retrying')
+            ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS next
+    WHERE new_tenant.n < @max_new::integer
+), new_keyed_tenant (at, tenant_id, priority, n) AS (
+    SELECT gap.at, first.tenant_id, first.priority, 1
+    FROM unnest(@keyed_gap_from::uuid[]) WITH ORDINALITY AS gap(tenant_id, at)
+    CROSS JOIN LATERAL (
+        SELECT jobs.tenant_id, jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id >= gap.tenant_id
+          AND jobs.tenant_id <= (@keyed_gap_to::uuid[])[gap.at]
+          AND jobs.key IS NOT NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT new_keyed_tenant.at, next.tenant_id, next.priority, new_keyed_tenant.n + 1
+    FROM new_keyed_tenant
+    CROSS JOIN LATERAL (
+        (
+            SELECT jobs.tenant_id, jobs.priority
+            FROM outbox.jobs
+            WHERE jobs.queue = @queue
+              AND jobs.tenant_id = new_keyed_tenant.tenant_id
+              AND jobs.priority > new_keyed_tenant.priority
+              AND jobs.key IS NOT NULL
+              AND jobs.status IN ('pending', 'retrying')
+            ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT jobs.tenant_id, jobs.priority
+            FROM outbox.jobs
+            WHERE jobs.queue = @queue
+              AND jobs.tenant_id > new_keyed_tenant.tenant_id
+              AND jobs.tenant_id <= (@keyed_gap_to::uuid[])[new_keyed_tenant.at]
+              AND jobs.key IS NOT NULL
+              AND jobs.status IN ('pending', 'retrying')
+            ORDER BY jobs.tenant_id, jobs.priority, jobs.run_at DESC, jobs.id DESC
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS next
+    WHERE new_keyed_tenant.n < @max_new::integer
+)
 (
-    SELECT known.priority::smallint AS priority,
+    SELECT false AS keyed, known.tenant_id::uuid AS tenant_id, known.priority::smallint AS priority,
            extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds,
            statement_timestamp()::timestamptz AS surveyed_at
-    FROM (SELECT unnest(@priorities::smallint[]) AS priority) AS known
+    FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id, unnest(@priorities::smallint[]) AS priority) AS known
     CROSS JOIN LATERAL (
         SELECT jobs.run_at
         FROM outbox.jobs
         WHERE jobs.queue = @queue
+          AND jobs.tenant_id = known.tenant_id
           AND jobs.priority = known.priority
-          AND jobs.status IN ('pending', 'retrying')
           AND jobs.key IS NULL
-          AND jobs.tenant_id = '00000000-0000-0000-0000-000000000001'
+          AND jobs.status IN ('pending', 'retrying')
           AND jobs.run_at > least(@since::timestamptz, statement_timestamp())
         ORDER BY jobs.run_at
         LIMIT 1
@@ -86,55 +185,70 @@ RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.
 )
 UNION ALL
 (
-    SELECT unknown.priority::smallint,
-           extract(epoch FROM unknown.run_at - clock_timestamp())::double precision,
-           statement_timestamp()
-    FROM (SELECT unnest(@above::integer[]) AS above, unnest(@below::integer[]) AS below) AS gap
+    SELECT true, known.tenant_id, known.priority, extract(epoch FROM next_due.run_at - clock_timestamp()), statement_timestamp()
+    FROM (SELECT unnest(@keyed_tenant_ids::uuid[]) AS tenant_id, unnest(@keyed_priorities::smallint[]) AS priority) AS known
     CROSS JOIN LATERAL (
-        SELECT jobs.priority, jobs.run_at
+        SELECT jobs.run_at
         FROM outbox.jobs
         WHERE jobs.queue = @queue
-          AND jobs.priority > gap.above
-          AND jobs.priority < gap.below
+          AND jobs.tenant_id = known.tenant_id
+          AND jobs.priority = known.priority
+          AND jobs.key IS NOT NULL
           AND jobs.status IN ('pending', 'retrying')
+          AND jobs.run_at > least(@since::timestamptz, statement_timestamp())
+        ORDER BY jobs.run_at
+        LIMIT 1
+    ) AS next_due
+)
+UNION ALL
+(
+    SELECT false, gap.tenant_id, unknown.priority, '-infinity', statement_timestamp()
+    FROM (SELECT unnest(@level_tenant_ids::uuid[]) AS tenant_id, unnest(@level_from::integer[]) AS lowest, unnest(@level_to::integer[]) AS highest) AS gap
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = gap.tenant_id
+          AND jobs.priority >= gap.lowest
+          AND jobs.priority <= gap.highest
           AND jobs.key IS NULL
-          AND jobs.tenant_id = '00000000-0000-0000-0000-000000000001'
-        ORDER BY jobs.priority DESC
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
         LIMIT 1
     ) AS unknown
 )
 UNION ALL
 (
-    SELECT 0::smallint, '-infinity'::double precision, statement_timestamp()
-    FROM outbox.jobs
-    WHERE @keyed::boolean
-      AND jobs.queue = @queue
-      AND jobs.key IS NOT NULL
-      AND jobs.status IN ('pending', 'retrying')
-    LIMIT 1
+    SELECT true, gap.tenant_id, unknown.priority, '-infinity', statement_timestamp()
+    FROM (SELECT unnest(@keyed_level_tenant_ids::uuid[]) AS tenant_id, unnest(@keyed_level_from::integer[]) AS lowest, unnest(@keyed_level_to::integer[]) AS highest) AS gap
+    CROSS JOIN LATERAL (
+        SELECT jobs.priority
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = gap.tenant_id
+          AND jobs.priority >= gap.lowest
+          AND jobs.priority <= gap.highest
+          AND jobs.key IS NOT NULL
+          AND jobs.status IN ('pending', 'retrying')
+        ORDER BY jobs.priority, jobs.run_at DESC, jobs.id DESC
+        LIMIT 1
+    ) AS unknown
 )
 UNION ALL
+(SELECT false, new_tenant.tenant_id, new_tenant.priority, '-infinity', statement_timestamp() FROM new_tenant LIMIT @max_new)
+UNION ALL
+(SELECT true, new_keyed_tenant.tenant_id, new_keyed_tenant.priority, '-infinity', statement_timestamp() FROM new_keyed_tenant LIMIT @max_new)
+UNION ALL
 (
-    SELECT 0::smallint, 'NaN'::double precision, statement_timestamp()
+    SELECT false, '00000000-0000-0000-0000-000000000000', 0::smallint, 'NaN', statement_timestamp()
     FROM outbox.queues
     WHERE queues.queue = @queue
       AND (queues.paused_at IS NOT NULL OR queues.limited)
     LIMIT 1
 )
 UNION ALL
-(
-    SELECT 1::smallint, '-infinity'::double precision, statement_timestamp()
-    FROM outbox.jobs
-    WHERE @shared::boolean
-      AND jobs.queue = @queue
-      AND jobs.tenant_id <> '00000000-0000-0000-0000-000000000001'
-      AND jobs.key IS NULL
-      AND jobs.status IN ('pending', 'retrying')
-    LIMIT 1
-)
-UNION ALL
-SELECT 0::smallint, 'infinity'::double precision, statement_timestamp()
-LIMIT 1000;
+SELECT false, '00000000-0000-0000-0000-000000000000', 0::smallint, 'infinity', statement_timestamp()
+LIMIT 10000;
 
 -- name: ReturnOrphans :execrows
 -- ReturnOrphans gives back the jobs of a queue that @worker holds without knowing

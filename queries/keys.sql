@@ -1,7 +1,7 @@
 -- name: ClaimKeyedJobs :many
--- ClaimKeyedJobs leases up to @max_jobs due jobs with a key, no more of a key than
--- it has slots, and blocks what cannot run of the first @max_candidates. The rows
--- are those of ClaimJobs, in no particular order. Those without an id name the keys
+-- ClaimKeyedJobs is ClaimJobs for jobs with a key, no more of a key than it has slots. Of
+-- each tenant it looks at as many candidates as its reach says, and at the jobs @also, and
+-- blocks those that cannot run. The rows are those of ClaimJobs, in no particular order. Those without an id name the keys
 -- of which something was blocked, and the one without a key, too, tells how many
 -- candidates were looked at, how many were passed by because somebody else had
 -- them or their key, and how many jobs were blocked and promoted.
@@ -19,112 +19,13 @@ SELECT c.id::uuid AS id, c.tenant_id::uuid AS tenant_id, c.kind::text AS kind, c
     c.deadline::timestamptz AS deadline, coalesce(c.watched, false)::boolean AS watched,
     c.looked::integer AS looked, c.passed::integer AS passed, c.blocked::integer AS blocked, c.promoted::integer AS promoted
 FROM open
-CROSS JOIN LATERAL outbox.claim_keyed(@worker::text, @lease_ttl::interval, @priorities::smallint[], @from_run_at::timestamptz[], @from_id::uuid[],
-    open.queue, @kinds::text[], @also::uuid[], @max_jobs::integer, @max_candidates::integer)
+CROSS JOIN LATERAL outbox.claim_keyed(@worker::text, @lease_ttl::interval,
+    @tenant_ids::uuid[], @quotas::integer[], @reaches::integer[], @firsts::integer[], @lasts::integer[],
+    @priorities::smallint[], @from_run_at::timestamptz[], @from_id::uuid[],
+    open.queue, @kinds::text[], @also::uuid[], @max_jobs::integer)
     AS c(id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout, backoff,
         run_at, created_at, started_at, deadline, watched, looked, passed, blocked, promoted)
 LIMIT 100000;
-
--- name: SurveyKeyedLevels :many
--- SurveyKeyedLevels is SurveyLevels for the jobs that have a key.
-(
-    SELECT known.priority::smallint AS priority,
-           extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds,
-           statement_timestamp()::timestamptz AS surveyed_at
-    FROM (SELECT unnest(@priorities::smallint[]) AS priority) AS known
-    CROSS JOIN LATERAL (
-        SELECT jobs.run_at
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.priority = known.priority
-          AND jobs.status IN ('pending', 'retrying')
-          AND jobs.key IS NOT NULL
-          AND jobs.run_at > least(@since::timestamptz, statement_timestamp())
-        ORDER BY jobs.run_at
-        LIMIT 1
-    ) AS next_due
-)
-UNION ALL
-(
-    SELECT unknown.priority::smallint,
-           extract(epoch FROM unknown.run_at - clock_timestamp())::double precision,
-           statement_timestamp()
-    FROM (SELECT unnest(@above::integer[]) AS above, unnest(@below::integer[]) AS below) AS gap
-    CROSS JOIN LATERAL (
-        SELECT jobs.priority, jobs.run_at
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.priority > gap.above
-          AND jobs.priority < gap.below
-          AND jobs.status IN ('pending', 'retrying')
-          AND jobs.key IS NOT NULL
-        ORDER BY jobs.priority DESC
-        LIMIT 1
-    ) AS unknown
-)
-UNION ALL
-SELECT 0::smallint, 'infinity'::double precision, statement_timestamp()
-LIMIT 1000;
-
--- name: FindKeyedTurns :many
--- FindKeyedTurns returns due jobs with a key of up to @max_tenants tenants above
--- @above, root among them: of each as many as it has a part in the room for @room,
--- and @least of them if that is more; for one who has none that is due there is a row
--- without a job. It returns no rows if only one tenant has any. It hops from tenant to
--- tenant, and costs a few pages for each.
-WITH RECURSIVE tenant (id, n) AS (
-    (
-        SELECT jobs.tenant_id, 1
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id > @above::uuid
-          AND jobs.key IS NOT NULL
-          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
-        ORDER BY jobs.tenant_id, jobs.priority DESC, jobs.run_at
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT following.tenant_id, tenant.n + 1
-    FROM tenant
-    CROSS JOIN LATERAL (
-        SELECT jobs.tenant_id
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id > tenant.id
-          AND jobs.key IS NOT NULL
-          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
-        ORDER BY jobs.tenant_id, jobs.priority DESC, jobs.run_at
-        LIMIT 1
-    ) AS following
-    WHERE tenant.n < @max_tenants::integer
-), several AS MATERIALIZED (
-    SELECT greatest((@room::integer) / greatest(count(*), 1), @least::integer)::integer AS part
-    FROM tenant
-    HAVING count(*) > 1 OR @above::uuid > '00000000-0000-0000-0000-000000000000'
-)
-SELECT tenant.id::uuid AS tenant_id, tenant.n::integer AS n, turn.id::uuid AS id
-FROM several
-CROSS JOIN tenant
-LEFT JOIN LATERAL (
-    SELECT candidate.id
-    FROM (SELECT unnest(@priorities::smallint[]) AS priority) AS level
-    CROSS JOIN LATERAL (
-        SELECT jobs.id
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id = tenant.id
-          AND jobs.priority = level.priority
-          AND jobs.key IS NOT NULL
-          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
-          AND jobs.run_at <= now()
-          AND (jobs.deadline IS NULL OR jobs.deadline > now())
-          AND jobs.kind = ANY (@kinds::text[])
-        ORDER BY jobs.run_at, jobs.id
-        LIMIT several.part
-    ) AS candidate
-    LIMIT several.part
-) AS turn ON true
-LIMIT 10000;
 
 -- name: FindMovableKeys :many
 -- FindMovableKeys returns, of the numbers @ats, those of keys that PromoteKeys could

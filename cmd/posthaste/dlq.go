@@ -34,7 +34,7 @@ func (p *program) dlqCommand() *cli.Command {
 				Flags: append(operatorFlags(), outputFlag()), Action: p.showJob,
 			},
 			{
-				Name: "replay", Usage: "retry dead letters with fresh attempts", ArgsUsage: "[ID…]",
+				Name: "replay", Usage: "have dead letters run again with all their attempts", ArgsUsage: "[ID…]",
 				Description: replayDescription,
 				Flags: append(append(actOnLettersFlags(), flags("api-schemas")...),
 					&cli.StringFlag{Name: "rate", Usage: "at most `N` jobs a second (default: no limit)"},
@@ -42,7 +42,7 @@ func (p *program) dlqCommand() *cli.Command {
 				Action: p.replayLetters,
 			},
 			{
-				Name: "dismiss", Usage: "dismiss dead letters: they move to the history", ArgsUsage: "[ID…]",
+				Name: "dismiss", Usage: "put dead letters away: they move to the history", ArgsUsage: "[ID…]",
 				Flags: actOnLettersFlags(), Action: p.dismissLetters,
 			},
 		},

@@ -27,19 +27,19 @@ var (
 	stoppable   = []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Retrying, outbox.Running}
 
 	cancelAct = jobAct{
-		"cancel", "cancel jobs: waiting ones at once, running ones by asking their handlers to stop",
+		"cancel", "call jobs off: waiting ones at once, running ones by asking their handlers to stop",
 		append(slices.Clone(stoppable), outbox.Cancelled), stoppable, false, // to repeat it is harmless
 		func(o jobActs, ctx context.Context, id outbox.ID) (bool, error) {
 			became, err := o.Cancel(ctx, id)
 			return became == operator.CancelRequested, err
 		},
 	}
-	releaseAct = jobAct{"release", "release held jobs", []outbox.Status{outbox.Created}, []outbox.Status{outbox.Created}, false, outright(jobActs.Release)}
+	releaseAct = jobAct{"release", "let held jobs run", []outbox.Status{outbox.Created}, []outbox.Status{outbox.Created}, false, outright(jobActs.Release)}
 	retryAct   = jobAct{
-		"retry", "retry dead letters with fresh attempts, and waiting jobs at once",
+		"retry", "have dead letters run again with all their attempts, and waiting jobs at once",
 		append(slices.Clone(deadLetters), outbox.Pending, outbox.Retrying), deadLetters, true, outright(jobActs.Retry),
 	}
-	dismissAct = jobAct{"dismiss", "dismiss dead letters: they move to the history", deadLetters, deadLetters, false, outright(jobActs.Dismiss)}
+	dismissAct = jobAct{"dismiss", "put dead letters away: they move to the history", deadLetters, deadLetters, false, outright(jobActs.Dismiss)}
 )
 
 // outright is an act that is done when it returns.

@@ -38,12 +38,12 @@ func (p *program) keysCommand() *cli.Command {
 				Action: p.listKeys,
 			},
 			{
-				Name: "show", Usage: "show one key", ArgsUsage: "KEY",
+				Name: "show", Usage: "tell how one key stands", ArgsUsage: "KEY",
 				Flags: append(operatorFlags(), outputFlag(), queue, tenant), Action: p.showKey,
 			},
 			{
-				Name: "unblock", Usage: "unblock a key: retry the dead letters that hold it up, at their old places in the order", ArgsUsage: "KEY",
-				Flags: append(operatorFlags(), queue, tenant, &cli.BoolFlag{Name: "dry-run", Usage: "only show it"}), Action: p.unblockKey,
+				Name: "unblock", Usage: "retry the dead letters that hold a key up, at their old places, and let the others follow", ArgsUsage: "KEY",
+				Flags: append(operatorFlags(), queue, tenant, &cli.BoolFlag{Name: "dry-run", Usage: "only say how it stands"}), Action: p.unblockKey,
 			},
 		},
 	}

@@ -37,8 +37,8 @@ func (p *program) queuesCommand() *cli.Command {
 				Flags:  append(operatorFlags(), outputFlag()),
 				Action: p.listQueues,
 			},
-			p.queueCommand("pause", "pause a queue in all processes: nothing new starts, running jobs go on", queueActs.Pause),
-			p.queueCommand("resume", "resume a paused queue", queueActs.Resume),
+			p.queueCommand("pause", "stop claims of a queue in all processes; running jobs go on", queueActs.Pause),
+			p.queueCommand("resume", "let claims of a queue go on", queueActs.Resume),
 			p.limitCommand(),
 		},
 	}

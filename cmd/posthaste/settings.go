@@ -126,7 +126,7 @@ var allSettings = []setting{
 	{
 		"poll-interval",
 		[]string{"OUTBOX_POLL_INTERVAL"},
-		"30s", "`DURATION` between polls while notifications arrive", nil,
+		"30s", "`DURATION` between looks for jobs while notifications arrive", nil,
 		func(s *settings, v string) (err error) {
 			s.app.PollInterval, err = parseDuration(v, 10*time.Millisecond, time.Hour)
 			return err

@@ -14,9 +14,9 @@ import (
 const ClaimKeyedJobs = `-- name: ClaimKeyedJobs :many
 WITH open AS MATERIALIZED (
     -- Whether the queue is paused is asked by the function.
-    SELECT $10::text AS queue
-    WHERE $11::boolean
-       OR NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = $10 AND queues.limited)
+    SELECT $14::text AS queue
+    WHERE $15::boolean
+       OR NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = $14 AND queues.limited)
 )
 SELECT c.id::uuid AS id, c.tenant_id::uuid AS tenant_id, c.kind::text AS kind, c.priority::smallint AS priority,
     c.attempt::integer AS attempt, c.max_attempts::integer AS max_attempts, c.lost_leases::integer AS lost_leases,
@@ -26,25 +26,31 @@ SELECT c.id::uuid AS id, c.tenant_id::uuid AS tenant_id, c.kind::text AS kind, c
     c.deadline::timestamptz AS deadline, coalesce(c.watched, false)::boolean AS watched,
     c.looked::integer AS looked, c.passed::integer AS passed, c.blocked::integer AS blocked, c.promoted::integer AS promoted
 FROM open
-CROSS JOIN LATERAL outbox.claim_keyed($1::text, $2::interval, $3::smallint[], $4::timestamptz[], $5::uuid[],
-    open.queue, $6::text[], $7::uuid[], $8::integer, $9::integer)
+CROSS JOIN LATERAL outbox.claim_keyed($1::text, $2::interval,
+    $3::uuid[], $4::integer[], $5::integer[], $6::integer[], $7::integer[],
+    $8::smallint[], $9::timestamptz[], $10::uuid[],
+    open.queue, $11::text[], $12::uuid[], $13::integer)
     AS c(id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout, backoff,
         run_at, created_at, started_at, deadline, watched, looked, passed, blocked, promoted)
 LIMIT 100000
 `
 
 type ClaimKeyedJobsParams struct {
-	Worker        string
-	LeaseTtl      pgtype.Interval
-	Priorities    []int16
-	FromRunAt     []pgtype.Timestamptz
-	FromID        []pgtype.UUID
-	Kinds         []string
-	Also          []pgtype.UUID
-	MaxJobs       int32
-	MaxCandidates int32
-	Queue         string
-	WithinLimits  bool
+	Worker       string
+	LeaseTtl     pgtype.Interval
+	TenantIds    []pgtype.UUID
+	Quotas       []int32
+	Reaches      []int32
+	Firsts       []int32
+	Lasts        []int32
+	Priorities   []int16
+	FromRunAt    []pgtype.Timestamptz
+	FromID       []pgtype.UUID
+	Kinds        []string
+	Also         []pgtype.UUID
+	MaxJobs      int32
+	Queue        string
+	WithinLimits bool
 }
 
 type ClaimKeyedJobsRow struct {
@@ -73,9 +79,9 @@ type ClaimKeyedJobsRow struct {
 	Promoted    int32
 }
 
-// ClaimKeyedJobs leases up to @max_jobs due jobs with a key, no more of a key than
-// it has slots, and blocks what cannot run of the first @max_candidates. The rows
-// are those of ClaimJobs, in no particular order. Those without an id name the keys
+// ClaimKeyedJobs is ClaimJobs for jobs with a key, no more of a key than it has slots. Of
+// each tenant it looks at as many candidates as its reach says, and at the jobs @also, and
+// blocks those that cannot run. The rows are those of ClaimJobs, in no particular order. Those without an id name the keys
 // of which something was blocked, and the one without a key, too, tells how many
 // candidates were looked at, how many were passed by because somebody else had
 // them or their key, and how many jobs were blocked and promoted.
@@ -83,13 +89,17 @@ func (q *Queries) ClaimKeyedJobs(ctx context.Context, arg ClaimKeyedJobsParams) 
 	rows, err := q.db.Query(ctx, ClaimKeyedJobs,
 		arg.Worker,
 		arg.LeaseTtl,
+		arg.TenantIds,
+		arg.Quotas,
+		arg.Reaches,
+		arg.Firsts,
+		arg.Lasts,
 		arg.Priorities,
 		arg.FromRunAt,
 		arg.FromID,
 		arg.Kinds,
 		arg.Also,
 		arg.MaxJobs,
-		arg.MaxCandidates,
 		arg.Queue,
 		arg.WithinLimits,
 	)
@@ -125,111 +135,6 @@ func (q *Queries) ClaimKeyedJobs(ctx context.Context, arg ClaimKeyedJobsParams) 
 			&i.Blocked,
 			&i.Promoted,
 		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const FindKeyedTurns = `-- name: FindKeyedTurns :many
-WITH RECURSIVE tenant (id, n) AS (
-    (
-        SELECT jobs.tenant_id, 1
-        FROM outbox.jobs
-        WHERE jobs.queue = $2
-          AND jobs.tenant_id > $4::uuid
-          AND jobs.key IS NOT NULL
-          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
-        ORDER BY jobs.tenant_id, jobs.priority DESC, jobs.run_at
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT following.tenant_id, tenant.n + 1
-    FROM tenant
-    CROSS JOIN LATERAL (
-        SELECT jobs.tenant_id
-        FROM outbox.jobs
-        WHERE jobs.queue = $2
-          AND jobs.tenant_id > tenant.id
-          AND jobs.key IS NOT NULL
-          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
-        ORDER BY jobs.tenant_id, jobs.priority DESC, jobs.run_at
-        LIMIT 1
-    ) AS following
-    WHERE tenant.n < $5::integer
-), several AS MATERIALIZED (
-    SELECT greatest(($6::integer) / greatest(count(*), 1), $7::integer)::integer AS part
-    FROM tenant
-    HAVING count(*) > 1 OR $4::uuid > '00000000-0000-0000-0000-000000000000'
-)
-SELECT tenant.id::uuid AS tenant_id, tenant.n::integer AS n, turn.id::uuid AS id
-FROM several
-CROSS JOIN tenant
-LEFT JOIN LATERAL (
-    SELECT candidate.id
-    FROM (SELECT unnest($1::smallint[]) AS priority) AS level
-    CROSS JOIN LATERAL (
-        SELECT jobs.id
-        FROM outbox.jobs
-        WHERE jobs.queue = $2
-          AND jobs.tenant_id = tenant.id
-          AND jobs.priority = level.priority
-          AND jobs.key IS NOT NULL
-          AND coalesce(jobs.status IN ('pending', 'retrying'), false) -- as in its index
-          AND jobs.run_at <= now()
-          AND (jobs.deadline IS NULL OR jobs.deadline > now())
-          AND jobs.kind = ANY ($3::text[])
-        ORDER BY jobs.run_at, jobs.id
-        LIMIT several.part
-    ) AS candidate
-    LIMIT several.part
-) AS turn ON true
-LIMIT 10000
-`
-
-type FindKeyedTurnsParams struct {
-	Priorities []int16
-	Queue      string
-	Kinds      []string
-	Above      pgtype.UUID
-	MaxTenants int32
-	Room       int32
-	Least      int32
-}
-
-type FindKeyedTurnsRow struct {
-	TenantID pgtype.UUID
-	N        int32
-	ID       pgtype.UUID
-}
-
-// FindKeyedTurns returns due jobs with a key of up to @max_tenants tenants above
-// @above, root among them: of each as many as it has a part in the room for @room,
-// and @least of them if that is more; for one who has none that is due there is a row
-// without a job. It returns no rows if only one tenant has any. It hops from tenant to
-// tenant, and costs a few pages for each.
-func (q *Queries) FindKeyedTurns(ctx context.Context, arg FindKeyedTurnsParams) ([]FindKeyedTurnsRow, error) {
-	rows, err := q.db.Query(ctx, FindKeyedTurns,
-		arg.Priorities,
-		arg.Queue,
-		arg.Kinds,
-		arg.Above,
-		arg.MaxTenants,
-		arg.Room,
-		arg.Least,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []FindKeyedTurnsRow
-	for rows.Next() {
-		var i FindKeyedTurnsRow
-		if err := rows.Scan(&i.TenantID, &i.N, &i.ID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -585,88 +490,6 @@ LIMIT 1
 func (q *Queries) PromoteKeysOfJobs(ctx context.Context, ids []pgtype.UUID) error {
 	_, err := q.db.Exec(ctx, PromoteKeysOfJobs, ids)
 	return err
-}
-
-const SurveyKeyedLevels = `-- name: SurveyKeyedLevels :many
-(
-    SELECT known.priority::smallint AS priority,
-           extract(epoch FROM next_due.run_at - clock_timestamp())::double precision AS due_in_seconds,
-           statement_timestamp()::timestamptz AS surveyed_at
-    FROM (SELECT unnest($1::smallint[]) AS priority) AS known
-    CROSS JOIN LATERAL (
-        SELECT jobs.run_at
-        FROM outbox.jobs
-        WHERE jobs.queue = $2
-          AND jobs.priority = known.priority
-          AND jobs.status IN ('pending', 'retrying')
-          AND jobs.key IS NOT NULL
-          AND jobs.run_at > least($3::timestamptz, statement_timestamp())
-        ORDER BY jobs.run_at
-        LIMIT 1
-    ) AS next_due
-)
-UNION ALL
-(
-    SELECT unknown.priority::smallint,
-           extract(epoch FROM unknown.run_at - clock_timestamp())::double precision,
-           statement_timestamp()
-    FROM (SELECT unnest($4::integer[]) AS above, unnest($5::integer[]) AS below) AS gap
-    CROSS JOIN LATERAL (
-        SELECT jobs.priority, jobs.run_at
-        FROM outbox.jobs
-        WHERE jobs.queue = $2
-          AND jobs.priority > gap.above
-          AND jobs.priority < gap.below
-          AND jobs.status IN ('pending', 'retrying')
-          AND jobs.key IS NOT NULL
-        ORDER BY jobs.priority DESC
-        LIMIT 1
-    ) AS unknown
-)
-UNION ALL
-SELECT 0::smallint, 'infinity'::double precision, statement_timestamp()
-LIMIT 1000
-`
-
-type SurveyKeyedLevelsParams struct {
-	Priorities []int16
-	Queue      string
-	Since      pgtype.Timestamptz
-	Above      []int32
-	Below      []int32
-}
-
-type SurveyKeyedLevelsRow struct {
-	Priority     int16
-	DueInSeconds float64
-	SurveyedAt   pgtype.Timestamptz
-}
-
-// SurveyKeyedLevels is SurveyLevels for the jobs that have a key.
-func (q *Queries) SurveyKeyedLevels(ctx context.Context, arg SurveyKeyedLevelsParams) ([]SurveyKeyedLevelsRow, error) {
-	rows, err := q.db.Query(ctx, SurveyKeyedLevels,
-		arg.Priorities,
-		arg.Queue,
-		arg.Since,
-		arg.Above,
-		arg.Below,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []SurveyKeyedLevelsRow
-	for rows.Next() {
-		var i SurveyKeyedLevelsRow
-		if err := rows.Scan(&i.Priority, &i.DueInSeconds, &i.SurveyedAt); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const SweepKeys = `-- name: SweepKeys :many

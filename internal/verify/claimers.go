@@ -201,6 +201,7 @@ func claimParams(worker string, limit int) sqlgen.ClaimJobsParams {
 	p := sqlgen.ClaimJobsParams{
 		Worker: worker, LeaseTtl: pgtype.Interval{Microseconds: time.Minute.Microseconds(), Valid: true},
 		Queue: outbox.DefaultQueue, Kinds: []string{probe.Task{}.Kind()}, MaxJobs: int32(limit), Priorities: []int16{2, 1, 0},
+		TenantIds: []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{int32(limit)}, Firsts: []int32{1}, Lasts: []int32{3},
 	}
 	for range p.Priorities { // from the front
 		p.FromRunAt = append(p.FromRunAt, pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true})

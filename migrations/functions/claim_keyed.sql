@@ -22,24 +22,29 @@
 -- whoever holds a key's row waits for no job's row (SKIP LOCKED), and several
 -- keys are waited for in the order of their names.
 
--- claim_keyed leases up to max_jobs due jobs of a queue to a worker, no more of a
--- key than it has slots, and blocks those of up to max_candidates that it looked
--- at and that cannot run. Scans start as in ClaimJobs; the jobs "also" are looked
--- at besides. Rows without an id tell what else was done: one for each key of
--- which something was blocked, and at last, without a key, how many candidates
--- were looked at, how many passed by because somebody else has them or their key,
+-- claim_keyed leases up to max_jobs due jobs of a queue to a worker: of each of tenant_ids
+-- no more than its quota, and no more of a key than it has slots. A tenant's cursors are
+-- those of ClaimJobs; of the first jobs behind them it looks at as many as the tenant's
+-- reach says, and at the jobs "also", and blocks those that cannot run. Rows without an id
+-- tell what else was done: one for each key of which something was blocked, and at last,
+-- without a key, how many candidates were looked at, how many passed by because somebody
+-- else has them or their key,
 -- and how many jobs were blocked and promoted.
 CREATE OR REPLACE FUNCTION outbox.claim_keyed(
-    worker         text,
-    lease_ttl      interval,
-    priorities     smallint[],
-    from_run_at    timestamptz[],
-    from_id        uuid[],
-    of_queue       text,
-    kinds          text[],
-    also           uuid[],
-    max_jobs       integer,
-    max_candidates integer
+    worker      text,
+    lease_ttl   interval,
+    tenant_ids  uuid[],
+    quotas      integer[],
+    reaches     integer[],
+    firsts      integer[],
+    lasts       integer[],
+    priorities  smallint[],
+    from_run_at timestamptz[],
+    from_id     uuid[],
+    of_queue    text,
+    kinds       text[],
+    also        uuid[],
+    max_jobs    integer
 ) RETURNS TABLE (
     id uuid, tenant_id uuid, kind text, priority smallint, attempt integer, max_attempts integer, lost_leases integer,
     epoch bigint, key text, payload bytea, content_type text, headers jsonb, timeout interval, backoff interval[],
@@ -66,27 +71,33 @@ BEGIN
             SELECT (jobs).ctid AS place
             FROM outbox.jobs
             WHERE jobs.id = ANY (also)
-            LIMIT max_candidates
+            LIMIT cardinality(also)
         )
         UNION
         (
             SELECT candidate.place
-            FROM (SELECT unnest(priorities) AS priority, unnest(from_run_at) AS run_at, unnest(from_id) AS id) AS level
+            FROM (SELECT unnest(tenant_ids) AS tenant_id, unnest(reaches) AS reach, unnest(firsts) AS first, unnest(lasts) AS last) AS share
             CROSS JOIN LATERAL (
-                SELECT (jobs).ctid AS place
-                FROM outbox.jobs
-                WHERE jobs.queue = of_queue
-                  AND jobs.priority = level.priority
-                  AND jobs.key IS NOT NULL
-                  AND jobs.status IN ('pending', 'retrying')
-                  AND (jobs.run_at, jobs.id) >= (level.run_at, level.id)
-                  AND jobs.run_at <= now()
-                  AND (jobs.deadline IS NULL OR jobs.deadline > now())
-                  AND jobs.kind = ANY (kinds)
-                ORDER BY jobs.run_at, jobs.id
-                LIMIT max_candidates
+                SELECT found.place
+                FROM (SELECT unnest(priorities[share.first:share.last]) AS priority, unnest(from_run_at[share.first:share.last]) AS run_at,
+                             unnest(from_id[share.first:share.last]) AS id) AS cursor
+                CROSS JOIN LATERAL (
+                    SELECT (jobs).ctid AS place
+                    FROM outbox.jobs
+                    WHERE jobs.queue = of_queue
+                      AND jobs.tenant_id = share.tenant_id
+                      AND jobs.priority = cursor.priority
+                      AND jobs.key IS NOT NULL
+                      AND jobs.status IN ('pending', 'retrying')
+                      AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
+                      AND jobs.run_at <= now()
+                      AND (jobs.deadline IS NULL OR jobs.deadline > now())
+                      AND jobs.kind = ANY (kinds)
+                    ORDER BY jobs.run_at, jobs.id
+                    LIMIT share.reach
+                ) AS found
+                LIMIT share.reach
             ) AS candidate
-            LIMIT max_candidates
         )
     ) AS due;
     IF places IS NULL THEN
@@ -189,7 +200,7 @@ BEGIN
             FROM spread
         ) AS ranked
     ), taken AS MATERIALIZED (
-        -- One that fits but is beyond max_jobs stays as it is: it is due.
+        -- One that fits but is beyond its tenant's quota or max_jobs stays as it is: it is due.
         -- The first of each tenant come before the second of any.
         SELECT place,
                -- Fewer than max_active jobs run, so at least as many slots as this one's
@@ -201,9 +212,13 @@ BEGIN
                    ORDER BY free.slot
                    OFFSET turn - 1
                    LIMIT 1) END AS slot
-        FROM judged
-        WHERE fits
-        ORDER BY row_number() OVER (PARTITION BY tenant_id ORDER BY priority DESC, run_at, id), priority DESC, run_at, id
+        FROM (
+            SELECT judged.*, row_number() OVER (PARTITION BY tenant_id ORDER BY priority DESC, run_at, id) AS of_tenant
+            FROM judged
+            WHERE fits
+        ) AS fitting
+        WHERE of_tenant <= coalesce(quotas[array_position(tenant_ids, tenant_id)], max_jobs)
+        ORDER BY of_tenant, priority DESC, run_at, id
         LIMIT max_jobs
     ), claimed AS (
         UPDATE outbox.jobs

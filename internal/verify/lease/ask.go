@@ -23,6 +23,7 @@ func (c *client) claim(ctx context.Context, h *history, a *ask) error {
 	room := 1 + c.rand.IntN(3)
 	rows, err := c.db.ClaimJobs(ctx, sqlgen.ClaimJobsParams{
 		Worker: "worker", LeaseTtl: interval(ttl), Queue: outbox.DefaultQueue, Kinds: []string{task{}.Kind()}, MaxJobs: int32(room),
+		TenantIds: []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{int32(room)}, Firsts: []int32{1}, Lasts: []int32{1},
 		Priorities: []int16{0},
 		FromRunAt:  []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}},
 		FromID:     []pgtype.UUID{{Valid: true}},

@@ -35,8 +35,9 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 	for range priorities {
 		fromRunAt, fromID = append(fromRunAt, allTime[0]), append(fromID, pgtype.UUID{Valid: true})
 	}
-	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", interval(leaseTTL), priorities, fromRunAt, fromID, kinds[:1], // its error is also that of Err
-		offered, int32(room), int32(reach), keyedQueue, false)
+	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", interval(leaseTTL), // its error is also that of Err
+		[]pgtype.UUID{pgID(outbox.RootTenant)}, []int32{int32(room)}, []int32{int32(reach)}, []int32{1}, []int32{int32(len(priorities))},
+		priorities, fromRunAt, fromID, kinds[:1], offered, int32(room), keyedQueue, false)
 	var claimed []outbox.ID
 	var halted []string
 	var id pgtype.UUID

@@ -18,7 +18,7 @@ import (
 // A tenant's jobs that never end take all slots but the kept ones: whoever comes
 // then starts at once, again and again, also after a handler that ended the kept
 // slot's goroutine. Root may be either of them.
-func TestASlotIsKeptForOtherTenants(t *testing.T) {
+func TestAWorkerIsReservedForOtherTenants(t *testing.T) {
 	t.Parallel()
 	for name, whose := range map[string]struct{ busy, sparse outbox.Options }{
 		"beside another's": {of(0), of(1)}, "root's": {of(0), outbox.Options{}}, "beside root's": {outbox.Options{}, of(1)},
@@ -69,7 +69,7 @@ func TestASlotIsKeptForOtherTenants(t *testing.T) {
 // Short jobs have had many of a tenant's long ones fetched ahead, by a claim that left
 // none of them. When they have waited for too long they go back, and the kept slot is
 // not for them.
-func TestWhatGoesBackDoesNotTakeTheKeptSlot(t *testing.T) {
+func TestWhatGoesBackDoesNotTakeTheReservedWorker(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	wake, release := make(chan struct{}, 1), make(chan struct{})
@@ -114,18 +114,18 @@ func TestWhatGoesBackDoesNotTakeTheKeptSlot(t *testing.T) {
 	d.stop(t)
 }
 
-// keptFree has a tenant's jobs take all slots but the kept one.
-func keptFree(t *testing.T, db *pgxpool.Pool) (wake func(), others *atomic.Int64) {
+// reservedFree has a tenant's jobs take all slots but the kept one.
+func reservedFree(t *testing.T, db *pgxpool.Pool) (wake func(), others *atomic.Int64) {
 	t.Helper()
 	enqueueProbes(t, db, 100, of(0))
-	wake, _, others = allButKept(t, db)
+	wake, _, others = allButReserved(t, db)
 	return wake, others
 }
 
-// allButKept starts a dispatcher whose jobs take all slots but the kept one, and which
+// allButReserved starts a dispatcher whose jobs take all slots but the kept one, and which
 // nobody wakes but by what it returns. Jobs from 1000 on end, but take so long that none is
 // fetched ahead.
-func allButKept(t *testing.T, db *pgxpool.Pool) (wake func(), busy, others *atomic.Int64) {
+func allButReserved(t *testing.T, db *pgxpool.Pool) (wake func(), busy, others *atomic.Int64) {
 	t.Helper()
 	var never, started atomic.Int64
 	woken := make(chan struct{})
@@ -149,23 +149,21 @@ func allButKept(t *testing.T, db *pgxpool.Pool) (wake func(), busy, others *atom
 
 // All jobs with a key are of one tenant, who has many, so nobody shares them. The kept slot
 // is for the other tenant, whose jobs have none.
-func TestAKeptSlotIsNotForOneWithManyKeys(t *testing.T) {
+func TestAReservedWorkerIsNotForOneWithManyKeys(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	tomorrow := of(1)
-	tomorrow.Delay = 24 * time.Hour
-	requests := []outbox.Request{{Args: probe{1000}, Options: tomorrow}}
+	requests := []outbox.Request{{Args: probe{1000}, Options: of(1)}} // who shares the queue from now on
 	for n := range 100 {
 		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: fmt.Sprint(n)}})
 	}
 	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
 		t.Fatal(err)
 	}
-	wake, busy, others := allButKept(t, db)
+	wake, busy, others := allButReserved(t, db)
 	for n := range 3 {
 		enqueue(t, db, probe{1001}, of(1))
 		wake()
-		awaitThat(t, "it starts", func() bool { return others.Load() == int64(n+1) })
+		awaitThat(t, "it starts", func() bool { return others.Load() == int64(n+2) })
 	}
 	for range 20 {
 		wake()
@@ -178,10 +176,10 @@ func TestAKeptSlotIsNotForOneWithManyKeys(t *testing.T) {
 
 // Two tenants' jobs come with one wake-up, for one kept slot: the second one starts when
 // the first one ends.
-func TestWhoLeavesAKeptSlotMakesRoom(t *testing.T) {
+func TestTheReservedWorkerServesOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	wake, others := keptFree(t, db)
+	wake, others := reservedFree(t, db)
 	requests := []outbox.Request{
 		{Args: probe{1000}, Options: of(1)}, {Args: probe{1001}, Options: of(2)}, {Args: probe{1002}, Options: of(2)},
 	}
@@ -193,7 +191,7 @@ func TestWhoLeavesAKeptSlotMakesRoom(t *testing.T) {
 }
 
 // The first job of its sort that the queue has seen is found while only the kept slot is free.
-func TestAKeptSlotIsForWhatIsNew(t *testing.T) {
+func TestAReservedWorkerIsForWhatIsNew(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]outbox.Options{
 		"a priority": {Priority: 5}, "a key": {Key: "k"}, "another's priority": {Tenant: tenantN(1), Priority: -3},
@@ -201,7 +199,7 @@ func TestAKeptSlotIsForWhatIsNew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			wake, others := keptFree(t, db)
+			wake, others := reservedFree(t, db)
 			enqueue(t, db, probe{1000}, options)
 			wake()
 			awaitThat(t, "it starts", func() bool { return others.Load() == 1 })
@@ -211,17 +209,17 @@ func TestAKeptSlotIsForWhatIsNew(t *testing.T) {
 
 // Nobody wakes the queue, and no poll comes, when the time is over for which slots are kept
 // behind the last job of another tenant.
-func TestKeptSlotsAreGivenBackInTime(t *testing.T) {
+func TestReservedWorkersAreFreedInTime(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	enqueueProbes(t, db, 20, outbox.Options{})
 	enqueue(t, db, probe{1000}, of(1))
-	_, busy, _ := allButKept(t, db)
+	_, busy, _ := allButReserved(t, db)
 	awaitThat(t, "all slots are taken", func() bool { return busy.Load() == 16 })
 }
 
 // As long as all jobs are root's, every slot is theirs.
-func TestNoSlotIsKeptForNobody(t *testing.T) {
+func TestNoWorkerIsReservedWhileRootIsAlone(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	enqueueProbes(t, db, 16, outbox.Options{})
@@ -241,7 +239,7 @@ func TestNoSlotIsKeptForNobody(t *testing.T) {
 }
 
 // When the last job of another tenant is gone for some seconds, root has its slots back.
-func TestKeptSlotsAreGivenBack(t *testing.T) {
+func TestReservedWorkersAreFreed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	enqueue(t, db, probe{1000}, of(1))

@@ -1,0 +1,142 @@
+package dispatcher
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+var priorities = rapid.Custom(func(t *rapid.T) int16 {
+	return rapid.OneOf(
+		rapid.SampledFrom([]int16{math.MinInt16, math.MinInt16 + 1, -1, 0, 1, math.MaxInt16 - 1, math.MaxInt16}),
+		rapid.Int16(),
+	).Draw(t, "priority")
+})
+
+// someTenants are few, neighbours and the ends among them.
+var someTenants = rapid.Custom(func(t *rapid.T) outbox.ID {
+	id := outbox.ID{15: byte(rapid.IntRange(0, 5).Draw(t, "low"))}
+	switch rapid.IntRange(0, 3).Draw(t, "where") {
+	case 0:
+		id = outbox.ID(bytes.Repeat([]byte{0xff}, 16))
+		id[15] -= byte(rapid.IntRange(0, 2).Draw(t, "below the last"))
+	case 1:
+		id[14], id[15] = byte(rapid.IntRange(0, 1).Draw(t, "carry")), 0xff
+	}
+	return id
+})
+
+func candidate(tenant outbox.ID, priority int16, runAt time.Time, id byte) *attempt {
+	return &attempt{job: &outbox.Claimed{Tenant: tenant, Priority: int(priority), RunAt: runAt, ID: outbox.ID{15: id}}}
+}
+
+// Whatever flow there is, it has a cursor or lies in just one gap.
+func TestGapsCoverWhatHasNoCursor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var cs cursors
+		for range rapid.IntRange(0, 40).Draw(t, "cursors") {
+			cs.add(flow{someTenants.Draw(t, "tenant"), priorities.Draw(t, "priority")}, time.Now(), outbox.ID{})
+		}
+		served := someTenants.Draw(t, "served")
+		g := cs.gaps(served)
+		for range 50 {
+			f := flow{someTenants.Draw(t, "tenant"), priorities.Draw(t, "priority")}
+			covered := 0
+			if cs.get(f) != nil {
+				covered++
+			}
+			for i := range g.from {
+				if bytes.Compare(g.from[i][:], f.tenant[:]) <= 0 && bytes.Compare(f.tenant[:], g.to[i][:]) <= 0 {
+					covered++
+				}
+			}
+			for i := range g.of {
+				if g.of[i] == f.tenant && g.lowest[i] <= int32(f.priority) && int32(f.priority) <= g.highest[i] {
+					covered++
+				}
+			}
+			if covered != 1 {
+				t.Fatalf("%v is covered %d times, want once", f, covered)
+			}
+		}
+		for i := range g.from {
+			if bytes.Compare(g.from[i][:], g.to[i][:]) > 0 {
+				t.Errorf("the gap from %s to %s is empty", g.from[i], g.to[i])
+			}
+		}
+		// The first gap is the first behind the tenant that was served last.
+		for i := range g.from {
+			if after := bytes.Compare(g.from[i][:], served[:]) >= 0; after && bytes.Compare(g.from[0][:], served[:]) < 0 {
+				t.Errorf("gap %d is behind the tenant that was served, the first one is not", i)
+			}
+		}
+	})
+}
+
+func TestCursorsAreSortedAndBounded(t *testing.T) {
+	var cs cursors
+	now := time.Now()
+	for n := range 2 * maxCursors {
+		c := cs.add(flow{outbox.ID{0: byte(n * 7), 1: byte(n >> 8)}, int16(n % 3)}, now.Add(time.Duration(n)), outbox.ID{})
+		c.state = drained
+	}
+	if len(cs.sorted) != maxCursors {
+		t.Errorf("%d cursors, want %d", len(cs.sorted), maxCursors)
+	}
+	if !slices.IsSortedFunc(cs.sorted, func(a, b *cursor) int { return byFlow(a, b.flow) }) {
+		t.Error("the cursors are not in order")
+	}
+}
+
+// Of those without due jobs the one is forgotten that was used least recently; where all
+// have some, the one whose turn comes last.
+func TestWhichCursorIsForgotten(t *testing.T) {
+	now := time.Now()
+	full := func(state flowState) *cursors {
+		var cs cursors
+		for n := range maxCursors {
+			cs.add(flow{tenant: outbox.ID{0: 1, 1: byte(n >> 8), 2: byte(n)}}, now.Add(time.Duration(n)), outbox.ID{}).state = state
+		}
+		return &cs
+	}
+	one := flow{tenant: outbox.ID{0: 2}}
+	cs := full(drained)
+	cs.sorted[7].used = now.Add(-time.Hour)
+	cs.sorted[3].used, cs.sorted[3].state = now.Add(-2*time.Hour), due
+	oldest := cs.sorted[7].flow
+	if cs.add(one, now, outbox.ID{}); cs.get(oldest) != nil || cs.get(one) == nil {
+		t.Error("another one than that which was idle longest has been forgotten")
+	}
+	cs = full(due)
+	last := cs.sorted[99].flow // served last: its next turn is the last one
+	if cs.add(one, now, last.tenant); cs.get(last) != nil || cs.get(one) == nil {
+		t.Error("one has been forgotten whose turn comes before that of others")
+	}
+}
+
+// Cursors move forward only, and not past what goes back.
+func TestCursorsMoveForward(t *testing.T) {
+	var cs cursors
+	now := time.Now()
+	a, b := outbox.ID{1}, outbox.ID{2}
+	cs.add(flow{a, 0}, now, outbox.ID{})
+	cs.add(flow{b, 0}, now, outbox.ID{})
+	back := candidate(a, 0, now.Add(time.Minute), 9)
+	back.unused = true
+	cs.claimed([]*attempt{candidate(a, 0, now, 5), candidate(a, 0, now, 3), back, candidate(b, 0, now.Add(-time.Hour), 1), candidate(b, 7, now, 1)}, now)
+	if got, want := cs.get(flow{a, 0}).at, (position{now, outbox.ID{15: 5}}); got != want {
+		t.Errorf("cursor at %v, want %v", got, want)
+	}
+	if got, want := cs.get(flow{b, 0}).at, (position{now.Add(-time.Hour), outbox.ID{15: 1}}); got != want {
+		t.Errorf("cursor at %v, want %v", got, want)
+	}
+	if cs.get(flow{b, 7}) != nil {
+		t.Error("a claim has made a cursor")
+	}
+}
