@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -90,4 +91,35 @@ func TestAReadOnlyServerIsLeftAndFoundAgain(t *testing.T) {
 	alter("RESET default_transaction_read_only")
 	r.awaitReadyz(200, "ready", nil)
 	r.end(nil)
+}
+
+// A schema that another build has made of the same files is not worked with, and one that a newer
+// build has migrated is.
+func TestReadyzNamesTheFileThatDiffers(t *testing.T) {
+	t.Parallel()
+	for cause, want := range map[string]struct {
+		status        int
+		state, schema string
+		detail        string
+	}{
+		`UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = '00001_tables.sql'`: {503, "unready", "edited", "00001_tables.sql"},
+		`DELETE FROM outbox.schema_files WHERE name = 'functions/cancel.sql'`:                  {503, "unready", "behind", "functions/cancel.sql"},
+		`INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`:       {200, "ready", "ahead", "09999"},
+	} {
+		pool := pgtest.New(t)
+		if _, err := pool.Exec(t.Context(), cause); err != nil {
+			t.Fatal(err)
+		}
+		_, schema := look(t.Context(), pool)
+		if schema.State != want.schema || !strings.Contains(schema.Detail, want.detail) {
+			t.Errorf("after %s the schema is %s: %s; want %s, and %s named", cause, schema.State, schema.Detail, want.schema, want.detail)
+		}
+		r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
+		states := map[string]string{"schema": want.schema}
+		if want.state == "unready" {
+			states["dispatcher"], states["reaper"], states["scheduler"] = "waiting", "waiting", "waiting"
+		}
+		r.awaitReadyz(want.status, want.state, states)
+		r.end(nil)
+	}
 }
