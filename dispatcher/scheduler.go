@@ -272,12 +272,23 @@ func divide(all []claimant, room, limit int) {
 	}
 }
 
-// divideExpress gives those that hold few a few more.
+// divideExpress gives tenants that hold few and have due jobs a few more, and then each that
+// may have some one place.
 func divideExpress(all []claimant, room int) {
+	give := func(c *claimant, most int) {
+		if !c.more {
+			c.quota = max(min(most, sparse-int(c.inHand.Load()), room), 0)
+			room -= c.quota
+		}
+	}
 	for i := range all {
-		if w := &all[i]; !w.more {
-			w.quota = max(min(sparse-int(w.inHand.Load()), room), 0)
-			room -= w.quota
+		if all[i].due {
+			give(&all[i], sparse)
+		}
+	}
+	for i := range all {
+		if !all[i].due {
+			give(&all[i], 1)
 		}
 	}
 }

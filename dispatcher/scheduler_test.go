@@ -180,6 +180,18 @@ func TestReserveAndExpress(t *testing.T) {
 	if p = s.plan(now, places{express: 20, capacity: 564}, nil); quotas(p.plain) != sparse-6 {
 		t.Errorf("one that holds 6 is given %d more, want %d", quotas(p.plain), sparse-6)
 	}
+	// What is due comes before what may be: it does not wait until all idle tenants were asked.
+	many := schedulerOf(200, drained)
+	many.woken()
+	many.plain.get(flow{tenant: numbered(150)}).state = due
+	p = many.plan(now, places{express: 20, capacity: 564}, nil)
+	given := map[outbox.ID]int{}
+	for _, share := range p.plain {
+		given[share.tenant.id] = share.quota
+	}
+	if given[numbered(150)] != sparse || len(given) != 1+20-sparse {
+		t.Errorf("without room %d tenants are given some, the one with due jobs %d; want %d and %d", len(given), given[numbered(150)], 21-sparse, sparse)
+	}
 	// Nobody but root has used the queue for a while: it is all root's.
 	s = schedulerOf(1, due)
 	s.tenant(numbered(1), now).used = now.Add(-shareTime)
