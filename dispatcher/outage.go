@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ type outages struct {
 	of    map[string]*outage.Circuit // by kind; never changed
 	some  atomic.Int32               // how many are not closed
 	back  atomic.Bool                // one has been closed since the claimer looked
+	shown sync.Mutex                 // held from the look at a state until its metric is set
 	probe string                     // the kind that the claim under way is a probe of; the claim loop's own
 }
 
@@ -111,7 +113,7 @@ func (q *queue) noteOutcome(a *attempt) {
 		err, _ := errors.AsType[*unavailableError](a.err)
 		if opened := c.Away(a.probe, err.wait); opened {
 			q.outages.some.Add(1)
-			q.metrics.unavailable.WithLabelValues(a.job.Kind, q.name).Set(1)
+			q.showOutage(a.job.Kind)
 			q.logOutage(slog.LevelWarn, "kind unavailable: its jobs wait, and one is tried from time to time", a, slog.Any("err", a.err))
 		} else if since, ok := c.Since(); ok && a.probe {
 			q.logOutage(slog.LevelWarn, "kind still unavailable", a, slog.Duration("for", time.Since(since)), slog.Any("err", a.err))
@@ -119,12 +121,24 @@ func (q *queue) noteOutcome(a *attempt) {
 	case foundThere:
 		if lasted, closed := c.Reached(); closed {
 			q.outages.some.Add(-1)
-			q.metrics.unavailable.WithLabelValues(a.job.Kind, q.name).Set(0)
+			q.showOutage(a.job.Kind)
 			q.outages.back.Store(true)
 			q.poke()
 			q.logOutage(slog.LevelInfo, "kind available again", a, slog.Duration("after", lasted))
 		}
 	}
+}
+
+// showOutage sets the kind's metric. One worker may open the circuit while another closes it: the last one to come
+// here sees the state that stays.
+func (q *queue) showOutage(kind string) {
+	q.outages.shown.Lock()
+	defer q.outages.shown.Unlock()
+	lasts := 0.0
+	if q.outages.of[kind].State() != outage.Closed {
+		lasts = 1
+	}
+	q.metrics.unavailable.WithLabelValues(kind, q.name).Set(lasts)
 }
 
 // logOutage logs a beginning or a probe at once and then every ten seconds, and so an end: something may come and go.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -19,6 +20,7 @@ type Queue struct {
 	MaxRunning  int                     // see [Limits]; 0 is any number
 	Rate        Rate                    // see [Limits]; zero is any
 	Jobs        map[outbox.Status]int64 // open jobs; a status without any is left out
+	Unavailable map[string]time.Time    // kinds whose jobs found away what they need, as far as any were tried, and since when; only from [Operator.Queues]
 }
 
 const maxQueues = 1000
@@ -35,7 +37,30 @@ func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return jobs.In(rules), nil
+	queues := jobs.In(rules)
+	return queues, o.addUnavailable(ctx, queues)
+}
+
+// addUnavailable adds the kinds that wait for what they need. The jobs that have found it away say so; the others,
+// which their processes leave unclaimed meanwhile, are like any that wait.
+func (o *Operator) addUnavailable(ctx context.Context, queues []Queue) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListUnavailableKinds(ctx, maxQueues)
+	if err != nil {
+		return fmt.Errorf("list unavailable kinds: %w", err)
+	}
+	for _, row := range rows {
+		i, found := slices.BinarySearchFunc(queues, row.Queue, func(q Queue, name string) int { return strings.Compare(q.Name, name) })
+		if !found {
+			continue
+		}
+		if queues[i].Unavailable == nil {
+			queues[i].Unavailable = map[string]time.Time{}
+		}
+		queues[i].Unavailable[row.Kind] = row.Since.Time
+	}
+	return nil
 }
 
 // OpenJobs is how many jobs are open, by queue and status.

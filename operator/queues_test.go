@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -42,6 +43,31 @@ func TestAPausedQueueIsNotClaimedFrom(t *testing.T) {
 		}
 	}) {
 		t.Error("resuming a queue that is not paused woke the dispatchers")
+	}
+}
+
+func TestQueuesSayWhatIsUnavailable(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	since := time.Now().Add(-time.Hour).Truncate(time.Second)
+	for _, kind := range []string{"mail", "mail", "bill"} {
+		id := enqueue(t, db, kind, outbox.Options{Queue: "post"})
+		if _, err := db.Exec(t.Context(), `UPDATE outbox.jobs SET unavailable_since = $2 WHERE id = $1`, id, since); err != nil {
+			t.Fatal(err)
+		}
+		since = since.Add(time.Minute)
+	}
+	enqueue(t, db, "mail", outbox.Options{})
+	queues, err := o.Queues(t.Context())
+	if err != nil || len(queues) != 2 {
+		t.Fatalf("queues = %+v, %v, want two", queues, err)
+	}
+	if got := queues[0].Unavailable; got != nil {
+		t.Errorf("in the default queue %v is unavailable, want nothing", got)
+	}
+	got := queues[1].Unavailable
+	if want := since.Add(-3 * time.Minute); len(got) != 2 || !got["mail"].Equal(want) || !got["bill"].Equal(want.Add(2*time.Minute)) {
+		t.Errorf("in the queue post %v is unavailable, want mail since %s and bill two minutes later", got, want)
 	}
 }
 

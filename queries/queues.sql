@@ -100,6 +100,16 @@ WHERE sqlc.narg('tenant')::uuid IS NULL
   AND (SELECT count(*) FROM depth) <= @max_rows::bigint
 LIMIT 200000;
 
+-- name: ListUnavailableKinds :many
+-- ListUnavailableKinds lists up to @max_kinds kinds with jobs that found unavailable what they need when they were
+-- tried last, and since when. It reads every open job.
+SELECT jobs.queue, jobs.kind, min(jobs.unavailable_since)::timestamptz AS since
+FROM outbox.jobs
+WHERE jobs.unavailable_since IS NOT NULL
+GROUP BY jobs.queue, jobs.kind
+ORDER BY jobs.queue, jobs.kind
+LIMIT @max_kinds;
+
 -- name: ListQueueRules :many
 -- ListQueueRules lists up to @max_queues queues that are paused or limited.
 SELECT queues.queue, queues.paused_at, queues.max_running, queues.rate,

@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -53,12 +56,12 @@ func (p *program) listQueues(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"queue", "paused_since", "max_running", "rate"}}
+		l := listing{header: []string{"queue", "paused_since", "max_running", "rate", "unavailable"}}
 		for _, s := range openStatuses() {
 			l.header = append(l.header, s.String())
 		}
 		for _, q := range queues {
-			row := []any{q.Name, instant(q.PausedSince), limitText(q.MaxRunning), rateText(q.Rate)}
+			row := []any{q.Name, instant(q.PausedSince), limitText(q.MaxRunning), rateText(q.Rate), kindsText(q.Unavailable)}
 			for _, s := range openStatuses() {
 				row = append(row, q.Jobs[s])
 			}
@@ -182,6 +185,14 @@ func limitText(maxRunning int) any {
 		return nil
 	}
 	return maxRunning
+}
+
+// kindsText names kinds; what the API does not say is nil, as none are.
+func kindsText(kinds map[string]time.Time) any {
+	if len(kinds) == 0 {
+		return nil
+	}
+	return strings.Join(slices.Sorted(maps.Keys(kinds)), " ")
 }
 
 func rateText(rate operator.Rate) any {

@@ -76,7 +76,7 @@ var allowed = map[string]string{
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
 	"internal/verify":         "outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
-	"internal/verify/probe":   "app outbox inbox dispatcher schedule internal/verify/ledger",
+	"internal/verify/probe":   "app outbox inbox dispatcher schedule relay/webhook internal/verify/ledger",
 	"internal/verify/checker": "outbox",
 	"internal/verify/ledger":  "outbox",
 	"internal/verify/child":   "",

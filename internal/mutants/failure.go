@@ -44,6 +44,38 @@ var failed = []Mutant{
 		Checks:    []Check{test("memory", "TestOutcomesMeanWhatTheyMeanInADispatcher", "panic")},
 	},
 	{
+		Name:      "each job finds out about an outage for itself",
+		Breaks:    "twenty thousand jobs run into the same dead host, again and again",
+		Invariant: "An outage is quiet",
+		Edits:     []Edit{{"internal/outage.opensAfter", `opensAfter = 5`, `opensAfter = 1 << 30`}},
+		Checks: []Check{
+			row("D12", "claims"),
+			test("dispatcher", "TestWhatIsClaimedAheadGoesBackInAnOutage", "waited"),
+		},
+	},
+	{
+		Name:      "what is claimed ahead runs into the outage",
+		Breaks:    "thousands of jobs in the buffer are tried though the first few have found the host away",
+		Invariant: "An outage is quiet",
+		Edits:     []Edit{{"dispatcher.queue.mayRun", `	return ok`, `	return ok || true`}},
+		Checks:    []Check{test("dispatcher", "TestWhatIsClaimedAheadGoesBackInAnOutage", "were tried after the host had gone")},
+	},
+	{
+		Name:      "a kind that is back goes on from where the others are",
+		Breaks:    "what claims have passed by in an outage waits for a look from the front, which is seldom",
+		Invariant: "An outage is quiet",
+		Edits: []Edit{{"dispatcher.queue.probeKinds", `		q.sched.startFromFront()
+`, ``}},
+		Checks: []Check{test("dispatcher", "TestAKindThatIsBackBeginsAtTheFront/root", "jobs succeed")},
+	},
+	{
+		Name:      "a dead target stops the kind",
+		Breaks:    "one customer's dead webhook holds up those of all others",
+		Invariant: "An outage is quiet",
+		Edits:     []Edit{{"dispatcher.attempt.finding", `unavailable.ofTarget`, `unavailable.ofTarget && false`}},
+		Checks:    []Check{test("dispatcher", "TestATargetIsAwayForItsOwnJobs", "all of the other targets run")},
+	},
+	{
 		Name:      "an act that nobody hears of",
 		Breaks:    "a retried job has no row in the audit",
 		Invariant: "No act without its row in the audit",

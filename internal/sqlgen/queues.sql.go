@@ -192,6 +192,43 @@ func (q *Queries) ListQueueRules(ctx context.Context, maxQueues int32) ([]ListQu
 	return items, nil
 }
 
+const ListUnavailableKinds = `-- name: ListUnavailableKinds :many
+SELECT jobs.queue, jobs.kind, min(jobs.unavailable_since)::timestamptz AS since
+FROM outbox.jobs
+WHERE jobs.unavailable_since IS NOT NULL
+GROUP BY jobs.queue, jobs.kind
+ORDER BY jobs.queue, jobs.kind
+LIMIT $1
+`
+
+type ListUnavailableKindsRow struct {
+	Queue string
+	Kind  string
+	Since pgtype.Timestamptz
+}
+
+// ListUnavailableKinds lists up to @max_kinds kinds with jobs that found unavailable what they need when they were
+// tried last, and since when. It reads every open job.
+func (q *Queries) ListUnavailableKinds(ctx context.Context, maxKinds int32) ([]ListUnavailableKindsRow, error) {
+	rows, err := q.db.Query(ctx, ListUnavailableKinds, maxKinds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListUnavailableKindsRow
+	for rows.Next() {
+		var i ListUnavailableKindsRow
+		if err := rows.Scan(&i.Queue, &i.Kind, &i.Since); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const PauseQueue = `-- name: PauseQueue :exec
 WITH paused AS (
     INSERT INTO outbox.queues (queue, paused_at)

@@ -13,6 +13,7 @@
 //	VERIFY_RETRY        wait after a failed attempt; 0 is the default policy
 //	VERIFY_STALL        on: jobs that are to stall wait for SIGCONT; see stall.go
 //	VERIFY_TRACE        on: calls to the database go to the ledger; see trace.go
+//	VERIFY_HOOK         the URL to which jobs of the kind HookKind are posted; "" leaves them alone
 //	VERIFY_SCHEDULES    on: declares the schedules of schedules.go
 //
 // Those of the producer are in produce.go.
@@ -24,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"strconv"
 	"time"
@@ -35,7 +37,11 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay/webhook"
 )
+
+// HookKind is the kind of jobs that are posted to VERIFY_HOOK.
+const HookKind = "verify.hook"
 
 // Work is the worker: it works until it is told to stop, and stops as posthaste
 // serve does. It is an error if goroutines are left after a stop in good order.
@@ -57,11 +63,20 @@ func Work(ctx context.Context) (err error) {
 	h := newHandlers(watching, pool, book)
 	dispatcher.Handle(&mux, h.handle)
 	mux.HandleRaw(EchoKind, h.echo)
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	if url := os.Getenv("VERIFY_HOOK"); url != "" {
+		hook, err := webhook.Handler(url, webhook.Config{Transport: transport})
+		if err != nil {
+			return err
+		}
+		mux.HandleRaw(HookKind, hook)
+	}
 	if err := app.Run(ctx, &mux, config); err != nil {
 		return err
 	}
 	end()
 	pool.Close()
+	transport.CloseIdleConnections()
 	if err := goleak.Find(); err != nil {
 		return fmt.Errorf("after the stop: %w", err)
 	}
