@@ -2,6 +2,22 @@ package mutants
 
 var lease = []Mutant{
 	{
+		Name:      "a locked row is not extended beside",
+		Breaks:    "a handler whose own transaction outlasts the lease loses its job at the commit",
+		Invariant: "A lease lasts for as long as its worker keeps it",
+		Edits:     []Edit{{"internal/sqlgen.ExtendLeases", `WHERE NOT missed.lost`, `WHERE NOT missed.lost AND false`}},
+		Checks: []Check{
+			test("dispatcher", "TestTheJobOfATransactionWhoseWorkerDiesIsTakenOver", "a reaper takes the job during its extension"),
+		},
+	},
+	{
+		Name:      "an extension of any epoch",
+		Breaks:    "what a worker that lost its lease leaves behind keeps its successor's job from being taken over",
+		Invariant: "A lease lasts for as long as its worker keeps it",
+		Edits:     []Edit{{"internal/sqlgen.ExpireLeases", `AND beside.epoch = jobs.epoch`, ``}},
+		Checks:    []Check{test("dispatcher", "TestAnExtensionIsOfOneEpoch", "a reaper does not take the job")},
+	},
+	{
 		Name:      "no epoch in extend",
 		Breaks:    "a worker that lost its lease extends that of its replacement",
 		Invariant: "Fenced",
