@@ -76,7 +76,7 @@ func TestATransactionThatOutlastsTheLeaseKeepsItsJob(t *testing.T) {
 				if err := receive(t, committed, "the end of the transaction"); err != nil {
 					t.Fatal(err)
 				}
-				await(t, db, "the row is extended", `SELECT bool_and(lease_expires_at > clock_timestamp()) FROM outbox.jobs`)
+				await(t, db, "the row is extended, or the job taken", `SELECT coalesce(lease_expires_at > clock_timestamp(), true) FROM outbox.jobs`)
 				if taken := stop(); taken != 0 {
 					t.Errorf("a reaper took the job %d times", taken)
 				}

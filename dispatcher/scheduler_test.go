@@ -172,13 +172,18 @@ func TestReserveAndExpress(t *testing.T) {
 		t.Errorf("shares = %+v, want root's alone", p.plain)
 	}
 	busy.inHand.Store(500)
-	busy.more = true
+	backlog := []share{{busy, s.plain.sorted[1:], 20}}
+	s.claimed(&s.plain, backlog, got(backlog, 20), true, false, now) // it may have more
 	if p = s.plan(now, places{express: 20, capacity: 564}, nil); len(p.plain) != 1 || p.plain[0].quota != sparse {
 		t.Errorf("without room, shares = %+v; want %d for root", p.plain, sparse)
 	}
 	s.tenant(numbered(0), now).inHand.Store(6)
 	if p = s.plan(now, places{express: 20, capacity: 564}, nil); quotas(p.plain) != sparse-6 {
 		t.Errorf("one that holds 6 is given %d more, want %d", quotas(p.plain), sparse-6)
+	}
+	busy.inHand.Store(3)
+	if p = s.plan(now, places{express: 20, capacity: 564}, nil); len(p.plain) != 1 || p.plain[0].tenant.id != numbered(0) {
+		t.Errorf("without room, one that has many more is claimed for: %+v", p.plain)
 	}
 	// What is due comes before what may be: it does not wait until all idle tenants were asked.
 	many := schedulerOf(200, drained)
@@ -209,6 +214,9 @@ func TestASurveyTellsHowLongToSleep(t *testing.T) {
 	}
 	if survey() || s.sleep(now, time.Hour) != time.Hour || s.surveyDue(now) {
 		t.Error("nothing is due: want to sleep until the poll")
+	}
+	if s.claimed(&s.plain, nil, nil, true, false, now); !s.surveyDue(now) {
+		t.Error("no survey after a claim: it would tell what is due behind the jobs that were claimed")
 	}
 	if survey(surveyRow{flow: flow{tenant: numbered(1)}, due: time.Minute}) || s.sleep(now, time.Hour) != time.Minute {
 		t.Errorf("sleeps %v, want until the job is due in a minute", s.sleep(now, time.Hour))

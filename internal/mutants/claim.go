@@ -98,11 +98,7 @@ var claim = []Mutant{
 		Name:      "no SKIP LOCKED",
 		Breaks:    "a claim waits for whoever has locked one of its rows",
 		Invariant: "Handlers cannot exhaust the leases' connections",
-		Edits: []Edit{{"internal/sqlgen.ClaimJobs", `        LIMIT $8
-        FOR UPDATE SKIP LOCKED
-    ) AS candidate`, `        LIMIT $8
-        FOR UPDATE
-    ) AS candidate`}},
+		Edits:     []Edit{{"internal/sqlgen.ClaimJobs", `FOR UPDATE SKIP LOCKED`, `FOR UPDATE`}},
 		Checks: []Check{
 			test("dispatcher", "TestAClaimDoesNotWaitForAnother", "lock timeout"),
 			row("B5", "claims that waited for a locked job"),
@@ -110,19 +106,19 @@ var claim = []Mutant{
 	},
 	{
 		Name:      "sub-select claim",
-		Breaks:    "the jobs are chosen in a sub-select, which some plans carry out once a row",
+		Breaks:    "the jobs are chosen in a sub-select, which is carried out once a row",
 		Invariant: "A claim takes no more than asked",
 		Edits: []Edit{
 			{"internal/sqlgen.ClaimJobs", `WHERE jobs.ctid = ANY (ARRAY(
-    SELECT candidate.place`, `FROM (
-    SELECT candidate.place`},
+    SELECT taken.place`, `WHERE (SELECT true FROM (
+    SELECT taken.place`},
 			{"internal/sqlgen.ClaimJobs", `
-    LIMIT $8
+    LIMIT $13
 ))
 RETURNING`, `
-    LIMIT $8
+    LIMIT $13
 ) AS due
-WHERE jobs.ctid = due.place
+WHERE due.place = jobs.ctid)
 RETURNING`},
 		},
 		Checks: []Check{
@@ -148,7 +144,7 @@ RETURNING`},
 		Name:      "no poll",
 		Breaks:    "a queue sleeps until something wakes it",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.queue.surveyOnce", `sleep = q.pollInterval()`, `sleep = 24 * time.Hour`}},
+		Edits:     []Edit{{"dispatcher.queue.sleep", `q.sched.sleep(time.Now(), q.pollInterval())`, `q.sched.sleep(time.Now(), 24*time.Hour)`}},
 		Checks: []Check{
 			test("dispatcher", "TestPollFindsWhatNobodyAnnounced", "in vain: claims are sent"),
 			row("C1", "jobs to be done"),
@@ -156,9 +152,9 @@ RETURNING`},
 	},
 	{
 		Name:      "watermark without full scan",
-		Breaks:    "no claim looks further back than some seconds before the last job claimed",
+		Breaks:    "no claim looks further back than the last job claimed",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.scan.depth", `for d := full; d < near; d++ {`, `for d := overlap; d < near; d++ {`}},
+		Edits:     []Edit{{"dispatcher.newShareParams", `if front || c.at.runAt.IsZero() {`, `if c.at.runAt.IsZero() {`}},
 		Checks: []Check{
 			test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed"),
 			row("C1", "still waiting for the jobs of late commits to be done"),
@@ -168,36 +164,36 @@ RETURNING`},
 		Name:      "every claim from the front",
 		Breaks:    "a claim walks over every dead entry that a held snapshot keeps",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{"dispatcher.scan.depth", `if !now.Before(s.paid[d]) {`, `if d == full {`}},
-		Checks:    []Check{test("dispatcher", "TestScanDepthBudget", "a second expensive full scan is followed by another")},
+		Edits:     []Edit{{"dispatcher.budget.allows", `return !now.Before(b.next)`, `return true`}},
+		Checks:    []Check{test("dispatcher", "TestBudgetOfWhatFails", "allowed now, or not when the time has come")},
 	},
 	{
-		Name:      "one dear scan is believed",
-		Breaks:    "after a moment in which the machine stood still nobody looks for what was committed late, thirty-nine times as long",
+		Name:      "one slow statement is believed",
+		Breaks:    "after a moment in which the machine stood still nobody looks for what was committed late, forty times as long",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.scan.spend", `s.pay(d, now, min(excess, s.excess[d]))`, `s.pay(d, now, excess)`}},
-		Checks:    []Check{test("dispatcher", "TestScanIsFullAfterAScanThatWasHeldUp", "want full")},
+		Edits:     []Edit{{"dispatcher.budget.spend", `spent := min(cost, b.last)`, `spent := cost`}},
+		Checks:    []Check{test("dispatcher", "TestBudget", "one that was held up: the next one waits")},
 	},
 	{
-		Name:      "an outage is a dear scan",
-		Breaks:    "after some seconds without a database nobody looks for minutes for what was committed late",
+		Name:      "an outage is an expensive statement",
+		Breaks:    "after some seconds without a database nobody looks for minutes for what was committed late, nor for new tenants",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.queue.claimUntil", `if away && err == nil && q.forgive`, `if away && err == nil && false && q.forgive`}},
-		Checks:    []Check{test("dispatcher", "TestLateCommitIsFoundAfterAnOutage/the_root's", "in vain: 51 jobs succeed")},
+		Edits:     []Edit{{"dispatcher.budget.fail", `if away {`, `if away && false {`}},
+		Checks:    []Check{test("dispatcher", "TestBudgetOfWhatFails", "in an outage: the next one waits")},
 	},
 	{
-		Name:      "an outage is a dear walk",
-		Breaks:    "after some seconds without a database tenants' jobs wait for half a minute and more",
-		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.queue.forgive", `	forgiven = q.shared.lanes.forgive() || forgiven`, ``}},
-		Checks:    []Check{test("dispatcher", "TestLateCommitIsFoundAfterAnOutage/a_tenant's", "want seconds")},
+		Name:      "a failed statement is forgiven in any case",
+		Breaks:    "a claim that its deadline cuts off is sent again and again",
+		Invariant: "A held snapshot does not slow dispatch or reaping down",
+		Edits:     []Edit{{"dispatcher.budget.fail", `if away {`, `if true {`}},
+		Checks:    []Check{test("dispatcher", "TestBudgetOfWhatFails", "two: the next one waits")},
 	},
 	{
-		Name:      "an answer that takes long is a dear scan",
+		Name:      "an answer that takes long is an expensive one",
 		Breaks:    "with a slow disk or network few claims look for what was committed late, though none is held up by that",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.scan.noteCost", `max(s.nearCost*time.Duration(n), s.answer)`, `s.nearCost*time.Duration(n)`}},
-		Checks:    []Check{test("dispatcher", "TestScanIsFullThoughAnswersTakeLong", "want most: the near ones")},
+		Edits:     []Edit{{"dispatcher.expected.of", `max(e.perJob*time.Duration(jobs), e.answer)`, `e.perJob*time.Duration(jobs)`}},
+		Checks:    []Check{test("dispatcher", "TestExpected", "want the answer's 5ms")},
 	},
 	{
 		Name:      "what goes back during a stop is told to nobody",
@@ -205,13 +201,6 @@ RETURNING`},
 		Invariant: "A notification is a hint",
 		Edits:     []Edit{{"dispatcher.Dispatcher.isForOthers", `return a.outcome.keepDue || d.reserving.Load() == nil`, `return false`}},
 		Checks:    []Check{test("dispatcher", "TestWhatGoesBackIsToldToTheOthers", "were not told: the job goes back")},
-	},
-	{
-		Name:      "wide scans that do not take turns",
-		Breaks:    "beside a held snapshot one claim in a hundred is a wide scan",
-		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{"dispatcher.scan.pay", `s.excess[other] > freeExcess {`, `s.excess[other] > freeExcess && false {`}},
-		Checks:    []Check{test("dispatcher", "TestScanWideDepthsTakeTurns", "want about")},
 	},
 	{
 		Name:      "unknown kinds are claimed",
@@ -228,8 +217,7 @@ RETURNING`},
 		Breaks:    "jobs of a claim whose answer was lost wait for their leases to lapse",
 		Invariant: "Nothing lost",
 		Edits: []Edit{
-			{"dispatcher.queue.claimUntil", `			away = q.returnOrphans(ctx) != nil || away
-			next, err`, `			next, err`},
+			{"dispatcher.queue.claimUntil", `away := q.returnOrphans(ctx) != nil`, `away := false`},
 			{"dispatcher.queue.claimUntil", `if q.inDoubt(now) {`, `if q.inDoubt(now) && false {`},
 		},
 		Checks: []Check{test("dispatcher", "TestJobsOfALostAnswerAreGivenBack", "in vain for the job to run")},
@@ -253,14 +241,52 @@ RETURNING`},
 		Name:      "the first large job goes back",
 		Breaks:    "a job beyond the bound is claimed and given back for ever",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.queue.readClaim", `h.size > 2*maxClaimBytes && len(h.claimed) > 1 {`, `h.size > 2*maxClaimBytes {`}},
+		Edits:     []Edit{{"dispatcher.queue.readClaim", `b.size > 2*maxClaimBytes && len(b.claimed) > 1 {`, `b.size > 2*maxClaimBytes {`}},
 		Checks:    []Check{test("dispatcher", "TestAHugeJobRuns", "in vain: 1 jobs succeed")},
 	},
 	{
-		Name:      "one gap a survey",
-		Breaks:    "after a slow survey the lower priorities wait for the next full scan",
+		Name:      "one flow a survey",
+		Breaks:    "a claim begins with the second most urgent job",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.queue.surveyScan", `gaps = gaps && time.Since(started) < longSurvey`, `gaps = false`}},
-		Checks:    []Check{test("dispatcher", "TestSlowSurveyFindsEveryPriority", "due jobs ran within 9 s")},
+		Edits:     []Edit{{"dispatcher.scheduler.surveyDue", `case s.surveyed.IsZero(), s.partial:`, `case s.surveyed.IsZero():`}},
+		Checks:    []Check{test("dispatcher", "TestMostUrgentFirst", "order of the starts")},
+	},
+	{
+		Name:      "what has no cursor is not looked for",
+		Breaks:    "a tenant or a priority that the dispatcher has not seen before waits for ever",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"dispatcher.queue.survey", `if search {`, `if search && false {`}},
+		Checks: []Check{
+			test("dispatcher", "TestEveryPriorityIsServed", "in vain"),
+			test("dispatcher", "TestEveryTenantIsServed", "in vain: what is due is done"),
+		},
+	},
+	{
+		Name:      "a search that was too expensive is not repeated",
+		Breaks:    "the first job of a tenant waits for a poll, although the snapshot has gone that made the search for it expensive",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"dispatcher.scheduler.surveyDue", `return s.stale || s.woke || !s.searched && s.search.allows(now)`, `return s.stale || s.woke`}},
+		Checks:    []Check{test("dispatcher", "TestWhatIsTooExpensiveIsNotForgotten", "no search when it is affordable")},
+	},
+	{
+		Name:      "a wake-up marks nothing",
+		Breaks:    "what was committed late waits for a poll, though it was notified",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{"dispatcher.scheduler.woken", `c.state = max(c.state, unsure)`, `_ = c`}},
+		Checks:    []Check{test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed")},
+	},
+	{
+		Name:      "a cursor passes what nobody has seen",
+		Breaks:    "a job that was committed late is passed by, because a claim that began behind it found nothing",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"dispatcher.scheduler.claimed", `} else if front && s.since.Valid {`, `} else if s.since.Valid {`}},
+		Checks:    []Check{test("dispatcher", "TestACursorPassesWhatIsNotForUs", "has passed jobs that it has not seen")},
+	},
+	{
+		Name:      "a worker that becomes free says nothing",
+		Breaks:    "the next job waits for a poll beside a free worker",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{"dispatcher.queue.finished", `q.roomMade()`, `_ = q`}},
+		Checks:    []Check{test("dispatcher", "TestQueuesHaveTheirOwnConcurrency", "in vain")},
 	},
 }

@@ -23,7 +23,7 @@ var keys = []Mutant{
 		Name:      "a claim that does not look again",
 		Breaks:    "a job is blocked behind one whose slot was given away a moment before",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.queue.take", `	q.promoter.blocked(h.halted)`, ``}},
+		Edits:     []Edit{{"dispatcher.queue.take", `	q.promoter.blocked(b.halted)`, ``}},
 		Checks:    []Check{test("dispatcher", "TestAClaimLooksAgainAfterItHasBlocked", "in vain: B succeeds")},
 	},
 	{

@@ -2,13 +2,11 @@ package mutants
 
 var lease = []Mutant{
 	{
-		Name:      "a locked row is not extended beside",
+		Name:      "reapers look at the row only",
 		Breaks:    "a handler whose own transaction outlasts the lease loses its job at the commit",
 		Invariant: "A lease lasts for as long as its worker keeps it",
-		Edits:     []Edit{{"internal/sqlgen.ExtendLeases", `WHERE NOT missed.lost`, `WHERE NOT missed.lost AND false`}},
-		Checks: []Check{
-			test("dispatcher", "TestTheJobOfATransactionWhoseWorkerDiesIsTakenOver", "a reaper takes the job during its extension"),
-		},
+		Edits:     []Edit{{"internal/sqlgen.ExpireLeases", `AND beside.expires_at > statement_timestamp()`, `AND false`}},
+		Checks:    []Check{test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_root$", "a reaper took the job")},
 	},
 	{
 		Name:      "an extension of any epoch",
