@@ -11,9 +11,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -138,7 +138,7 @@ func audit(ctx context.Context, tx pgx.Tx, act TokenAct) error {
 		return err
 	}
 	return sqlgen.New(tx).InsertAudit(ctx, sqlgen.InsertAuditParams{
-		Actor: act.Actor, Act: act.Verb, TenantID: pgID(act.Token.Tenant), Target: act.Token.ID, Before: was, After: became,
+		Actor: act.Actor, Act: act.Verb, TenantID: pgvalue.UUID(act.Token.Tenant), Target: act.Token.ID, Before: was, After: became,
 	})
 }
 
@@ -173,15 +173,15 @@ func (t *Tokens) Create(ctx context.Context, grant Grant) (Token, TokenInfo, err
 	token := newToken()
 	hash := token.hash()
 	params := sqlgen.CreateTokenParams{
-		ID: token.id, SecretHash: hash[:], Name: grant.Name, TenantID: pgID(cmp.Or(grant.Tenant, outbox.RootTenant)),
+		ID: token.id, SecretHash: hash[:], Name: grant.Name, TenantID: pgvalue.UUID(cmp.Or(grant.Tenant, outbox.RootTenant)),
 		AllTenants: grant.AllTenants, CreatedBy: grant.CreatedBy,
-		Lifetime: pgtype.Interval{Microseconds: grant.Lifetime.Microseconds(), Valid: grant.Lifetime != 0},
+		Lifetime: pgvalue.IntervalOrNull(grant.Lifetime),
 	}
 	for _, c := range grant.Capabilities {
 		params.Capabilities = append(params.Capabilities, string(c))
 	}
 	var info TokenInfo
-	err := pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, t.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		row, err := sqlgen.New(tx).CreateToken(ctx, params)
 		if err != nil {
 			return err
@@ -217,7 +217,7 @@ func (t *Tokens) Revoke(ctx context.Context, id, actor string) (TokenInfo, error
 		return TokenInfo{}, fmt.Errorf("revoke token %.40q: %w", id, ErrNoToken)
 	}
 	var info TokenInfo
-	err := pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, t.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		rows, err := sqlgen.New(tx).RevokeToken(ctx, id)
 		if err != nil {
 			return err
@@ -250,8 +250,6 @@ func infoOf(row sqlgen.ListTokensRow) TokenInfo {
 		LastUsedAt: row.LastUsedAt.Time, RevokedAt: row.RevokedAt.Time,
 	}
 }
-
-func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
 func hasControl(s string) bool {
 	for _, r := range s {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -150,10 +150,17 @@ func (s *server) enqueueOne(ctx context.Context, in *enqueueInput) (*enqueueOutp
 	return &enqueueOutput{Location: "jobs/" + job.id.String(), Body: job.accepted()}, nil
 }
 
+// inTx is not of the kind that the role or the database has as its default: a repeat with an
+// idempotency key waits for the first one and then finds its job, and a queue is counted
+// behind the lock on its key, which a snapshot from before would not do.
+func (s *server) inTx(ctx context.Context, do func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, s.config.Producer, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, do)
+}
+
 // submit is by itself in its transaction: it holds a lock on the key until the end.
 func (s *server) submit(ctx context.Context, r outbox.Request) (*enqueueOutput, error) {
 	var done outbox.Submitted
-	err := s.config.Producer.InTx(ctx, func(tx pgx.Tx) (err error) {
+	err := s.inTx(ctx, func(tx pgx.Tx) (err error) {
 		if _, err := tx.Exec(ctx, tieInsert, tenantOfJob(r).String(), keyPatience.String()); err != nil {
 			return err
 		}
@@ -257,8 +264,7 @@ func wasRefused(err error) bool {
 	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
 		return true
 	}
-	_, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && !databaseIsAway(err) && !isSQL(err, queryCanceled)
+	return pgsession.IsRepeatable(err) || pgsession.Refused(err) && !pgsession.IsAway(err) && !isSQL(err, queryCanceled)
 }
 
 // store stores all of the jobs or none, those of each tenant tied to it. It waits for
@@ -271,7 +277,7 @@ func (s *server) store(ctx context.Context, requests []outbox.Request, most time
 		patience = most.String()
 	}
 	ids := make([]outbox.ID, len(requests))
-	err := s.config.Producer.InTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		for tenant, places := range byTenant(requests, tenantOfJob) {
 			if _, err := tx.Exec(ctx, tieInsert, tenant.String(), patience); err != nil {
 				return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -148,7 +148,7 @@ func problemOf(err error) *Problem {
 		return overloaded.because("Too many tokens that are not known yet are being looked at.").after(1)
 	case errors.Is(err, access.ErrProviderAway):
 		return unavailable.because("The provider of the token does not answer; try again.").after(1)
-	case databaseIsAway(err):
+	case pgsession.IsAway(err):
 		return unavailable.because("Nothing is wrong with the request; try again.").after(1)
 	}
 	return internalError.because("")
@@ -156,31 +156,13 @@ func problemOf(err error) *Problem {
 
 // Conditions of Postgres.
 const (
-	lockNotAvailable = "55P03"
-	queryCanceled    = "57014"
+	lockNotAvailable = pgsession.LockNotAvailable
+	queryCanceled    = pgsession.QueryCanceled
 
-	insufficientPrivilege = "42501"
+	insufficientPrivilege = pgsession.InsufficientPrivilege
 )
 
-func isSQL(err error, condition string) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == condition
-}
-
-// databaseIsAway reports whether the database could not be asked, or is on its way down or up.
-func databaseIsAway(err error) bool {
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return true
-	}
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		class := pgErr.Code[:min(2, len(pgErr.Code))]
-		return class == "08" || class == "57" || class == "53" ||
-			pgErr.Code == "25006" || // read-only: a standby
-			pgErr.Code == "3F000" || pgErr.Code == "42P01" // not migrated yet
-	}
-	netErr := net.Error(nil)
-	return errors.As(err, &netErr) || pgconn.SafeToRetry(err)
-}
+func isSQL(err error, condition string) bool { return pgsession.State(err) == condition }
 
 // wireNames are our clients' words for the fields that package outbox complains of.
 var wireNames = map[string]string{

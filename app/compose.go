@@ -74,10 +74,10 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 }
 
 func (p *process) addListener(wake, wakeReaper listener.Signal) error {
-	l, err := listener.New(p.config.listenURL(), outbox.Channel, wake, listener.Config{
+	l, err := listener.New(p.config.ListenURL, outbox.Channel, wake, listener.Config{
 		AlsoWake:  []listener.Signal{wakeReaper},
 		OnHearing: func(bool) { wake.Set(); wakeReaper.Set() }, // they look at their new poll intervals at once
-		Canary:    p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,
+		Pool:      p.pool, Canary: p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,
 	})
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 // production setup in which every component runs.
 type Config struct {
 	DatabaseURL string        // of Postgres; required unless Pool is given
-	ListenURL   string        // the listener's; "" is DatabaseURL. Set it when that leads to a pooler
+	ListenURL   string        // the listener's; "" is as all others connect. Set it when that leads to a pooler
 	Pool        *pgxpool.Pool // of the handlers, whose metrics are then published too. The caller closes it
 
 	// Producer, if this program enqueues too, in the same database: the transactions
@@ -101,12 +101,4 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("NoSchedule is set and Schedules are given, want one of them"))
 	}
 	return errors.Join(errs...)
-}
-
-// listenURL is where the listener connects to.
-func (c Config) listenURL() string {
-	if c.Pool != nil {
-		return cmp.Or(c.ListenURL, c.DatabaseURL, c.Pool.Config().ConnString())
-	}
-	return cmp.Or(c.ListenURL, c.DatabaseURL)
 }

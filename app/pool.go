@@ -1,18 +1,17 @@
 package app
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/dsn"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
 const (
 	ownConnections = 4 // for canaries, readiness and migrations
-	connectTimeout = 5 * time.Second
 	closeTimeout   = 5 * time.Second
 )
 
@@ -29,10 +28,10 @@ func OpenPool(c Config, connections int32) (*pgxpool.Pool, error) {
 	}
 	config.MinConns, config.MinIdleConns = 0, 0
 	config.MaxConns = connections
-	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, connectTimeout)
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "posthaste"
 	}
+	pgsession.Pin(config)
 	pool, err := pgxpool.NewWithConfig(background, config)
 	if err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)

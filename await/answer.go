@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -110,7 +111,7 @@ func (w *Waiter) askSome(ctx context.Context, pool *pgxpool.Pool, ids []outbox.I
 	defer cancel()
 	asked := make([]pgtype.UUID, len(ids))
 	for i, id := range ids {
-		asked[i] = pgID(id)
+		asked[i] = pgvalue.UUID(id)
 	}
 	rows, _ := pool.Query(ctx, sqlgen.FindEnded, asked) // its error is also that of Err
 	told := make(map[outbox.ID]bool)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -323,7 +324,7 @@ func TestWaitingForOpenJobsDoesNotReadTheHistory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids = append(ids, pgID(id))
+		ids = append(ids, pgvalue.UUID(id))
 	}
 	pool, err := openPool(t.Context(), db)
 	if err != nil {
@@ -342,7 +343,7 @@ func TestWaitingForOpenJobsDoesNotReadTheHistory(t *testing.T) {
 	if p := plan(); read.MatchString(p) || strings.Contains(p, "Seq Scan on jobs") || !strings.Contains(p, "jobs_pkey") {
 		t.Errorf("the plan for open jobs reads the history, or a whole table:\n%s", p)
 	}
-	ids[0] = pgID(outbox.NewID())
+	ids[0] = pgvalue.UUID(outbox.NewID())
 	if p := plan(); !read.MatchString(p) || strings.Contains(p, "Seq Scan on history") {
 		t.Errorf("the plan for a job that is not open does not read the history by its index:\n%s", p)
 	}

@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -68,7 +67,7 @@ func (r Ref[R]) Result(ctx context.Context) (result R, err error) {
 }
 
 func (r Ref[R]) look(ctx context.Context) (end, error) {
-	found, err := sqlgen.New(r.waiter.user).FindOutcome(ctx, pgID(r.ID))
+	found, err := sqlgen.New(r.waiter.user).FindOutcome(ctx, pgvalue.UUID(r.ID))
 	if err != nil {
 		return end{}, fmt.Errorf("look at job %s: %w", r.ID, err)
 	}
@@ -104,5 +103,3 @@ func decode[R any](ctx context.Context, ref Ref[R], e end) (result R, err error)
 	}
 	return outbox.DecodeResult[R](ref.ID, stored)
 }
-
-func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

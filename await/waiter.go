@@ -1,7 +1,6 @@
 package await
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +25,7 @@ var ErrStopped = errors.New("the waiter has stopped")
 
 // Config is how a waiter works. Its zero value is a sane production setup.
 type Config struct {
-	ListenURL string       // the listener's; "" is the pool's. Set it when that leads to a pooler
+	ListenURL string       // the listener's; "" is as the pool connects. Set it when that leads to a pooler
 	Logger    *slog.Logger // nil logs nothing
 
 	// Protect opens results that were sealed, as dispatcher.Opens seals those of
@@ -86,8 +85,8 @@ func New(pool *pgxpool.Pool, config Config) (*Waiter, error) {
 		poll: hearingPoll, missing: missing,
 		waits: map[outbox.ID]*watch{}, fresh: map[outbox.ID]struct{}{},
 	}
-	l, err := listener.New(cmp.Or(config.ListenURL, pool.Config().ConnString()), Channel, w.wake, listener.Config{
-		AppName: "posthaste-waiter", Canary: pool, Logger: w.log, OnHearing: func(bool) { w.wake.Set() },
+	l, err := listener.New(config.ListenURL, Channel, w.wake, listener.Config{
+		AppName: "posthaste-waiter", Pool: pool, Canary: pool, Logger: w.log, OnHearing: func(bool) { w.wake.Set() },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("waiter: %w", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -201,7 +202,7 @@ func (q *queue) returnOrphans(ctx context.Context) error {
 	defer cancel()
 	n, err := q.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: q.name, Worker: q.worker, Held: q.ask()})
 	q.asked()
-	if err != nil && !isUnreachable(err) { // that is said of the claim
+	if err != nil && !pgsession.IsUnreachable(err) { // that is said of the claim
 		q.complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", q.name))
 	}
 	if n > 0 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
 // health is the answer of the latest statement.
@@ -60,7 +61,7 @@ func (h *health) recovery() <-chan struct{} {
 // what they start is settled behind this; if the process died meanwhile, all of it
 // would run again.
 func (d *Dispatcher) rest(wait time.Duration, err error) {
-	if !isGone(err) {
+	if !pgsession.IsGone(err) {
 		time.Sleep(wait)
 		return
 	}

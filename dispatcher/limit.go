@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -63,7 +64,7 @@ func (q *queue) claimLimited(ctx context.Context, plan func(places) claimPlan) (
 	defer conn.Release() // with an open transaction: the pool closes the connection
 	used, err := q.measure(bound, conn)
 	switch {
-	case isLockedOut(sqlstate(err)): // somebody is stuck in the middle of a claim; the server will end that
+	case pgsession.IsLockedOut(err): // somebody is stuck in the middle of a claim; the server will end that
 		q.limits.stop(q.nextLook())
 		return 0, nil
 	case err != nil:

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -151,7 +151,7 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 }
 
 func failure(job *outbox.Claimed, wait time.Duration, err error) outcome {
-	o := outcome{status: outbox.Retrying, delay: max(wait, 0), code: outbox.CodeError, message: storable(err.Error(), maxMessage)}
+	o := outcome{status: outbox.Retrying, delay: max(wait, 0), code: outbox.CodeError, message: pgvalue.Text(err.Error(), maxMessage)}
 	if job.Attempt >= job.MaxAttempts {
 		o.status, o.keepDue = outbox.Dead, true
 	}
@@ -159,10 +159,10 @@ func failure(job *outbox.Claimed, wait time.Duration, err error) outcome {
 		error
 		Code() string
 	}](err); ok && coded.Code() != "" {
-		o.code = storable(coded.Code(), outbox.MaxNameBytes)
+		o.code = pgvalue.Text(coded.Code(), outbox.MaxNameBytes)
 	}
 	if panicked, ok := errors.AsType[*panicError](err); ok {
-		o.stack = storable(panicked.stack, maxStack)
+		o.stack = pgvalue.Text(panicked.stack, maxStack)
 	}
 	return o
 }
@@ -186,15 +186,6 @@ const (
 	maxMessage = 4 << 10
 	maxStack   = 16 << 10
 )
-
-// storable makes a handler's words fit for a Postgres text column, so that an odd
-// error cannot poison the batch that stores it.
-func storable(s string, limit int) string {
-	if len(s) > limit {
-		s = s[:limit] + "…"
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-}
 
 // causeOf is context.Cause for a context that has ended, nil otherwise.
 func causeOf(ctx context.Context) error {

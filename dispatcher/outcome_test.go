@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"pgregory.net/rapid"
 
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -205,26 +202,6 @@ func TestDecide(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Whatever a handler says, Postgres can store it, and it does not grow beyond its limit.
-func TestStorable(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		words := string(rapid.SliceOf(rapid.Byte()).Draw(t, "words"))
-		words = strings.Repeat(words, rapid.IntRange(1, 50).Draw(t, "times"))
-		limit := rapid.IntRange(1, 200).Draw(t, "limit")
-		got := storable(words, limit)
-		if !utf8.ValidString(got) || strings.ContainsRune(got, 0) {
-			t.Fatalf("storable(%q, %d) = %q, which Postgres refuses", words, limit, got)
-		}
-		// U+FFFD is three bytes for one, the ellipsis three more.
-		if len(got) > 3*limit+3 {
-			t.Fatalf("storable(%q, %d) has %d bytes", words, limit, len(got))
-		}
-		if utf8.ValidString(words) && !strings.ContainsRune(words, 0) && len(words) <= limit && got != words {
-			t.Fatalf("storable(%q, %d) = %q, want it unchanged", words, limit, got)
-		}
-	})
 }
 
 // oneRow is a database that answers every query with one row.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -72,7 +73,7 @@ func (d *Dispatcher) settleInPlace(ctx context.Context, batch []*attempt) ([]pgt
 		return d.db.SettleResultsInPlace(ctx, p)
 	}
 	stored, err := d.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
-	if sqlstate(err) == sqlstateLocked {
+	if pgsession.State(err) == pgsession.LockNotAvailable {
 		return nil, nil // whoever has one of the rows may be waiting for another: all are left
 	}
 	return stored, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -211,7 +212,7 @@ func (r *recorder) storeBatch(batch *reports) answer {
 		return r.isAway(batch, err)
 	case len(batch.attempts) > 1:
 		return r.storeApart(batch, err)
-	case isLockedOut(sqlstate(err)): // the row of its progress, by nobody of ours
+	case pgsession.IsLockedOut(err): // the row of its progress, by nobody of ours
 		batch.attempts[0].foundLocked(false)
 		r.putBack(batch.attempts[0])
 		return lockedOut
@@ -245,7 +246,7 @@ func (r *recorder) storeApart(batch *reports, err error) answer {
 
 // isAway has nothing be tried again for a while.
 func (r *recorder) isAway(batch *reports, err error) answer {
-	if !isLockedOut(sqlstate(err)) {
+	if !pgsession.IsLockedOut(err) {
 		r.noteError(err)
 	}
 	r.complain(r.jobs, "reports not stored", err, slog.Int("jobs", len(batch.attempts)))
@@ -257,18 +258,10 @@ func (r *recorder) isAway(batch *reports, err error) answer {
 // isAway reports whether an error is the database's trouble, which passes, and not
 // that of what was to be stored.
 func isAway(err error) bool {
-	state := sqlstate(err)
-	if isUnreachable(err) || len(state) != 5 || state == sqlstateReadOnly {
-		return true
+	if state := pgsession.State(err); len(state) == 5 && (state[:2] == "3F" || state[:2] == "42") {
+		return false // a schema or rights that are not there would hold the reports back for ever
 	}
-	if isLockedOut(state) {
-		return false
-	}
-	switch state[:2] {
-	case "08", "40", "53", "57", "58", "XX":
-		return true
-	}
-	return false
+	return !pgsession.RefusesTheRow(err)
 }
 
 // apply notes what became of each attempt's reports.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -102,11 +103,11 @@ func TestSessionKeepsTheUsersHook(t *testing.T) {
 }
 
 func TestSQLState(t *testing.T) {
-	err := fmt.Errorf("claim: %w", &pgconn.PgError{Code: sqlstateReadOnly})
-	if got := sqlstate(err); got != "25006" {
+	err := fmt.Errorf("claim: %w", &pgconn.PgError{Code: pgsession.ReadOnly})
+	if got := pgsession.State(err); got != "25006" {
 		t.Errorf("sqlstate = %q", got)
 	}
-	if got := sqlstate(errors.New("cut")); got != "" {
+	if got := pgsession.State(errors.New("cut")); got != "" {
 		t.Errorf("sqlstate of no answer = %q", got)
 	}
 }

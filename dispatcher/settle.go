@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -130,24 +131,24 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 			d.leases.remove(batch)
 			return
 		}
-		if refusesTheRow(sqlstate(err)) { // the row's fault, not the database's
+		if pgsession.RefusesTheRow(err) { // the row's fault, not the database's
 			d.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
 		} else {
 			d.noteError(err)
 			d.complain(ctx, "settle failed", err, slog.Int("jobs", len(batch)))
 		}
 		switch {
-		case isNoPartition(err):
+		case pgsession.IsNoPartition(err):
 			d.ensureHistory()
-		case refusesTheRow(sqlstate(err)) && len(batch) == 1:
+		case pgsession.RefusesTheRow(err) && len(batch) == 1:
 			d.storeRefused(batch[0], err)
 			return
-		case refusesTheRow(sqlstate(err)):
+		case pgsession.RefusesTheRow(err):
 			for i := range batch {
 				d.store(batch[i:i+1], statement)
 			}
 			return
-		case tries > 1 && len(batch) > 1 && !isUnreachable(err):
+		case tries > 1 && len(batch) > 1 && !pgsession.IsUnreachable(err):
 			d.store(batch[:len(batch)/2], statement)
 			d.store(batch[len(batch)/2:], statement)
 			return
@@ -167,7 +168,7 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 // its follow-ups: the job waits for a person, with the reason, and when it is run
 // again its handler asks for both again. Nothing is lost in silence.
 func (d *Dispatcher) storeRefused(a *attempt, err error) {
-	if a.outcome.status != outbox.Succeeded || !isUnacceptable(sqlstate(err)) {
+	if a.outcome.status != outbox.Succeeded || !pgsession.IsUnacceptable(err) {
 		d.parked <- a // still held: its lease goes on
 		return
 	}
@@ -306,7 +307,7 @@ func (d *Dispatcher) storeParked(a *attempt) bool {
 	defer cancel()
 	stored, err := statement(ctx, []*attempt{a})
 	if err != nil {
-		if !refusesTheRow(sqlstate(err)) {
+		if !pgsession.RefusesTheRow(err) {
 			d.noteError(err)
 		}
 		return false

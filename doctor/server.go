@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
 // server asks whether what it acknowledges is durable, and what is in between.
@@ -62,7 +64,9 @@ func (e *examination) wakeUps(ctx context.Context) error {
 	}
 	config := e.patient.Listen
 	if config == nil {
-		config = e.patient.Pool.Config().ConnConfig
+		if config, err = pgsession.ConnConfig(ctx, e.patient.Pool.Config()); err != nil {
+			return fmt.Errorf("prepare to listen: %w", err)
+		}
 	}
 	ear, err := pgx.ConnectConfig(ctx, config.Copy())
 	if err != nil {
@@ -94,7 +98,7 @@ func (e *examination) wakeUps(ctx context.Context) error {
 // vacuum asks who keeps it from removing what was deleted.
 func (e *examination) vacuum(ctx context.Context) error {
 	const patience = 5 * time.Minute
-	holders, err := ask[holder](ctx, e.conn, holdersSQL, pgtype.Interval{Microseconds: patience.Microseconds(), Valid: true})
+	holders, err := ask[holder](ctx, e.conn, holdersSQL, pgvalue.Interval(patience))
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -82,7 +81,7 @@ func invalid(field, format string, args ...any) error {
 
 // explain adds what to do about a missing table.
 func explain(err error) error {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42P01" {
+	if pgsession.State(err) == pgsession.UndefinedTable {
 		return fmt.Errorf("%w (run posthaste migrate up, or inbox.DDL in a database that has no other part of Posthaste)", err)
 	}
 	return err

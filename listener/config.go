@@ -11,7 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
 // Config is what a Listener may be told. Its zero value is a sane production
@@ -21,6 +24,11 @@ type Config struct {
 	// shows the listener's connection as "<AppName>-listener". Empty means
 	// "posthaste".
 	AppName string
+
+	// Pool is what to connect like if there is no connection string: its hooks, TLS
+	// settings and dialler are used too, so that a login that is made in code (IAM, Cloud
+	// SQL) is good enough. No connection of the pool itself is used.
+	Pool *pgxpool.Pool
 
 	// Canary sends the canaries; normally it is the pool that producers and
 	// dispatchers use, so that the canary takes the path of a real notification.
@@ -70,10 +78,13 @@ const (
 
 var channelName = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
 
-// validate reports every mistake, and the connection that connString describes.
-func (c Config) validate(connString, channel string, wake Signal) (*pgx.ConnConfig, error) {
+// connector says how to connect this time.
+type connector func(context.Context) (*pgx.ConnConfig, error)
+
+// validate reports every mistake, and how to connect.
+func (c Config) validate(connString, channel string, wake Signal) (connector, error) {
 	var errs []error
-	conn, err := parse(connString)
+	pool, err := c.parse(connString)
 	if err != nil {
 		errs = append(errs, err)
 	}
@@ -98,23 +109,36 @@ func (c Config) validate(connString, channel string, wake Signal) (*pgx.ConnConf
 		return nil, errors.Join(errs...)
 	}
 
-	conn.RuntimeParams["application_name"] = cmp.Or(c.AppName, defaultAppName) + appSuffix
-	return conn, nil
+	name := cmp.Or(c.AppName, defaultAppName) + appSuffix
+	return func(ctx context.Context) (*pgx.ConnConfig, error) {
+		conn, err := pgsession.ConnConfig(ctx, pool)
+		if err != nil {
+			return nil, fmt.Errorf("prepare to connect: %w", err)
+		}
+		conn.RuntimeParams["application_name"] = name
+		conn.ConnectTimeout = cmp.Or(conn.ConnectTimeout, connectTimeout)
+		// LISTEN works on the primary only. A standby counts as a failed attempt, so
+		// that the next host of the string, or a later try, finds the primary.
+		conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+		conn.OnNotification = nil // it would take the notifications away from us
+		conn.Tracer = nil
+		return conn, nil
+	}, nil
 }
 
-// parse reads a connection string. Its errors do not quote it: pgx masks
-// passwords in what it quotes, but cannot find every one in a malformed string.
-func parse(connString string) (*pgx.ConnConfig, error) {
+// parse reads a connection string as a pool does, whose parameters may be in it. Its
+// errors do not quote it: pgx masks passwords in what it quotes, but cannot find every
+// one in a malformed string.
+func (c Config) parse(connString string) (*pgxpool.Config, error) {
+	if connString == "" && c.Pool != nil {
+		return c.Pool.Config(), nil
+	}
 	if connString == "" {
 		return nil, errors.New("the connection string is empty")
 	}
-	conn, err := pgx.ParseConfig(connString)
+	config, err := pgxpool.ParseConfig(connString)
 	if err != nil {
 		return nil, errors.New("the connection string is malformed (it may hold a password and is not shown)")
 	}
-	conn.ConnectTimeout = cmp.Or(conn.ConnectTimeout, connectTimeout)
-	// LISTEN works on the primary only. A standby counts as a failed attempt, so
-	// that the next host of the string, or a later try, finds the primary.
-	conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
-	return conn, nil
+	return config, nil
 }

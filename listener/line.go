@@ -13,15 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// dialer notices a dead peer in about ten seconds instead of minutes.
-var dialer = net.Dialer{
-	KeepAliveConfig: net.KeepAliveConfig{
-		Enable:   true,
-		Idle:     5 * time.Second,
-		Interval: 2 * time.Second,
-		Count:    3,
-	},
-	Control: setUserTimeout,
+// keepAlive notices a dead peer in about ten seconds instead of minutes.
+var keepAlive = net.KeepAliveConfig{
+	Enable:   true,
+	Idle:     5 * time.Second,
+	Interval: 2 * time.Second,
+	Count:    3,
 }
 
 // userTimeout bounds how long sent data may stay unacknowledged.
@@ -35,6 +32,8 @@ type line struct {
 	out   io.Writer                 // past conn, to the same server
 	heard atomic.Pointer[time.Time] // when anything came last
 
+	dialer pgconn.DialFunc // of the configuration
+
 	mu     sync.Mutex
 	socket net.Conn
 }
@@ -45,9 +44,12 @@ type dialling struct{}
 // open connects. When pgx gives up a connection it lets a goroutine, which
 // nobody can wait for, dial once more to cancel what runs there. We have nothing
 // worth cancelling, so that dial, known by its context, is refused.
-func open(ctx context.Context, cfg *pgx.ConnConfig) (*line, error) {
-	ln := new(line)
-	cfg = cfg.Copy()
+func open(ctx context.Context, connect connector) (*line, error) {
+	cfg, err := connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ln := &line{dialer: cfg.DialFunc}
 	cfg.DialFunc = ln.dial
 	conn, err := pgx.ConnectConfig(context.WithValue(ctx, dialling{}, true), cfg)
 	if err != nil {
@@ -62,14 +64,28 @@ func (ln *line) dial(ctx context.Context, network, addr string) (net.Conn, error
 	if ctx.Value(dialling{}) == nil {
 		return nil, errors.New("the listener cancels no queries")
 	}
-	socket, err := dialer.DialContext(ctx, network, addr)
+	socket, err := ln.dialer(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
+	watchPeer(socket)
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	ln.socket = socket // pgx may try several; the last is the one it uses
 	return ear{socket, ln}, nil
+}
+
+// watchPeer has the system notice when the other end of a socket of its own is dead. It is
+// best effort: without it, our questions and the canary remain.
+func watchPeer(socket net.Conn) {
+	tcp, ok := socket.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	_ = tcp.SetKeepAliveConfig(keepAlive)
+	if raw, err := tcp.SyscallConn(); err == nil {
+		setUserTimeout(raw)
+	}
 }
 
 // ear notes when something is read from the socket, encrypted or not.
@@ -117,10 +133,10 @@ func (ln *line) hangUp() {
 }
 
 // ownConnection is a Sender that connects for every statement.
-type ownConnection struct{ cfg *pgx.ConnConfig }
+type ownConnection struct{ connect connector }
 
 func (o ownConnection) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	ln, err := open(ctx, o.cfg)
+	ln, err := open(ctx, o.connect)
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}

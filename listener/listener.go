@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgxlisten"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
@@ -26,7 +25,7 @@ type Listener struct {
 	alsoWake  []Signal
 	onHearing func(bool)
 
-	conn     *pgx.ConnConfig
+	connect  connector
 	canary   string // the channel that this listener alone listens to
 	senders  []Sender
 	interval time.Duration
@@ -42,12 +41,12 @@ type Listener struct {
 }
 
 // New makes a listener that sets wake for every notification on channel, and
-// whenever it may have missed one. It connects to connString, which must lead
-// to the database itself: a pooler that shares server connections between
-// clients swallows LISTEN. channel is matched exactly, upper and lower case
+// whenever it may have missed one. It connects to connString, or if that is "" as
+// cfg.Pool does, which must lead to the database itself: a pooler that shares server
+// connections between clients swallows LISTEN. channel is matched exactly, upper and lower case
 // included. The error names every mistake, and never quotes connString.
 func New(connString, channel string, wake Signal, cfg Config) (*Listener, error) {
-	conn, err := cfg.validate(connString, channel, wake)
+	connect, err := cfg.validate(connString, channel, wake)
 	if err != nil {
 		return nil, fmt.Errorf("configure listener: %w", err)
 	}
@@ -61,9 +60,9 @@ func New(connString, channel string, wake Signal, cfg Config) (*Listener, error)
 		wake:      wake,
 		alsoWake:  cfg.AlsoWake,
 		onHearing: cfg.OnHearing,
-		conn:      conn,
+		connect:   connect,
 		canary:    "outbox_canary_" + strings.ToLower(rand.Text()),
-		senders:   append(senders, ownConnection{conn}),
+		senders:   append(senders, ownConnection{connect}),
 		interval:  interval,
 		patience:  min(interval, maxCanaryPatience),
 		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
 const (
@@ -42,7 +43,14 @@ func (r *run) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 	r.attempts++
 
-	ln, err := open(ctx, r.conn)
+	ln, err := open(ctx, r.Listener.connect)
+	if err == nil {
+		// Nobody waits for us to say something: a bound on idle sessions is not for this one.
+		if err = pgsession.Prepare(ctx, ln.conn); err != nil {
+			_ = ln.conn.Close(ctx)
+			ln.hangUp()
+		}
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			r.enter(ctx, unreachable, errAttr(err))

@@ -14,10 +14,11 @@ func TestSocketNoticesADeadPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	conn, err := dialer.DialContext(t.Context(), "tcp", server.Addr().String())
+	conn, err := net.Dial("tcp", server.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
+	watchPeer(conn)
 	defer conn.Close()
 
 	raw, err := conn.(*net.TCPConn).SyscallConn()

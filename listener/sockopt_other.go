@@ -5,4 +5,4 @@ package listener
 import "syscall"
 
 // setUserTimeout does nothing: only Linux has the option.
-func setUserTimeout(string, string, syscall.RawConn) error { return nil }
+func setUserTimeout(syscall.RawConn) {}

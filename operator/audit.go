@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -32,8 +32,8 @@ const (
 // As returns an operator whose acts are recorded as the actor's.
 func (o *Operator) As(actor Actor) *Operator {
 	named := *o
-	named.by.actor = cmp.Or(storable(actor.Name, maxActorBytes), unknownActor)
-	named.by.requestID = storable(actor.RequestID, maxActorBytes)
+	named.by.actor = cmp.Or(pgvalue.Text(actor.Name, maxActorBytes), unknownActor)
+	named.by.requestID = pgvalue.Text(actor.RequestID, maxActorBytes)
 	return &named
 }
 
@@ -41,21 +41,12 @@ func (o *Operator) As(actor Actor) *Operator {
 // up to 2 KiB are kept.
 func (o *Operator) Because(reason string) *Operator {
 	explained := *o
-	explained.by.reason = storable(reason, maxReasonBytes)
+	explained.by.reason = pgvalue.Text(reason, maxReasonBytes)
 	return &explained
 }
 
 // by is what every act records about its origin.
 type by struct{ actor, requestID, reason string }
-
-// storable is s as a Postgres text column takes it, cut to limit bytes.
-func storable(s string, limit int) string {
-	s = strings.ReplaceAll(s, "\x00", "")
-	if len(s) > limit {
-		s = s[:limit]
-	}
-	return strings.ToValidUTF8(s, "")
-}
 
 // AuditEntry is an act and who did it.
 type AuditEntry struct {

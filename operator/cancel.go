@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -33,7 +34,7 @@ const (
 func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.CancelJob(ctx, sqlgen.CancelJobParams{ID: pgID(id), Among: o.only, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	found, err := o.db.CancelJob(ctx, sqlgen.CancelJobParams{ID: pgvalue.UUID(id), Among: o.only, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
 	status := outbox.Status(found.Status)
 	switch {
 	case err != nil:
@@ -61,7 +62,7 @@ func (o *Operator) Release(ctx context.Context, id outbox.ID) error {
 	if len(o.only) > 0 && !slices.Contains(o.only, outbox.Created.String()) {
 		return o.refuse(ctx, id, "release")
 	}
-	status, err := o.db.ReleaseJob(ctx, sqlgen.ReleaseJobParams{ID: pgID(id), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	status, err := o.db.ReleaseJob(ctx, sqlgen.ReleaseJobParams{ID: pgvalue.UUID(id), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
 	switch {
 	case err != nil:
 		return fmt.Errorf("release job %s: %w", id, err)

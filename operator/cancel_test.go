@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -164,7 +165,7 @@ func TestCancelRacesWithWhateverHappensToTheJob(t *testing.T) {
 		}
 	}
 	cancel := func(ctx context.Context, tx outbox.DB, id outbox.ID, _ int64) error {
-		_, err := sqlgen.New(tx).CancelJob(ctx, sqlgen.CancelJobParams{ID: pgID(id), Actor: "ada"})
+		_, err := sqlgen.New(tx).CancelJob(ctx, sqlgen.CancelJobParams{ID: pgvalue.UUID(id), Actor: "ada"})
 		return err
 	}
 	type act = func(context.Context, outbox.DB, outbox.ID, int64) error
@@ -223,7 +224,7 @@ func TestAClaimSkipsAJobThatIsBeingCancelled(t *testing.T) {
 	o, db := newRig(t)
 	id, _ := reach(t, db, outbox.Pending)
 	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-		if _, err := sqlgen.New(tx).CancelJob(t.Context(), sqlgen.CancelJobParams{ID: pgID(id), Actor: "ada"}); err != nil {
+		if _, err := sqlgen.New(tx).CancelJob(t.Context(), sqlgen.CancelJobParams{ID: pgvalue.UUID(id), Actor: "ada"}); err != nil {
 			return err
 		}
 		if got := claim(t, db, "default"); len(got) != 0 {
@@ -289,11 +290,9 @@ func TestNobodyRetriesPastTheDeadline(t *testing.T) {
 	}
 }
 
-var hour = pgtype.Interval{Microseconds: time.Hour.Microseconds(), Valid: true}
+var hour = pgvalue.Interval(time.Hour)
 
-func one(id outbox.ID) []pgtype.UUID { return []pgtype.UUID{pgID(id)} }
-
-func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
+func one(id outbox.ID) []pgtype.UUID { return []pgtype.UUID{pgvalue.UUID(id)} }
 
 // awaitLock returns when a session waits for another's lock.
 func awaitLock(t *testing.T, db *pgxpool.Pool) {

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -63,7 +64,7 @@ func validTexts(fields map[string]string) error {
 
 func (f DeadLetterFilter) params() sqlgen.FindDeadLettersParams {
 	p := sqlgen.FindDeadLettersParams{
-		After: pgID(outbox.ID{}), Before: newest,
+		After: pgvalue.UUID(outbox.ID{}), Before: newest,
 		Fingerprint: f.Fingerprint, Kind: f.Kind, Queue: f.Queue, Status: f.Status.String(), ErrorCode: f.ErrorCode, Key: f.Key,
 		TenantID: optionalID(f.Tenant), CreatedSince: from(f.CreatedSince), CreatedUntil: until(f.CreatedUntil),
 		FailedSince: from(f.FailedSince), FailedUntil: until(f.FailedUntil),
@@ -76,7 +77,7 @@ func (f DeadLetterFilter) params() sqlgen.FindDeadLettersParams {
 		p.Before = idAt(f.CreatedUntil.Add(clockError))
 	}
 	if bytes.Compare(f.After[:], p.After.Bytes[:]) > 0 {
-		p.After = pgID(f.After)
+		p.After = pgvalue.UUID(f.After)
 	}
 	return p
 }
@@ -106,7 +107,7 @@ func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before o
 		CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince, FailedUntil: p.FailedUntil,
 	}
 	if !before.IsZero() && bytes.Compare(before[:], p.Before.Bytes[:]) < 0 {
-		params.Before = pgID(before)
+		params.Before = pgvalue.UUID(before)
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -66,7 +67,7 @@ func (o *Operator) StoredHeld(ctx context.Context, jobs []outbox.ID) (map[outbox
 	defer cancel()
 	wanted := make([]pgtype.UUID, len(jobs))
 	for i, id := range jobs {
-		wanted[i] = pgID(id)
+		wanted[i] = pgvalue.UUID(id)
 	}
 	rows, err := o.db.FindHeld(ctx, wanted)
 	if err != nil {
@@ -93,7 +94,7 @@ func place(found []Job, wanted []Wanted, row sqlgen.ListJobsRow, late bool) {
 func ids(wanted []Wanted) []pgtype.UUID {
 	out := make([]pgtype.UUID, len(wanted))
 	for i, w := range wanted {
-		out[i] = pgID(w.ID)
+		out[i] = pgvalue.UUID(w.ID)
 	}
 	return out
 }

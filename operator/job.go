@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -75,14 +76,14 @@ const maxAttempts = 100
 func (o *Operator) Job(ctx context.Context, id outbox.ID) (Job, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	found, err := o.db.FindJob(ctx, pgID(id))
+	found, err := o.db.FindJob(ctx, pgvalue.UUID(id))
 	if err != nil {
 		return Job{}, fmt.Errorf("find job %s: %w", id, err)
 	}
 	if len(found) == 0 {
 		return Job{}, fmt.Errorf("find job %s: %w", id, ErrNotFound)
 	}
-	attempts, err := o.db.ListAttempts(ctx, pgID(id), maxAttempts)
+	attempts, err := o.db.ListAttempts(ctx, pgvalue.UUID(id), maxAttempts)
 	if err != nil {
 		return Job{}, fmt.Errorf("list the attempts of job %s: %w", id, err)
 	}

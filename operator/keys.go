@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -76,10 +77,10 @@ type KeyFilter struct {
 func (f KeyFilter) params() sqlgen.ListKeysParams {
 	p := sqlgen.ListKeysParams{
 		Tenant: tenantOrAny(f.Tenant), Queue: f.Queue, Parked: f.Parked, MaxKeys: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
-		AfterSince: from(time.Time{}), AfterTenantID: pgID(outbox.ID{}),
+		AfterSince: from(time.Time{}), AfterTenantID: pgvalue.UUID(outbox.ID{}),
 	}
 	if f.After.Key != "" {
-		p.AfterSince, p.AfterQueue, p.AfterKey, p.AfterTenantID = until(f.After.BlockedSince), f.After.Queue, f.After.Key, pgID(f.After.Tenant)
+		p.AfterSince, p.AfterQueue, p.AfterKey, p.AfterTenantID = until(f.After.BlockedSince), f.After.Queue, f.After.Key, pgvalue.UUID(f.After.Tenant)
 	}
 	return p
 }
@@ -154,7 +155,7 @@ func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err 
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	n, err := o.db.UnblockKey(ctx, sqlgen.UnblockKeyParams{
-		TenantID: pgID(name.Tenant), Queue: name.Queue, Key: name.Key, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		TenantID: pgvalue.UUID(name.Tenant), Queue: name.Queue, Key: name.Key, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	switch {
 	case err != nil:
@@ -168,5 +169,5 @@ func (o *Operator) Unblock(ctx context.Context, name KeyName) (retried int, err 
 // moveOn promotes what waited behind a job that an operator has taken away. If it
 // fails, the reaper does it seconds later.
 func (o *Operator) moveOn(ctx context.Context, id outbox.ID) {
-	_ = o.db.PromoteKeysOfJobs(ctx, []pgtype.UUID{pgID(id)})
+	_ = o.db.PromoteKeysOfJobs(ctx, []pgtype.UUID{pgvalue.UUID(id)})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -68,7 +69,7 @@ func (f Filter) validate() error {
 // params are those of the query.
 func (f Filter) params() sqlgen.ListJobsParams {
 	p := sqlgen.ListJobsParams{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: tenantOrAny(f.Tenant), Before: newest, After: pgID(outbox.ID{}),
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: tenantOrAny(f.Tenant), Before: newest, After: pgvalue.UUID(outbox.ID{}),
 		CreatedAfter: timeOrAny(f.CreatedAfter), CreatedBefore: timeOrAny(f.CreatedBefore),
 		MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)), Skip: int32(f.Skip),
 	}
@@ -80,10 +81,10 @@ func (f Filter) params() sqlgen.ListJobsParams {
 		p.After = idAt(f.CreatedAfter.Add(-clockError))
 	}
 	if !f.Before.IsZero() && bytes.Compare(f.Before[:], p.Before.Bytes[:]) < 0 {
-		p.Before = pgID(f.Before)
+		p.Before = pgvalue.UUID(f.Before)
 	}
 	if bytes.Compare(f.After[:], p.After.Bytes[:]) > 0 {
-		p.After = pgID(f.After)
+		p.After = pgvalue.UUID(f.After)
 	}
 	statuses := f.Statuses
 	if len(statuses) == 0 {
@@ -101,7 +102,7 @@ func idAt(t time.Time) pgtype.UUID {
 	var id outbox.ID
 	ms := max(t.UnixMilli(), 0)
 	binary.BigEndian.PutUint64(id[:8], uint64(ms)<<16)
-	return pgID(id)
+	return pgvalue.UUID(id)
 }
 
 // timeOrAny is NULL for the zero time.
@@ -165,7 +166,7 @@ func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsPar
 	limit, bottom, begun := int(params.MaxRows), params.After, time.Now()
 	page.Skip, params.Skip = int(params.Skip), 0 // a statement would not say how many it has left out
 	ofTenant := params.Tenant
-	if ofTenant == pgID(outbox.RootTenant) {
+	if ofTenant == pgvalue.UUID(outbox.RootTenant) {
 		ofTenant = pgtype.UUID{} // without an index of its jobs, those of all are read
 	}
 	for ; ; rows *= 2 {
@@ -212,7 +213,7 @@ func (p *Page) read(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJ
 		if len(jobs) == left || len(jobs) < int(params.MaxRows) {
 			return nil
 		}
-		params.Before = pgID(jobs[len(jobs)-1].ID)
+		params.Before = pgvalue.UUID(jobs[len(jobs)-1].ID)
 	}
 }
 

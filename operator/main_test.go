@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -42,7 +43,7 @@ func claim(t *testing.T, db *pgxpool.Pool, queue string) map[outbox.ID]int64 {
 		Priorities: []int16{0}, FromID: []pgtype.UUID{{Valid: true}},
 		FromRunAt: []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}},
 		Queue:     queue, Kinds: []string{"mail", "bill"}, MaxJobs: 100, Worker: "worker-1",
-		LeaseTtl: pgtype.Interval{Microseconds: time.Hour.Microseconds(), Valid: true},
+		LeaseTtl: pgvalue.Interval(time.Hour),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -82,8 +81,6 @@ func (o *Operator) Only(statuses ...outbox.Status) *Operator {
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, statementTimeout)
 }
-
-func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
 // byIndex runs statements in a transaction in which they walk indexes. The server may
 // believe that it is better to read all jobs: row-level security keeps statistics from it.

@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,8 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -354,6 +353,5 @@ func oldestDue(ctx context.Context, tx pgx.Tx, queues map[string]*QueueOverview)
 }
 
 func isStatementTimeout(err error) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == "57014"
+	return pgsession.State(err) == pgsession.QueryCanceled
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -63,7 +64,7 @@ func (o *Operator) ReplayAll(ctx context.Context, f DeadLetterFilter, rate float
 	}
 	return o.actOnMany(ctx, f, page, spacing, func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
 		done, err := o.db.ReplayJobs(ctx, sqlgen.ReplayJobsParams{
-			Ids: ids, Epochs: epochs, Spacing: pgtype.Interval{Microseconds: spacing.Microseconds(), Valid: true},
+			Ids: ids, Epochs: epochs, Spacing: pgvalue.Interval(spacing),
 			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 		})
 		if err != nil {
@@ -289,7 +290,7 @@ func (o *Operator) replayEdited(ctx context.Context, id outbox.ID, payload []byt
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	moved, err := replay(ctx, sqlgen.ReplayEditedParams{
-		ID: pgID(id), Epoch: job.Epoch, Payload: payload, KeptBytes: keptPayload,
+		ID: pgvalue.UUID(id), Epoch: job.Epoch, Payload: payload, KeptBytes: keptPayload,
 		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	switch {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -54,7 +55,7 @@ type Step struct {
 // Progress returns the newest progress of a job, or [ErrNotFound].
 func (o *Operator) Progress(ctx context.Context, id outbox.ID) (Progress, error) {
 	rows, err := listOf(ctx, o, id, "progress", func(ctx context.Context) ([]sqlgen.FindProgressRow, error) {
-		return o.db.FindProgress(ctx, pgID(id))
+		return o.db.FindProgress(ctx, pgvalue.UUID(id))
 	})
 	if err != nil || len(rows) == 0 {
 		return Progress{}, err
@@ -66,7 +67,7 @@ func (o *Operator) Progress(ctx context.Context, id outbox.ID) (Progress, error)
 // Checkpoint returns the newest checkpoint of a job, or [ErrNotFound].
 func (o *Operator) Checkpoint(ctx context.Context, id outbox.ID) (Checkpoint, error) {
 	rows, err := listOf(ctx, o, id, "the checkpoint", func(ctx context.Context) ([]sqlgen.FindCheckpointRow, error) {
-		return o.db.FindCheckpoint(ctx, pgID(id))
+		return o.db.FindCheckpoint(ctx, pgvalue.UUID(id))
 	})
 	if err != nil || len(rows) == 0 {
 		return Checkpoint{}, err
@@ -80,7 +81,7 @@ func (o *Operator) Checkpoint(ctx context.Context, id outbox.ID) (Checkpoint, er
 // and sees it by their numbers.
 func (o *Operator) Logs(ctx context.Context, id outbox.ID, after LogPosition) ([]LogLine, error) {
 	rows, err := listOf(ctx, o, id, "the log", func(ctx context.Context) ([]sqlgen.ListLogsRow, error) {
-		return o.db.ListLogs(ctx, sqlgen.ListLogsParams{JobID: pgID(id), AfterEpoch: after.Epoch, AfterLine: after.Line - 1})
+		return o.db.ListLogs(ctx, sqlgen.ListLogsParams{JobID: pgvalue.UUID(id), AfterEpoch: after.Epoch, AfterLine: after.Line - 1})
 	})
 	lines := make([]LogLine, 0, len(rows))
 	for _, row := range rows {
@@ -95,7 +96,7 @@ func (o *Operator) Logs(ctx context.Context, id outbox.ID, after LogPosition) ([
 // most, or [ErrNotFound].
 func (o *Operator) Steps(ctx context.Context, id outbox.ID) ([]Step, error) {
 	rows, err := listOf(ctx, o, id, "the steps", func(ctx context.Context) ([]sqlgen.ListStepsRow, error) {
-		return o.db.ListSteps(ctx, pgID(id))
+		return o.db.ListSteps(ctx, pgvalue.UUID(id))
 	})
 	steps := make([]Step, 0, len(rows))
 	for _, row := range rows {
@@ -111,7 +112,7 @@ func listOf[R any](ctx context.Context, o *Operator, id outbox.ID, what string, 
 	rows, err := query(ctx)
 	if err == nil && len(rows) == 0 {
 		var exists bool
-		if exists, err = o.db.JobExists(ctx, pgID(id)); err == nil && !exists {
+		if exists, err = o.db.JobExists(ctx, pgvalue.UUID(id)); err == nil && !exists {
 			err = ErrNotFound
 		}
 	}

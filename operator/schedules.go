@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -67,7 +68,7 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 // nothing. It returns [ErrScheduleNotFound].
 func (o *Operator) PauseSchedule(ctx context.Context, tenant outbox.ID, name string) error {
 	return o.onSchedule(ctx, "pause", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
-		was, err := sqlgen.New(tx).PauseSchedule(ctx, pgID(orRoot(tenant)), name)
+		was, err := sqlgen.New(tx).PauseSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
 		return pausing(was, true), err
 	})
 }
@@ -77,7 +78,7 @@ func (o *Operator) PauseSchedule(ctx context.Context, tenant outbox.ID, name str
 // is not paused changes nothing. It returns [ErrScheduleNotFound].
 func (o *Operator) ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error {
 	return o.onSchedule(ctx, "resume", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
-		was, err := sqlgen.New(tx).ResumeSchedule(ctx, pgID(orRoot(tenant)), name)
+		was, err := sqlgen.New(tx).ResumeSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
 		return pausing(was, false), err
 	})
 }
@@ -87,7 +88,7 @@ func (o *Operator) ResumeSchedule(ctx context.Context, tenant outbox.ID, name st
 // returns [ErrScheduleNotFound].
 func (o *Operator) DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error {
 	return o.onSchedule(ctx, "delete", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
-		was, err := sqlgen.New(tx).DeleteSchedule(ctx, pgID(orRoot(tenant)), name)
+		was, err := sqlgen.New(tx).DeleteSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
 		c := pausing(was, false)
 		c.after, c.acted = nil, c.found
 		return c, err
@@ -134,7 +135,7 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 		}
 		return sqlgen.New(tx).InsertAudit(ctx, sqlgen.InsertAuditParams{
 			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason, Act: "schedule." + act,
-			TenantID: pgID(orRoot(tenant)), JobID: optionalID(c.job), Target: name, Before: c.before, After: c.after,
+			TenantID: pgvalue.UUID(orRoot(tenant)), JobID: optionalID(c.job), Target: name, Before: c.before, After: c.after,
 		})
 	})
 	if err != nil {
@@ -149,7 +150,7 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 // [ErrScheduleNotFound].
 func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name string) (id outbox.ID, status outbox.Status, err error) {
 	err = o.onSchedule(ctx, "run", tenant, name, func(ctx context.Context, tx pgx.Tx) (change, error) {
-		rows, err := sqlgen.New(tx).FindSchedule(ctx, pgID(orRoot(tenant)), name)
+		rows, err := sqlgen.New(tx).FindSchedule(ctx, pgvalue.UUID(orRoot(tenant)), name)
 		if err != nil || len(rows) == 0 {
 			return change{}, err
 		}

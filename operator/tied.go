@@ -32,14 +32,15 @@ const allTenants = "*"
 // tied is a pool whose transactions are tied to the tenant of their context.
 type tied struct{ *pgxpool.Pool }
 
-// Begin begins a transaction, in one round trip with the setting.
+// Begin begins a transaction, in one round trip with the setting. Acts look at rows again
+// that others have changed meanwhile, whatever isolation is the default.
 func (p tied) Begin(ctx context.Context) (pgx.Tx, error) {
 	tenant, ok := ctx.Value(tenantKey{}).(string)
 	if !ok {
-		return p.Pool.Begin(ctx)
+		return p.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	}
 	// An id in hex, or *: nothing that could end the literal.
-	return p.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN; SET LOCAL app.tenant_id = '" + tenant + "'"})
+	return p.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL app.tenant_id = '" + tenant + "'"})
 }
 
 // ask sends a statement behind the setting, in one round trip: what is sent

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
 // Worker is a dispatcher as it told of itself. It does so every minute; a row
@@ -62,7 +62,7 @@ type Unhandled struct {
 func (o *Operator) Unhandled(ctx context.Context) ([]Unhandled, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.KindsWithoutHandler(ctx, pgtype.Interval{Microseconds: missingAfter.Microseconds(), Valid: true})
+	rows, err := o.db.KindsWithoutHandler(ctx, pgvalue.Interval(missingAfter))
 	if err != nil {
 		return nil, fmt.Errorf("list kinds without a handler: %w", err)
 	}

@@ -1,11 +1,10 @@
 package outbox
 
 import (
-	"errors"
-
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -39,7 +38,7 @@ func (q *queued) claimFor(own Reservation) {
 	q.own, q.sql = own, enqueueClaimed
 	q.args = []any{
 		job.ID, job.Queue, job.Kind, job.Priority, job.MaxAttempts, job.Timeout, job.Backoff,
-		job.Payload, job.ContentType, job.Headers, job.Watched, job.Notify, worker, interval(ttl),
+		job.Payload, job.ContentType, job.Headers, job.Watched, job.Notify, worker, pgvalue.IntervalOrNull(ttl),
 	}
 }
 
@@ -56,7 +55,7 @@ func (q *queued) read(answers pgx.BatchResults) error {
 	if err == nil {
 		err = rows.Err()
 	}
-	if _, refused := errors.AsType[*pgconn.PgError](err); refused {
+	if pgsession.Refused(err) {
 		return err
 	}
 	return nil

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -142,8 +142,8 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 		Priority:    int16(opts.Priority),
 		MaxAttempts: int32(opts.MaxAttempts),
 		RunAt:       pgtype.Timestamptz{Time: opts.RunAt, Valid: !opts.RunAt.IsZero()},
-		Delay:       interval(opts.Delay),
-		Timeout:     interval(opts.Timeout),
+		Delay:       pgvalue.IntervalOrNull(opts.Delay),
+		Timeout:     pgvalue.IntervalOrNull(opts.Timeout),
 		Backoff:     opts.Backoff.text(),
 		Payload:     content.Bytes,
 		ContentType: content.Type,
@@ -160,9 +160,4 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 		into.MaxAttempts = DefaultMaxAttempts
 	}
 	return nil
-}
-
-// interval is NULL for zero.
-func interval(d time.Duration) pgtype.Interval {
-	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
 }

@@ -3,9 +3,8 @@ package outbox
 import (
 	"errors"
 	"fmt"
-	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
 // ErrLeaseLost says that a worker no longer owns the job: its lease lapsed and
@@ -76,11 +75,10 @@ func (e *RequestError) Unwrap() error { return e.Err }
 
 // explain adds what to do to an error that every newcomer meets once.
 func explain(err error) error {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	if ok && (pgErr.Code == "42P01" || pgErr.Code == "3F000") {
+	switch state := pgsession.State(err); {
+	case state == pgsession.UndefinedTable || state == pgsession.InvalidSchema:
 		return fmt.Errorf("%w (is the schema outbox migrated? run: posthaste migrate up)", err)
-	}
-	if ok && pgErr.Code == "42501" && strings.Contains(pgErr.Message, "row-level security") {
+	case pgsession.IsRowSecurity(err):
 		return fmt.Errorf("%w (the role is tied to the tenant of app.tenant_id, or to none if that is not set: see docs/tenants.md)", err)
 	}
 	return err

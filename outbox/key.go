@@ -1,6 +1,9 @@
 package outbox
 
-import "github.com/posthaste-dev/posthaste/internal/sqlgen"
+import (
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
 
 // maxKeyQueued bounds what a submission counts.
 const maxKeyQueued = 100_000
@@ -99,7 +102,7 @@ func (o *Options) keyRules(row *sqlgen.EnqueueJobParams) {
 	if o.MaxActive > 1 {
 		row.MaxActive = new(int16(o.MaxActive))
 	}
-	row.ParkAfter = interval(o.ParkAfter)
+	row.ParkAfter = pgvalue.IntervalOrNull(o.ParkAfter)
 	if o.Ordered {
 		row.Ordered = new(true)
 	}

@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
 // Producer commits transactions that enqueue jobs and then wakes the dispatchers:
@@ -47,11 +48,17 @@ func (p *Producer) InTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 // COMMIT. A refusal of the database to store a job is then the error of that
 // statement, or of Commit.
 func (p *Producer) Begin(ctx context.Context) (pgx.Tx, error) {
+	return p.BeginTx(ctx, pgx.TxOptions{})
+}
+
+// BeginTx is Begin for a transaction of another kind than the role or the database has as
+// its default.
+func (p *Producer) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &producerTx{producer: p, conn: conn, raw: conn.Conn()}, nil
+	return &producerTx{producer: p, options: opts, conn: conn, raw: conn.Conn()}, nil
 }
 
 // Enqueue is like the function [Enqueue] with the producer's notify mode: in a
@@ -139,8 +146,7 @@ func (p *Producer) committed(err error) {
 // mayHaveCommitted reports whether a commit that returned err counts, or might:
 // the connection may break before the answer, and a needless wake-up does no harm.
 func mayHaveCommitted(err error) bool {
-	_, refused := errors.AsType[*pgconn.PgError](err)
-	return !refused && !errors.Is(err, pgx.ErrTxCommitRollback) && !errors.Is(err, pgx.ErrTxClosed)
+	return !pgsession.Refused(err) && !errors.Is(err, pgx.ErrTxCommitRollback) && !errors.Is(err, pgx.ErrTxClosed)
 }
 
 // notifiesAtCommit reports whether an enqueue through db has to carry its own

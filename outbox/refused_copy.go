@@ -1,10 +1,9 @@
 package outbox
 
 import (
-	"errors"
-
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
 // copyRefused is what a connection remembers of a COPY that Postgres refused,
@@ -42,6 +41,5 @@ func customData(db DB) map[string]any {
 // isCopyRefused reports whether err is "COPY FROM not supported with row-level
 // security", as what Postgres does not support at all has this code.
 func isCopyRefused(err error) bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == "0A000"
+	return pgsession.State(err) == "0A000"
 }

@@ -3,8 +3,8 @@ package outbox
 import (
 	"context"
 	"log/slog"
-	"strings"
-	"unicode/utf8"
+
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
 // Limits on what a job may report.
@@ -49,7 +49,7 @@ func (c *Claimed) Progress(ctx context.Context, current, total int64, message st
 		return invalid("total", "is %d, want at least 0; 0 is not known", total)
 	}
 	if c.Recorder != nil {
-		if err := c.Recorder.Progress(current, total, storable(message, MaxProgressBytes)); err != nil {
+		if err := c.Recorder.Progress(current, total, pgvalue.Text(message, MaxProgressBytes)); err != nil {
 			return err
 		}
 	}
@@ -65,25 +65,9 @@ func (c *Claimed) Log(ctx context.Context, level slog.Level, message string) err
 		return invalid("level", "is %d, want -1000 to 1000", int(level))
 	}
 	if c.Recorder != nil {
-		if err := c.Recorder.Log(level, storable(message, MaxLogBytes)); err != nil {
+		if err := c.Recorder.Log(level, pgvalue.Text(message, MaxLogBytes)); err != nil {
 			return err
 		}
 	}
 	return context.Cause(ctx)
-}
-
-// storable makes a message fit for a Postgres text column. What replaces a bad
-// byte is longer than it, so it is cut again.
-func storable(s string, limit int) string {
-	whole := s
-	s = s[:min(len(s), limit)]
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-	for len(s) > limit {
-		_, last := utf8.DecodeLastRuneInString(s)
-		s = s[:len(s)-last]
-	}
-	if len(whole) > limit {
-		s += "…"
-	}
-	return s
 }

@@ -22,6 +22,7 @@ import (
 // before ROLLBACK TO SAVEPOINT would be stored after it.
 type producerTx struct {
 	producer *Producer
+	options  pgx.TxOptions
 	conn     *pgxpool.Conn // nil once the transaction is over
 	raw      *pgx.Conn
 	tx       pgx.Tx   // nil until BEGIN was sent
@@ -107,7 +108,7 @@ func (t *producerTx) usable() error {
 func (t *producerTx) ahead() (b *pgx.Batch, sent []queued) {
 	b, sent = &pgx.Batch{}, t.later
 	if t.tx == nil {
-		b.BeginTx(pgx.TxOptions{})
+		b.BeginTx(t.options)
 	}
 	for _, q := range sent {
 		b.Queue(q.sql, q.args...)

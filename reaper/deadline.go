@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -145,7 +146,7 @@ func (r *Reaper) deadlinePass(ctx context.Context) error {
 func (r *Reaper) deadlineSpan(ctx context.Context, s span) (cost time.Duration, last sqlgen.ExpireDeadlinesRow, err error) {
 	d := &r.deadlines
 	params := sqlgen.ExpireDeadlinesParams{
-		FromDeadline: s.from, BeforeDeadline: s.before, Overlap: interval(overlap), Horizon: interval(lookAhead), Patience: interval(deadlinePatience), MaxJobs: d.batch,
+		FromDeadline: s.from, BeforeDeadline: s.before, Overlap: pgvalue.Interval(overlap), Horizon: pgvalue.Interval(lookAhead), Patience: pgvalue.Interval(deadlinePatience), MaxJobs: d.batch,
 	}
 	for {
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)

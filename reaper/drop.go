@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -16,7 +18,7 @@ import (
 // are shorter than the longest they are beyond.
 func (r *Reaper) listPartitions(ctx context.Context, shorter []pgtype.Interval) (days []sqlgen.ListHistoryPartitionsRow, err error) {
 	err = r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) error {
-		days, err = q.ListHistoryPartitions(ctx, interval(r.config.longestRetention()), shorter)
+		days, err = q.ListHistoryPartitions(ctx, pgvalue.Interval(r.config.longestRetention()), shorter)
 		return err
 	})
 	if err != nil {
@@ -50,8 +52,8 @@ func (r *Reaper) dropPartition(ctx context.Context, name string) (dropped bool, 
 			return err
 		})
 	})
-	switch sqlstate(err) {
-	case sqlstateLockNotAvailable, sqlstateUndefinedTable: // in use; or another reaper was faster
+	switch pgsession.State(err) {
+	case pgsession.LockNotAvailable, pgsession.UndefinedTable: // in use; or another reaper was faster
 		r.log.LogAttrs(ctx, slog.LevelInfo, "history partition not dropped: in use", slog.String("partition", name))
 		return false, nil
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -64,11 +66,11 @@ const rowCost = 100 * time.Microsecond
 // it cost to look for them and the database's time of the last look.
 func (r *Reaper) expireSpan(ctx context.Context, s span) (cost time.Duration, now time.Time, err error) {
 	params := sqlgen.ExpireLeasesParams{
-		FromLease: s.from, BeforeLease: s.before, Overlap: interval(overlap), MaxJobs: expireBatch,
-		FromDeadline: r.deadlines.lookFrom(), Horizon: interval(lookAhead),
+		FromLease: s.from, BeforeLease: s.before, Overlap: pgvalue.Interval(overlap), MaxJobs: expireBatch,
+		FromDeadline: r.deadlines.lookFrom(), Horizon: pgvalue.Interval(lookAhead),
 	}
-	if params.LeaseHorizon = interval(0); r.looksAhead {
-		params.LeaseHorizon = interval(lookAhead)
+	if params.LeaseHorizon = pgvalue.Interval(0); r.looksAhead {
+		params.LeaseHorizon = pgvalue.Interval(lookAhead)
 	}
 	for {
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
@@ -137,5 +139,5 @@ func (r *Reaper) reportExpired(ctx context.Context, rows []sqlgen.ExpireLeasesRo
 }
 
 func isTimeout(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || sqlstate(err) == sqlstateQueryCanceled
+	return errors.Is(err, context.DeadlineExceeded) || pgsession.State(err) == pgsession.QueryCanceled
 }

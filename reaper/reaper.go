@@ -10,12 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -136,7 +135,7 @@ func (r *Reaper) repeat(ctx context.Context, name string, chore func(context.Con
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			r.leaveReadOnly(err)
+			pgsession.LeaveReadOnly(err, r.leases, r.chores, r.user)
 			if missed, due := r.complaints.Due(complaint(name, err), time.Now()); due {
 				r.log.LogAttrs(ctx, slog.LevelWarn, "chore failed", slog.String("chore", name), slog.Int("failed_since_last_told", missed), slog.Any("err", err))
 			}
@@ -151,7 +150,7 @@ func (r *Reaper) repeat(ctx context.Context, name string, chore func(context.Con
 // complaint is what an error is told as: while the server is out of reach every
 // chore fails of the same cause, which is told once for all of them.
 func complaint(chore string, err error) string {
-	if _, answered := errors.AsType[*pgconn.PgError](err); !answered {
+	if pgsession.State(err) == "" {
 		return "no answer"
 	}
 	return chore
@@ -185,7 +184,3 @@ func (r *Reaper) onChores(ctx context.Context, timeout time.Duration, do func(co
 
 // jittered is d give or take a quarter.
 func jittered(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }
-
-func interval(d time.Duration) pgtype.Interval {
-	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
-}

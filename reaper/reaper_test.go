@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -145,7 +146,7 @@ func TestReadyTellsThatTheDatabaseIsReadOnly(t *testing.T) {
 		exec(t, db, `BEGIN READ WRITE; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid(); COMMIT`)
 	}
 	setReadOnly("on")
-	await(t, "not ready", func() bool { err := r.Ready(); return err != nil && sqlstate(err) == sqlstateReadOnly })
+	await(t, "not ready", func() bool { err := r.Ready(); return err != nil && pgsession.State(err) == pgsession.ReadOnly })
 	setReadOnly("off")
 	await(t, "ready again", func() bool { return r.Ready() == nil })
 }

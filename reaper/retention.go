@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -27,7 +28,7 @@ type rules struct {
 
 func (c Config) rules(concerned func(outbox.Status) bool) (r rules) {
 	add := func(status outbox.Status, queue string, keep time.Duration) {
-		r.statuses, r.queues, r.keeps = append(r.statuses, status.String()), append(r.queues, queue), append(r.keeps, interval(keep))
+		r.statuses, r.queues, r.keeps = append(r.statuses, status.String()), append(r.queues, queue), append(r.keeps, pgvalue.Interval(keep))
 	}
 	for _, status := range slices.DeleteFunc(outbox.Statuses(), func(s outbox.Status) bool { return !concerned(s) }) {
 		add(status, "", c.retention(status))
@@ -44,7 +45,7 @@ func (c Config) rules(concerned func(outbox.Status) bool) (r rules) {
 // is not kept does not wait until its day is over.
 func (r rules) shorter(longest time.Duration) (keeps []pgtype.Interval) {
 	for _, keep := range r.keeps {
-		if (longest == 0 || keep != interval(longest)) && !slices.Contains(keeps, keep) {
+		if (longest == 0 || keep != pgvalue.Interval(longest)) && !slices.Contains(keeps, keep) {
 			keeps = append(keeps, keep)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -25,7 +26,7 @@ func (r *Reaper) trim(ctx context.Context) (time.Duration, error) {
 func (r *Reaper) trimAttempts(ctx context.Context) error {
 	params := sqlgen.TrimAttemptsParams{
 		AfterFinishedAt: always, AfterJobID: pgtype.UUID{Valid: true},
-		Keep: interval(r.config.longestRetention()), MaxRows: trimBatch,
+		Keep: pgvalue.Interval(r.config.longestRetention()), MaxRows: trimBatch,
 	}
 	return r.trimAll(ctx, "attempts", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
 		row, err := q.TrimAttempts(ctx, params)
@@ -35,7 +36,7 @@ func (r *Reaper) trimAttempts(ctx context.Context) error {
 }
 
 func (r *Reaper) trimInbox(ctx context.Context) error {
-	params := sqlgen.TrimInboxParams{FromReceivedAt: always, Keep: interval(r.config.KeepInbox), MaxRows: trimBatch}
+	params := sqlgen.TrimInboxParams{FromReceivedAt: always, Keep: pgvalue.Interval(r.config.KeepInbox), MaxRows: trimBatch}
 	return r.trimAll(ctx, "inbox", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
 		row, err := q.TrimInbox(ctx, params)
 		params.FromReceivedAt = row.ReceivedAt
@@ -49,7 +50,7 @@ const keepWorkers = time.Hour
 
 func (r *Reaper) trimWorkers(ctx context.Context) error {
 	_, err := r.trimSome(ctx, "workers", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		trimmed, err = q.TrimWorkers(ctx, interval(keepWorkers))
+		trimmed, err = q.TrimWorkers(ctx, pgvalue.Interval(keepWorkers))
 		return trimmed, trimmed, err
 	})
 	return err
@@ -70,7 +71,7 @@ func (r *Reaper) trimAudit(ctx context.Context) error {
 	for { // the oldest first: as long as whole batches are old
 		var trimmed int64
 		_, err := r.trimSome(ctx, "audit", func(ctx context.Context, q *sqlgen.Queries) (_, _ int64, err error) {
-			trimmed, err = q.TrimAudit(ctx, interval(r.config.KeepAudit), trimBatch)
+			trimmed, err = q.TrimAudit(ctx, pgvalue.Interval(r.config.KeepAudit), trimBatch)
 			return trimmed, 0, err
 		})
 		if err != nil || trimmed < trimBatch {

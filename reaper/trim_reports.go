@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -18,7 +19,7 @@ const reportsBatch = 200
 func (r *Reaper) trimReports(ctx context.Context) error {
 	params := sqlgen.TrimReportsParams{
 		AfterCreatedAt: always, AfterJobID: pgtype.UUID{Valid: true},
-		Keep: interval(r.config.longestRetention()), MaxRows: reportsBatch,
+		Keep: pgvalue.Interval(r.config.longestRetention()), MaxRows: reportsBatch,
 	}
 	for {
 		lookedAt, err := r.trimSome(ctx, "progress", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {

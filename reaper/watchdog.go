@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -41,7 +42,7 @@ func (r *Reaper) watch(ctx context.Context) (time.Duration, error) {
 }
 
 func (r *Reaper) terminateWedged(ctx context.Context, after time.Duration) error {
-	params := sqlgen.TerminateWedgedListenersParams{Wedged: interval(after), Suspects: []int32{}, SuspectStarts: []pgtype.Timestamptz{}}
+	params := sqlgen.TerminateWedgedListenersParams{Wedged: pgvalue.Interval(after), Suspects: []int32{}, SuspectStarts: []pgtype.Timestamptz{}}
 	seen := map[int32]suspect{}
 	for _, s := range r.suspects {
 		seen[s.pid] = s

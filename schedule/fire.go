@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -229,15 +230,7 @@ func isOutage(err error) bool {
 	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
 		return false
 	}
-	state := sqlstate(err)
-	if len(state) != 5 || state == sqlstateReadOnly {
-		return true
-	}
-	switch state[:2] {
-	case "08", "3F", "40", "42", "53", "55", "57", "58", "XX":
-		return true
-	}
-	return false
+	return !pgsession.RefusesTheRow(err) || pgsession.IsLockedOut(err)
 }
 
 func orZero[T any](p *T) (v T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -110,7 +111,7 @@ func TestWhatBecomesOfMissedTicks(t *testing.T) {
 	}
 	for name, tt := range tests {
 		r := row{
-			Every: interval(time.Hour), Missed: string(tt.missed), MissedLimit: tt.limit,
+			Every: pgvalue.IntervalOrNull(time.Hour), Missed: string(tt.missed), MissedLimit: tt.limit,
 			NextAt: timestamp(instant(t, noon)), Since: timestamp(instant(t, "2026-01-01T00:00:00Z")),
 		}
 		if tt.since != "" {
@@ -157,7 +158,7 @@ func TestManyLargeJobsAreFiredInParts(t *testing.T) {
 	t.Parallel()
 	noon := instant(t, "2026-06-01T12:00:00Z")
 	r := row{
-		Every: interval(time.Hour), Missed: string(All), MissedLimit: 1000, Payload: make([]byte, maxFiringBytes/3),
+		Every: pgvalue.IntervalOrNull(time.Hour), Missed: string(All), MissedLimit: 1000, Payload: make([]byte, maxFiringBytes/3),
 		NextAt: timestamp(noon), Since: timestamp(noon),
 	}
 	now := noon.Add(7*time.Hour + time.Minute)

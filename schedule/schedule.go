@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -121,12 +122,12 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	}
 	o.Headers = o.Caller.AddTo(o.Headers)
 	p = sqlgen.DeclareScheduleParams{
-		TenantID: pgID(o.Tenant), Name: s.name,
+		TenantID: pgvalue.UUID(o.Tenant), Name: s.name,
 		Missed: string(cmp.Or(s.opts.Missed, Once)), MissedLimit: int32(cmp.Or(s.opts.MissedLimit, defaultMissedLimit)),
 		Kind: job.KindName, Queue: cmp.Or(o.Queue, outbox.DefaultQueue), Priority: int16(o.Priority),
-		MaxAttempts: int32(cmp.Or(o.MaxAttempts, outbox.DefaultMaxAttempts)), Timeout: interval(o.Timeout), Backoff: intervals(o.Backoff),
+		MaxAttempts: int32(cmp.Or(o.MaxAttempts, outbox.DefaultMaxAttempts)), Timeout: pgvalue.IntervalOrNull(o.Timeout), Backoff: intervals(o.Backoff),
 		Payload: job.Payload, ContentType: job.ContentType,
-		Every: interval(s.timing.every),
+		Every: pgvalue.IntervalOrNull(s.timing.every),
 	}
 	if s.timing.every == 0 {
 		p.Expression, p.TimeZone = &s.timing.expression, &s.timing.zone
@@ -134,11 +135,11 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	if o.Key != "" {
 		p.Key = &o.Key
 	}
-	p.Deadline = interval(s.opts.Deadline)
+	p.Deadline = pgvalue.IntervalOrNull(s.opts.Deadline)
 	p.Hold = orNull(o.Hold)
 	p.Ordered = orNull(o.Ordered)
 	p.OnDeath = orNull(string(o.OnDeath))
-	p.ParkAfter = interval(o.ParkAfter)
+	p.ParkAfter = pgvalue.IntervalOrNull(o.ParkAfter)
 	p.OnLapse = orNull(string(o.OnLapse))
 	if o.MaxActive > 1 {
 		p.MaxActive = new(int16(o.MaxActive))
@@ -203,15 +204,10 @@ func (o Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// interval is NULL for zero.
-func interval(d time.Duration) pgtype.Interval {
-	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
-}
-
 // intervals is NULL for none.
 func intervals(b outbox.Backoff) (waits []pgtype.Interval) {
 	for _, wait := range b {
-		waits = append(waits, pgtype.Interval{Microseconds: wait.Microseconds(), Valid: true})
+		waits = append(waits, pgvalue.Interval(wait))
 	}
 	return waits
 }
@@ -223,5 +219,3 @@ func orNull[T comparable](v T) *T {
 	}
 	return &v
 }
-
-func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

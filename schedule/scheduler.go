@@ -14,6 +14,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -151,7 +152,7 @@ func (s *Scheduler) note(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	s.leaveReadOnly(err)
+	pgsession.LeaveReadOnly(err, s.pool, s.user)
 	if missed, due := s.complaints.Due("round", time.Now()); due {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "schedules not fired", slog.Int("failed_since_last_told", missed), slog.Any("err", err))
 	}

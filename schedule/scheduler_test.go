@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -92,7 +93,7 @@ func TestASchedulerWaitsForItsTable(t *testing.T) {
 	}
 	exec(t, db, `ALTER TABLE outbox.schedules RENAME TO hidden`)
 	run(t, s)
-	await(t, "it says what is wrong", func() bool { err := s.Ready(); return err != nil && sqlstate(err) == "42P01" })
+	await(t, "it says what is wrong", func() bool { err := s.Ready(); return err != nil && pgsession.State(err) == "42P01" })
 	exec(t, db, `ALTER TABLE outbox.hidden RENAME TO schedules`)
 	await(t, "it is ready", func() bool { return s.Ready() == nil })
 	await(t, "it fires", func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.jobs`) > 0 })

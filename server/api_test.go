@@ -138,3 +138,49 @@ func TestAStopEndsTheStreams(t *testing.T) {
 	_ = readAll(t, res) // in good order, not cut off
 	r.wait(nil)
 }
+
+// A server that takes no writes for a while (a disk that is nearly full, a demotion) must not
+// be remembered for as long as a connection lives.
+func TestTheAPIWritesAgainWhenTheDatabaseDoes(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString(), APIAddr: "127.0.0.1:0", API: api.Config{AnonymousLoopback: true}})
+	r.awaitReadyz(200, "ready", map[string]string{"api": "working"})
+	post := func() int {
+		t.Helper()
+		res, err := probe.Post("http://"+r.api.addr+"/jobs", "application/json", strings.NewReader(`{"kind":"greet"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		readAll(t, res)
+		return res.StatusCode
+	}
+	set := func(sql string) {
+		t.Helper()
+		for _, sql := range []string{`SET default_transaction_read_only = off`, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I ` + sql + `', current_database()); END $$`} {
+			if _, err := pool.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	set("SET default_transaction_read_only = on")
+	if _, err := pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
+		t.Fatal(err)
+	}
+	until := func(status int) time.Duration {
+		t.Helper()
+		began := time.Now()
+		for post() != status {
+			if time.Since(began) > 30*time.Second {
+				t.Fatalf("the API does not answer %d", status)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		return time.Since(began)
+	}
+	until(http.StatusServiceUnavailable)
+	set("RESET default_transaction_read_only")
+	if took := until(http.StatusAccepted); took > 5*time.Second {
+		t.Errorf("the API writes again after %s, want about a second", took)
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
 // withPool runs a command's act on a few connections to the database. A signal
@@ -27,6 +29,7 @@ func withPool(ctx context.Context, s settings, act func(context.Context, *pgxpoo
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "posthaste-cli"
 	}
+	pgsession.Pin(config)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return fmt.Errorf("open pool: %w", err)

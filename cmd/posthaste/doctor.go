@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
@@ -35,9 +34,11 @@ func (p *program) examine(ctx context.Context, c *cli.Command) error {
 	}
 	patient := doctor.Patient{}
 	if s.app.ListenURL != "" {
-		if patient.Listen, err = pgx.ParseConfig(s.app.ListenURL); err != nil {
+		listen, err := pgxpool.ParseConfig(s.app.ListenURL)
+		if err != nil {
 			return usagef("listen URL: it is malformed")
 		}
+		patient.Listen = listen.ConnConfig
 	}
 	var problems int
 	err = withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {

@@ -1,0 +1,245 @@
+// Package pgsession makes the sessions in which statements of ours run, and says what
+// their errors mean. What a statement means must not depend on how somebody has set a
+// role, a database or a server: every connection that we open gets the same settings.
+//
+// Some go with the request to connect: poolers that share sessions between clients
+// (transaction poolers) keep these for each client. The others are set right after it,
+// except behind such a pooler, where they would be set for others, too. It tells its
+// clients a process id of its own, which is not that of the backend.
+//
+// Left alone is what decides how much is logged, what is fast, and where things are
+// stored; and, on purpose:
+//
+//   - default_transaction_read_only: who sets it wants no writes just now (some services
+//     do when the disk is full). Such a server is left like a standby.
+//   - search_path: our statements name their schema, and triggers of users may need theirs.
+//   - statement_timeout, lock_timeout and the timeouts of transactions in sessions that act
+//     for people ([Pin]): an administrator may bound these. [Open] sets them.
+//   - session_replication_role, lc_messages and others that need a superuser.
+package pgsession
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// connectTimeout bounds connecting for pools whose owner has no bound, and the look at a
+// new session: a server that accepts and then falls silent would hold it until TCP gives up.
+const connectTimeout = 5 * time.Second
+
+// atStart are the settings that go with the request to connect. Go strings are UTF-8;
+// the others make what is printed and read the same everywhere.
+var atStart = map[string]string{
+	"client_encoding":             "UTF8",
+	"datestyle":                   "ISO, MDY",
+	"timezone":                    "UTC",
+	"standard_conforming_strings": "on",
+}
+
+// afterwards are those that are set once a session is known to be ours alone.
+var afterwards = map[string]string{
+	"intervalstyle":                  "postgres",
+	"bytea_output":                   "hex",
+	"extra_float_digits":             "1",
+	"array_nulls":                    "on",
+	"transform_null_equals":          "off",
+	"quote_all_identifiers":          "off",
+	"row_security":                   "on",
+	"exit_on_error":                  "off",
+	"default_transaction_isolation":  "read committed",
+	"default_transaction_deferrable": "off",
+	"idle_session_timeout":           "0",
+}
+
+// inOwnPools are set, too, for pools that work by themselves, with deadlines of their own.
+var inOwnPools = map[string]string{
+	"jit":                                 "off",
+	"transaction_timeout":                 "0",
+	"idle_in_transaction_session_timeout": "10s",
+	"lock_timeout":                        "2s",
+}
+
+// byIndex is for statements that walk one index for a known number of rows: a plan made
+// from old statistics would read the whole table.
+var byIndex = map[string]string{
+	"enable_seqscan":    "off",
+	"enable_bitmapscan": "off",
+	"enable_hashjoin":   "off",
+	"enable_mergejoin":  "off",
+}
+
+// Config is what a pool of ours is for.
+type Config struct {
+	Conns    int
+	Timeout  time.Duration     // after which the server gives a statement up that nobody may wait for any more
+	ByIndex  bool              // all of its statements walk one index for a known number of rows
+	Settings map[string]string // besides those of every session
+	Warm     string            // a statement for every new session; "" for none
+
+	// Needs says what cannot be done on a standby, such as "lease jobs": a connection to
+	// one fails. "" takes any server.
+	Needs string
+}
+
+// Open opens a pool with the settings of the user's, for statements that are tried again
+// when they fail. It connects to nothing yet, and outlives ctx: close it.
+func Open(ctx context.Context, user *pgxpool.Pool, c Config) (*pgxpool.Pool, error) {
+	config := user.Config()
+	config.MinConns, config.MinIdleConns, config.MaxConns = 0, 0, int32(c.Conns)
+	// A ping before each statement would double what an idle process asks; a broken
+	// connection shows in the statement.
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	settings := maps.Clone(inOwnPools)
+	settings["statement_timeout"] = strconv.FormatInt(c.Timeout.Milliseconds(), 10)
+	if c.ByIndex {
+		maps.Copy(settings, byIndex)
+	}
+	maps.Copy(settings, c.Settings)
+	pin(config, settings, c)
+	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), config)
+	if err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	return pool, nil
+}
+
+// Pin has every connection that is made with config be a session as the package's comment
+// says. Hooks that config has still run, and first. A connection to a server that takes no
+// writes is not used for longer than a second, so that a pool finds a new primary.
+func Pin(config *pgxpool.Config) { pin(config, nil, Config{}) }
+
+func pin(config *pgxpool.Config, more map[string]string, c Config) {
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	pinAtStart(config.ConnConfig.RuntimeParams)
+	before, after, prepare := config.BeforeConnect, config.AfterConnect, prepareOf(config)
+	config.BeforeConnect = func(ctx context.Context, conn *pgx.ConnConfig) error {
+		if before == nil {
+			return nil
+		}
+		err := before(ctx, conn)
+		pinAtStart(conn.RuntimeParams)
+		return err
+	}
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if after != nil {
+			if err := after(ctx, conn); err != nil {
+				return err
+			}
+		}
+		conn.PgConn().CustomData()[connectedAt] = time.Now()
+		return prepareSession(ctx, conn, more, c)
+	}
+	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+		if at, _ := conn.PgConn().CustomData()[connectedAt].(time.Time); takesNoWrites(conn) && time.Since(at) > readOnlyLife {
+			return false, nil
+		}
+		if prepare != nil {
+			return prepare(ctx, conn)
+		}
+		return true, nil
+	}
+}
+
+// prepareOf is the hook by which the user judges a connection, in either of its forms.
+func prepareOf(config *pgxpool.Config) func(context.Context, *pgx.Conn) (bool, error) {
+	if config.PrepareConn == nil && config.BeforeAcquire != nil {
+		old := config.BeforeAcquire
+		return func(ctx context.Context, conn *pgx.Conn) (bool, error) { return old(ctx, conn), nil }
+	}
+	return config.PrepareConn
+}
+
+// pinAtStart takes away what is set under another spelling: names do not heed their case.
+func pinAtStart(params map[string]string) {
+	for name := range params {
+		if _, ours := atStart[strings.ToLower(name)]; ours {
+			delete(params, name)
+		}
+	}
+	maps.Copy(params, atStart)
+}
+
+const (
+	connectedAt  = "posthaste.connected_at"
+	readOnlyLife = time.Second
+)
+
+// takesNoWrites is what the server said of itself, unasked, when we connected or since.
+func takesNoWrites(conn *pgx.Conn) bool {
+	return conn.PgConn().ParameterStatus("in_hot_standby") == "on" || conn.PgConn().ParameterStatus("default_transaction_read_only") == "on"
+}
+
+// setAll makes the settings that this server knows, in one round trip, unless a pooler is
+// in between. What was made to be durable stays as durable as it is.
+const setAll = `
+	SELECT pg_is_in_recovery(), count(set_config(setting.name, setting.value, false))
+	FROM unnest($2::text[], $3::text[]) AS setting(name, value)
+	WHERE pg_backend_pid() = $1
+	  AND current_setting(setting.name, true) IS NOT NULL
+	  AND (setting.name <> 'synchronous_commit' OR current_setting('synchronous_commit') = 'off')`
+
+// Prepare makes the settings in a session that no pool of [Pin] or [Open] opened.
+func Prepare(ctx context.Context, conn *pgx.Conn) error {
+	return prepareSession(ctx, conn, nil, Config{})
+}
+
+func prepareSession(ctx context.Context, conn *pgx.Conn, more map[string]string, c Config) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	var names, values []string
+	for _, settings := range []map[string]string{afterwards, more} {
+		for name, value := range settings {
+			names, values = append(names, name), append(values, value)
+		}
+	}
+	var standby bool
+	var set int
+	// Unnamed, and described by nobody: every pooler takes it.
+	err := conn.QueryRow(ctx, setAll, pgx.QueryExecModeExec, int64(conn.PgConn().PID()), names, values).Scan(&standby, &set)
+	if err != nil {
+		return fmt.Errorf("prepare the session: %w", err)
+	}
+	if standby && c.Needs != "" {
+		return &pgconn.PgError{Severity: "ERROR", Code: ReadOnly, Message: "the server is a standby, it cannot " + c.Needs}
+	}
+	if set == 0 || c.Warm == "" {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, c.Warm); err != nil {
+		return fmt.Errorf("prepare the session: %w", err)
+	}
+	return nil
+}
+
+// ConnConfig is how a connection beside the pool is made, hooks that choose where to and
+// with which password included.
+func ConnConfig(ctx context.Context, pool *pgxpool.Config) (*pgx.ConnConfig, error) {
+	conn := pool.ConnConfig.Copy()
+	if pool.BeforeConnect != nil {
+		if err := pool.BeforeConnect(ctx, conn); err != nil {
+			return nil, err
+		}
+	}
+	pinAtStart(conn.RuntimeParams)
+	return conn, nil
+}
+
+// LeaveReadOnly leaves a server that turned read-only: all connections to it are closed,
+// and the next ones go to whatever the connection string resolves to then.
+func LeaveReadOnly(err error, pools ...*pgxpool.Pool) {
+	if State(err) == ReadOnly {
+		for _, pool := range pools {
+			pool.Reset()
+		}
+	}
+}

@@ -1,0 +1,324 @@
+package pgsession
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
+
+// leftAlone are the settings of a session that change what clients send, get or leave
+// behind, by the manual's chapters on client connections and compatibility, and that we do
+// not set, with the reason.
+var leftAlone = map[string]string{
+	"client_min_messages":                 "how much is said",
+	"search_path":                         "our statements name their schema, and triggers of users may need theirs",
+	"default_table_access_method":         "where and how things are stored",
+	"default_tablespace":                  "where and how things are stored",
+	"default_toast_compression":           "where and how things are stored",
+	"temp_tablespaces":                    "where and how things are stored",
+	"default_transaction_read_only":       "who sets it wants no writes; such a server is left",
+	"transaction_deferrable":              "of the transaction that runs",
+	"transaction_isolation":               "of the transaction that runs; the default is set",
+	"transaction_read_only":               "of the transaction that runs",
+	"session_replication_role":            "needs a superuser; doctor finds it",
+	"statement_timeout":                   "set in pools that work by themselves; elsewhere an administrator's bound holds",
+	"lock_timeout":                        "set in pools that work by themselves; elsewhere an administrator's bound holds",
+	"transaction_timeout":                 "set in pools that work by themselves; elsewhere an administrator's bound holds",
+	"idle_in_transaction_session_timeout": "set in pools that work by themselves; elsewhere an administrator's bound holds",
+	"check_function_bodies":               "of CREATE FUNCTION, for migrations",
+	"createrole_self_grant":               "of CREATE ROLE; secure() grants nothing by it",
+	"event_triggers":                      "needs a superuser",
+	"gin_pending_list_limit":              "speed",
+	"gin_fuzzy_search_limit":              "there is no GIN index",
+	"icu_validation_level":                "of CREATE COLLATION",
+	"restrict_nonsystem_relation_kind":    "refuses, and changes no meaning",
+	"vacuum_cost_delay":                   "speed",
+	"xmlbinary":                           "we use no XML",
+	"xmloption":                           "we use no XML",
+	"lc_messages":                         "needs a superuser; nothing reads messages",
+	"lc_monetary":                         "we use no money",
+	"lc_numeric":                          "no number is formatted by the locale",
+	"lc_time":                             "no time is formatted by the locale",
+	"default_text_search_config":          "we search no text",
+	"timezone_abbreviations":              "no time is read that has one",
+	"allow_alter_system":                  "no setting of a session",
+	"backslash_quote":                     "of literals with backslashes: there are none",
+	"escape_string_warning":               "how much is said",
+	"lo_compat_privileges":                "we use no large objects",
+	"synchronize_seqscans":                "the order of rows that nobody ordered",
+	"wal_sender_timeout":                  "of replication",
+	"extension_control_path":              "no setting of ours",
+	"recursive_worktable_factor":          "speed",
+}
+
+// The settings of this server, one by one: each is pinned, or left alone for a reason. A new
+// version's new setting is somebody's decision.
+func TestEverySettingIsDecidedOn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	rows, _ := db.Query(t.Context(), `
+		SELECT name FROM pg_settings
+		WHERE context = 'user' AND name NOT LIKE '%.%'
+		  AND (category LIKE 'Client Connection Defaults / Statement Behavior'
+		    OR category LIKE 'Client Connection Defaults / Locale and Formatting'
+		    OR category LIKE 'Version and Platform Compatibility%'
+		    OR category LIKE 'Error Handling'
+		    OR name LIKE '%timeout')`)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(names) < 20 {
+		t.Fatalf("settings %v, %v", names, err)
+	}
+	for _, name := range names {
+		_, left := leftAlone[strings.ToLower(name)]
+		if _, pinned := everySetting()[strings.ToLower(name)]; !pinned && !left && !strings.HasPrefix(name, "vacuum_") && !strings.HasPrefix(name, "tcp_") {
+			t.Errorf("%s is neither pinned nor left alone for a reason", name)
+		}
+	}
+}
+
+func everySetting() map[string]string {
+	all := maps.Clone(atStart)
+	maps.Copy(all, afterwards)
+	return all
+}
+
+// odd is a database, and the other values that each pinned setting has there.
+func odd(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	db := pgtest.New(t)
+	for name, value := range map[string]string{
+		"client_encoding": "LATIN1", "datestyle": "German", "timezone": "Asia/Jakarta", "standard_conforming_strings": "off",
+		"intervalstyle": "sql_standard", "bytea_output": "escape", "extra_float_digits": "-5", "array_nulls": "off", "transform_null_equals": "on",
+		"quote_all_identifiers": "on", "row_security": "off", "exit_on_error": "on", "default_transaction_isolation": "serializable",
+		"default_transaction_deferrable": "on", "idle_session_timeout": "1h", "idle_in_transaction_session_timeout": "1h", "lock_timeout": "1h",
+		"statement_timeout": "1h", "jit": "on", "enable_seqscan": "on",
+	} {
+		var database string
+		if err := db.QueryRow(t.Context(), `SELECT current_database()`).Scan(&database); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec(t.Context(), fmt.Sprintf(`ALTER DATABASE %s SET %s = '%s'`, database, name, value)); err != nil {
+			if refused := State(err); refused == "22023" || refused == "42704" {
+				continue // this version knows no such value or setting
+			}
+			t.Fatal(err)
+		}
+	}
+	db.Reset()
+	return db
+}
+
+func setting(t *testing.T, pool *pgxpool.Pool, name string) string {
+	t.Helper()
+	var value string
+	if err := pool.QueryRow(t.Context(), `SELECT current_setting($1)`, name).Scan(&value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+func judge(t *testing.T, pool *pgxpool.Pool, want map[string]string) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if name == "transaction_timeout" {
+			continue // 15 and 16 have none
+		}
+		if got := setting(t, pool, name); got != want[name] {
+			t.Errorf("%s = %s, want %s", name, got, want[name])
+		}
+	}
+}
+
+func pinned(t *testing.T, db *pgxpool.Pool, change func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	config := db.Config()
+	if change != nil {
+		change(config)
+	}
+	Pin(config)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func open(t *testing.T, db *pgxpool.Pool, c Config) *pgxpool.Pool {
+	t.Helper()
+	pool, err := Open(t.Context(), db, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func TestASessionDoesNotDependOnTheDatabase(t *testing.T) {
+	t.Parallel()
+	db := odd(t)
+	// What the connection string asks for is no better, and names do not heed their case.
+	pool := pinned(t, db, func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["TimeZone"] = "Asia/Shanghai"
+		c.ConnConfig.RuntimeParams["options"] = "-c DateStyle=SQL -c bytea_output=escape"
+	})
+	judge(t, pool, everySetting())
+	if got := setting(t, pool, "statement_timeout"); got != "1h" {
+		t.Errorf("statement_timeout = %s: that is for the administrator to say", got)
+	}
+
+	want := everySetting()
+	maps.Copy(want, inOwnPools)
+	maps.Copy(want, byIndex)
+	want["statement_timeout"], want["work_mem"] = "7s", "5MB"
+	judge(t, open(t, db, Config{Conns: 1, Timeout: 7 * time.Second, ByIndex: true, Settings: map[string]string{"work_mem": "5MB"}}), want)
+}
+
+// Behind a pooler that shares sessions, what is set would be set for others. Such a pooler
+// tells its clients another process id than that of the backend, and so does this.
+func TestNothingIsSetInASharedSession(t *testing.T) {
+	t.Parallel()
+	pool := pinned(t, odd(t), func(c *pgxpool.Config) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			return renamed{conn}, err
+		}
+	})
+	judge(t, pool, atStart)
+	judge(t, pool, map[string]string{"bytea_output": "escape", "default_transaction_isolation": "serializable", "row_security": "off"})
+}
+
+// renamed is a connection on which the server tells another process id.
+type renamed struct{ net.Conn }
+
+func (r renamed) Read(b []byte) (int, error) {
+	n, err := r.Conn.Read(b)
+	if at := bytes.Index(b[:n], []byte("K\x00\x00\x00\x0c")); at >= 0 && at+9 <= n {
+		b[at+8] ^= 1
+	}
+	return n, err
+}
+
+// The user's own hooks still run, and first.
+func TestHooksOfTheUserStay(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	var connects, afters, prepares atomic.Int64
+	pool := pinned(t, db, func(c *pgxpool.Config) {
+		c.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
+			connects.Add(1)
+			conn.RuntimeParams["client_encoding"] = "LATIN1"
+			return nil
+		}
+		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			afters.Add(1)
+			_, err := conn.Exec(ctx, `SET application_name = 'of the user'; SET bytea_output = escape`)
+			return err
+		}
+		c.BeforeAcquire = func(context.Context, *pgx.Conn) bool { prepares.Add(1); return true }
+	})
+	judge(t, pool, map[string]string{"application_name": "of the user", "bytea_output": "hex", "client_encoding": "UTF8"})
+	if connects.Load() != 1 || afters.Load() != 1 || prepares.Load() != 3 {
+		t.Errorf("hooks ran %d, %d and %d times, want 1, 1 and 3", connects.Load(), afters.Load(), prepares.Load())
+	}
+}
+
+// What a database or role is set to must not cost durability.
+func TestDurabilityIsNotTakenAway(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{"off": "on", "local": "local", "remote_apply": "remote_apply"} {
+		db := pgtest.New(t)
+		if _, err := db.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = `+given+`', current_database()); END $$`); err != nil {
+			t.Fatal(err)
+		}
+		pool := open(t, db, Config{Conns: 1, Settings: map[string]string{"synchronous_commit": "on"}})
+		if got := setting(t, pool, "synchronous_commit"); got != want {
+			t.Errorf("synchronous_commit = %s where it was %s, want %s", got, given, want)
+		}
+	}
+}
+
+// A pool whose connections met a database that took no writes writes again a second after
+// it takes them.
+func TestAPoolLeavesSessionsThatTakeNoWrites(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pool := pinned(t, db, nil)
+	set := func(sql string) {
+		t.Helper()
+		if _, err := db.Exec(t.Context(), `SET default_transaction_read_only = off`); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I `+sql+`', current_database()); END $$`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func() error {
+		_, err := pool.Exec(t.Context(), `INSERT INTO outbox.queues (queue) VALUES ('q') ON CONFLICT DO NOTHING`)
+		return err
+	}
+	set("SET default_transaction_read_only = on")
+	for range 5 {
+		if err := write(); State(err) != ReadOnly {
+			t.Fatalf("write to a database that takes no writes: %v", err)
+		}
+	}
+	if made := pool.Stat().NewConnsCount(); made != 1 {
+		t.Errorf("%d connections for 5 statements: one for each", made)
+	}
+	set("RESET default_transaction_read_only")
+	time.Sleep(readOnlyLife + 100*time.Millisecond)
+	if err := write(); err != nil {
+		t.Errorf("a second later: %v", err)
+	}
+}
+
+func TestStatesAreToldApart(t *testing.T) {
+	t.Parallel()
+	pg := func(code, constraint string) error {
+		return fmt.Errorf("claim: %w", &pgconn.PgError{Code: code, ConstraintName: constraint})
+	}
+	for name, c := range map[string]struct {
+		judge    func(error) bool
+		yes, not []error
+	}{
+		"RefusesTheRow":  {RefusesTheRow, []error{pg("22P05", ""), pg("23514", "c"), pg("P0001", ""), pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("25006", ""), pg("42501", ""), pg("57P01", ""), pg("40001", ""), pg("53300", "")}},
+		"IsLockedOut":    {IsLockedOut, []error{pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("55006", "")}},
+		"IsGone":         {IsGone, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("25006", "")}, []error{pg("57014", ""), pg("23505", "")}},
+		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), pg("54000", "")}, []error{errors.New("cut"), pg("P0001", ""), pg("55P03", "")}},
+		"IsNoPartition":  {IsNoPartition, []error{pg("23514", "")}, []error{pg("23514", "c"), errors.New("cut")}},
+		"IsAway":         {IsAway, []error{pg("25006", ""), pg("42P01", ""), pg("40001", ""), pg("57P03", ""), &pgconn.ConnectError{}}, []error{errors.New("odd"), pg("23505", ""), pg("42501", "")}},
+	} {
+		for _, err := range c.yes {
+			if !c.judge(err) {
+				t.Errorf("%s(%v) = false", name, err)
+			}
+		}
+		for _, err := range c.not {
+			if c.judge(err) {
+				t.Errorf("%s(%v) = true", name, err)
+			}
+		}
+	}
+	if got := State(errors.New("cut")); got != "" {
+		t.Errorf("the state of no answer = %q", got)
+	}
+}

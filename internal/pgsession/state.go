@@ -1,0 +1,115 @@
+package pgsession
+
+import (
+	"errors"
+	"net"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// SQLSTATEs that we act on.
+const (
+	Check                 = "23514" // check_violation: without a constraint's name, no partition takes the row
+	ReadOnly              = "25006" // read_only_sql_transaction: a failover left us on a standby
+	SerializationFailure  = "40001"
+	DeadlockDetected      = "40P01"
+	InsufficientPrivilege = "42501"
+	UndefinedTable        = "42P01"
+	InvalidSchema         = "3F000" // there is no such schema
+	LockNotAvailable      = "55P03" // a lock_timeout
+	QueryCanceled         = "57014" // a statement_timeout, or somebody
+)
+
+// State is the SQLSTATE of the server's answer, "" if there was none.
+func State(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// Refused reports whether the server answered, with an error.
+func Refused(err error) bool { return len(State(err)) == 5 }
+
+// IsNoPartition reports whether no partition takes the row.
+func IsNoPartition(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == Check && pgErr.ConstraintName == ""
+}
+
+// IsRowSecurity reports whether a policy refused a row. The message would say it in the
+// server's language.
+func IsRowSecurity(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == InsufficientPrivilege && pgErr.Routine == "ExecWithCheckOptions"
+}
+
+// RefusesTheRow reports whether a statement failed because of some of its rows, so that
+// others may go through: everything but trouble with the connection (08), a transaction
+// that may be repeated (40), the schema or our rights (3F, 42), the server's resources
+// (53), its being stopped (57) or broken (58, XX), and a server that is read-only.
+func RefusesTheRow(err error) bool {
+	state := State(err)
+	if len(state) != 5 || state == ReadOnly {
+		return false
+	}
+	switch state[:2] {
+	case "08", "3F", "40", "42", "53", "57", "58", "XX":
+		return IsLockedOut(err)
+	}
+	return true
+}
+
+// IsLockedOut reports whether a statement waited for a row for too long: a lock timeout,
+// a statement timeout, a deadlock.
+func IsLockedOut(err error) bool {
+	switch State(err) {
+	case LockNotAvailable, QueryCanceled, DeadlockDetected:
+		return true
+	}
+	return false
+}
+
+// IsUnreachable reports whether there was no connection to send the statement on.
+func IsUnreachable(err error) bool {
+	_, ok := errors.AsType[*pgconn.ConnectError](err)
+	return ok
+}
+
+// IsGone reports whether no server answered, or one that stops, begins or is read-only.
+// Where one statement goes through then, the others do.
+func IsGone(err error) bool {
+	state := State(err)
+	return len(state) != 5 || state == ReadOnly || state[:2] == "08" || (state[:2] == "57" && !IsLockedOut(err))
+}
+
+// IsUnacceptable reports whether what was to be stored can never be: bad data (22), a
+// constraint (23), a limit of the server (54).
+func IsUnacceptable(err error) bool {
+	state := State(err)
+	return len(state) == 5 && (state[:2] == "22" || state[:2] == "23" || state[:2] == "54")
+}
+
+// IsRepeatable reports whether a transaction was rolled back because of others, and may go
+// through when it is made again.
+func IsRepeatable(err error) bool {
+	state := State(err)
+	return state == SerializationFailure || state == DeadlockDetected
+}
+
+// IsAway reports whether the database could not be asked, is on its way down or up, has no
+// schema yet, or may do what it was asked for if it is asked again.
+func IsAway(err error) bool {
+	if IsUnreachable(err) {
+		return true
+	}
+	if state := State(err); len(state) == 5 {
+		switch state {
+		case ReadOnly, InvalidSchema, UndefinedTable:
+			return true
+		}
+		return state[:2] == "08" || state[:2] == "40" || state[:2] == "53" || state[:2] == "57"
+	}
+	netErr := net.Error(nil)
+	return errors.As(err, &netErr) || pgconn.SafeToRetry(err)
+}

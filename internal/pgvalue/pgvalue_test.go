@@ -1,0 +1,45 @@
+package pgvalue
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+// Whatever somebody wrote, Postgres can store it, and it does not grow beyond its limit.
+func TestText(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		words := string(rapid.SliceOf(rapid.Byte()).Draw(t, "words"))
+		words = strings.Repeat(words, rapid.IntRange(1, 50).Draw(t, "times"))
+		limit := rapid.IntRange(1, 200).Draw(t, "limit")
+		got := Text(words, limit)
+		if !utf8.ValidString(got) || strings.ContainsRune(got, 0) {
+			t.Fatalf("Text(%q, %d) = %q, which Postgres refuses", words, limit, got)
+		}
+		if len(got) > limit+len("…") {
+			t.Fatalf("Text(%q, %d) has %d bytes", words, limit, len(got))
+		}
+		if utf8.ValidString(words) && !strings.ContainsRune(words, 0) && len(words) <= limit && got != words {
+			t.Fatalf("Text(%q, %d) = %q, want it unchanged", words, limit, got)
+		}
+	})
+}
+
+func TestIntervals(t *testing.T) {
+	t.Parallel()
+	if got := Interval(0); !got.Valid || got.Microseconds != 0 {
+		t.Errorf("Interval(0) = %+v, want no time at all", got)
+	}
+	if got := IntervalOrNull(0); got.Valid {
+		t.Errorf("IntervalOrNull(0) = %+v, want NULL", got)
+	}
+	for _, made := range []int64{Interval(-1500 * time.Millisecond).Microseconds, IntervalOrNull(-1500 * time.Millisecond).Microseconds} {
+		if made != -1_500_000 {
+			t.Errorf("-1.5s is %d µs", made)
+		}
+	}
+}
