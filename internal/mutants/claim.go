@@ -44,8 +44,8 @@ var commits = []Mutant{
 		Name:      "a refusal that nobody reads",
 		Breaks:    "a commit says that a job is stored which the database has refused",
 		Invariant: "Atomic",
-		Edits: []Edit{{"outbox.queued.read", `; refused {
-		return err`, `; refused {
+		Edits: []Edit{{"outbox.queued.read", `Refused(err) {
+		return err`, `Refused(err) {
 		return nil`}},
 		Checks: []Check{test("dispatcher", "TestARefusedCommitStartsNothing", `want "enqueue probe: "`)},
 	},

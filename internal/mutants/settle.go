@@ -141,8 +141,8 @@ var settle = []Mutant{
 		Breaks:    "what was claimed and settled is forgotten in a crash: a job runs twice under one epoch",
 		Invariant: "Nothing lost",
 		Edits: []Edit{{
-			"dispatcher.prepareSession", `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`,
-			`SET synchronous_commit = off`,
+			"dispatcher.openControlPool", "`SELECT octet_length('0'::bit(8000000))`",
+			"`SET synchronous_commit = off`",
 		}},
 		Checks: []Check{
 			test("dispatcher", "TestSessionIsDurable", "synchronous_commit = off"),
