@@ -61,7 +61,7 @@ const keepLeaseExtensions = time.Hour
 
 func (r *Reaper) trimLeaseExtensions(ctx context.Context) error {
 	_, err := r.trimSome(ctx, "lease_extensions", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-		trimmed, err = q.TrimLeaseExtensions(ctx, interval(keepLeaseExtensions))
+		trimmed, err = q.TrimLeaseExtensions(ctx, pgvalue.Interval(keepLeaseExtensions))
 		return trimmed, trimmed, err
 	})
 	return err
