@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/dsn"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
@@ -137,8 +138,8 @@ func (c Config) parse(connString string) (*pgxpool.Config, error) {
 		return nil, errors.New("the connection string is empty")
 	}
 	config, err := pgxpool.ParseConfig(connString)
-	if err != nil {
-		return nil, errors.New("the connection string is malformed (it may hold a password and is not shown)")
+	if err := dsn.Explain(connString, err); err != nil {
+		return nil, fmt.Errorf("the connection string is malformed (it may hold a password and is not shown): %w", err)
 	}
 	return config, nil
 }

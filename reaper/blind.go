@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -51,7 +52,7 @@ func (s *sight) ask(now time.Time, params *sqlgen.ExpireLeasesParams) {
 	if s.asked.IsZero() {
 		s.asked = now
 	}
-	params.Patience = interval(blindPatience)
+	params.Patience = pgvalue.Interval(blindPatience)
 	params.Seen, params.BlindSince = pgtype.Timestamptz{}, pgtype.Timestamptz{}
 	params.OutageFrom, params.OutageUntil, params.OutageEnd = pgtype.Timestamptz{}, pgtype.Timestamptz{}, pgtype.Timestamptz{}
 	switch {

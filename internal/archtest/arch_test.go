@@ -34,7 +34,7 @@ var allowed = map[string]string{
 	"migrations":           "",
 	"migrations/migrate":   "migrations",
 
-	"listener":      "internal/backoff internal/pgsession",
+	"listener":      "internal/backoff internal/dsn internal/pgsession",
 	"outbox":        "internal/sqlgen internal/pgsession internal/pgvalue",
 	"inbox":         "outbox internal/sqlgen internal/pgsession",
 	"protect":       "outbox",

@@ -10,8 +10,8 @@
 // Left alone is what decides how much is logged, what is fast, and where things are
 // stored; and, on purpose:
 //
-//   - default_transaction_read_only: who sets it wants no writes just now (some services
-//     do when the disk is full). Such a server is left like a standby.
+//   - default_transaction_read_only: an administrator who sets it wants no writes just now
+//     (some services set it when the disk is full). Such a server is left like a standby.
 //   - search_path: our statements name their schema, and triggers of users may need theirs.
 //   - statement_timeout, lock_timeout and the timeouts of transactions in sessions that act
 //     for people ([Pin]): an administrator may bound these. [Open] sets them.
@@ -159,7 +159,7 @@ func prepareOf(config *pgxpool.Config) func(context.Context, *pgx.Conn) (bool, e
 	return config.PrepareConn
 }
 
-// pinAtStart takes away what is set under another spelling: names do not heed their case.
+// pinAtStart takes away what is set under another spelling: names are case-insensitive.
 func pinAtStart(params map[string]string) {
 	for name := range params {
 		if _, ours := atStart[strings.ToLower(name)]; ours {

@@ -174,7 +174,7 @@ func open(t *testing.T, db *pgxpool.Pool, c Config) *pgxpool.Pool {
 func TestASessionDoesNotDependOnTheDatabase(t *testing.T) {
 	t.Parallel()
 	db := odd(t)
-	// What the connection string asks for is no better, and names do not heed their case.
+	// What the connection string asks for is no better, and names are case-insensitive.
 	pool := pinned(t, db, func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["TimeZone"] = "Asia/Shanghai"
 		c.ConnConfig.RuntimeParams["options"] = "-c DateStyle=SQL -c bytea_output=escape"
