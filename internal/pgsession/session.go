@@ -152,8 +152,8 @@ func pin(config *pgxpool.Config, more map[string]string, c Config) {
 
 // prepareOf is the hook by which the user judges a connection, in either of its forms.
 func prepareOf(config *pgxpool.Config) func(context.Context, *pgx.Conn) (bool, error) {
-	if config.PrepareConn == nil && config.BeforeAcquire != nil {
-		old := config.BeforeAcquire
+	//lint:ignore SA1019 a user's pool may have the older hook
+	if old := config.BeforeAcquire; config.PrepareConn == nil && old != nil {
 		return func(ctx context.Context, conn *pgx.Conn) (bool, error) { return old(ctx, conn), nil }
 	}
 	return config.PrepareConn

@@ -233,6 +233,7 @@ func TestHooksOfTheUserStay(t *testing.T) {
 			_, err := conn.Exec(ctx, `SET application_name = 'of the user'; SET bytea_output = escape`)
 			return err
 		}
+		//lint:ignore SA1019 a user's pool may have the older hook
 		c.BeforeAcquire = func(context.Context, *pgx.Conn) bool { prepares.Add(1); return true }
 	})
 	judge(t, pool, map[string]string{"application_name": "of the user", "bytea_output": "hex", "client_encoding": "UTF8"})
