@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -52,7 +53,7 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 		t.Fatal(err)
 	}
 	worker, ttl := r.Lease()
-	rows, err := tx.Query(t.Context(), `SELECT * FROM outbox.enqueue_claimed($1, 'default', $2, 0::smallint, 25, NULL, NULL, '{}', 'application/json', NULL, false, false, $3, $4)`,
+	rows, err := tx.Query(t.Context(), `SELECT `+sqlgen.ClaimedColumns+`, place FROM outbox.enqueue_claimed($1, 'default', $2, 0::smallint, 25, NULL, NULL, '{}', 'application/json', NULL, false, false, $3, $4)`,
 		id, tiny{}.Kind(), worker, ttl)
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -388,7 +389,7 @@ func TestAStopWaitsForTheCommitThatClaims(t *testing.T) {
 func storeClaimed(t *testing.T, tx pgx.Tx, id outbox.ID, r outbox.Reservation) {
 	t.Helper()
 	worker, ttl := r.Lease()
-	rows, err := tx.Query(t.Context(), `SELECT * FROM outbox.enqueue_claimed($1, 'default', 'probe', 0::smallint, 25, NULL, NULL, '{}', 'application/json', NULL, false, false, $2, $3)`, id, worker, ttl)
+	rows, err := tx.Query(t.Context(), `SELECT `+sqlgen.ClaimedColumns+`, place FROM outbox.enqueue_claimed($1, 'default', 'probe', 0::smallint, 25, NULL, NULL, '{}', 'application/json', NULL, false, false, $2, $3)`, id, worker, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,17 +23,18 @@ import (
 
 // walks are the statements that read a table from end to end, and why they may.
 var walks = map[string]string{
-	"ListChanges jobs":         "a page: what is new has no index",
-	"SampleDepth jobs":         "a chore: it counts them all",
-	"ListKeys jobs":            "a page of what has a key",
-	"ListKeys keys":            "a page of them",
-	"CountOpenJobs jobs":       "a page: it counts them all",
-	"QueueIsKnown jobs":        "a person's act, on a name that only SQL by hand can have given",
-	"KindsWithoutHandler jobs": "a page of what is due",
-	"ListWorkers jobs":         "a page: it counts the leases of each",
-	"MeasureQueue jobs":        "what runs when a limit is set is looked for in the index of leases, once",
-	"ExpireLeases keys":        "is there any at all",
-	"ReadAuditChain audit":     "the chain is read from its beginning",
+	"ListChanges jobs":          "a page: what is new has no index",
+	"SampleDepth jobs":          "a chore: it counts them all",
+	"ListKeys jobs":             "a page of what has a key",
+	"ListKeys keys":             "a page of them",
+	"CountOpenJobs jobs":        "a page: it counts them all",
+	"QueueIsKnown jobs":         "a person's act, on a name that only SQL by hand can have given",
+	"KindsWithoutHandler jobs":  "a page of what is due",
+	"ListWorkers jobs":          "a page: it counts the leases of each",
+	"ListUnavailableKinds jobs": "a page: what has been unavailable has no index",
+	"MeasureQueue jobs":         "what runs when a limit is set is looked for in the index of leases, once",
+	"ExpireLeases keys":         "is there any at all",
+	"ReadAuditChain audit":      "the chain is read from its beginning",
 }
 
 // chores of the reaper run in sessions that leave it to the server how to read much.
