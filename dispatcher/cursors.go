@@ -194,11 +194,12 @@ func (cs *cursors) known() (tenants []pgtype.UUID, priorities []int16) {
 	return tenants, priorities
 }
 
-// cost notes what a claim took that looked at so many jobs.
+// cost notes what a claim took that looked at so many jobs. One from the front is expensive
+// if it takes more than twice as long as one from the cursors.
 func (cs *cursors) cost(front bool, now time.Time, took time.Duration, jobs int) {
 	cs.near = !front
 	if front {
-		cs.front.spend(now, took-cs.costs.of(jobs))
+		cs.front.spend(now, took-2*cs.costs.of(jobs))
 		cs.costs.lower(took, jobs)
 	} else {
 		cs.costs.learn(took, jobs)

@@ -140,3 +140,22 @@ func TestCursorsMoveForward(t *testing.T) {
 		t.Error("a claim has made a cursor")
 	}
 }
+
+// A claim from the front that gets thousands of jobs takes long for them, and not for what
+// it reads before them: the next one begins there, too.
+func TestManyJobsMakeNoClaimExpensive(t *testing.T) {
+	s := newScheduler(64)
+	now := time.Now()
+	for range 5 {
+		s.plain.cost(true, now, 60*time.Millisecond, 2000)
+	}
+	if !s.plain.front.allows(now) {
+		t.Error("no claim from the front after some that got 2000 jobs in 60 ms each")
+	}
+	for range 2 {
+		s.plain.cost(true, now, 60*time.Millisecond, 10)
+	}
+	if s.plain.front.allows(now) {
+		t.Error("a claim from the front at once after two that took 60 ms for ten jobs")
+	}
+}

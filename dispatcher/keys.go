@@ -28,11 +28,8 @@ type keyedClaims struct {
 }
 
 const (
-	minReach = 64
-	maxReach = 2000
-	// keyedCost is a first idea of what a candidate costs: a claim that blocks thousands
-	// is not to be mistaken for one that reads dead entries.
-	keyedCost   = 20 * time.Microsecond
+	minReach    = 64
+	maxReach    = 2000
 	keyedPause  = 20 * time.Millisecond
 	passedRetry = 5 * time.Millisecond
 	maxOffered  = 4000 // beyond, claims from the front find them

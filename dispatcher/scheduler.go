@@ -74,7 +74,7 @@ const (
 func newScheduler(concurrency int) *scheduler {
 	s := &scheduler{tenants: map[outbox.ID]*tenant{}, concurrency: concurrency}
 	s.plain.add(flow{tenant: outbox.RootTenant}, time.Time{}, outbox.ID{}).state = unsure
-	s.keyed.costs.perJob = keyedCost
+	s.plain.costs.perJob, s.keyed.costs.perJob = firstCost, firstCost
 	return s
 }
 
