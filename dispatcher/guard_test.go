@@ -33,7 +33,10 @@ func TestATransactionThatOutlastsTheLeaseKeepsItsJob(t *testing.T) {
 	}
 	tenant := outbox.NewID()
 	for what, opts := range map[string]outbox.Options{
-		"root": {}, "a tenant": {Tenant: tenant}, "root, a key": {Key: "k"}, "a tenant, a key": {Tenant: tenant, Key: "k"},
+		"root":            {MaxAttempts: 2},
+		"a tenant":        {MaxAttempts: 2, Tenant: tenant},
+		"root, a key":     {MaxAttempts: 2, Key: "k"},
+		"a tenant, a key": {MaxAttempts: 2, Tenant: tenant, Key: "k"},
 	} {
 		for name, lock := range ends {
 			t.Run(name+", "+what, func(t *testing.T) {
@@ -41,7 +44,6 @@ func TestATransactionThatOutlastsTheLeaseKeepsItsJob(t *testing.T) {
 				db := pgtest.New(t)
 				config := quiet(nil)
 				config.LeaseTTL = 2 * time.Second
-				opts.MaxAttempts = 2
 				id := enqueue(t, db, probe{}, opts)
 				locked, commit, committed, release := make(chan struct{}), make(chan struct{}), make(chan error, 1), make(chan struct{})
 				d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
