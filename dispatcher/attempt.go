@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -34,6 +35,7 @@ type attempt struct {
 	stored  bool          // by a try that failed later on, see closeCalledOff
 	place   pgtype.TID    // where its claim has left the row; not valid: not known
 	batch   *batch        // of which this is the first; nil for a job by itself
+	reports report.Reports
 
 	returned atomic.Bool // the handler has, of the first of a batch: for reportOverrun
 
@@ -43,8 +45,6 @@ type attempt struct {
 	overdue    time.Time               // from then on the lease is no longer extended; zero: not started
 	ended      error                   // why it may not run any longer: the lease is lost, or a shutdown cuts it off
 	cancel     context.CancelCauseFunc // of the running handler
-	record     *record                 // what the handler has reported; nil: nothing yet
-	over       bool                    // nothing is reported any more
 }
 
 // work runs attempts until the buffer is closed.
@@ -90,11 +90,9 @@ func (q *queue) attempt(a *attempt, again func()) {
 // hand has an attempt that is over settled, after its last report if it made any.
 func (q *queue) hand(a *attempt) {
 	q.noteOutcome(a)
-	if a.stopReporting() {
-		q.recorder.ended <- a
-		return
+	if !a.reports.End() {
+		q.settled <- a
 	}
-	q.settled <- a
 }
 
 var errExited = &codedError{code: outbox.CodeGoexit, err: errors.New("the handler ended its goroutine with runtime.Goexit")}
@@ -128,7 +126,7 @@ func (a *attempt) run() {
 
 	a.route.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + started.Sub(a.claimed)).Seconds())
 	if q.log.Enabled(ctx, slog.LevelInfo) {
-		q.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.attrs("job_claimed")...)
+		q.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed")...)
 	}
 	a.err = call(attemptContext{ctx, limit}, a.route.handler, a.job)
 	a.returned.Store(true)
@@ -184,9 +182,9 @@ func (a *attempt) begin(cancel context.CancelCauseFunc, now time.Time, timeout t
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.cancel, a.begun = cancel, now
-	a.overdue = now.Add(timeout + a.queue.config.LeaseTTL)
+	a.overdue = now.Add(timeout + a.queue.leaseTTL)
 	// What is claimed while the grace period ends is not known to cutOff yet.
-	return a.ended == nil && !a.queue.cut.Load() && now.Before(a.leaseUntil)
+	return a.ended == nil && !a.queue.phase.isCutOff() && now.Before(a.leaseUntil)
 }
 
 // extended moves the time until which we trust the lease; it reports whether that
@@ -231,11 +229,21 @@ func (a *attempt) end(cause error) {
 	}
 }
 
+// LeaseLost reports whether the lease is known to be lost.
+func (a *attempt) LeaseLost() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return errors.Is(a.ended, outbox.ErrLeaseLost)
+}
+
+// LoseLease ends the attempt because its lease is lost.
+func (a *attempt) LoseLease() { a.end(outbox.ErrLeaseLost) }
+
 // size is what the settlement moves.
 func (a *attempt) size() int { return len(a.job.Payload) + len(a.job.Result) + a.extra }
 
-// attrs are the keys that the three job events have in common.
-func (a *attempt) attrs(event string, more ...slog.Attr) []slog.Attr {
+// Attrs are the keys that the three job events have in common.
+func (a *attempt) Attrs(event string, more ...slog.Attr) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 6+len(more))
 	attrs = append(attrs,
 		slog.String("event", event),

@@ -10,23 +10,23 @@ import (
 
 // How soon a handler learns that its job was cancelled: at once when a
 // notification arrives, and otherwise within a second of the request and of its
-// own start: heedTick + heedInterval after its first heedFresh. Handlers that all
-// start and return within heedAfter cost no query, whatever wakes us up. A job that is
+// own start: cancelTick + cancelInterval after its first cancelFresh. Handlers that all
+// start and return within cancelAfter cost no query, whatever wakes us up. A job that is
 // cancelled while it waits in this process to be started is not started.
 const (
-	heedTick     = 100 * time.Millisecond
-	heedFresh    = 100 * time.Millisecond // who has run for less is not asked for
-	heedAfter    = 400 * time.Millisecond // unless some handler has run for longer, nobody is
-	heedInterval = 700 * time.Millisecond // between looks
-	heedSpacing  = 250 * time.Millisecond // the same, however many notifications arrive
+	cancelTick     = 100 * time.Millisecond
+	cancelFresh    = 100 * time.Millisecond // a job whose handler has run for less is not asked for
+	cancelAfter    = 400 * time.Millisecond // unless some handler has run for longer, none is
+	cancelInterval = 700 * time.Millisecond // between looks
+	cancelSpacing  = 250 * time.Millisecond // the same, however many notifications arrive
 )
 
-// heed ends the contexts of handlers whose jobs somebody has cancelled, until ctx
+// watchCancellations ends the contexts of handlers whose jobs somebody has cancelled, until ctx
 // ends. It looks while some handler has been running for a while, and nothing
 // depends on it: a request that is not noticed is found when the attempt is
 // settled, or when its lease lapses.
-func (l *leases) heed(ctx context.Context) {
-	tick := time.NewTicker(heedTick)
+func (l *leases) watchCancellations(ctx context.Context) {
+	tick := time.NewTicker(cancelTick)
 	defer tick.Stop()
 	var looked, searched time.Time // for requests; for handlers to ask for
 	woken := false
@@ -39,11 +39,11 @@ func (l *leases) heed(ctx context.Context) {
 		case <-tick.C:
 		}
 		now := time.Now()
-		wait := heedInterval
+		wait := cancelInterval
 		if woken {
-			wait = heedSpacing
+			wait = cancelSpacing
 		}
-		if now.Sub(looked) < wait || now.Sub(searched) < heedTick/2 { // thousands of jobs may be held
+		if now.Sub(looked) < wait || now.Sub(searched) < cancelTick/2 { // thousands of jobs may be held
 			continue
 		}
 		woken, searched = false, now
@@ -53,13 +53,13 @@ func (l *leases) heed(ctx context.Context) {
 		}
 		looked = now
 		if err := l.endCancelled(ctx, running); err != nil && ctx.Err() == nil {
-			l.noteError(err)
-			l.complain(ctx, "cancelled jobs not looked for", err)
+			l.health.Failed(err)
+			l.health.Complain(ctx, "cancelled jobs not looked for", err)
 		}
 	}
 }
 
-// poke has heed look at once; it never blocks.
+// poke has it look at once; it never blocks.
 func (l *leases) poke() {
 	select {
 	case l.wake <- struct{}{}:
@@ -75,9 +75,9 @@ func (l *leases) longRunning(now time.Time) []*attempt {
 	var running []*attempt
 	long := false
 	for a := range l.held {
-		if age := a.age(now); age >= heedFresh {
+		if age := a.age(now); age >= cancelFresh {
 			running = append(running, a)
-			long = long || age >= heedAfter
+			long = long || age >= cancelAfter
 		}
 	}
 	if !long {
@@ -96,7 +96,7 @@ func (a *attempt) age(now time.Time) time.Duration {
 		return 0
 	}
 	if a.begun.IsZero() {
-		if waited := now.Sub(a.claimed); waited >= heedAfter { // most are started long before
+		if waited := now.Sub(a.claimed); waited >= cancelAfter { // most are started long before
 			return waited
 		}
 		return 0

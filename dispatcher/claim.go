@@ -100,7 +100,7 @@ func (q *queue) claimPlain(ctx context.Context, db within, plan claimPlan, hand 
 	// leases to lapse. So a stop lets the statement finish.
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
-	rows, _ := db.Query(bound, sqlgen.ClaimJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
+	rows, _ := db.Query(bound, sqlgen.ClaimJobs, q.worker, interval(q.leaseTTL), // its error is also that of Err
 		p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, q.name, q.claimable(), db.limits, int32(room))
 	b := q.readClaim(rows, room, started, nil)
 	ended := time.Now()
@@ -136,7 +136,7 @@ func (q *queue) take(ctx context.Context, b *claimBatch) error {
 	if len(b.claimed) > b.room {
 		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", b.room, len(b.claimed))
 	}
-	q.health.set(nil)
+	q.health.OK()
 	q.metrics.claimBatch.Observe(float64(len(b.claimed)))
 
 	q.leases.add(b.claimed)
@@ -203,11 +203,11 @@ func (q *queue) returnOrphans(ctx context.Context) error {
 	n, err := q.db.ReturnOrphans(bound, sqlgen.ReturnOrphansParams{Queue: q.name, Worker: q.worker, Held: q.ask()})
 	q.asked()
 	if err != nil && !pgsession.IsUnreachable(err) { // that is said of the claim
-		q.complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", q.name))
+		q.health.Complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", q.name))
 	}
 	if n > 0 {
 		q.poke()
-		q.tellOthers()
+		q.peers.notify()
 		q.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back", slog.String("queue", q.name), slog.Int64("jobs", n))
 	}
 	return err

@@ -110,13 +110,12 @@ func atRest(t *testing.T, db *pgxpool.Pool, log io.Writer) *Dispatcher {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.pool, err = openControlPool(t.Context(), db, 2); err != nil {
+	pool, err := openControlPool(t.Context(), db, 2)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(d.pool.Close)
-	d.db, d.jobs, d.ends = sqlgen.New(d.pool), t.Context(), make(chan struct{}, 1)
-	d.leases, d.promoter = newLeases(d), newPromoter(d)
-	d.queues = []*queue{newQueue(d, outbox.DefaultQueue, QueueConfig{})}
+	t.Cleanup(pool.Close)
+	d.compose(t.Context(), pool, nil)
 	return d
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -102,44 +103,32 @@ func invalid(field, format string, args ...any) error {
 
 // Dispatcher works the queues of one process. Make it with [New].
 type Dispatcher struct {
+	process
 	config     Config
 	user       *pgxpool.Pool // reset on failover, together with our own
-	worker     string        // config.Worker and a suffix that no other process has
-	kinds      []string
-	routes     map[string]*route
-	deathHooks []string // kinds that have one
-	gathers    bool     // some kind's jobs are handled together
-	metrics    *metrics
-	log        *slog.Logger
+	deathHooks []string      // kinds that have one
+	gathers    bool          // some kind's jobs are handled together
 
 	// Set by Run.
-	pool     *pgxpool.Pool // our own: handlers cannot exhaust it
-	db       *sqlgen.Queries
-	extendDB *sqlgen.Queries // on a connection of its own: leases wait for no claim and no settlement
-	queues   []*queue
-	near     chan struct{} // one slot: the own producer has committed a job
-
-	reserving atomic.Pointer[map[string]*queue] // what the own producer may have its commits claim for; nil: nothing
+	pool   *pgxpool.Pool // our own: handlers cannot exhaust it
+	db     *sqlgen.Queries
+	queues []*queue
+	near   chan struct{} // one slot: the own producer has committed a job
 
 	leases   *leases
 	promoter *promoter
-	recorder *recorder
-	parked   chan *attempt   // outcomes that the database refuses for now
-	settled  chan *attempt   // finished attempts on their way to the settlers
-	ends     chan struct{}   // one slot: a job that somebody waits for has ended
-	tell     chan struct{}   // one slot: there may be jobs for other processes
-	jobs     context.Context // what handlers' contexts come from: ctx's values without its end
+	recorder *report.Recorder
+	waiters  *notifier     // of those who wait for jobs: one has ended
+	peers    *notifier     // of the other processes: there may be jobs for them
+	parked   chan *attempt // outcomes that the database refuses for now
+	settled  chan *attempt // finished attempts on their way to the settlers
 
 	gathering sync.Mutex   // held by the settler that gathers
 	settling  atomic.Int32 // batches under way
 	working   sync.WaitGroup
 
-	started atomic.Bool
-	cut     atomic.Bool // the grace period is over
-	health  health
-
-	complaints outage.Complaints
-	failures   outage.Flood // of log lines
+	started  atomic.Bool
+	failures outage.Flood // of log lines
 }
 
 // New checks config and registers the metrics. The dispatcher opens a small pool
@@ -152,13 +141,20 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
 	suffix := outbox.NewID()
+	log := config.Logger.With(slog.String("component", "dispatcher"))
 	d := &Dispatcher{
+		process: process{
+			worker:   fmt.Sprintf("%.80s-%x", config.Worker, suffix[12:]),
+			kinds:    mux.Kinds(),
+			routes:   mux.build(KindConfig{Timeout: config.Timeout, Retry: config.Retry}),
+			leaseTTL: config.LeaseTTL,
+			log:      log,
+			metrics:  newMetrics(config.Registerer),
+			health:   &health{log: log},
+			phase:    new(phase),
+		},
 		config: config,
-		worker: fmt.Sprintf("%.80s-%x", config.Worker, suffix[12:]),
 		user:   pool,
-		kinds:  mux.Kinds(),
-		routes: mux.build(KindConfig{Timeout: config.Timeout, Retry: config.Retry}),
-		log:    config.Logger.With(slog.String("component", "dispatcher")),
 		near:   make(chan struct{}, 1),
 	}
 	if err := mux.hooks.validate(d.routes); err != nil {
@@ -166,7 +162,6 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	}
 	d.deathHooks = slices.Sorted(maps.Keys(mux.hooks.death))
 	d.failures.Summary = d.sumUpFailures
-	d.metrics = newMetrics(config.Registerer)
 	for kind, r := range d.routes {
 		d.gathers = d.gathers || r.many != nil
 		r.counts = d.metrics.forKind(kind, d.worker)
@@ -197,7 +192,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.started.Swap(true) {
 		return errors.New("dispatcher: Run was called before")
 	}
-	pool, err := openControlPool(ctx, d.user, settlers+2+recorderConns+min(len(d.config.Queues), 16))
+	pool, err := openControlPool(ctx, d.user, settlers+2+report.Conns+min(len(d.config.Queues), 16))
 	if err != nil {
 		return fmt.Errorf("dispatcher: %w", err)
 	}
@@ -205,18 +200,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("dispatcher: %w", err)
 	}
-	d.pool, d.db, d.extendDB = pool, sqlgen.New(pool), sqlgen.New(extending)
-	d.jobs = outbox.WithPool(context.WithoutCancel(ctx), d.user)
-	d.leases = newLeases(d)
-	d.promoter = newPromoter(d)
-	d.recorder = newRecorder(d)
-	d.settled = make(chan *attempt, settleBatch*2)
-	d.parked = make(chan *attempt, settleBatch)
-	d.ends = make(chan struct{}, 1)
-	d.tell = make(chan struct{}, 1)
-	for name, config := range d.config.Queues {
-		d.queues = append(d.queues, newQueue(d, name, config))
-	}
+	d.compose(ctx, pool, sqlgen.New(extending))
 	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", d.worker), slog.Any("kinds", d.kinds))
 
 	if !d.registerHooks(ctx) {
@@ -233,6 +217,35 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return err
 }
 
+// compose makes the parts of the dispatcher. Nothing runs yet.
+func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending extendStatement) {
+	d.pool, d.db = pool, sqlgen.New(pool)
+	d.health.leave = func(err error) { leaveServer(err, pool, d.user) }
+	d.jobs = outbox.WithPool(context.WithoutCancel(ctx), d.user)
+	d.leases = newLeases(&d.process, d.db, extending)
+	d.promoter = newPromoter(d)
+	d.waiters = newNotifier(waitersWindow, d.db.WakeWaiters)
+	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.WakeDispatchers(ctx, outbox.Channel) })
+	d.settled = make(chan *attempt, settleBatch*2)
+	d.parked = make(chan *attempt, settleBatch)
+	d.recorder = report.NewRecorder(report.Config{
+		DB: d.db, Health: d.health, Log: d.log, Timeout: statementTimeout, CutOff: d.phase.isCutOff,
+		Over: func(a report.Owner) { d.settled <- a.(*attempt) },
+	})
+	for name, config := range d.config.Queues {
+		d.queues = append(d.queues, newQueue(d, name, config))
+	}
+}
+
+// showing is the dispatcher's row in the list of workers.
+func (d *Dispatcher) showing() sqlgen.ShowWorkerParams {
+	row := sqlgen.ShowWorkerParams{Worker: d.worker, Kinds: d.kinds, Queues: slices.Sorted(maps.Keys(d.config.Queues))}
+	for _, name := range row.Queues {
+		row.Concurrency = append(row.Concurrency, int32(cmp.Or(d.config.Queues[name].Concurrency, defaultConcurrency)))
+	}
+	return row
+}
+
 // abandonAfter is how long handlers have to return once they were cut off, and
 // settlements to go through.
 const abandonAfter = 8 * time.Second
@@ -242,25 +255,25 @@ const abandonAfter = 8 * time.Second
 // not ended some seconds after the grace period is left behind: handlers that
 // ignore the end of their context, outcomes that the database does not take.
 func (d *Dispatcher) work(ctx context.Context) error {
-	var claiming, recording, settling, parking, announcing, telling, promoting sync.WaitGroup
+	var claims, recording, settling, parking, announcing, telling, promoting sync.WaitGroup
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
 
-	announcing.Go(d.announce)
-	telling.Go(d.tellUntilTheEnd)
+	announcing.Go(d.waiters.run)
+	telling.Go(d.peers.run)
 	parking.Go(d.settleParked)
 	promoting.Go(d.promoter.run)
 	for range settlers {
 		settling.Go(d.settle)
 	}
-	recording.Go(d.recorder.run)
+	recording.Go(d.recorder.Run)
 	settling.Go(func() { d.leases.keep(afterJobs) })
 	settling.Go(func() { d.leases.watch(afterJobs) })
-	settling.Go(func() { d.present(afterJobs) })
-	settling.Go(func() { d.leases.heed(afterJobs) })
-	claiming.Go(func() { d.fanOut(ctx) })
+	settling.Go(func() { heartbeat(afterJobs, d.db, d.showing(), d.config.Hearing) })
+	settling.Go(func() { d.leases.watchCancellations(afterJobs) })
+	claims.Go(func() { d.fanOut(ctx) })
 	for _, q := range d.queues {
-		claiming.Go(func() { q.claimUntil(ctx) })
+		claims.Go(func() { q.claimUntil(ctx) })
 		reserved := q.concurrency / reservePart
 		for range q.concurrency - reserved {
 			d.working.Go(q.work)
@@ -270,13 +283,9 @@ func (d *Dispatcher) work(ctx context.Context) error {
 		}
 	}
 
-	open := map[string]*queue{}
-	for _, q := range d.queues {
-		open[q.name] = q
-	}
-	d.reserving.Store(&open)
+	d.phase.Store(claiming)
 	<-ctx.Done()
-	d.reserving.Store(nil)
+	d.phase.Store(draining)
 	// From here on the grace period runs, for the handlers and for storing what
 	// they did.
 	grace := max(d.config.GracePeriod, 0)
@@ -286,7 +295,7 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		claiming.Wait()
+		claims.Wait()
 		for _, q := range d.queues {
 			q.giveBackBuffered()
 			close(q.buffer)
@@ -294,20 +303,20 @@ func (d *Dispatcher) work(ctx context.Context) error {
 		}
 		// Of jobs that were promoted for claims that were not made, and of the next starts
 		// that this process would have waited for, nobody knows.
-		d.tellOthers()
+		d.peers.notify()
 		d.working.Wait()
-		close(d.recorder.ended)
+		d.recorder.Stop()
 		recording.Wait()
 		endAfterJobs()
 		close(d.settled)
 		settling.Wait()
 		close(d.parked)
 		parking.Wait()
-		close(d.ends)
+		d.waiters.stop()
 		announcing.Wait()
 		close(d.promoter.stop)
 		promoting.Wait()
-		close(d.tell)
+		d.peers.stop()
 		telling.Wait()
 	}()
 	select {
@@ -320,7 +329,7 @@ func (d *Dispatcher) work(ctx context.Context) error {
 
 // cutOff ends the grace period: handlers that still run are told to stop.
 func (d *Dispatcher) cutOff() {
-	d.cut.Store(true)
+	d.phase.Store(cutOff)
 	if n := d.leases.count(); n > 0 {
 		d.log.LogAttrs(d.jobs, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", n))
 	}

@@ -22,11 +22,10 @@ import (
 //	crash        neither job nor claim, or both: then the lease lapses, as after any claim
 //	no answer    Failed: returnOrphans gives the job back, if it was committed
 func (d *Dispatcher) Reserve(kind, queue string, id outbox.ID) outbox.Reservation {
-	queues := d.reserving.Load()
-	if queues == nil {
+	if !d.phase.isClaiming() {
 		return nil
 	}
-	q, r := (*queues)[queue], d.routes[kind]
+	q, r := d.queueNamed(queue), d.routes[kind]
 	if q == nil || r == nil || r.many != nil || q.limits.on.Load() || q.inHand.Load() != 0 || q.outages.some.Load() != 0 || !q.reserved.take(id) {
 		return nil
 	}
@@ -119,7 +118,7 @@ type reservation struct {
 // Lease returns what the job is claimed with.
 func (r *reservation) Lease() (worker string, ttl time.Duration) {
 	r.sent = time.Now()
-	return r.queue.worker, r.queue.config.LeaseTTL
+	return r.queue.worker, r.queue.leaseTTL
 }
 
 // Read takes the statement's answer, which has the columns of ClaimJobs.

@@ -1,27 +1,31 @@
 package dispatcher
 
 import (
+	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// health is the answer of the latest statement.
+// health is the answer of the latest statement, and what follows from a bad one.
 type health struct {
+	log        *slog.Logger
+	leave      func(error) // leaves a server that is no good any more
+	complaints outage.Complaints
+
 	last atomic.Pointer[error]
 
 	mu        sync.Mutex
 	recovered chan struct{} // closed by the next statement that goes through; nil while nobody waits
 }
 
-func (h *health) set(err error) {
-	if err != nil {
-		h.last.Store(&err)
-		return
-	}
+// OK notes a statement that went through.
+func (h *health) OK() {
 	if h.last.Load() == nil { // nearly always
 		return
 	}
@@ -32,6 +36,12 @@ func (h *health) set(err error) {
 		close(h.recovered)
 		h.recovered = nil
 	}
+}
+
+// Failed notes what the database answered instead.
+func (h *health) Failed(err error) {
+	h.last.Store(&err)
+	h.leave(err)
 }
 
 func (h *health) err() error {
@@ -60,7 +70,7 @@ func (h *health) recovery() <-chan struct{} {
 // only until one takes any statement. Claims learn from the listener that it is back, and
 // what they start is settled behind this; if the process died meanwhile, all of it
 // would run again.
-func (d *Dispatcher) rest(wait time.Duration, err error) {
+func (h *health) rest(wait time.Duration, err error) {
 	if !pgsession.IsGone(err) {
 		time.Sleep(wait)
 		return
@@ -68,7 +78,20 @@ func (d *Dispatcher) rest(wait time.Duration, err error) {
 	least := min(wait, backoff.DefaultMin)
 	time.Sleep(least)
 	select {
-	case <-d.health.recovery():
+	case <-h.recovery():
 	case <-time.After(wait - least):
 	}
+}
+
+// Complain warns of an error that the database is to blame for, not more often
+// than an outage deserves.
+func (h *health) Complain(ctx context.Context, message string, err error, attrs ...slog.Attr) {
+	missed, due := h.complaints.Due(message, time.Now())
+	if !due {
+		return
+	}
+	if missed > 0 {
+		attrs = append(attrs, slog.Int("failed_since_last_told", missed))
+	}
+	h.log.LogAttrs(ctx, slog.LevelWarn, message, append(attrs, slog.Any("err", err))...)
 }

@@ -33,18 +33,18 @@ func TestASettlementGoesOnWhenTheDatabaseIsBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var d Dispatcher
-				d.health.set(c.err)
+				h := &health{leave: func(error) {}}
+				h.Failed(c.err)
 				if c.back < 0 {
-					d.health.set(nil)
+					h.OK()
 				} else {
-					time.AfterFunc(c.back, func() { d.health.set(nil) })
+					time.AfterFunc(c.back, h.OK)
 				}
 				began := time.Now()
 				for range 2 { // two settlers
-					go d.rest(time.Hour, c.err)
+					go h.rest(time.Hour, c.err)
 				}
-				d.rest(time.Hour, c.err)
+				h.rest(time.Hour, c.err)
 				if waited := time.Since(began); waited != c.want {
 					t.Errorf("waited for %s, want %s", waited, c.want)
 				}

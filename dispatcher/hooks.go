@@ -138,11 +138,11 @@ func (d *Dispatcher) registerHooks(ctx context.Context) bool {
 		err := d.db.RegisterDeathHooks(bound, p)
 		cancel()
 		if err == nil {
-			d.health.set(nil)
+			d.health.OK()
 			return true
 		}
-		d.noteError(err)
-		d.complain(ctx, "death hooks not registered", err)
+		d.health.Failed(err)
+		d.health.Complain(ctx, "death hooks not registered", err)
 		if retry.Wait(ctx) != nil {
 			return false
 		}

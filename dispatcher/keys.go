@@ -104,7 +104,7 @@ func (q *queue) claimKeyed(ctx context.Context, db within, plan claimPlan, hand 
 
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
 	defer cancel()
-	rows, _ := db.Query(bound, sqlgen.ClaimKeyedJobs, q.worker, interval(q.config.LeaseTTL), // its error is also that of Err
+	rows, _ := db.Query(bound, sqlgen.ClaimKeyedJobs, q.worker, interval(q.leaseTTL), // its error is also that of Err
 		p.tenants, p.quotas, reaches, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, q.claimable(), also, int32(room), q.name, db.limits)
 	var done tally
 	b := q.readClaim(rows, room, started, &done)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -16,8 +17,12 @@ import (
 // that run long enough to need it. A short job costs two map operations and no
 // statement.
 type leases struct {
-	*Dispatcher
-	trust time.Duration // how long after sending a claim or an extension we trust the lease
+	ttl       time.Duration
+	trust     time.Duration // how long after sending a claim or an extension we trust the lease
+	db        leaseStatements
+	extending extendStatement // on a connection of its own: leases wait for no claim and no settlement
+	health    *health
+	late      prometheus.Counter // extensions
 
 	wake chan struct{} // one slot: a job may have been cancelled
 
@@ -25,11 +30,22 @@ type leases struct {
 	held map[*attempt]struct{}
 }
 
+type extendStatement interface {
+	ExtendLeases(context.Context, sqlgen.ExtendLeasesParams) ([]sqlgen.ExtendLeasesRow, error)
+}
+
+type leaseStatements interface {
+	ListCancelRequests(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]sqlgen.ListCancelRequestsRow, error)
+}
+
 // newLeases sets the margin by which we stop before the database lets another
 // worker start. The database counts from the write, we from the sending, so the
 // margin only has to cover the time that it takes a handler to notice.
-func newLeases(d *Dispatcher) *leases {
-	return &leases{Dispatcher: d, wake: make(chan struct{}, 1), held: map[*attempt]struct{}{}, trust: d.config.LeaseTTL - d.config.LeaseTTL/10}
+func newLeases(p *process, db leaseStatements, extending extendStatement) *leases {
+	return &leases{
+		ttl: p.leaseTTL, trust: p.leaseTTL - p.leaseTTL/10, db: db, extending: extending, health: p.health,
+		late: p.metrics.extensionsLate, wake: make(chan struct{}, 1), held: map[*attempt]struct{}{},
+	}
 }
 
 func (l *leases) add(attempts []*attempt) {
@@ -76,7 +92,7 @@ func (l *leases) count() int {
 
 // keep extends leases until ctx ends.
 func (l *leases) keep(ctx context.Context) {
-	tick := time.NewTicker(l.config.LeaseTTL / 15)
+	tick := time.NewTicker(l.ttl / 15)
 	defer tick.Stop()
 	for {
 		select {
@@ -84,8 +100,8 @@ func (l *leases) keep(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			if err := l.extend(ctx, l.due(now)); err != nil && ctx.Err() == nil {
-				l.noteError(err)
-				l.complain(ctx, "leases not extended", err)
+				l.health.Failed(err)
+				l.health.Complain(ctx, "leases not extended", err)
 			}
 		}
 	}
@@ -93,7 +109,7 @@ func (l *leases) keep(ctx context.Context) {
 
 // watch stops handlers on time, also while an extension hangs.
 func (l *leases) watch(ctx context.Context) {
-	tick := time.NewTicker(l.config.LeaseTTL / 50)
+	tick := time.NewTicker(l.ttl / 50)
 	defer tick.Stop()
 	for {
 		select {
@@ -115,7 +131,7 @@ func (l *leases) due(now time.Time) []*attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var due []*attempt
-	third := l.trust - l.config.LeaseTTL/3
+	third := l.trust - l.ttl/3
 	for a := range l.held {
 		if a.needsExtension(now, third) {
 			due = append(due, a)
@@ -139,19 +155,19 @@ func (l *leases) extend(ctx context.Context, due []*attempt) error {
 }
 
 func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
-	params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.config.LeaseTTL)}
+	params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.ttl)}
 	for _, a := range batch {
 		params.Ids = append(params.Ids, pgID(a.job.ID))
 		params.Epochs = append(params.Epochs, a.job.Epoch)
 	}
 	sent := time.Now()
-	bound, cancel := context.WithTimeout(ctx, min(statementTimeout, l.config.LeaseTTL/5)) // several tries before the lease lapses
-	rows, err := l.extendDB.ExtendLeases(bound, params)
+	bound, cancel := context.WithTimeout(ctx, min(statementTimeout, l.ttl/5)) // several tries before the lease lapses
+	rows, err := l.extending.ExtendLeases(bound, params)
 	cancel()
 	if err != nil {
 		return fmt.Errorf("extend %d leases: %w", len(batch), err)
 	}
-	l.health.set(nil)
+	l.health.OK()
 	kept := make(map[leaseKey]bool, len(rows)) // false: lost
 	for _, row := range rows {
 		kept[leaseKey{row.ID, row.Epoch}] = !row.Lost
@@ -170,14 +186,14 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 			// row. If it was late, a reaper may have the row locked, and take the job just
 			// now: look again with the next tick.
 			if a.extended(sent, sent.Add(l.trust)) {
-				a.extended(sent, sent.Add(l.config.LeaseTTL/3))
+				a.extended(sent, sent.Add(l.ttl/3))
 			}
 		default:
 			a.end(outbox.ErrLeaseLost)
 		}
 	}
 	l.mu.Unlock()
-	l.metrics.extensionsLate.Add(float64(late))
+	l.late.Add(float64(late))
 	return nil
 }
 

@@ -70,7 +70,7 @@ func (q *queue) claimLimited(ctx context.Context, plan func(places) claimPlan) (
 	case err != nil:
 		return 0, fmt.Errorf("look at the limits of queue %s: %w", q.name, err)
 	}
-	q.health.set(nil)
+	q.health.OK()
 	if used == nil { // nothing is claimed; nor will the next claims look
 		q.limits.on.Store(false)
 		q.limits.full.Store(false)

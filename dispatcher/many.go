@@ -311,7 +311,7 @@ func (b *batch) run(q *queue) (took time.Duration) {
 		running, jobs = append(running, a), append(jobs, a.job)
 		r.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + started.Sub(a.claimed)).Seconds())
 		if q.log.Enabled(ctx, slog.LevelInfo) {
-			q.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.attrs("job_claimed", slog.Int("batch", len(b.attempts)))...)
+			q.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", slog.Int("batch", len(b.attempts)))...)
 		}
 	}
 	if len(running) == 0 {

@@ -144,7 +144,7 @@ func (q *queue) showOutage(kind string) {
 // logOutage logs a beginning or a probe at once and then every ten seconds, and so an end: something may come and go.
 func (q *queue) logOutage(level slog.Level, message string, a *attempt, attrs ...slog.Attr) {
 	what := fmt.Sprintf("%s of %s, again %t", a.job.Kind, q.name, level == slog.LevelInfo)
-	missed, due := q.complaints.Due(what, time.Now())
+	missed, due := q.health.complaints.Due(what, time.Now())
 	if !due {
 		return
 	}
@@ -190,13 +190,12 @@ type Outage struct {
 
 // Outages returns those that last now, by queue and kind; none unless Run is at work.
 func (d *Dispatcher) Outages() (all []Outage) {
-	queues := d.reserving.Load()
-	if queues == nil {
+	if !d.phase.isClaiming() {
 		return nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(*queues)) {
+	for _, name := range slices.Sorted(maps.Keys(d.config.Queues)) {
 		for _, kind := range d.kinds {
-			if since, lasts := (*queues)[name].outages.of[kind].Since(); lasts {
+			if since, lasts := d.queueNamed(name).outages.of[kind].Since(); lasts {
 				all = append(all, Outage{name, kind, since})
 			}
 		}

@@ -19,7 +19,7 @@ func (a *attempt) reportOverrun() {
 			return
 		}
 		a.route.counts.overruns.Inc()
-		a.queue.log.LogAttrs(a.queue.jobs, slog.LevelWarn, "handler_overrun", a.attrs("handler_overrun",
+		a.queue.log.LogAttrs(a.queue.jobs, slog.LevelWarn, "handler_overrun", a.Attrs("handler_overrun",
 			slog.String("late", time.Since(began).Round(time.Second).String()),
 			slog.String("hint", "the handler ignores the end of its context and keeps its worker until it returns"))...)
 	})

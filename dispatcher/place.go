@@ -22,7 +22,7 @@ func (d *Dispatcher) storeInPlace(ctx context.Context, batch []*attempt) (stored
 	for _, a := range batch {
 		switch {
 		case a.stored:
-		case a.unmoved(now, d.config.LeaseTTL):
+		case a.unmoved(now, d.leaseTTL):
 			near = append(near, a)
 		default:
 			left = append(left, a)

@@ -122,14 +122,14 @@ func (p *promoter) run() {
 			retry.Reset()
 			continue
 		}
-		p.noteError(err)
-		p.complain(p.jobs, "keys not moved on", err)
-		if p.cut.Load() { // shutting down: the reaper does it
+		p.health.Failed(err)
+		p.health.Complain(p.jobs, "keys not moved on", err)
+		if p.phase.isCutOff() { // shutting down: the reaper does it
 			clear(p.passed)
 			continue
 		}
 		p.putBack(names, counts)
-		p.rest(retry.Next(), err)
+		p.health.rest(retry.Next(), err)
 	}
 }
 
@@ -213,7 +213,7 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 	if err != nil {
 		return err
 	}
-	p.health.set(nil)
+	p.health.OK()
 	if len(movable) == 0 {
 		p.noteLocked(names, nil)
 		return nil
@@ -225,7 +225,7 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 	}
 	promoted, err := p.db.PromoteKeys(ctx, move)
 	if err != nil {
-		p.tellOthers() // it may have been committed: the next look finds nothing to promote
+		p.peers.notify() // it may have been committed: the next look finds nothing to promote
 		return err
 	}
 	here := map[*queue]int{}
@@ -249,11 +249,11 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 	for q, n := range here {
 		// When nobody claims here any more, this sees it, or else the others are told
 		// after the last claim.
-		elsewhere = elsewhere || p.reserving.Load() == nil || q.room() < n
+		elsewhere = elsewhere || !p.phase.isClaiming() || q.room() < n
 		q.roomMade()
 	}
 	if elsewhere {
-		p.tellOthers()
+		p.peers.notify()
 	}
 	owed := make(map[keyName]int32, len(locked))
 	for _, name := range locked {

@@ -170,8 +170,8 @@ func (q *queue) claimUntil(ctx context.Context) {
 		q.claimed = 0
 		next, err := q.drain(ctx)
 		for err != nil && ctx.Err() == nil {
-			q.noteError(err)
-			q.complain(ctx, "claim failed", err, slog.String("queue", q.name))
+			q.health.Failed(err)
+			q.health.Complain(ctx, "claim failed", err, slog.String("queue", q.name))
 			if !q.waitOut(ctx, retry.Next()) {
 				return
 			}

@@ -115,7 +115,7 @@ func (q *queue) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*atte
 		job.Deadline = row.deadline.Time
 		a.until = sent.Add(job.Deadline.Sub(job.StartedAt))
 	}
-	job.Recorder = a
+	a.reports.Begin(a, job, q.recorder)
 	return a, nil
 }
 

@@ -17,9 +17,11 @@ import (
 // handler made of it, its deadline has come, or an earlier try had committed before its
 // connection broke.
 func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
-	d.announceEnds(batch)
+	if slices.ContainsFunc(batch, (*attempt).endsForWaiters) {
+		d.waiters.notify()
+	}
 	if slices.ContainsFunc(batch, d.isForOthers) {
-		d.tellOthers()
+		d.peers.notify()
 	}
 	if len(stored) == len(batch) {
 		for _, a := range batch {
@@ -44,11 +46,11 @@ func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool
 			d.reportStored(a)
 		case retried || err != nil && a.job.Completed():
 			d.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
-				a.attrs("lease_unknown", slog.String("outcome", a.outcome.status.String()))...)
+				a.Attrs("lease_unknown", slog.String("outcome", a.outcome.status.String()))...)
 		default:
 			d.metrics.leasesLost.Inc()
 			d.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",
-				a.attrs("lease_lost", slog.String("outcome_refused", a.outcome.status.String()))...)
+				a.Attrs("lease_lost", slog.String("outcome_refused", a.outcome.status.String()))...)
 		}
 	}
 }
@@ -98,11 +100,18 @@ func (d *Dispatcher) succeeded(batch []*attempt, matched map[[16]byte]bool, retr
 func (d *Dispatcher) isForOthers(a *attempt) bool {
 	switch a.outcome.status {
 	case outbox.Pending:
-		return a.outcome.keepDue || d.reserving.Load() == nil
+		return a.outcome.keepDue || !d.phase.isClaiming()
 	case outbox.Retrying:
-		return d.reserving.Load() == nil
+		return !d.phase.isClaiming()
 	}
 	return false
+}
+
+// endsForWaiters reports whether somebody waits for the job, which may have ended. One whose handler called Complete
+// counts, whatever its outcome says: that settlement was the handler's own.
+func (a *attempt) endsForWaiters() bool {
+	open := a.outcome.status == outbox.Pending || a.outcome.status == outbox.Retrying
+	return a.job.Watched && (!open || a.job.Completed())
 }
 
 func (d *Dispatcher) reportStored(a *attempt) {
@@ -112,12 +121,12 @@ func (d *Dispatcher) reportStored(a *attempt) {
 		a.route.counts.succeeded.Inc()
 		if d.log.Enabled(context.Background(), slog.LevelInfo) {
 			d.log.LogAttrs(context.Background(), slog.LevelInfo, "job_completed",
-				a.attrs("job_completed", slog.Float64("duration_ms", milliseconds(a.took)))...)
+				a.Attrs("job_completed", slog.Float64("duration_ms", milliseconds(a.took)))...)
 		}
 		return
 	case outbox.Cancelled, outbox.Expired:
 		event := "job_" + a.outcome.status.String()
-		d.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.attrs(event,
+		d.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.Attrs(event,
 			slog.String("error", a.outcome.message), slog.Float64("duration_ms", milliseconds(a.took)))...)
 		return
 	case outbox.Retrying:
@@ -140,7 +149,7 @@ func (d *Dispatcher) reportFailure(a *attempt, level slog.Level) {
 	if !d.log.Enabled(context.Background(), level) || !d.failures.Logs(o.status.String()+fingerprint.Of(a.job.Kind, o.code, o.message), a) {
 		return
 	}
-	d.log.LogAttrs(context.Background(), level, "job_failed", a.attrs("job_failed",
+	d.log.LogAttrs(context.Background(), level, "job_failed", a.Attrs("job_failed",
 		slog.String("error_code", o.code), slog.String("error", o.message),
 		slog.Bool("will_retry", o.status == outbox.Retrying), slog.String("status", o.status.String()),
 		slog.Float64("duration_ms", milliseconds(a.took)))...)

@@ -39,13 +39,11 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, statementTimeout)
 }
 
-// noteError remembers what the database answered, for Ready, and leaves a server
-// that turned read-only. When a connection broke, the others to the same server are as
-// good as broken.
-func (d *Dispatcher) noteError(err error) {
-	d.health.set(err)
+// leaveServer leaves a server that turned read-only. When a connection broke, the others to
+// the same server are as good as broken.
+func leaveServer(err error, own, user *pgxpool.Pool) {
 	if pgsession.State(err) == "" {
-		d.pool.Reset()
+		own.Reset()
 	}
-	pgsession.LeaveReadOnly(err, d.pool, d.user)
+	pgsession.LeaveReadOnly(err, own, user)
 }

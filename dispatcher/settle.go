@@ -126,7 +126,7 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 		stored, err := statement(ctx, batch)
 		cancel()
 		if err == nil {
-			d.health.set(nil)
+			d.health.OK()
 			d.report(batch, stored, tries > 1)
 			d.leases.remove(batch)
 			return
@@ -134,8 +134,8 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 		if pgsession.RefusesTheRow(err) { // the row's fault, not the database's
 			d.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
 		} else {
-			d.noteError(err)
-			d.complain(ctx, "settle failed", err, slog.Int("jobs", len(batch)))
+			d.health.Failed(err)
+			d.health.Complain(ctx, "settle failed", err, slog.Int("jobs", len(batch)))
 		}
 		switch {
 		case pgsession.IsNoPartition(err):
@@ -153,12 +153,12 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 			d.store(batch[len(batch)/2:], statement)
 			return
 		}
-		if d.cut.Load() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
+		if d.phase.isCutOff() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
 			d.log.LogAttrs(ctx, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(batch)))
 			d.leases.remove(batch)
 			return
 		}
-		d.rest(retry.Next(), err)
+		d.health.rest(retry.Next(), err)
 	}
 }
 
@@ -280,7 +280,7 @@ func (d *Dispatcher) settleParked() {
 			retry.Reset()
 			continue
 		}
-		if d.cut.Load() {
+		if d.phase.isCutOff() {
 			if last++; last >= 3 {
 				d.log.LogAttrs(d.jobs, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(parked)))
 				d.leases.remove(parked)
@@ -308,11 +308,11 @@ func (d *Dispatcher) storeParked(a *attempt) bool {
 	stored, err := statement(ctx, []*attempt{a})
 	if err != nil {
 		if !pgsession.RefusesTheRow(err) {
-			d.noteError(err)
+			d.health.Failed(err)
 		}
 		return false
 	}
-	d.health.set(nil)
+	d.health.OK()
 	d.report([]*attempt{a}, stored, true)
 	d.leases.remove([]*attempt{a})
 	d.promoter.left([]*attempt{a})

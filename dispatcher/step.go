@@ -12,12 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
-
-// maxSteps is how many steps an attempt may have.
-const maxSteps = 1000
 
 // Step runs a part of a job once and remembers what it returned: later attempts of
 // the job get the same result without running fn. If the process dies after fn
@@ -40,12 +38,8 @@ func Step[R any](ctx context.Context, job outbox.Held, name string, fn func(ctx 
 	if err != nil {
 		return none, err
 	}
-	if s.attempt != nil && s.mayBeStored() {
-		var stored [][]byte
-		err := s.attempt.queue.recorder.read(ctx, func(ctx context.Context, db *sqlgen.Queries) (err error) {
-			stored, err = db.FindStep(ctx, pgID(s.job.ID), name)
-			return err
-		})
+	if s.reports != nil && s.mayBeStored() {
+		stored, err := s.reports.FindStep(ctx, name)
 		if err != nil || len(stored) > 0 {
 			return finishStep(s, stored, none, err)
 		}
@@ -56,8 +50,8 @@ func Step[R any](ctx context.Context, job outbox.Held, name string, fn func(ctx 
 		return finishStep(s, nil, none, err)
 	}
 	encoded, err := s.encode(result)
-	if err == nil && s.attempt != nil {
-		err = s.attempt.saveStep(ctx, name, time.Since(started), encoded)
+	if err == nil && s.reports != nil {
+		err = s.reports.SaveStep(ctx, name, time.Since(started), encoded)
 	}
 	if err != nil { // fn has run: the name stays taken
 		return none, fmt.Errorf("step %s: %w", name, err)
@@ -108,7 +102,7 @@ func StepTx[R any](ctx context.Context, job outbox.Held, db Beginner, name strin
 // step is one call of Step or StepTx.
 type step struct {
 	job     *outbox.Claimed
-	attempt *attempt // nil in a Claimed that a test made by hand
+	reports *report.Reports // nil in a Claimed that a test made by hand
 	name    string
 	again   bool // it failed before in this attempt
 }
@@ -127,23 +121,13 @@ func beginStep(job *outbox.Claimed, name string) (step, error) {
 		return invalid("is %q, want letters, digits and _ . : / -, first a letter or digit", name)
 	}
 	s := step{job: job, name: name}
-	s.attempt, _ = job.Recorder.(*attempt)
-	if s.attempt == nil {
-		return s, nil
+	s.reports, _ = job.Recorder.(*report.Reports)
+	if s.reports != nil {
+		var err error
+		if s.again, err = s.reports.BeginStep(name); err != nil {
+			return invalid("%s", err)
+		}
 	}
-	a := s.attempt
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	names := a.recordLocked().names
-	taken, again := names[name]
-	switch {
-	case taken:
-		return invalid("is %q, which another step of this attempt has", name)
-	case !again && len(names) == maxSteps:
-		return invalid("is that of step %d, want at most %d of them", maxSteps+1, maxSteps)
-	}
-	names[name] = true
-	s.again = again
 	return s, nil
 }
 
@@ -164,10 +148,8 @@ func finishStep[R any](s step, stored [][]byte, result R, err error) (R, error) 
 	if err == nil {
 		return result, nil
 	}
-	if s.attempt != nil {
-		s.attempt.mu.Lock()
-		s.attempt.record.names[s.name] = false
-		s.attempt.mu.Unlock()
+	if s.reports != nil {
+		s.reports.StepFailed(s.name)
 	}
 	return none, fmt.Errorf("step %s: %w", s.name, err)
 }

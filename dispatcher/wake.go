@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
-
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // Wake has every queue look for jobs now. It is for the producer in the same program,
@@ -21,28 +19,6 @@ func (d *Dispatcher) Wake() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// tellWindow is how long after a NOTIFY to the other processes the next one waits.
-const tellWindow = 10 * time.Millisecond
-
-// tellOthers has every process told that there may be jobs for it. It never blocks.
-func (d *Dispatcher) tellOthers() {
-	select {
-	case d.tell <- struct{}{}:
-	default:
-	}
-}
-
-// tellUntilTheEnd sends these wake-ups, one for many jobs, until the channel is closed. The
-// slot is emptied before the NOTIFY is sent, so what comes meanwhile gets another.
-func (d *Dispatcher) tellUntilTheEnd() {
-	for range d.tell {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second) // a stop does not wait for a database that is away
-		_ = d.db.WakeDispatchers(ctx, outbox.Channel)                         // a hint: the poll covers a lost one
-		cancel()
-		time.Sleep(tellWindow)
 	}
 }
 

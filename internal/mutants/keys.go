@@ -44,7 +44,7 @@ var keys = []Mutant{
 		Name:      "a promotion during a stop that is told to nobody",
 		Breaks:    "what a stopping process promotes waits for a poll of another",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.promote", `elsewhere || p.reserving.Load() == nil || q.room() < n`, `elsewhere || q.room() < n`}},
+		Edits:     []Edit{{"dispatcher.promoter.promote", `elsewhere || !p.phase.isClaiming() || q.room() < n`, `elsewhere || q.room() < n`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: a promoted job")},
 	},
 	{
@@ -58,7 +58,7 @@ var keys = []Mutant{
 		Name:      "a stop that is told to nobody",
 		Breaks:    "what was promoted for claims that a stopping process does not make waits for a poll of another, and so do retries that only its timer knew of",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{"dispatcher.Dispatcher.work", `		d.tellOthers()
+		Edits: []Edit{{"dispatcher.Dispatcher.work", `		d.peers.notify()
 		d.working.Wait()`, `		d.working.Wait()`}},
 		Checks: []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: nobody claims here any more")},
 	},

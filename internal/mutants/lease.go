@@ -67,8 +67,8 @@ var lease = []Mutant{
 		Breaks:    "handlers that use up their pool let every lease lapse",
 		Invariant: "Handlers cannot exhaust the leases' connections",
 		Edits: []Edit{{
-			"dispatcher.Dispatcher.Run", `d.pool, d.db, d.extendDB = pool, sqlgen.New(pool), sqlgen.New(extending)`,
-			`d.pool, d.db, d.extendDB = pool, sqlgen.New(pool), sqlgen.New(d.user)`,
+			"dispatcher.Dispatcher.Run", `d.compose(ctx, pool, sqlgen.New(extending))`,
+			`d.compose(ctx, pool, sqlgen.New(d.user))`,
 		}},
 		Checks: []Check{test("dispatcher", "TestHandlersThatUseUpThePoolKeepTheirLeases", "its context ended with")},
 	},
@@ -152,7 +152,7 @@ var workerNameFence = []Edit{
 }`},
 	{"internal/sqlgen.Queries.ExtendLeases", `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)`, `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl, arg.Worker)`},
 	{
-		"dispatcher.leases.extendSome", `params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.config.LeaseTTL)}`,
-		`params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.config.LeaseTTL), Worker: l.worker}`,
+		"dispatcher.leases.extendSome", `params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.ttl)}`,
+		`params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.ttl), Worker: batch[0].job.Worker}`,
 	},
 }

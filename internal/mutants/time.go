@@ -58,7 +58,7 @@ var ending = []Mutant{
 		Name:      "nobody looks for cancellations",
 		Breaks:    "a handler goes on for as long as it likes when nobody is notified",
 		Invariant: "Cancelled is not tried again",
-		Edits:     []Edit{{"dispatcher.leases.heed", "			continue\n		}\n		looked = now\n", "			continue\n		}\n		if looked = now; true {\n			continue\n		}\n"}},
+		Edits:     []Edit{{"dispatcher.leases.watchCancellations", "			continue\n		}\n		looked = now\n", "			continue\n		}\n		if looked = now; true {\n			continue\n		}\n"}},
 		Checks:    []Check{test("dispatcher", "TestACancelledHandlerIsStopped", "in vain for the cancellation")},
 	},
 	{
@@ -72,7 +72,7 @@ var ending = []Mutant{
 		Name:      "what waits to be started is not asked for",
 		Breaks:    "a job that is cancelled while it waits for the rest of its batch is started",
 		Invariant: "Cancelled is not tried again",
-		Edits:     []Edit{{"dispatcher.attempt.age", `waited >= heedAfter {`, `false && waited >= heedAfter {`}},
+		Edits:     []Edit{{"dispatcher.attempt.age", `waited >= cancelAfter {`, `false && waited >= cancelAfter {`}},
 		Checks:    []Check{test("dispatcher", "TestAJobCancelledBeforeItStartsIsNotStarted", "want")},
 	},
 }

@@ -1,4 +1,4 @@
-package dispatcher
+package report
 
 import (
 	"encoding/json"
@@ -6,24 +6,25 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// reports is one statement's.
-type reports struct {
-	attempts  []*attempt
+// batch is what one statement stores.
+type batch struct {
+	attempts  []*Reports
 	revisions []int64 // of each attempt's record when it was read
 	size      int
 	params    sqlgen.RecordReportsParams
 }
 
-func newReports(n int) *reports {
+func newBatch(n int) *batch {
 	n = min(n, recordBatch)
-	return &reports{attempts: make([]*attempt, 0, n), revisions: make([]int64, 0, n)}
+	return &batch{attempts: make([]*Reports, 0, n), revisions: make([]int64, 0, n)}
 }
 
 // add reports whether the attempt has anything to store.
-func (b *reports) add(a *attempt, now time.Time) bool {
+func (b *batch) add(a *Reports, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.record
@@ -32,14 +33,14 @@ func (b *reports) add(a *attempt, now time.Time) bool {
 	}
 	age := pgtype.Interval{}
 	if !r.progress.at.IsZero() {
-		age = interval(now.Sub(r.progress.at))
+		age = pgvalue.Interval(now.Sub(r.progress.at))
 	}
 	for i := range r.lines {
 		r.lines[i].Age = microseconds(now.Sub(r.lines[i].at))
 	}
 	lines, steps := encodeList(r.lines), encodeList(r.steps)
 	p := &b.params
-	p.Ids = append(p.Ids, pgID(a.job.ID))
+	p.Ids = append(p.Ids, pgvalue.UUID(a.job.ID))
 	p.Epochs = append(p.Epochs, a.job.Epoch)
 	p.Revisions = append(p.Revisions, r.revision)
 	p.Currents = append(p.Currents, r.progress.current)

@@ -1,4 +1,9 @@
-package dispatcher
+// Package report stores what running handlers report: progress, lines of a log, checkpoints and results of steps.
+//
+// Reports belongs to one attempt and keeps what the database does not have yet, the newest only. The Recorder of a
+// process stores all of them in one statement at a time: every quarter of a second, or at once if a handler waits for
+// it. Every statement names the epoch of the claim, so that an attempt whose lease is lost stores nothing.
+package report
 
 import (
 	"context"
@@ -7,16 +12,41 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+// Owner is the attempt whose reports these are.
+type Owner interface {
+	LeaseLost() bool
+	LoseLease()                                        // ends the context of the handler
+	Attrs(event string, more ...slog.Attr) []slog.Attr // of its log lines
+}
+
+// Reports is what one attempt reports. It is the [outbox.Recorder] of its job.
+type Reports struct {
+	Owner    Owner
+	job      *outbox.Claimed
+	recorder *Recorder
+
+	mu     sync.Mutex
+	record *record // nil: nothing yet
+	over   bool    // nothing is reported any more
+}
+
+// Begin makes r, which is zero, the reports of an attempt at the job.
+func (r *Reports) Begin(owner Owner, job *outbox.Claimed, recorder *Recorder) {
+	r.Owner, r.job, r.recorder = owner, job, recorder
+	job.Recorder = r
+}
+
 // record is what an attempt has reported and the database does not have yet, as
 // far as it can still be read: the newest progress and checkpoint, the newest
-// lines. So it stays small however long the database is away. The attempt's mutex
-// guards it.
+// lines. So it stays small however long the database is away.
 type record struct {
 	revision int64 // rises with every report
 	stored   int64 // the revision up to which nothing is left to store
@@ -76,10 +106,9 @@ var (
 	errRowLocked   = errors.New("the job's row is locked; if the handler's own transaction has called Guard or Complete, end it first")
 )
 
-// Progress, Log, SaveCheckpoint, LoadCheckpoint and Flush are outbox.Recorder.
-var _ outbox.Recorder = (*attempt)(nil)
+var _ outbox.Recorder = (*Reports)(nil)
 
-func (a *attempt) Progress(current, total int64, message string) error {
+func (a *Reports) Progress(current, total int64, message string) error {
 	now := time.Now()
 	_, err := a.note(false, func(r *record) {
 		r.progress = progress{current, total, message, now, r.revision}
@@ -87,7 +116,7 @@ func (a *attempt) Progress(current, total int64, message string) error {
 	return err
 }
 
-func (a *attempt) Log(level slog.Level, message string) error {
+func (a *Reports) Log(level slog.Level, message string) error {
 	now := time.Now()
 	_, err := a.note(false, func(r *record) {
 		if len(r.lines) == outbox.MaxLogLines { // the oldest would be overwritten anyway
@@ -99,13 +128,14 @@ func (a *attempt) Log(level slog.Level, message string) error {
 	return err
 }
 
-func (a *attempt) SaveCheckpoint(ctx context.Context, encoded []byte) error {
+func (a *Reports) SaveCheckpoint(ctx context.Context, encoded []byte) error {
 	return a.noteDurably(ctx, func(r *record) {
 		r.checkpoint, r.saved = checkpoint{encoded, r.revision}, true
 	})
 }
 
-func (a *attempt) saveStep(ctx context.Context, name string, took time.Duration, result []byte) error {
+// SaveStep stores the result of a step that has begun.
+func (a *Reports) SaveStep(ctx context.Context, name string, took time.Duration, result []byte) error {
 	return a.noteDurably(ctx, func(r *record) {
 		r.steps = append(r.steps, stepResult{Name: name, Took: microseconds(took), Result: result, revision: r.revision})
 	})
@@ -113,15 +143,15 @@ func (a *attempt) saveStep(ctx context.Context, name string, took time.Duration,
 
 // LoadCheckpoint asks the database only if there may be one: no attempt came
 // before that of epoch 1.
-func (a *attempt) LoadCheckpoint(ctx context.Context) (encoded []byte, err error) {
+func (a *Reports) LoadCheckpoint(ctx context.Context) (encoded []byte, err error) {
 	a.mu.Lock()
 	saved := a.record != nil && a.record.saved
 	a.mu.Unlock()
 	if a.job.Epoch == 1 && !saved {
 		return nil, nil
 	}
-	err = a.queue.recorder.read(ctx, func(ctx context.Context, db *sqlgen.Queries) error {
-		found, err := db.FindCheckpoint(ctx, pgID(a.job.ID))
+	err = a.recorder.read(ctx, func(ctx context.Context, db Statements) error {
+		found, err := db.FindCheckpoint(ctx, pgvalue.UUID(a.job.ID))
 		if err == nil && len(found) == 1 {
 			encoded = found[0].Checkpoint
 		}
@@ -136,8 +166,8 @@ func (a *attempt) LoadCheckpoint(ctx context.Context) (encoded []byte, err error
 //
 // The row is locked first, so that our recorder, which skips what is locked, is
 // never in the middle of the same rows.
-func (a *attempt) Flush(ctx context.Context, tx outbox.DB) error {
-	batch := newReports(1)
+func (a *Reports) Flush(ctx context.Context, tx outbox.DB) error {
+	batch := newBatch(1)
 	if !batch.add(a, time.Now()) {
 		return nil
 	}
@@ -151,17 +181,14 @@ func (a *attempt) Flush(ctx context.Context, tx outbox.DB) error {
 }
 
 // note changes the record and tells the recorder that there is something to store.
-func (a *attempt) note(urgent bool, change func(*record)) (revision int64, err error) {
-	a.mu.Lock()
-	switch {
-	case a.over:
-		err = errAttemptOver
-	case errors.Is(a.ended, outbox.ErrLeaseLost):
-		err = outbox.ErrLeaseLost
+func (a *Reports) note(urgent bool, change func(*record)) (revision int64, err error) {
+	if a.Owner.LeaseLost() { // just now: the fence refuses what is noted all the same
+		return 0, outbox.ErrLeaseLost
 	}
-	if err != nil {
+	a.mu.Lock()
+	if a.over {
 		a.mu.Unlock()
-		return 0, err
+		return 0, errAttemptOver
 	}
 	r := a.recordLocked()
 	known := r.revision > r.stored // to the recorder
@@ -170,13 +197,13 @@ func (a *attempt) note(urgent bool, change func(*record)) (revision int64, err e
 	change(r)
 	a.mu.Unlock()
 	if !known || urgent {
-		a.queue.recorder.add(a, urgent)
+		a.recorder.add(a, urgent)
 	}
 	return revision, nil
 }
 
 // recordLocked makes the record when it is first needed. The caller holds the mutex.
-func (a *attempt) recordLocked() *record {
+func (a *Reports) recordLocked() *record {
 	if a.record == nil {
 		a.record = &record{logStart: -1, names: map[string]bool{}}
 	}
@@ -184,7 +211,7 @@ func (a *attempt) recordLocked() *record {
 }
 
 // noteDurably is note for what has to be stored when it returns.
-func (a *attempt) noteDurably(ctx context.Context, change func(*record)) error {
+func (a *Reports) noteDurably(ctx context.Context, change func(*record)) error {
 	w := &durable{done: make(chan error, 1)}
 	_, err := a.note(true, func(r *record) {
 		w.revision = r.revision
@@ -205,27 +232,28 @@ func (a *attempt) noteDurably(ctx context.Context, change func(*record)) error {
 	}
 }
 
-// stopReporting ends the attempt's reports, and says whether the last ones are
-// still to be stored.
-func (a *attempt) stopReporting() (left bool) {
+// End ends the reports. If the last ones are still to be stored it hands the attempt to the recorder, which passes it
+// on when they are, and reports true.
+func (a *Reports) End() (left bool) {
 	a.mu.Lock()
 	a.over = true
 	left = a.record != nil && a.record.revision > a.record.stored
 	a.mu.Unlock()
 	if left {
-		a.queue.recorder.forget(a)
+		a.recorder.forget(a)
+		a.recorder.ended <- a
 	}
 	return left
 }
 
-func (a *attempt) isOver() bool {
+func (a *Reports) isOver() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.over
 }
 
 // leftToStore says whether there is anything, and whether the attempt is over.
-func (a *attempt) leftToStore() (left, over bool) {
+func (a *Reports) leftToStore() (left, over bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.record.revision > a.record.stored, a.over
@@ -252,7 +280,7 @@ func (r *record) drop(revision int64, err error) {
 }
 
 // recorded notes that everything up to a revision is stored.
-func (a *attempt) recorded(revision int64, logStart int16) {
+func (a *Reports) recorded(revision int64, logStart int16) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.record.drop(revision, nil)
@@ -263,7 +291,7 @@ func (a *attempt) recorded(revision int64, logStart int16) {
 }
 
 // giveUp drops what cannot be stored.
-func (a *attempt) giveUp(revision int64, err error) {
+func (a *Reports) giveUp(revision int64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.record.drop(min(revision, a.record.revision), err)
@@ -271,9 +299,9 @@ func (a *attempt) giveUp(revision int64, err error) {
 
 // lost stops the handler: another has the job, or nobody any more. When the
 // handler itself has completed it, it may go on.
-func (a *attempt) lost() {
+func (a *Reports) lost() {
 	if !a.job.Completed() {
-		a.end(outbox.ErrLeaseLost) // first: whoever is told of it now must not report in vain afterwards
+		a.Owner.LoseLease() // first: whoever is told of it now must not report in vain afterwards
 	}
 	a.giveUp(math.MaxInt64, outbox.ErrLeaseLost)
 }
@@ -281,7 +309,7 @@ func (a *attempt) lost() {
 // foundLocked has whoever waits for something to be stored wait for a while, and
 // then no longer if it is the job's row that is locked: that may be by the handler
 // itself. What they wait for may be stored all the same, later.
-func (a *attempt) foundLocked(job bool) {
+func (a *Reports) foundLocked(job bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.record
@@ -297,3 +325,39 @@ func (a *attempt) foundLocked(job bool) {
 }
 
 func microseconds(d time.Duration) string { return fmt.Sprintf("%d microseconds", d.Microseconds()) }
+
+// maxSteps is how many steps an attempt may have.
+const maxSteps = 1000
+
+// BeginStep takes the name of a step. It reports whether a step of that name has failed before in this attempt. An
+// error says what is wrong with the name.
+func (a *Reports) BeginStep(name string) (again bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	names := a.recordLocked().names
+	taken, again := names[name]
+	switch {
+	case taken:
+		return again, fmt.Errorf("is %q, which another step of this attempt has", name)
+	case !again && len(names) == maxSteps:
+		return again, fmt.Errorf("is that of step %d, want at most %d of them", maxSteps+1, maxSteps)
+	}
+	names[name] = true
+	return again, nil
+}
+
+// StepFailed frees the name of a step: the handler may try it again.
+func (a *Reports) StepFailed(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.record.names[name] = false
+}
+
+// FindStep asks for the result of a step. While the database is away it waits, until ctx ends.
+func (a *Reports) FindStep(ctx context.Context, name string) (stored [][]byte, err error) {
+	err = a.recorder.read(ctx, func(ctx context.Context, db Statements) (err error) {
+		stored, err = db.FindStep(ctx, pgvalue.UUID(a.job.ID), name)
+		return err
+	})
+	return stored, err
+}

@@ -1,4 +1,4 @@
-package dispatcher
+package report
 
 import (
 	"context"
@@ -9,8 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -20,22 +23,49 @@ const (
 	recordBytes    = 4 << 20                // reports a statement
 	recordPatience = 3 * time.Second        // of whoever waits for a job whose row is locked
 	lastPatience   = 30 * time.Second       // of an attempt that is over, with any lock
-	recorderConns  = 2                      // of the control pool: one writes, one reads
+	overBatch      = 2000                   // attempts that are over, before others
 )
 
-// recorder stores what the attempts of this process report: all that there is to
+// Conns is how many connections a recorder uses: one writes, one reads.
+const Conns = 2
+
+// Statements are those of a recorder.
+type Statements interface {
+	RecordReports(context.Context, sqlgen.RecordReportsParams) ([]sqlgen.RecordReportsRow, error)
+	FindCheckpoint(context.Context, pgtype.UUID) ([]sqlgen.FindCheckpointRow, error)
+	FindStep(context.Context, pgtype.UUID, string) ([][]byte, error)
+}
+
+// Health is told what the database answers.
+type Health interface {
+	OK()
+	Failed(error)
+	Complain(ctx context.Context, message string, err error, attrs ...slog.Attr)
+}
+
+// Config is what a recorder needs.
+type Config struct {
+	DB      Statements
+	Health  Health
+	Log     *slog.Logger
+	Timeout time.Duration // of a statement
+	CutOff  func() bool   // the process stops waiting for what cannot be stored
+	Over    func(Owner)   // takes an attempt that is over, when its last report is stored
+}
+
+// Recorder stores what the attempts of this process report: all that there is to
 // store in one statement, one statement at a time. So handlers can take no more
 // than one connection for it, however much they report, and nothing is stored
 // twice at once. Jobs that report nothing never meet it.
-type recorder struct {
-	*Dispatcher
-	ended   chan *attempt // attempts that are over, to be settled after their last report
+type Recorder struct {
+	Config
+	ended   chan *Reports // attempts that are over, to be settled after their last report
 	wake    chan struct{} // one slot: look again
 	reading chan struct{} // holds a token for each read under way
 
 	mu     sync.Mutex
-	dirty  map[*attempt]struct{} // have reported something
-	urgent map[*attempt]struct{} // of these, those in which somebody waits
+	dirty  map[*Reports]struct{} // have reported something
+	urgent map[*Reports]struct{} // of these, those in which somebody waits
 
 	// The recorder's own.
 	passed time.Time // when all of dirty was taken last
@@ -44,18 +74,26 @@ type recorder struct {
 	tries  int // in a row that failed because the database was away
 }
 
-func newRecorder(d *Dispatcher) *recorder {
-	return &recorder{
-		Dispatcher: d,
-		ended:      make(chan *attempt, settleBatch),
-		wake:       make(chan struct{}, 1),
-		reading:    make(chan struct{}, 1),
-		dirty:      map[*attempt]struct{}{},
-		urgent:     map[*attempt]struct{}{},
+// NewRecorder returns a recorder that stores nothing before it runs.
+func NewRecorder(c Config) *Recorder {
+	return &Recorder{
+		Config:  c,
+		ended:   make(chan *Reports, overBatch),
+		wake:    make(chan struct{}, 1),
+		reading: make(chan struct{}, 1),
+		dirty:   map[*Reports]struct{}{},
+		urgent:  map[*Reports]struct{}{},
 	}
 }
 
-func (r *recorder) add(a *attempt, urgent bool) {
+// Stop lets Run return when everything is stored. No attempt may report or end after it.
+func (r *Recorder) Stop() { close(r.ended) }
+
+func (r *Recorder) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, r.Timeout)
+}
+
+func (r *Recorder) add(a *Reports, urgent bool) {
 	r.mu.Lock()
 	r.dirty[a] = struct{}{}
 	if urgent {
@@ -69,7 +107,7 @@ func (r *recorder) add(a *attempt, urgent bool) {
 }
 
 // forget leaves an attempt that is over to the channel of those.
-func (r *recorder) forget(a *attempt) {
+func (r *Recorder) forget(a *Reports) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.dirty, a)
@@ -78,7 +116,7 @@ func (r *recorder) forget(a *attempt) {
 
 // take returns the attempts whose reports are to be stored now, and when to look
 // again.
-func (r *recorder) take(now time.Time) (due []*attempt, wait time.Duration) {
+func (r *Recorder) take(now time.Time) (due []*Reports, wait time.Duration) {
 	if now.Before(r.resume) {
 		return nil, r.resume.Sub(now)
 	}
@@ -99,16 +137,16 @@ func (r *recorder) take(now time.Time) (due []*attempt, wait time.Duration) {
 	return due, r.passed.Add(recordInterval).Sub(now)
 }
 
-// run stores reports until the channel of ended attempts is closed and empty.
-func (r *recorder) run() {
-	var over []*attempt // whose last reports are not stored yet
+// Run stores reports until Stop, and then the last ones.
+func (r *Recorder) Run() {
+	var over []*Reports // whose last reports are not stored yet
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for in := r.ended; in != nil || len(over) > 0; {
 		over, in = receive(over, in)
 		due, wait := r.take(time.Now())
 		// What is over comes, or has come, through the channel: not twice in one statement.
-		due = slices.DeleteFunc(due, (*attempt).isOver)
+		due = slices.DeleteFunc(due, (*Reports).isOver)
 		if now := time.Now(); !now.Before(r.resume) {
 			due = append(due, over...)
 		}
@@ -138,8 +176,8 @@ func (r *recorder) run() {
 }
 
 // receive takes what is in the channel, as far as there is room.
-func receive(over []*attempt, in chan *attempt) ([]*attempt, chan *attempt) {
-	for in != nil && len(over) < settleBatch {
+func receive(over []*Reports, in chan *Reports) ([]*Reports, chan *Reports) {
+	for in != nil && len(over) < overBatch {
 		select {
 		case a, open := <-in:
 			if !open {
@@ -155,10 +193,10 @@ func receive(over []*attempt, in chan *attempt) ([]*attempt, chan *attempt) {
 
 // store stores the reports of attempts, in as many statements as their size asks
 // for, and puts those that have more to store, or again, back.
-func (r *recorder) store(due []*attempt) {
+func (r *Recorder) store(due []*Reports) {
 	for len(due) > 0 {
 		now := time.Now()
-		batch := newReports(len(due))
+		batch := newBatch(len(due))
 		n := 0
 		for n < len(due) && len(batch.attempts) < recordBatch && batch.size < recordBytes {
 			batch.add(due[n], now)
@@ -174,7 +212,7 @@ func (r *recorder) store(due []*attempt) {
 	}
 }
 
-func (r *recorder) putBack(a *attempt) {
+func (r *Recorder) putBack(a *Reports) {
 	left, over := a.leftToStore()
 	if !left || over {
 		return
@@ -195,16 +233,16 @@ const (
 
 // storeBatch sends one statement. What the database refuses because of its content
 // is taken apart, so that one job's reports cannot hold up the others'.
-func (r *recorder) storeBatch(batch *reports) answer {
+func (r *Recorder) storeBatch(batch *batch) answer {
 	if len(batch.attempts) == 0 {
 		return answered
 	}
-	ctx, cancel := bounded(context.Background())
-	rows, err := r.db.RecordReports(ctx, batch.params)
+	ctx, cancel := r.bounded(context.Background())
+	rows, err := r.DB.RecordReports(ctx, batch.params)
 	cancel()
 	switch {
 	case err == nil:
-		r.health.set(nil)
+		r.Health.OK()
 		r.retry.Reset()
 		r.tries = 0
 		r.apply(batch, rows)
@@ -218,7 +256,7 @@ func (r *recorder) storeBatch(batch *reports) answer {
 		return lockedOut
 	default:
 		a := batch.attempts[0]
-		r.log.LogAttrs(r.jobs, slog.LevelWarn, "reports refused", a.attrs("reports_refused", slog.Any("err", err))...)
+		r.Log.LogAttrs(context.Background(), slog.LevelWarn, "reports refused", a.Owner.Attrs("reports_refused", slog.Any("err", err))...)
 		a.giveUp(batch.revisions[0], err)
 		r.putBack(a)
 	}
@@ -227,10 +265,10 @@ func (r *recorder) storeBatch(batch *reports) answer {
 
 // storeApart stores each attempt's reports in a statement of its own. When two of
 // them are locked out it is not for a row of theirs: a table is locked.
-func (r *recorder) storeApart(batch *reports, err error) answer {
+func (r *Recorder) storeApart(batch *batch, err error) answer {
 	locked := 0
 	for _, a := range batch.attempts {
-		one := newReports(1)
+		one := newBatch(1)
 		one.add(a, time.Now())
 		switch r.storeBatch(one) {
 		case away:
@@ -245,11 +283,11 @@ func (r *recorder) storeApart(batch *reports, err error) answer {
 }
 
 // isAway has nothing be tried again for a while.
-func (r *recorder) isAway(batch *reports, err error) answer {
+func (r *Recorder) isAway(batch *batch, err error) answer {
 	if !pgsession.IsLockedOut(err) {
-		r.noteError(err)
+		r.Health.Failed(err)
 	}
-	r.complain(r.jobs, "reports not stored", err, slog.Int("jobs", len(batch.attempts)))
+	r.Health.Complain(context.Background(), "reports not stored", err, slog.Int("jobs", len(batch.attempts)))
 	r.tries++
 	r.resume = time.Now().Add(r.retry.Next())
 	return away
@@ -264,14 +302,20 @@ func isAway(err error) bool {
 	return !pgsession.RefusesTheRow(err)
 }
 
+// claimKey names a claim of a job.
+type claimKey struct {
+	id    pgtype.UUID
+	epoch int64
+}
+
 // apply notes what became of each attempt's reports.
-func (r *recorder) apply(batch *reports, rows []sqlgen.RecordReportsRow) {
-	answers := make(map[leaseKey]sqlgen.RecordReportsRow, len(rows))
+func (r *Recorder) apply(batch *batch, rows []sqlgen.RecordReportsRow) {
+	answers := make(map[claimKey]sqlgen.RecordReportsRow, len(rows))
 	for _, row := range rows {
-		answers[leaseKey{row.ID, row.Epoch}] = row
+		answers[claimKey{row.ID, row.Epoch}] = row
 	}
 	for i, a := range batch.attempts {
-		switch answer := answers[leaseKey{pgID(a.job.ID), a.job.Epoch}]; {
+		switch answer := answers[claimKey{pgvalue.UUID(a.job.ID), a.job.Epoch}]; {
 		case answer.Recorded:
 			a.recorded(batch.revisions[i], answer.LogStart)
 		case answer.Lost:
@@ -286,28 +330,28 @@ func (r *recorder) apply(batch *reports, rows []sqlgen.RecordReportsRow) {
 // handOn sends the attempts that have nothing left to store to be settled, and
 // those whose last reports cannot be stored, which costs them those, not their
 // outcome. It returns the others.
-func (r *recorder) handOn(over []*attempt) (kept []*attempt) {
+func (r *Recorder) handOn(over []*Reports) (kept []*Reports) {
 	for _, a := range over {
 		left, _ := a.leftToStore()
 		switch {
 		case !left:
 		case r.givesUp(a):
-			r.log.LogAttrs(r.jobs, slog.LevelWarn, "last reports not stored", a.attrs("reports_lost")...)
+			r.Log.LogAttrs(context.Background(), slog.LevelWarn, "last reports not stored", a.Owner.Attrs("reports_lost")...)
 			a.giveUp(math.MaxInt64, errAttemptOver)
 		default:
 			kept = append(kept, a)
 			continue
 		}
-		r.settled <- a
+		r.Over(a.Owner)
 	}
 	return kept
 }
 
-func (r *recorder) givesUp(a *attempt) bool {
+func (r *Recorder) givesUp(a *Reports) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	locked := a.record.lockedSince
-	if r.cut.Load() {
+	if r.CutOff() {
 		return r.tries >= 3 || !locked.IsZero()
 	}
 	return !locked.IsZero() && time.Since(locked) > lastPatience
@@ -315,7 +359,7 @@ func (r *recorder) givesUp(a *attempt) bool {
 
 // read runs one read at a time, again and again while the database is away and
 // ctx lasts.
-func (r *recorder) read(ctx context.Context, query func(context.Context, *sqlgen.Queries) error) error {
+func (r *Recorder) read(ctx context.Context, query func(context.Context, Statements) error) error {
 	var retry backoff.Backoff
 	for {
 		select {
@@ -323,8 +367,8 @@ func (r *recorder) read(ctx context.Context, query func(context.Context, *sqlgen
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		bound, cancel := bounded(ctx)
-		err := query(bound, r.db)
+		bound, cancel := r.bounded(ctx)
+		err := query(bound, r.DB)
 		cancel()
 		<-r.reading
 		if err == nil || !isAway(err) {

@@ -1,0 +1,54 @@
+package dispatcher
+
+import (
+	"context"
+	"runtime/debug"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// heartbeatInterval is how often a dispatcher says that it is there.
+const heartbeatInterval = time.Minute
+
+type heartbeatStatements interface {
+	ShowWorker(context.Context, sqlgen.ShowWorkerParams) error
+	RemoveWorker(context.Context, string) error
+}
+
+// heartbeat keeps the dispatcher's row in outbox.workers until ctx ends, and then
+// takes it away. A failure is not logged: that of claims is, and nothing but what
+// people see depends on this.
+func heartbeat(ctx context.Context, db heartbeatStatements, row sqlgen.ShowWorkerParams, hearing func() bool) {
+	row.Version = version()
+	tick := time.NewTicker(heartbeatInterval)
+	defer tick.Stop()
+	for {
+		row.Hearing = hearing()
+		bound, cancel := bounded(ctx)
+		_ = db.ShowWorker(bound, row)
+		cancel()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
+			defer cancel()
+			_ = db.RemoveWorker(bound, row.Worker)
+			return
+		}
+	}
+}
+
+// version is that of the program, as the go command stamped it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 11 && info.Main.Version == "(devel)" {
+			return s.Value[:11]
+		}
+	}
+	return info.Main.Version
+}

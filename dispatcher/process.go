@@ -1,0 +1,35 @@
+package dispatcher
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// process is what the parts of a dispatcher have in common: who it is, what it handles, whom it tells, and how far
+// it has come. The statements and the neighbours that a part needs are its own.
+type process struct {
+	worker   string // the name under which it holds leases: Config.Worker and a suffix that no other process has
+	kinds    []string
+	routes   map[string]*route
+	leaseTTL time.Duration
+	jobs     context.Context // what handlers' contexts come from: Run's values without its end
+	log      *slog.Logger
+	metrics  *metrics
+	health   *health
+	phase    *phase
+}
+
+// phase is how far a dispatcher has come. It only moves on.
+type phase struct{ atomic.Int32 }
+
+const (
+	starting int32 = iota
+	claiming       // until the context of Run ends
+	draining       // what runs may end, what waits goes back
+	cutOff         // the grace period is over
+)
+
+func (p *phase) isClaiming() bool { return p.Load() == claiming }
+func (p *phase) isCutOff() bool   { return p.Load() == cutOff }
