@@ -114,7 +114,7 @@ func (q *queue) claimPlain(ctx context.Context, db within, plan claimPlan, hand 
 	}
 	cs.cost(front, ended, ended.Sub(started), len(b.claimed))
 	b.learn = func() {
-		q.sched.claimed(cs, plan.plain, b.claimed, front, false, ended)
+		q.sched.claimed(cs, plan.plain, b.claimed, extent{front: front}, ended)
 		takeTurns(b.claimed)
 	}
 	return len(b.claimed), hand(b)

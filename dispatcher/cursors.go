@@ -26,6 +26,29 @@ type cursor struct {
 	state flowState
 	next  time.Time // when its next job becomes due, as the last survey knew; zero: none known
 	used  time.Time // when a job of it was claimed last, or it was found
+
+	locked int       // claims in a row that passed jobs by because they, or their key, were locked
+	again  time.Time // when these are looked at again
+}
+
+// exhausted notes that a claim has found no more due jobs than it took.
+func (c *cursor) exhausted(front bool, since pgtype.Timestamptz) {
+	c.state, c.locked, c.again = drained, 0, time.Time{}
+	if front && since.Valid {
+		// All that is left before this was looked at, and is not for us.
+		if at := (position{runAt: since.Time.Add(-lateCommit)}); c.at.before(at) {
+			c.at = at
+		}
+	}
+}
+
+// passedLocked notes that a claim has passed jobs by because somebody else had locked them,
+// or their key. They are still due, and no survey tells of them: they are looked at again
+// soon, but not for ever soon, because somebody may hold the row of a key for an hour.
+func (c *cursor) passedLocked(now time.Time) {
+	c.state = drained
+	c.again = now.Add(lockedRetry << min(c.locked, 8))
+	c.locked++
 }
 
 // flowState is what is known of a flow's due jobs.
@@ -62,6 +85,8 @@ type cursors struct {
 	near   bool      // the last claim did not begin there
 	costs  expected  // of claims from the cursors
 }
+
+const lockedRetry = 5 * time.Millisecond
 
 // maxCursors bounds a queue's memory, and what a survey of it reads: some milliseconds.
 const maxCursors = 1024

@@ -18,9 +18,8 @@ import (
 // cursors. Which of them may run is decided under the row of their key, by the claiming
 // statement (outbox.claim_keyed), which blocks the others.
 type keyedClaims struct {
-	reach  int  // candidates that the next claim looks at, at least
-	fits   bool // all that the last claim looked at could run
-	passed int  // claims in a row that passed by jobs whose key somebody else had
+	reach int  // candidates that the next claim looks at, at least
+	fits  bool // all that the last claim looked at could run
 
 	mu     sync.Mutex
 	offers map[outbox.ID][]pgtype.UUID // jobs promoted by this process, by tenant: they need not be searched for
@@ -28,11 +27,10 @@ type keyedClaims struct {
 }
 
 const (
-	minReach    = 64
-	maxReach    = 2000
-	keyedPause  = 20 * time.Millisecond
-	passedRetry = 5 * time.Millisecond
-	maxOffered  = 4000 // beyond, claims from the front find them
+	minReach   = 64
+	maxReach   = 2000
+	keyedPause = 20 * time.Millisecond
+	maxOffered = 4000 // beyond, claims from the front find them
 )
 
 func newKeyedClaims() keyedClaims {
@@ -129,7 +127,7 @@ func (q *queue) claimKeyed(ctx context.Context, db within, plan claimPlan, hand 
 		q.sched.keyedPause = ended.Add(keyedPause) // a commit for a job or two would hold up thousands of the others
 	}
 	b.learn = func() {
-		q.sched.claimed(cs, plan.keyed, withoutOffers(b.claimed, also), front, more, ended)
+		q.sched.claimed(cs, plan.keyed, withoutOffers(b.claimed, also), extent{front, more, done.passed > 0}, ended)
 		takeTurns(b.claimed)
 	}
 	return len(b.claimed), hand(b)
@@ -160,19 +158,7 @@ func (k *keyedClaims) note(done tally, claimed, room, reach int) (more bool) {
 	case looked >= reach && claimed < looked/4:
 		k.reach = min(2*reach, maxReach)
 	}
-	if k.passed++; done.passed == 0 {
-		k.passed = 0
-	}
 	return done.promoted > 0 || claimed >= room || (looked >= reach && int(done.blocked)+claimed > 0)
-}
-
-// retry is when jobs are looked at again that were passed by because somebody had their
-// key: soon, but not for ever, because somebody may hold a key's row for an hour.
-func (k *keyedClaims) retry(sleep time.Duration) time.Duration {
-	if k.passed > 0 {
-		return min(sleep, passedRetry<<min(k.passed-1, 8))
-	}
-	return sleep
 }
 
 // tally is what the rows without a job tell of a keyed claim.

@@ -161,7 +161,7 @@ func (p *promoter) noteLocked(looked []keyName, owed map[keyName]int32) {
 			continue
 		}
 		times := p.passed[name].times
-		p.passed[name] = pass{times: times + 1, owed: n, again: now.Add(passedRetry << min(times, 8))}
+		p.passed[name] = pass{times: times + 1, owed: n, again: now.Add(lockedRetry << min(times, 8))}
 	}
 }
 

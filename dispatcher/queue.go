@@ -263,9 +263,7 @@ func (q *queue) drain(ctx context.Context) (time.Duration, error) {
 // there are more than it remembers, each survey finds others.
 const maxVain = 100
 
-func (q *queue) sleep() time.Duration {
-	return q.keyed.retry(q.sched.sleep(time.Now(), q.pollInterval()))
-}
+func (q *queue) sleep() time.Duration { return q.sched.sleep(time.Now(), q.pollInterval()) }
 
 func (q *queue) pollInterval() time.Duration {
 	if q.config.Hearing() {

@@ -321,9 +321,16 @@ func anyDue(cs []*cursor) bool {
 	return slices.ContainsFunc(cs, func(c *cursor) bool { return c.state == due })
 }
 
+// extent is how far a claim has looked.
+type extent struct {
+	front  bool // from the first due job of each flow on, not from its cursor
+	more   bool // there may be due jobs that it did not look at
+	locked bool // it passed jobs by because somebody else had locked them, or their key
+}
+
 // claimed learns from a claim which flows have more. The jobs are those that it came to by
-// its cursors; more says that it did not look at all that it was asked for.
-func (s *scheduler) claimed(cs *cursors, shares []share, jobs []*attempt, front, more bool, now time.Time) {
+// its cursors.
+func (s *scheduler) claimed(cs *cursors, shares []share, jobs []*attempt, how extent, now time.Time) {
 	s.stale = true
 	counts := map[flow]int{}
 	for _, a := range jobs {
@@ -339,12 +346,19 @@ func (s *scheduler) claimed(cs *cursors, shares []share, jobs []*attempt, front,
 				c.state = due // it may have more, and so may those of lower priority
 				break
 			}
-			if c.state = drained; more {
+			switch {
+			case how.more:
 				c.state = due
-			} else if front && s.since.Valid {
-				// All that is left before this was looked at, and is not for us.
-				if at := (position{runAt: s.since.Time.Add(-lateCommit)}); c.at.before(at) {
-					c.at = at
+			case how.locked:
+				c.passedLocked(now)
+			default:
+				c.exhausted(how.front, s.since)
+			}
+		}
+		if how.locked && len(share.cursors) == 0 { // it looked at offered jobs only
+			for _, c := range cs.sorted {
+				if c.tenant == share.tenant.id && c.state == drained {
+					c.passedLocked(now)
 				}
 			}
 		}
@@ -461,7 +475,7 @@ func (s *scheduler) noteSurvey(rows []surveyRow, at pgtype.Timestamptz, searched
 	s.since, s.surveyed, s.searched, s.stale, s.woke, s.partial = at, now, searched, false, false, false
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
 		for _, c := range cs.sorted {
-			c.next = time.Time{}
+			c.next = c.again
 		}
 	}
 	for _, row := range rows {
@@ -479,7 +493,7 @@ func (s *scheduler) noteSurvey(rows []surveyRow, at pgtype.Timestamptz, searched
 		case c == nil: // forgotten just now
 		case row.due <= 0:
 			c.state, found = due, true
-		default:
+		case c.next.IsZero() || now.Add(row.due).Before(c.next):
 			c.next = now.Add(row.due)
 		}
 	}

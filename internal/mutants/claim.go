@@ -279,7 +279,7 @@ RETURNING`},
 		Name:      "a cursor passes what nobody has seen",
 		Breaks:    "a job that was committed late is passed by, because a claim that began behind it found nothing",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.scheduler.claimed", `} else if front && s.since.Valid {`, `} else if s.since.Valid {`}},
+		Edits:     []Edit{{"dispatcher.cursor.exhausted", `if front && since.Valid {`, `if since.Valid {`}},
 		Checks:    []Check{test("dispatcher", "TestACursorPassesWhatIsNotForUs", "has passed jobs that it has not seen")},
 	},
 	{

@@ -27,6 +27,13 @@ var keys = []Mutant{
 		Checks:    []Check{test("dispatcher", "TestAClaimLooksAgainAfterItHasBlocked", "in vain: B succeeds")},
 	},
 	{
+		Name:      "a claim that does not come back for what was locked",
+		Breaks:    "jobs whose key the promoter had locked, when they were claimed, wait for the next poll",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"dispatcher.scheduler.claimed", `			case how.locked:`, `			case false:`}},
+		Checks:    []Check{test("dispatcher", "TestWhatIsLockedIsLookedAtAgain", "the cursor has passed jobs that are due")},
+	},
+	{
 		Name:      "a promotion that does not come back for what was locked",
 		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
 		Invariant: "No key is stuck",

@@ -12,7 +12,7 @@ var sharing = []Mutant{
 		Name:      "a cursor stays before jobs of other kinds",
 		Breaks:    "every claim reads the jobs that it has no handler for, as long as those wait",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher.scheduler.claimed", `} else if front && s.since.Valid {`, `} else if false {`}},
+		Edits:     []Edit{{"dispatcher.cursor.exhausted", `if front && since.Valid {`, `if false {`}},
 		Checks:    []Check{test("dispatcher", "TestACursorPassesWhatIsNotForUs", "cursor at")},
 	},
 	{
