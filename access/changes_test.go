@@ -6,21 +6,21 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/changefeed"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
-	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// What GET /events reads, as the role that it connects as: the second wall holds when
+// What GET /changes reads, as the role that it connects as: the second wall holds when
 // the statement asks for nobody's in particular.
 func TestChangesOfATenantAreThoseOfItsTransaction(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pool := login(t, db, "outbox_api", "")
-	var from operator.Position
+	var from changefeed.Position
 	everybody := access.Principal{AllTenants: true}
 	if err := access.InTx(t.Context(), pool, everybody, func(tx pgx.Tx) (err error) {
-		from, err = operator.Now(t.Context(), tx)
+		from, err = changefeed.Now(t.Context(), tx)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -35,9 +35,9 @@ func TestChangesOfATenantAreThoseOfItsTransaction(t *testing.T) {
 		"nobody":      {access.Principal{Tenant: outbox.NewID()}, nil},
 		"all of them": {everybody, map[outbox.ID]bool{ours.id: true, theirs.id: true}},
 	} {
-		var found []operator.Change
+		var found []changefeed.Change
 		if err := access.InTx(t.Context(), pool, tt.who, func(tx pgx.Tx) (err error) {
-			found, _, _, err = operator.Changes(t.Context(), tx, outbox.ID{}, from, 100)
+			found, _, _, err = changefeed.List(t.Context(), tx, outbox.ID{}, from, 100)
 			return err
 		}); err != nil {
 			t.Fatal(err)

@@ -37,7 +37,7 @@ type Config struct {
 
 	// Kinds has the schemas that payloads are checked by; nil checks none.
 	Kinds *kinds.Schemas
-	// Stopping, when closed, ends the streams of events, which would hold up
+	// Stopping, when closed, ends the streams of changes, which would hold up
 	// http.Server.Shutdown: give a channel that is closed before. Their clients come back.
 	Stopping <-chan struct{}
 
@@ -47,7 +47,7 @@ type Config struct {
 	MaxBodies     int           // bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes, and 48 times the least. Those of one caller may be half of what the others leave. More get a 429
 	RequestsLimit float64       // of one principal, a second; 0 is without limit
 	Timeout       time.Duration // of a request; 0 is 15 s
-	MaxStreams    int           // streams of events at once; 0 is 256. Others get a 429
+	MaxStreams    int           // streams of changes at once; 0 is 256. Others get a 429
 	CallerStreams int           // of them, those of one caller; 0 is a quarter of MaxStreams, and 4 at least
 
 	// CountAtOnce has New begin to count the open jobs of all tenants, and go on with it

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/internal/changefeed"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -16,12 +16,12 @@ func (c *Config) Streams(lookEvery, keepAlive, writeTimeout time.Duration, maxCh
 // DeafAfter sets after how long of looks that fail streams end.
 func (c *Config) DeafAfter(d time.Duration) { c.deafAfter = d }
 
-// Rest sets how long looks are left out while no change is known.
+// Rest sets how long the hub does not look while no change is known.
 func (c *Config) Rest(d time.Duration) { c.restAfter = func(time.Duration) time.Duration { return d } }
 
-// Welcome returns what readers are told first that come back with these positions in
-// the same moment.
-func Welcome(ctx context.Context, pool outbox.Beginner, tenant outbox.ID, positions ...operator.Position) ([]string, error) {
+// CatchUp returns what is sent first to readers that come back with these positions at the
+// same moment.
+func CatchUp(ctx context.Context, pool outbox.Beginner, tenant outbox.ID, positions ...changefeed.Position) ([]string, error) {
 	h := &hub{pool: pool, maxChanges: maxChanges}
 	f := &feed{tenant: tenant, readers: map[*reader]bool{}}
 	if err := h.begin(ctx, f); err != nil {
@@ -31,13 +31,13 @@ func Welcome(ctx context.Context, pool outbox.Beginner, tenant outbox.ID, positi
 		f.joining = append(f.joining, &reader{from: from, begun: make(chan error, 1), batches: make(chan *batch, 1), ended: make(chan struct{})})
 	}
 	readers := append([]*reader{}, f.joining...)
-	h.welcome([]*feed{f}, time.Now().Add(time.Minute))
-	told := make([]string, len(readers))
+	h.catchUp([]*feed{f}, time.Now().Add(time.Minute))
+	sent := make([]string, len(readers))
 	for i, r := range readers {
 		if err := <-r.begun; err != nil {
 			return nil, err
 		}
-		told[i] = string((<-r.batches).text)
+		sent[i] = string((<-r.batches).text)
 	}
-	return told, nil
+	return sent, nil
 }

@@ -8,76 +8,76 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/access"
-	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/internal/changefeed"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// feed is what the readers of one tenant share; the zero tenant is all of them.
+// feed is what the readers of one tenant share; the zero tenant stands for all tenants.
 type feed struct {
 	tenant  outbox.ID
 	readers map[*reader]bool
 	joining []*reader
-	at      operator.Position // where the readers are; zero: it has not begun
+	at      changefeed.Position // where the readers are; zero: it has not begun
 
 	// Of the hub's goroutine alone.
-	failed   error             // what became of the latest look
-	heard    time.Time         // when one did not fail
-	deaf     bool              // for too long
-	position operator.Position // zero: it has not begun
-	told     [2]map[outbox.ID]state
-	full     bool // the latest look found a quarter of what one may
+	failed   error                  // of the latest look
+	heard    time.Time              // when the latest look without an error ended
+	deaf     bool                   // looks have failed for longer than deafAfter
+	position changefeed.Position    // zero: it has not begun
+	sent     [2]map[outbox.ID]state // the states that were sent last, of the newest jobs
+	full     bool                   // the latest look found more than a quarter of maxChanges
 
-	// The latest look: the glance before it, when it began, and how long it took.
-	glance operator.Glance
-	looked time.Time
-	took   time.Duration
+	// The latest look: the snapshot before it, when it began, and how long it took.
+	snapshot changefeed.Snapshot
+	looked   time.Time
+	took     time.Duration
 }
 
-// state is what was told of a job.
+// state is a state of a job that was sent.
 type state struct {
 	status outbox.Status
 	epoch  int64
 }
 
-// look is one look of a feed, from where it is.
+// look looks once for a feed, from its position on.
 //
-// While some transaction of the cluster goes on that wrote before, the position stays
-// there, and each look finds all that has committed since, again:
+// While a transaction of the cluster goes on that wrote before, the position stays there,
+// and each look finds again all that has committed since:
 //
 //	W        writes something, and stays open: the horizon is W
 //	settle   20 001 jobs, and commits
-//	look     more than fit: a mark. The next position is W, as W is running
-//	look     the same 20 001: a mark, and so on until W ends
+//	look     more than fit: a resync. The next position is W, as W is running
+//	look     the same 20 001: a resync, and so on until W ends
 //
-// and a stream that told each of 20 001 jobs as it came would end up there, too. So a
-// look that finds much is the occasion to find out which transactions have committed;
-// what they wrote is then left out. Who asks before he looks is told of all of it by
-// the look. After a look that could not tell everything he asks before he marks:
-// whoever has the mark asks for the jobs, and sees what had committed by then.
+// and a stream that was sent each of 20 001 jobs as it came would end up there, too. So
+// after a look that found much, the feed finds out which transactions have committed, and
+// later looks leave out what they wrote. If it asks before it looks, the look returns all
+// that they wrote. After a look that could not return everything it asks before it sends
+// the resync: a client that gets it asks for the jobs, and sees what had committed by then.
 func (h *hub) look(ctx context.Context, f *feed) (*batch, error) {
 	if f.position.IsZero() {
 		return nil, h.begin(ctx, f)
 	}
-	var changes []operator.Change
-	var after operator.Position
+	var changes []changefeed.Change
+	var after changefeed.Position
 	var more bool
 	err := h.inTx(ctx, f.tenant, func(tx pgx.Tx) (err error) {
-		var settled operator.Settled
+		var committed changefeed.Committed
 		if f.full {
-			if settled, err = operator.FindSettled(ctx, tx, f.position); err != nil {
+			if committed, err = changefeed.FindCommitted(ctx, tx, f.position); err != nil {
 				return err
 			}
 		}
-		if changes, after, more, err = operator.Changes(ctx, tx, f.tenant, f.position, h.maxChanges); err != nil {
+		if changes, after, more, err = changefeed.List(ctx, tx, f.tenant, f.position, h.maxChanges); err != nil {
 			return err
 		}
 		if more {
-			settled, err = operator.FindSettled(ctx, tx, after)
+			committed, err = changefeed.FindCommitted(ctx, tx, after)
 		}
-		after = after.Past(settled)
+		after = after.Without(committed)
 		return err
 	})
-	lost := errors.Is(err, operator.ErrPositionLost)
+	lost := errors.Is(err, changefeed.ErrPositionLost)
 	if lost {
 		err = h.begin(ctx, f)
 		after = f.position
@@ -87,55 +87,54 @@ func (h *hub) look(ctx context.Context, f *feed) (*batch, error) {
 	}
 	f.position, f.full = after, len(changes) > h.maxChanges/4 && !more
 	if lost || more {
-		f.told = [2]map[outbox.ID]state{}
+		f.sent = [2]map[outbox.ID]state{}
 		return resync(after), nil
 	}
 	return newBatch(f.tenant, f.news(changes, h.maxChanges), after), nil
 }
 
-// begin is from now on: what had committed is not told, even if the position is before it.
+// begin sets the position to now: what had committed is not sent, even if the position is before it.
 func (h *hub) begin(ctx context.Context, f *feed) error {
 	return h.inTx(ctx, f.tenant, func(tx pgx.Tx) error {
-		now, err := operator.Now(ctx, tx)
+		now, err := changefeed.Now(ctx, tx)
 		if err != nil {
 			return err
 		}
-		settled, err := operator.FindSettled(ctx, tx, now)
+		committed, err := changefeed.FindCommitted(ctx, tx, now)
 		if err != nil {
 			return err
 		}
-		f.position = now.Past(settled)
+		f.position = now.Without(committed)
 		return nil
 	})
 }
 
-// missed is what has changed since a position, for readers at that one and at later ones.
+// missed has the changes since a position, for readers at that position and at later ones.
 type missed struct {
-	batch  *batch
-	since  operator.Position
-	glance operator.Glance // at the database, before it was read
+	batch    *batch
+	since    changefeed.Position
+	snapshot changefeed.Snapshot // taken before the changes were read
 }
 
-// has reports whether the batch tells a reader everything that has changed since the
-// position that it brought.
-func (m *missed) has(from operator.Position) bool {
-	return !m.lost(from) && !(m.batch.mark && m.since.Before(from))
+// has reports whether the batch has every change since the position that a reader brought.
+func (m *missed) has(from changefeed.Position) bool {
+	return !m.lost(from) && !(m.batch.resync && m.since.Before(from))
 }
 
-func (m *missed) lost(from operator.Position) bool {
-	_, err := from.At(m.glance)
+func (m *missed) lost(from changefeed.Position) bool {
+	_, err := from.At(m.snapshot)
 	return err != nil
 }
 
-// catchUp reads what has changed since the positions that clients brought, once for
-// all of them. Positions that are lost have no part in it: they are another
-// database's, and would leave out what the others have missed.
-func (h *hub) catchUp(f *feed, readers []*reader) (*missed, error) {
+// readMissed reads the changes since the positions that clients brought, once for all of
+// them. It ignores positions that are lost: they are another database's, and would leave
+// out what the others have missed.
+func (h *hub) readMissed(f *feed, readers []*reader) (*missed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	m := &missed{batch: resync(f.position)}
 	err := h.inTx(ctx, f.tenant, func(tx pgx.Tx) (err error) {
-		if m.glance, err = operator.TakeGlance(ctx, tx); err != nil {
+		if m.snapshot, err = changefeed.TakeSnapshot(ctx, tx); err != nil {
 			return err
 		}
 		for _, r := range readers {
@@ -150,12 +149,12 @@ func (h *hub) catchUp(f *feed, readers []*reader) (*missed, error) {
 		if m.since.IsZero() {
 			return nil
 		}
-		changes, _, more, err := operator.Changes(ctx, tx, f.tenant, m.since, h.maxChanges)
+		changes, _, more, err := changefeed.List(ctx, tx, f.tenant, m.since, h.maxChanges)
 		if err == nil && !more {
-			// The feed is behind what was just read, not ahead: its next batch begins there.
+			// The feed is not ahead of what was just read, so its next batch begins in time.
 			m.batch = newBatch(f.tenant, changes, f.position)
 		}
-		if errors.Is(err, operator.ErrPositionLost) {
+		if errors.Is(err, changefeed.ErrPositionLost) {
 			err = nil
 		}
 		return err
@@ -171,20 +170,20 @@ func (h *hub) inTx(ctx context.Context, tenant outbox.ID, fn func(pgx.Tx) error)
 	return access.InTx(ctx, h.pool, access.Principal{Tenant: tenant, AllTenants: tenant.IsZero()}, fn)
 }
 
-// news leaves out what was told already: looks overlap, and an extended lease is
-// found again. What is forgotten is told twice.
-func (f *feed) news(changes []operator.Change, remembered int) []operator.Change {
-	if f.told[0] == nil || len(f.told[0]) > remembered {
-		f.told = [2]map[outbox.ID]state{{}, f.told[0]}
+// news leaves out states that were sent already: looks overlap, and find a job again whose
+// lease was extended. A state that is no longer remembered is sent twice.
+func (f *feed) news(changes []changefeed.Change, remembered int) []changefeed.Change {
+	if f.sent[0] == nil || len(f.sent[0]) > remembered {
+		f.sent = [2]map[outbox.ID]state{{}, f.sent[0]}
 	}
 	news := changes[:0]
 	for _, c := range changes {
 		now := state{c.Status, c.Epoch}
-		before, known := f.told[0][c.ID]
+		before, known := f.sent[0][c.ID]
 		if !known {
-			before, known = f.told[1][c.ID]
+			before, known = f.sent[1][c.ID]
 		}
-		f.told[0][c.ID] = now
+		f.sent[0][c.ID] = now
 		if !known || before != now {
 			news = append(news, c)
 		}

@@ -10,32 +10,32 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/internal/changefeed"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 const (
-	lookEvery   = 500 * time.Millisecond // for changes, while somebody listens
-	lookBudget  = 10                     // of the time between two looks, one part is looking: a large table is looked at less often
-	quietBudget = 100                    // the same while no change of a job is known, of what a look takes more than
-	cheapLook   = 10 * time.Millisecond  // which one may at any time
-	quietMost   = time.Minute            // after which it is looked in any case
-	maxChanges  = 20_000                 // of one look; more are not told one by one
+	lookEvery   = 500 * time.Millisecond // between two looks for changes, while there are readers
+	lookBudget  = 10                     // looks take at most one part in so many of the time
+	quietBudget = 100                    // the same while no change is known, for what a look takes beyond cheapLook
+	cheapLook   = 10 * time.Millisecond
+	quietMost   = time.Minute // between two looks, however long they take
+	maxChanges  = 20_000      // of one look; more become a resync
 	lookTimeout = 12 * time.Second
-	welcomeTime = 250 * time.Millisecond // for telling readers what they missed, at a time
-	deafAfter   = 30 * time.Second       // of looks that fail, readers are ended
+	catchUpTime = 250 * time.Millisecond // for sending joining readers what they missed, at a time
+	deafAfter   = 30 * time.Second       // after looks have failed for so long, readers are dropped
 	maxBatches  = 64                     // that wait for a reader
-	maxWaiting  = 4 << 20                // bytes of them, unless it is one
+	maxWaiting  = 4 << 20                // bytes in them, unless there is only one batch
 )
 
-// hub looks for changes of jobs on behalf of everybody who listens in this process,
-// one tenant after the other, and not at all while nobody does. It looks through
-// transactions that are tied to the tenant, so a reader cannot be told of others.
+// hub looks for changes of jobs for all readers of this process, one tenant after the
+// other, and not at all while there are none. It looks in transactions that are tied to
+// the tenant, so a reader cannot get another tenant's changes.
 //
-// Between two looks a job may change several times: its last state is told. A look
-// misses nothing, whatever commits late; see operator.Changes. It reads all open jobs,
-// so before each round there is a glance, one for all feeds, which reads no table:
-// what cannot have changed is not looked at, what has hardly changed less often.
+// Between two looks a job may change several times: its last state is sent. A look
+// misses nothing, however late it commits; see changefeed.List. It reads all open jobs,
+// so each round begins with one snapshot for all feeds, which reads no table: a feed
+// that cannot have changed is left out, one that has hardly changed is read less often.
 type hub struct {
 	pool outbox.Beginner
 
@@ -50,15 +50,15 @@ type hub struct {
 	mu      sync.Mutex
 	feeds   map[outbox.ID]*feed
 	running bool
-	nudged  chan struct{} // one slot: somebody came or went
+	nudged  chan struct{} // one slot: a reader joined or left
 }
 
-// reader is one stream. Its batches are shared with the other readers of its feed,
-// unless it wants only some of the events.
+// reader is one stream. Its batches are shared with the other readers of its feed, unless
+// it has a filter.
 type reader struct {
-	from    operator.Position // zero: from now on
-	wants   wants
-	begun   chan error   // of one: nil once it has its first batch
+	from    changefeed.Position // zero: from now on
+	filter  filter
+	begun   chan error   // one slot: nil once it has its first batch
 	batches chan *batch  // closed, and emptied, when the hub has ended it
 	waiting atomic.Int64 // bytes in batches
 	ended   chan struct{}
@@ -72,10 +72,10 @@ func newHub(s *server) *hub {
 	}
 }
 
-// join begins to read. The first batch says where the reader is. Who brings no position
-// reads from where the feed is, at once if it has begun: nothing has to be looked for.
-func (h *hub) join(tenant outbox.ID, w wants, from operator.Position) *reader {
-	r := &reader{from: from, wants: w, begun: make(chan error, 1), batches: make(chan *batch, maxBatches), ended: make(chan struct{})}
+// join adds a reader. Its first batch has its position. A reader without a position begins
+// where the feed is, at once if the feed has begun: that needs no look.
+func (h *hub) join(tenant outbox.ID, w filter, from changefeed.Position) *reader {
+	r := &reader{from: from, filter: w, begun: make(chan error, 1), batches: make(chan *batch, maxBatches), ended: make(chan struct{})}
 	h.mu.Lock()
 	f := h.feeds[tenant]
 	if f == nil {
@@ -97,16 +97,16 @@ func (h *hub) join(tenant outbox.ID, w wants, from operator.Position) *reader {
 	return r
 }
 
-// admit has a reader begin with a batch. The hub's lock is held.
+// admit gives a reader its first batch. The caller holds the hub's lock.
 func (f *feed) admit(r *reader, first *batch) {
-	first = first.of(r.wants)
+	first = first.matching(r.filter)
 	f.readers[r] = true
 	r.batches <- first // there is room
 	r.waiting.Add(int64(len(first.text)))
 	r.begun <- nil
 }
 
-// leave ends reading.
+// leave removes a reader.
 func (h *hub) leave(tenant outbox.ID, r *reader) {
 	h.mu.Lock()
 	if f := h.feeds[tenant]; f != nil {
@@ -127,33 +127,33 @@ func (h *hub) nudge() {
 	}
 }
 
-// run looks until nobody listens. It decides that, and that it ends, under one lock:
-// who comes later starts another.
+// run looks for changes until there are no readers. It decides that, and that it ends,
+// under one lock: a reader that joins later starts another run.
 func (h *hub) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var look, welcome time.Time // when there is to be a round, and when somebody may be told what he has missed
+	var nextLook, nextCatchUp time.Time
 	for {
 		feeds := h.listening()
 		if feeds == nil {
 			return
 		}
 		begun := time.Now()
-		if begun.Before(look) {
-			h.round(slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool { return !f.position.IsZero() })) // those that have just begun
+		if begun.Before(nextLook) {
+			h.round(slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool { return !f.position.IsZero() })) // only new feeds
 		} else {
 			h.round(feeds)
-			look = time.Now().Add(max(h.every, lookBudget*time.Since(begun)))
+			nextLook = time.Now().Add(max(h.every, lookBudget*time.Since(begun)))
 		}
-		if begun = time.Now(); !begun.Before(welcome) {
-			h.welcome(feeds, begun.Add(welcomeTime))
-			welcome = time.Now().Add(time.Since(begun))
+		if begun = time.Now(); !begun.Before(nextCatchUp) {
+			h.catchUp(feeds, begun.Add(catchUpTime))
+			nextCatchUp = time.Now().Add(time.Since(begun))
 		}
-		h.pause(timer, look, welcome)
+		h.pause(timer, nextLook, nextCatchUp)
 	}
 }
 
-// listening returns the feeds, in an order of chance; nil if there are none.
+// listening returns the feeds in random order; nil if there are none.
 func (h *hub) listening() []*feed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,15 +164,15 @@ func (h *hub) listening() []*feed {
 	return slices.Collect(maps.Values(h.feeds))
 }
 
-// pause waits until there is something to do.
-func (h *hub) pause(timer *time.Timer, look, welcome time.Time) {
+// pause waits for the next look, or until readers that have joined can catch up.
+func (h *hub) pause(timer *time.Timer, nextLook, nextCatchUp time.Time) {
 	for {
-		next := look
+		next := nextLook
 		h.mu.Lock()
-		due := len(h.feeds) == 0 // the last one has gone
+		due := len(h.feeds) == 0 // the last reader has left
 		for _, f := range h.feeds {
-			if len(f.joining) > 0 && welcome.Before(next) {
-				next = welcome
+			if len(f.joining) > 0 && nextCatchUp.Before(next) {
+				next = nextCatchUp
 			}
 			due = due || len(f.joining) > 0 && f.at.IsZero()
 		}
@@ -196,9 +196,9 @@ func (h *hub) round(feeds []*feed) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	var now operator.Glance
+	var now changefeed.Snapshot
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) (err error) {
-		now, err = operator.TakeGlance(ctx, tx)
+		now, err = changefeed.TakeSnapshot(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -209,8 +209,8 @@ func (h *hub) round(feeds []*feed) {
 	}
 }
 
-// serve looks once for a feed, unless the glance failed.
-func (h *hub) serve(f *feed, now operator.Glance, err error) {
+// serve looks once for a feed, unless the snapshot failed.
+func (h *hub) serve(f *feed, now changefeed.Snapshot, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	var found *batch
@@ -224,22 +224,22 @@ func (h *hub) serve(f *feed, now operator.Glance, err error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// Who is told of nothing for long is not to believe that nothing happens.
+	// A reader must not take a database that does not answer for one in which nothing changes.
 	f.deaf = err != nil && time.Since(f.heard) > h.deafAfter
 	for r := range f.readers {
-		if f.deaf || found != nil && !r.give(found.of(r.wants), h.maxWaiting) {
-			f.dismiss(r)
+		if f.deaf || found != nil && !r.give(found.matching(r.filter), h.maxWaiting) {
+			f.drop(r)
 		}
 	}
 	if f.at = f.position; f.deaf {
-		f.at = operator.Position{} // whoever comes is told the failure
+		f.at = changefeed.Position{} // readers that join get the error
 	}
 }
 
-// dismiss ends a reader who does not keep up, or who would believe that nothing changes.
-// What waits for him is let go now, however long his connection takes to notice. The
-// hub's lock is held.
-func (f *feed) dismiss(r *reader) {
+// drop ends a reader that reads too slowly, or whose feed has failed for too long. Its
+// batches are released now, however long its connection takes to notice. The caller holds
+// the hub's lock.
+func (f *feed) drop(r *reader) {
 	delete(f.readers, r)
 	close(r.ended)
 	close(r.batches)
@@ -247,15 +247,15 @@ func (f *feed) dismiss(r *reader) {
 	}
 }
 
-// welcome tells those who join with a position what has changed since, until the time
-// is over: who is left is next, after as long without. So nobody who reads already
-// waits for more than one of them, and looks are not made rarer by them.
+// catchUp sends readers that join with a position what has changed since, until a time; the
+// remaining ones come first after a pause of as long. So a reader that has joined waits
+// for at most one reading of what others missed, and looks are no rarer.
 //
-// What is read for them is newer than where the feed is, so its next batch may tell of
-// something again, but never of what was before.
-func (h *hub) welcome(feeds []*feed, until time.Time) {
+// The reading is newer than the feed, so the feed's next batch may repeat a change, but
+// never sends an older state after it.
+func (h *hub) catchUp(feeds []*feed, until time.Time) {
 	for _, f := range feeds {
-		var caughtUp *missed
+		var found *missed
 		joiners := h.joiners(f)
 		for i, r := range joiners {
 			if !h.stillJoins(f, r) {
@@ -266,23 +266,23 @@ func (h *hub) welcome(feeds []*feed, until time.Time) {
 			case f.position.IsZero(), f.deaf:
 				err = f.failed
 			case !r.from.IsZero():
-				// All open jobs are read once for all readers that come back, after a restart by
-				// the hundred, so some are told a state twice. Where that finds too much, readers
-				// with a later position get a reading of their own.
-				if caughtUp == nil || !caughtUp.lost(r.from) && !caughtUp.has(r.from) {
+				// One reading of all open jobs serves all readers that come back, after a restart by
+				// the hundred, so some are sent a state twice. If it finds too much, readers with a
+				// later position get a reading of their own.
+				if found == nil || !found.lost(r.from) && !found.has(r.from) {
 					if time.Now().After(until) {
 						return
 					}
-					caughtUp, err = h.catchUp(f, joiners[i:])
+					found, err = h.readMissed(f, joiners[i:])
 				}
-				if err == nil && caughtUp.has(r.from) {
-					first = caughtUp.batch
+				if err == nil && found.has(r.from) {
+					first = found.batch
 				} else {
 					first = resync(f.position)
 				}
 			}
 			h.mu.Lock()
-			if i := slices.Index(f.joining, r); i >= 0 { // he has not gone
+			if i := slices.Index(f.joining, r); i >= 0 { // it has not left
 				f.joining = slices.Delete(f.joining, i, i+1)
 				if err == nil {
 					f.admit(r, first)
@@ -301,7 +301,7 @@ func (h *hub) stillJoins(f *feed, r *reader) bool {
 	return slices.Contains(f.joining, r)
 }
 
-// joiners are those who join now, the ones who missed most first.
+// joiners returns the readers that are joining, those that missed most first.
 func (h *hub) joiners(f *feed) []*reader {
 	h.mu.Lock()
 	joining := slices.Clone(f.joining)
@@ -318,40 +318,40 @@ func (h *hub) joiners(f *feed) []*reader {
 	return joining
 }
 
-// unlessSame looks, if there may be anything that the latest look did not see. nil is
-// that nobody has looked.
+// unlessSame looks, if there may be anything that the latest look did not see. It returns
+// nil if it did not look.
 //
-// A glance that reads as the one before the latest look did: whatever is visible now
-// was visible to that look, and the feed may move on as if there had been another. One
-// that only knows of no change proves nothing: what committed a moment ago may not have
-// been added up yet. So the feed stays where it is, and a look that comes late finds it.
-func (h *hub) unlessSame(ctx context.Context, f *feed, now operator.Glance) (*batch, error) {
-	if !f.position.IsZero() && now.SameAs(f.glance) {
-		if after, err := f.position.At(now); err == nil { // a position that is too old has to be told of
+// If the snapshot equals the one before the latest look, everything that is visible now was
+// visible to that look, and the feed moves on as if it had looked again. Statistics that
+// count no change prove nothing: they may not have counted what committed a moment ago. So
+// the feed stays where it is, and a later look finds it.
+func (h *hub) unlessSame(ctx context.Context, f *feed, now changefeed.Snapshot) (*batch, error) {
+	if !f.position.IsZero() && now.SameAs(f.snapshot) {
+		if after, err := f.position.At(now); err == nil { // a look reports a position that is too old
 			f.position = after
 			return &batch{after: after}, nil
 		}
 	}
 	begun := time.Now()
-	if !f.position.IsZero() && now.LikelySameAs(f.glance) && begun.Sub(f.looked) < h.rest(f.took) {
+	if !f.position.IsZero() && now.LikelySameAs(f.snapshot) && begun.Sub(f.looked) < h.rest(f.took) {
 		return nil, nil
 	}
 	found, err := h.look(ctx, f)
 	if err == nil {
-		f.glance, f.looked, f.took = now, begun, time.Since(begun)
+		f.snapshot, f.looked, f.took = now, begun, time.Since(begun)
 	}
 	return found, err
 }
 
-// restAfter is how long looks are left out, after one that took so long.
+// restAfter is how long the hub does not look after a look that took so long.
 func restAfter(took time.Duration) time.Duration {
 	return min(quietBudget*(took-cheapLook), quietMost)
 }
 
-// give hands a batch over, unless the reader has too much of them to read.
+// give hands a batch to the reader, unless too much waits for it already.
 func (r *reader) give(b *batch, most int64) bool {
 	if len(b.text) == 0 && len(r.batches) > 0 {
-		return true // where it is, a later one says
+		return true // a later batch has a later position
 	}
 	size, waiting := int64(len(b.text)), r.waiting.Load()
 	if waiting > 0 && waiting+size > most {
@@ -366,7 +366,7 @@ func (r *reader) give(b *batch, most int64) bool {
 	}
 }
 
-// isEnded reports whether the hub tells it nothing more.
+// isEnded reports whether the hub has dropped the reader.
 func (r *reader) isEnded() bool {
 	select {
 	case <-r.ended:
@@ -376,5 +376,5 @@ func (r *reader) isEnded() bool {
 	}
 }
 
-// took notes that a batch was taken from the reader's.
+// took counts a batch that was taken from the channel.
 func (r *reader) took(b *batch) { r.waiting.Add(-int64(len(b.text))) }

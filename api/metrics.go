@@ -29,11 +29,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"route"}),
 		streams: f.NewGauge(prometheus.GaugeOpts{
 			Name: "outbox_api_streams",
-			Help: "Streams of events that are open.",
+			Help: "Open streams of changes.",
 		}),
 		slow: f.NewCounter(prometheus.CounterOpts{
 			Name: "outbox_api_streams_dropped_total",
-			Help: "Streams that were ended because their reader did not keep up.",
+			Help: "Streams that were ended because their client read too slowly.",
 		}),
 	}
 }

@@ -19,7 +19,7 @@ import (
 // route is one row of the API: adding one is this row and a method of server.
 type route struct {
 	method, path string
-	needs        access.Capability // whoever lacks it gets a 403
+	needs        access.Capability // callers without it get a 403
 	everything   bool              // acts on what all tenants share: only for principals of all tenants
 	summary      string
 	add          func(*server, huma.API, huma.Operation)
@@ -42,49 +42,49 @@ func bodyShape(spec *huma.OpenAPI, r route) *shape {
 	return nil
 }
 
-// routes is every route and what it takes. Nothing is served that is not here, but
-// for what everybody may see: the description and its explorer.
+// routes is every route and the capability that it needs. Nothing else is served, except the
+// description and its explorer, which need no token.
 var routes = []route{
 	{"POST", "/jobs", access.JobsEnqueue, false, "Enqueue a job", accepted((*server).enqueue)},
 	{"POST", "/jobs/batch", access.JobsEnqueue, false, "Enqueue up to 1 000 jobs, all or none", accepted((*server).enqueueBatch)},
 	{"GET", "/jobs", access.JobsRead, false, "List jobs, newest first", ok((*server).listJobs)},
 	{"GET", "/jobs/{id}", access.JobsRead, false, "Get a job", ok((*server).getJob)},
-	{"GET", "/jobs/{id}/result", access.JobsRead, false, "Get what a finished job left", ok((*server).getResult)},
-	{"GET", "/jobs/{id}/progress", access.JobsRead, false, "Get how far a job is", ok((*server).getProgress)},
-	{"GET", "/jobs/{id}/logs", access.JobsRead, false, "List the lines of a job's own log, oldest first", ok((*server).listLogs)},
-	{"GET", "/jobs/{id}/steps", access.AdminRead, false, "List the steps that a job has finished, oldest first", ok((*server).listSteps)},
+	{"GET", "/jobs/{id}/result", access.JobsRead, false, "Get the result of a job", ok((*server).getResult)},
+	{"GET", "/jobs/{id}/progress", access.JobsRead, false, "Get the progress of a job", ok((*server).getProgress)},
+	{"GET", "/jobs/{id}/logs", access.JobsRead, false, "List the log lines of a job, oldest first", ok((*server).listLogs)},
+	{"GET", "/jobs/{id}/steps", access.AdminRead, false, "List the finished steps of a job, oldest first", ok((*server).listSteps)},
 	{"GET", "/jobs/{id}/attempts", access.AdminRead, false, "List the failed attempts of a job, newest first", ok((*server).listAttempts)},
-	{"POST", "/jobs/{id}/cancel", access.JobsCancel, false, "Cancel a job that waits, or ask a running one to stop", okOrAccepted("The job is running and was asked to stop", (*server).cancelJob)},
-	{"POST", "/jobs/{id}/release", access.AdminMutate, false, "Let a held job run", ok((*server).releaseJob)},
-	{"POST", "/jobs/{id}/retry", access.AdminMutate, false, "Run a dead letter again with all its attempts, or a waiting job at once", ok((*server).retryJob)},
-	{"POST", "/jobs/{id}/dismiss", access.AdminMutate, false, "Put a dead letter away", ok((*server).dismissJob)},
-	{"POST", "/jobs/{id}/replay", access.AdminMutate, false, "Run a dead letter again with another payload", alsoNeeding(access.PayloadRead, ok((*server).replayJob))},
+	{"POST", "/jobs/{id}/cancel", access.JobsCancel, false, "Cancel a waiting job, or ask a running one to stop", okOrAccepted("The job is running and was asked to stop", (*server).cancelJob)},
+	{"POST", "/jobs/{id}/release", access.AdminMutate, false, "Release a held job", ok((*server).releaseJob)},
+	{"POST", "/jobs/{id}/retry", access.AdminMutate, false, "Retry a dead letter with all its attempts, or run a waiting job at once", ok((*server).retryJob)},
+	{"POST", "/jobs/{id}/dismiss", access.AdminMutate, false, "Dismiss a dead letter", ok((*server).dismissJob)},
+	{"POST", "/jobs/{id}/replay", access.AdminMutate, false, "Replay a dead letter with another payload", alsoNeeding(access.PayloadRead, ok((*server).replayJob))},
 	{"POST", "/jobs/cancel", access.JobsCancel, false, "Cancel many jobs", ok((*server).cancelJobs)},
 	{"POST", "/jobs/release", access.AdminMutate, false, "Release many held jobs", ok((*server).releaseJobs)},
 	{"POST", "/jobs/retry", access.AdminMutate, false, "Retry many jobs", ok((*server).retryJobs)},
 	{"POST", "/jobs/dismiss", access.AdminMutate, false, "Dismiss many dead letters", ok((*server).dismissJobs)},
 	{"GET", "/dead-letters", access.AdminRead, false, "List dead letters, newest first", ok((*server).listDeadLetters)},
-	{"GET", "/dead-letters/groups", access.AdminRead, false, "Count the dead letters that failed alike", ok((*server).groupDeadLetters)},
-	{"POST", "/dead-letters/replay", access.AdminMutate, false, "Run dead letters again, up to 1 000 a request", ok((*server).replayDeadLetters)},
-	{"POST", "/dead-letters/dismiss", access.AdminMutate, false, "Put dead letters away, up to 1 000 a request", ok((*server).dismissDeadLetters)},
-	{"GET", "/keys", access.AdminRead, false, "List keys with jobs that cannot run, or that are parked", ok((*server).listKeys)},
-	{"GET", "/keys/{queue}/{key}", access.AdminRead, false, "Get how a key stands", ok((*server).getKey)},
-	{"POST", "/keys/{queue}/{key}/unblock", access.AdminMutate, false, "Take a key up again that is parked or held up by a dead letter", ok((*server).unblockKey)},
+	{"GET", "/dead-letters/groups", access.AdminRead, false, "Group dead letters by error, and count them", ok((*server).groupDeadLetters)},
+	{"POST", "/dead-letters/replay", access.AdminMutate, false, "Replay dead letters, up to 1 000 a request", ok((*server).replayDeadLetters)},
+	{"POST", "/dead-letters/dismiss", access.AdminMutate, false, "Dismiss dead letters, up to 1 000 a request", ok((*server).dismissDeadLetters)},
+	{"GET", "/keys", access.AdminRead, false, "List blocked and parked keys", ok((*server).listKeys)},
+	{"GET", "/keys/{queue}/{key}", access.AdminRead, false, "Get a key", ok((*server).getKey)},
+	{"POST", "/keys/{queue}/{key}/unblock", access.AdminMutate, false, "Unblock a key that is parked or blocked by a dead letter", ok((*server).unblockKey)},
 	{"GET", "/schedules", access.AdminRead, false, "List schedules by name", ok((*server).listSchedules)},
-	{"POST", "/schedules/{name}/pause", access.AdminMutate, false, "Stop the ticks of a schedule", ok((*server).pauseSchedule)},
-	{"POST", "/schedules/{name}/resume", access.AdminMutate, false, "Let a schedule go on with its next tick", ok((*server).resumeSchedule)},
-	{"POST", "/schedules/{name}/run", access.AdminMutate, false, "Enqueue a schedule's job now", accepted((*server).runSchedule)},
-	{"POST", "/schedules/{name}/delete", access.AdminMutate, false, "Forget a schedule; a program that declares it brings it back when it starts", ok((*server).deleteSchedule)},
+	{"POST", "/schedules/{name}/pause", access.AdminMutate, false, "Pause a schedule", ok((*server).pauseSchedule)},
+	{"POST", "/schedules/{name}/resume", access.AdminMutate, false, "Resume a schedule at its next tick", ok((*server).resumeSchedule)},
+	{"POST", "/schedules/{name}/run", access.AdminMutate, false, "Run a schedule now", accepted((*server).runSchedule)},
+	{"POST", "/schedules/{name}/delete", access.AdminMutate, false, "Delete a schedule; a program that declares it creates it again when it starts", ok((*server).deleteSchedule)},
 	{"GET", "/workers", access.AdminRead, true, "List dispatchers by name", ok((*server).listWorkers)},
-	{"GET", "/audit", access.AdminRead, false, "List what operators did, newest first", ok((*server).listAudit)},
-	{"GET", "/queues", access.AdminRead, false, "List queues with their open jobs", ok((*server).listQueues)},
-	{"POST", "/queues/{queue}/pause", access.AdminMutate, true, "Stop claims of a queue", ok((*server).pauseQueue)},
-	{"POST", "/queues/{queue}/resume", access.AdminMutate, true, "Let claims of a queue go on", ok((*server).resumeQueue)},
-	{"POST", "/queues/{queue}/limits", access.AdminMutate, true, "Limit how many jobs of a queue run at once, and how many start in an interval", ok((*server).limitQueue)},
+	{"GET", "/audit", access.AdminRead, false, "List the audit log, newest first", ok((*server).listAudit)},
+	{"GET", "/queues", access.AdminRead, false, "List queues with their numbers of open jobs", ok((*server).listQueues)},
+	{"POST", "/queues/{queue}/pause", access.AdminMutate, true, "Pause a queue", ok((*server).pauseQueue)},
+	{"POST", "/queues/{queue}/resume", access.AdminMutate, true, "Resume a queue", ok((*server).resumeQueue)},
+	{"POST", "/queues/{queue}/limits", access.AdminMutate, true, "Set the limits of a queue: how many jobs run at once, and how many start in an interval", ok((*server).limitQueue)},
 	{"GET", "/stats", access.AdminRead, false, "Count open jobs by status", ok((*server).getStats)},
 	{"GET", "/kinds", access.JobsEnqueue, false, "List the kinds whose payloads are checked, with their schemas", ok((*server).listKinds)},
-	{"GET", "/events", access.AdminStream, false, "Be told what becomes of jobs", streaming((*server).listenToJobs)},
-	{"GET", "/jobs/{id}/events", access.JobsRead, false, "Be told what becomes of a job, until it has closed", streaming((*server).listenToJob)},
+	{"GET", "/changes", access.AdminStream, false, "Stream the changes of jobs", streaming((*server).streamChanges)},
+	{"GET", "/jobs/{id}/changes", access.JobsRead, false, "Stream the changes of a job until it has closed", streaming((*server).streamJobChanges)},
 }
 
 // ok registers a handler whose answers are 200, accepted one whose answers are 202.
@@ -140,7 +140,7 @@ func (s *server) register(mux *http.ServeMux, table []route) (*huma.OpenAPI, err
 		}
 		known := &entry{route: r}
 		op := huma.Operation{
-			OperationID: operationID(r), Method: r.method, Path: r.path, Summary: r.summary,
+			OperationID: operationID(r), Method: r.method, Path: r.path, Summary: r.summary, Tags: []string{tagOf(r)},
 			Description:  "Needs the capability `" + string(r.needs) + "`" + map[bool]string{true: ", of all tenants"}[r.everything] + ".",
 			Security:     []map[string][]string{{"bearer": {}}},
 			MaxBodyBytes: -1, BodyReadTimeout: -1, // read and checked before huma sees it
@@ -165,6 +165,29 @@ func (s *server) register(mux *http.ServeMux, table []route) (*huma.OpenAPI, err
 	})
 	serveExplorer(mux)
 	return described.OpenAPI(), nil
+}
+
+// tags are the groups of the operations, in the order of the description.
+var tags = []*huma.Tag{
+	{Name: "jobs", Description: "Enqueue jobs, read them, act on them"},
+	{Name: "dead-letters", Description: "Jobs that failed for good and wait for a person"},
+	{Name: "changes", Description: "Server-sent events of the changes of jobs"},
+	{Name: "keys", Description: "What orders jobs or limits how many run at once"},
+	{Name: "queues", Description: "Pause and limit queues, count their jobs"},
+	{Name: "schedules", Description: "Jobs that are enqueued by the clock"},
+	{Name: "workers", Description: "Processes that run jobs"},
+	{Name: "kinds", Description: "Kinds of jobs whose payloads are checked"},
+	{Name: "stats", Description: "Numbers of jobs"},
+	{Name: "audit", Description: "What operators changed, and why"},
+}
+
+// tagOf is the first segment of a path, but for the streams.
+func tagOf(r route) string {
+	if strings.HasSuffix(r.path, "/changes") {
+		return "changes"
+	}
+	tag, _, _ := strings.Cut(strings.TrimPrefix(r.path, "/"), "/")
+	return tag
 }
 
 // operationID is like get-jobs-id-result.
@@ -215,6 +238,7 @@ func humaConfig() huma.Config {
 				Title: "Posthaste", Version: "1",
 				Description: "Jobs over HTTP: enqueue them, look at them, act on them. They are carried out elsewhere.",
 			},
+			Tags: tags,
 			Components: &huma.Components{
 				Schemas:         huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
 				SecuritySchemes: map[string]*huma.SecurityScheme{"bearer": {Type: "http", Scheme: "bearer"}},

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	keepAlive    = 15 * time.Second // without events a stream says at least so often that it is there
-	writeTimeout = 10 * time.Second // in which a reader has to take what is sent to him
-	askAgain     = time.Second      // whether the token is still good
-	comeBack     = 2 * time.Second  // after which clients whose stream ended are asked to come again
+	keepAlive    = 15 * time.Second // between comments on a stream that has nothing to send
+	writeTimeout = 10 * time.Second // for each write: a reader that takes longer is dropped
+	askAgain     = time.Second      // between checks that the token is still good
+	comeBack     = 2 * time.Second  // before clients reconnect: the retry field of a stream
 
 	eventStream = "text/event-stream"
 )
 
-// stream is an answer that goes on: server-sent events. It does not count as a
-// request that is worked on, nor does a request's time end it.
+// stream is a response of server-sent events. It does not count as a request in progress, and the
+// timeout of requests does not end it.
 type stream struct {
 	server *server
 	ctx    context.Context // ends when the client has gone, the server stops or the token is no longer good
@@ -34,22 +34,22 @@ type stream struct {
 	head   bool // a HEAD request: there is no body
 }
 
-// tale is what a stream tells. A nil one has nothing to tell, ever.
-type tale struct {
-	tell func(*stream)
-	end  func() // nil, or called once, told or not
+// source is what a stream sends. A nil one means that there is nothing more to send: a 204.
+type source struct {
+	sendTo func(*stream)
+	close  func() // nil, or called once, whether anything was sent or not
 }
 
-// streaming registers a handler whose answer is a stream. It is called with the
-// request's time, and returns what is told without; an error is answered as usual.
-func streaming[I any](handle func(*server, context.Context, *I) (*tale, error)) func(*server, huma.API, huma.Operation) {
+// streaming registers a handler whose response is a stream. The handler itself is bound by the timeout of
+// requests, what it returns is not; an error is answered as usual.
+func streaming[I any](handle func(*server, context.Context, *I) (*source, error)) func(*server, huma.API, huma.Operation) {
 	return func(s *server, to huma.API, op huma.Operation) {
 		op.DefaultStatus = http.StatusOK
 		op.Responses = map[string]*huma.Response{
 			"200": {Description: "Server-sent events, until the server stops or the client goes", Content: map[string]*huma.MediaType{
 				eventStream: {Schema: &huma.Schema{Type: huma.TypeString}},
 			}},
-			"204": {Description: "There is nothing more to tell: do not ask again"},
+			"204": {Description: "The job has closed, and the client has its last state: do not reconnect"},
 		}
 		huma.Register(to, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
 			leave, p := s.streams.take(principal(ctx))
@@ -57,8 +57,8 @@ func streaming[I any](handle func(*server, context.Context, *I) (*tale, error)) 
 				return nil, p
 			}
 			place := sync.OnceFunc(leave)
-			// It has a place of its own from here on, and may wait for a look of others: that
-			// must not keep requests out.
+			// The stream holds a place of its own from here on, and gives the request's place back:
+			// it may wait for a look at the database, and must not keep requests out meanwhile.
 			if leave, ok := ctx.Value(gateKey).(func()); ok {
 				leave()
 			}
@@ -68,32 +68,32 @@ func streaming[I any](handle func(*server, context.Context, *I) (*tale, error)) 
 					place()
 				}
 			}()
-			told, err := handle(s, ctx, in)
+			from, err := handle(s, ctx, in)
 			if err != nil {
 				return nil, s.explain(ctx, err)
 			}
 			begun = true
 			return &huma.StreamResponse{Body: func(hc huma.Context) {
 				defer place()
-				s.stream(hc, told)
+				s.stream(hc, from)
 			}}, nil
 		})
 	}
 }
 
-func (s *server) stream(hc huma.Context, told *tale) {
+func (s *server) stream(hc huma.Context, from *source) {
 	r, w := humago.Unwrap(hc)
-	if told == nil {
+	if from == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	if told.end != nil {
-		defer told.end()
+	if from.close != nil {
+		defer from.close()
 	}
 	connection := http.NewResponseController(w)
 	if err := errors.Join(connection.SetReadDeadline(time.Time{}), connection.SetWriteDeadline(time.Now().Add(s.config.writeTimeout))); err != nil {
-		// A reader who does not read could not be got rid of.
-		s.log.LogAttrs(r.Context(), slog.LevelError, "no streams through what is around the API's handler: it has no deadlines", slog.Any("err", err))
+		// Without deadlines a client that does not read could not be dropped.
+		s.log.LogAttrs(r.Context(), slog.LevelError, "the handler around the API does not support write deadlines: streams are refused", slog.Any("err", err))
 		writeProblem(w, r, internalError.because(""))
 		return
 	}
@@ -102,17 +102,16 @@ func (s *server) stream(hc huma.Context, told *tale) {
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	w.Header().Set("Content-Type", eventStream)
-	w.Header().Set("X-Accel-Buffering", "no") // nginx would keep events back
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would buffer the stream
 	w.WriteHeader(http.StatusOK)
 	out := &stream{server: s, ctx: ctx, w: w, head: r.Method == http.MethodHead}
 	if !out.head {
-		told.tell(out)
+		from.sendTo(out)
 	}
 }
 
-// streamContext has the values of the request's context, and ends with its
-// connection, with the server, and when the token is no longer good: it is asked for
-// every second, which the authenticator's memory answers.
+// streamContext has the values of the request's context. It ends with the connection, with the server,
+// and when the token is no longer good: it is checked every second, in the authenticator's cache.
 func (s *server) streamContext(request context.Context, r *http.Request, rt *entry) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(request))
 	connection, _ := request.Value(connectionKey).(context.Context)
@@ -137,8 +136,8 @@ func (s *server) streamContext(request context.Context, r *http.Request, rt *ent
 	return ctx, func() { gone(); cancel() }
 }
 
-// mayStill reports whether the token still gives what the stream began with. A
-// database that cannot say so ends no stream.
+// mayStill reports whether the token still has the capabilities that the stream began with. While the
+// database does not answer, the stream goes on.
 func (s *server) mayStill(ctx context.Context, r *http.Request, rt *entry) bool {
 	began := principal(ctx)
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
@@ -151,14 +150,14 @@ func (s *server) mayStill(ctx context.Context, r *http.Request, rt *entry) bool 
 	return who.Can(rt.needs) && who.Tenant == began.Tenant && who.AllTenants == began.AllTenants && who.Can(access.AdminRead) == began.Can(access.AdminRead)
 }
 
-// slowest is the bytes a second that a reader has to take: a text of 4 MiB does not keep
-// its memory for longer than a minute.
+// slowest is how many bytes a second a client has to read: a text of 4 MiB is in memory for at most a
+// minute.
 const slowest = 64 << 10
 
 // send writes text, at least its beginning, within the write timeout, or ends the stream.
 func (o *stream) send(text []byte) bool { return o.sendUnless(nil, text) }
 
-// sendUnless stops behind an event when end is closed, with the mark that says so.
+// sendUnless stops after the present event when end is closed, and sends a resync.
 func (o *stream) sendUnless(end <-chan struct{}, text []byte) bool {
 	connection := http.NewResponseController(o.w)
 	patience := o.server.config.writeTimeout
@@ -169,11 +168,11 @@ func (o *stream) sendUnless(end <-chan struct{}, text []byte) bool {
 			if i := bytes.Index(text, []byte("\n\n")); i >= 0 {
 				o.send(text[:i+2])
 			}
-			o.send(tooSlow) // what it missed it can have by its Last-Event-ID, or look for
+			o.send(tooSlow) // the client can reconnect with its Last-Event-ID
 			return false
 		default:
 		}
-		part := text[:min(len(text), 32<<10)] // each has its own time, and all have theirs
+		part := text[:min(len(text), 32<<10)] // each part has a deadline, and all have one
 		text = text[len(part):]
 		deadline := time.Now().Add(patience)
 		if deadline.After(until) {
@@ -193,8 +192,8 @@ func (o *stream) sendUnless(end <-chan struct{}, text []byte) bool {
 	return o.ctx.Err() == nil
 }
 
-// greet is the beginning of a stream: where it is, and when to come back.
-func greet(id string) []byte {
+// preamble begins a stream: its position, and when to reconnect.
+func preamble(id string) []byte {
 	var text bytes.Buffer
 	_, _ = io.WriteString(&text, "retry: "+millis(comeBack)+"\n")
 	if id != "" {
@@ -204,9 +203,9 @@ func greet(id string) []byte {
 	return text.Bytes()
 }
 
-// still is sent when there was nothing else: a comment, and where the stream is,
-// without an event.
-func still(id string) []byte {
+// keepAliveText is sent when there was nothing else: a comment, and the stream's position, without an
+// event.
+func keepAliveText(id string) []byte {
 	if id == "" {
 		return []byte(": still here\n\n")
 	}

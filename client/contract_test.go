@@ -52,7 +52,7 @@ func of[A any](answer any, call func(*Client, context.Context) (A, error)) route
 // stream is a route whose answer, of which there is nothing here, is no JSON.
 func stream(listen func(context.Context, *Client) error) route {
 	return route{call: func(ctx context.Context, c *Client) error {
-		if err := listen(ctx, c); err == nil || !strings.Contains(err.Error(), "no stream of events") {
+		if err := listen(ctx, c); err == nil || !strings.Contains(err.Error(), "no event stream") {
 			return fmt.Errorf("an answer that is no stream: %w", err)
 		}
 		return nil
@@ -115,14 +115,14 @@ var methods = map[string]route{
 	"POST /schedules/{name}/run":       onSchedules(Accepted{}, (*Client).RunSchedule),
 	"POST /schedules/{name}/delete":    onSchedules(DeletedSchedule{}, (*Client).DeleteSchedule),
 	"GET /kinds":                       of(kindsAnswer{}, (*Client).Kinds),
-	"GET /events": stream(func(ctx context.Context, c *Client) (err error) {
-		for _, err = range c.Events(ctx, filled[EventFilter](), "x") {
+	"GET /changes": stream(func(ctx context.Context, c *Client) (err error) {
+		for _, err = range c.Changes(ctx, filled[ChangeFilter](), "x") {
 			break
 		}
 		return err
 	}),
-	"GET /jobs/{id}/events": stream(func(ctx context.Context, c *Client) (err error) {
-		for _, err = range c.JobEvents(ctx, someID) {
+	"GET /jobs/{id}/changes": stream(func(ctx context.Context, c *Client) (err error) {
+		for _, err = range c.JobChanges(ctx, someID) {
 			break
 		}
 		return err
@@ -134,8 +134,8 @@ var methods = map[string]route{
 
 // elsewhere are parameters that the client sends in another way.
 var elsewhere = map[string]string{
-	"Idempotency-Key":                     "NewJob.IdempotencyKey, in the body",
-	"GET /jobs/{id}/events Last-Event-ID": "when a connection was lost",
+	"Idempotency-Key":                      "NewJob.IdempotencyKey, in the body",
+	"GET /jobs/{id}/changes Last-Event-ID": "when a connection was lost",
 }
 
 // document is what we look at of api/openapi.json.

@@ -31,7 +31,7 @@ var errTooLong = fmt.Errorf("an event is longer than %d bytes", maxEvent)
 // message is a server-sent event, or only a position if it has no name.
 type message struct {
 	name string
-	id   string // the last that the stream has told
+	id   string // the latest of the stream
 	data []byte
 }
 
@@ -40,17 +40,16 @@ type listener struct {
 	client  *Client
 	request request
 	lastID  string
-	retry   time.Duration // which the server asks for; 0: it has not
+	retry   time.Duration // that the server asked for; 0 if it has not
 	begun   bool          // there was a connection
-	lively  bool          // the connection has told something: the next failure is the first
+	lively  bool          // the connection had a message: the next failure counts as the first
 }
 
-// listen yields what a stream of the API tells, over as many connections as it takes.
+// listen yields the messages of a stream of the API, over as many connections as it takes.
 //
-// Nothing is lost between two of them, because the second one begins where the last id
-// was. There is none if the first connection broke before it told one: what changed
-// from then until the second one has begun is not told by anybody, and the client says
-// so itself by a resync.
+// Nothing is lost between two of them, because the second one begins at the last id. If
+// the first connection broke before it had an id, nothing has the changes from then until
+// the second one has begun, and listen yields a resync of its own.
 func (c *Client) listen(ctx context.Context, r request, after string) iter.Seq2[message, error] {
 	return func(yield func(message, error) bool) {
 		if r.err != nil {
@@ -62,7 +61,7 @@ func (c *Client) listen(ctx context.Context, r request, after string) iter.Seq2[
 			l.lively = false
 			err := l.connect(ctx, yield)
 			switch {
-			case err == nil: // 204, or nobody listens any more
+			case err == nil: // 204, or the loop has ended
 				return
 			case ctx.Err() != nil:
 				yield(message{}, ctx.Err())
@@ -82,7 +81,7 @@ func (c *Client) listen(ctx context.Context, r request, after string) iter.Seq2[
 	}
 }
 
-// passes reports whether another connection may fare better.
+// passes reports whether another connection may succeed.
 func passes(err error) bool {
 	if p, ok := errors.AsType[*Problem](err); ok {
 		return p.Status >= http.StatusInternalServerError || p.nothingWasDone()
@@ -91,8 +90,8 @@ func passes(err error) bool {
 	return ok
 }
 
-// wait is how long to stay away: what the server asks for, or more with each failure.
-// It varies, so that the clients of a server that went down do not come back together.
+// wait is how long to wait before the next connection: what the server asked for, or longer with each
+// failure. It is randomized, so that the clients of a server that was down do not return at once.
 func (l *listener) wait(err error, failures int) time.Duration {
 	asked := l.retry + rand.N(l.retry/2+1)
 	if p, ok := errors.AsType[*Problem](err); ok && p.RetryAfter > 0 {
@@ -112,8 +111,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// connect yields what one connection tells. It returns nil if there is no use for
-// another one.
+// connect yields the messages of one connection. It returns nil if no other connection is
+// needed.
 func (l *listener) connect(ctx context.Context, yield func(message, error) bool) error {
 	ctx, hangUp := context.WithCancel(ctx)
 	defer hangUp()
@@ -135,7 +134,7 @@ func (l *listener) connect(ctx context.Context, yield func(message, error) bool)
 	if over, err := accept(resp); over || err != nil {
 		return err
 	}
-	if l.begun && l.lastID == "" && !yield(message{name: EventResync}, nil) {
+	if l.begun && l.lastID == "" && !yield(message{name: ChangeResync}, nil) {
 		return nil
 	}
 	l.begun = true
@@ -144,13 +143,13 @@ func (l *listener) connect(ctx context.Context, yield func(message, error) bool)
 	for {
 		alive()
 		m, err := reader.next()
-		quiet.Stop() // whoever listens may take his time
+		quiet.Stop() // the loop's body may take long
 		l.retry = reader.retry(l.retry)
 		switch {
 		case errors.Is(err, errTooLong):
 			return fmt.Errorf("%s %s: %w", l.request.method, l.request.path, err)
 		case err != nil:
-			return &lost{fmt.Errorf("%s %s: read the events: %w", l.request.method, l.request.path, err)}
+			return &lost{fmt.Errorf("%s %s: read the stream: %w", l.request.method, l.request.path, err)}
 		}
 		l.lastID, l.lively = m.id, true
 		if !yield(m, nil) {
@@ -159,7 +158,7 @@ func (l *listener) connect(ctx context.Context, yield func(message, error) bool)
 	}
 }
 
-// accept reports whether the stream is over before it began, or was refused.
+// accept reports whether the stream has ended before it began, or was refused.
 func accept(resp *http.Response) (over bool, err error) {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
@@ -168,7 +167,7 @@ func accept(resp *http.Response) (over bool, err error) {
 	case resp.StatusCode == http.StatusOK && kind == "text/event-stream":
 		return false, nil
 	case resp.StatusCode < 300:
-		return false, fmt.Errorf("the answer is %s with %q, and no stream of events", resp.Status, kind)
+		return false, fmt.Errorf("the answer is %s with %q, and no event stream", resp.Status, kind)
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	if err != nil {
@@ -177,8 +176,8 @@ func accept(resp *http.Response) (over bool, err error) {
 	return false, problemOf(resp, text)
 }
 
-// heard is a connection on which whatever arrives is a sign of life, also within a line
-// that takes long.
+// heard is a connection on which every byte is a sign of life, also within a line that
+// takes long.
 type heard struct {
 	io.Reader
 	alive func()
@@ -197,11 +196,11 @@ type eventReader struct {
 	lines lineReader
 	id    string // of the latest block that was read to its end
 	again time.Duration
-	asked bool // the server has said when to come again
+	asked bool // the server has sent a retry field
 }
 
-// next reads up to the end of the next block that has an event, or an id alone. What
-// the end of the stream cuts short counts for nothing.
+// next reads up to the end of the next block that has an event, or an id alone. It drops a
+// block that the end of the stream cuts short.
 func (r *eventReader) next() (message, error) {
 	m, id, hasID, hasData := message{}, "", false, false
 	for {
@@ -249,7 +248,7 @@ func (r *eventReader) next() (message, error) {
 	}
 }
 
-// comeAgain takes digits and nothing else.
+// comeAgain reads a retry field, which must be digits only.
 func (r *eventReader) comeAgain(value string) {
 	if strings.Trim(value, "0123456789") != "" {
 		return
@@ -259,7 +258,7 @@ func (r *eventReader) comeAgain(value string) {
 	}
 }
 
-// retry is when to come again: as it was, unless the server has said so.
+// retry returns the server's retry time, or was if it has not sent one.
 func (r *eventReader) retry(was time.Duration) time.Duration {
 	if r.asked {
 		return r.again

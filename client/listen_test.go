@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// What HTML says of streams of events.
+// What HTML says of event streams.
 func TestEventsAreReadAsHTMLDefinesThem(t *testing.T) {
 	for name, test := range map[string]struct{ stream, want string }{
 		"lines of data":              {"data: a\ndata:b\ndata:  c\n\n", "message()=a|b| c;"},
@@ -89,7 +89,7 @@ func listenTo(t *testing.T, c Config, answers ...http.HandlerFunc) (told string,
 	client.silence = 300 * time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for e, failed := range client.Events(ctx, EventFilter{}, "") {
+	for e, failed := range client.Changes(ctx, ChangeFilter{}, "") {
 		if failed != nil {
 			err = failed
 			continue
@@ -165,8 +165,8 @@ func TestAStreamIsTakenUpWhereItBrokeOff(t *testing.T) {
 func TestAStreamEndsWhereWaitingDoesNotHelp(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]http.HandlerFunc{
-		"401": refuse(401), "422": refuse(422), "and no stream of events": refuse(200), "longer than": tell(":" + strings.Repeat("x", 3*maxEvent)),
-		"is not what the API says": tell("event: job\ndata: {\n\n"),
+		"401": refuse(401), "422": refuse(422), "and no event stream": refuse(200), "longer than": tell(":" + strings.Repeat("x", 3*maxEvent)),
+		"cannot be read": tell("event: job\ndata: {\n\n"),
 	} {
 		if told, asked, err := listenTo(t, Config{}, answer); told != "" || len(asked) != 1 || err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: told %q after %d requests, %v", name, told, len(asked), err)

@@ -168,7 +168,7 @@ func TestEveryRouteOfTheAPI(t *testing.T) {
 func (c *caller) tellOfJobs() {
 	c.wantIn(c.ask("GET /kinds", nil, "", http.StatusOK), `"kinds":[]`)
 	done := c.enqueue(`{"kind":"mail","payload":{"to":"ada"}}`)
-	c.wantIn(c.ask("GET /jobs/{id}/events", done, "", http.StatusOK), `"status":"succeeded"`) // it ends with the job
+	c.wantIn(c.ask("GET /jobs/{id}/changes", done, "", http.StatusOK), `"status":"succeeded"`) // it ends with the job
 	c.wantIn(c.ask("GET /jobs/{id}", done, "", http.StatusOK), `"status":"succeeded"`, `"payload":{"to":"ada"}`)
 	c.wantIn(c.ask("GET /jobs/{id}/result", done, "", http.StatusOK), `"status":"succeeded"`)
 	c.wantIn(c.ask("GET /jobs/{id}/progress", done, "", http.StatusOK), done["id"])
@@ -274,7 +274,7 @@ func (c *caller) tellOfOperations() {
 	// A stream that is open when the job runs tells of it.
 	ctx, leave := context.WithTimeout(c.Context(), patience)
 	defer leave()
-	method, target := c.target("GET /events", called{"job": waits["id"]})
+	method, target := c.target("GET /changes", called{"job": waits["id"]})
 	_, stream := c.send(ctx, method, target, "")
 	defer func() { _ = stream.Body.Close() }()
 	c.wantIn(c.ask("POST /queues/{queue}/resume", queue, "", http.StatusOK), `"paused":false`)

@@ -127,12 +127,12 @@ func TestAStopEndsTheStreams(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
 	r := start(t, nil, alone(pool), Config{API: api.Config{AnonymousLoopback: true}})
-	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + r.addr + "/events")
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + r.addr + "/changes")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if res.StatusCode != http.StatusOK {
-		t.Fatalf("GET /events: %d", res.StatusCode)
+		t.Fatalf("GET /changes: %d", res.StatusCode)
 	}
 	r.stop(errors.New("the test says so"))
 	_ = readAll(t, res) // in good order, not cut off

@@ -52,7 +52,7 @@ type apiServer struct {
 	patience    patience
 	connections int           // of clients, at once
 	bound       time.Duration // of a stop
-	stopping    func()        // ends the streams of events
+	stopping    func()        // ends the streams of changes
 	log         *slog.Logger
 }
 

@@ -13,13 +13,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// listenRemembers is of how many jobs at least it is known what was told of them
-// last.
+// listenRemembers is of how many jobs at least the last printed state is remembered.
 const listenRemembers = 10_000
 
-// listenToJobs prints what the API tells, until it is asked to stop. told is false if
-// the API cannot tell it and has to be asked again and again.
-func (p *program) listenToJobs(ctx context.Context, c *cli.Command, r *remote, w tailed) (told bool, err error) {
+// streamJobs prints the changes that the API streams, until it is asked to stop. ok is false if
+// the API cannot stream them and has to be polled.
+func (p *program) streamJobs(ctx context.Context, c *cli.Command, r *remote, w tailed) (ok bool, err error) {
 	if w.filter.Key != "" {
 		if !w.filter.Tenant.IsZero() {
 			return false, usagef("--tenant: with --key the API has no such filter")
@@ -32,11 +31,11 @@ func (p *program) listenToJobs(ctx context.Context, c *cli.Command, r *remote, w
 	r.line.watch = line.became
 	defer func() { r.line.watch = nil }()
 	known := &remembered{most: listenRemembers}
-	for e, err := range r.api.Events(ctx, w.events(), "") {
+	for e, err := range r.api.Changes(ctx, w.changes(), "") {
 		line.begun = line.begun || err == nil
 		switch {
 		case isProblem(err, client.CodeForbidden) && w.filter.Tenant.IsZero() && !line.begun:
-			p.comment("the token has not the capability admin.stream: looking again and again instead")
+			p.comment("the token has not the capability admin.stream: polling instead")
 			return false, nil
 		case err != nil && line.failed != nil:
 			return true, line.failed
@@ -44,10 +43,10 @@ func (p *program) listenToJobs(ctx context.Context, c *cli.Command, r *remote, w
 			return true, nil // asked to stop
 		case err != nil:
 			return true, err
-		case e.Name == client.EventResync:
-			p.comment("something may have been left out here: posthaste jobs list tells how things are")
-		case e.Name == client.EventJob:
-			if err := p.printEvent(c, known, e.Job); err != nil {
+		case e.Name == client.ChangeResync:
+			p.comment("changes may have been left out here: see posthaste jobs list")
+		case e.Name == client.ChangeJob:
+			if err := p.printStreamed(c, known, e.Job); err != nil {
 				return true, err
 			}
 		}
@@ -55,9 +54,9 @@ func (p *program) listenToJobs(ctx context.Context, c *cli.Command, r *remote, w
 	return true, nil
 }
 
-// events is the filter as the API takes it.
-func (w tailed) events() client.EventFilter {
-	f := client.EventFilter{Kind: w.filter.Kind, Queue: w.filter.Queue, Tenant: textOf(w.filter.Tenant)}
+// changes is the filter as the API takes it.
+func (w tailed) changes() client.ChangeFilter {
+	f := client.ChangeFilter{Kind: w.filter.Kind, Queue: w.filter.Queue, Tenant: textOf(w.filter.Tenant)}
 	for _, s := range w.filter.Statuses {
 		f.Status = append(f.Status, s.String())
 	}
@@ -67,9 +66,9 @@ func (w tailed) events() client.EventFilter {
 	return f
 }
 
-// printEvent prints what differs from what was told before. What is told again after a
-// lost connection is not, nor what is older.
-func (p *program) printEvent(c *cli.Command, known *remembered, e client.JobEvent) error {
+// printStreamed prints a change, unless it is not newer than what was printed of the job: a state may
+// be sent again after a lost connection.
+func (p *program) printStreamed(c *cli.Command, known *remembered, e client.JobChange) error {
 	now := mark{outbox.Status(e.Status), e.Epoch}
 	before, was := known.replace(e.ID, now)
 	if was && (before == now || now.epoch < before.epoch) {

@@ -240,7 +240,7 @@ func TestTailOfEventsThatComeAgain(t *testing.T) {
 	}))
 	defer server.Close()
 	r := posthaste(t, env{"OUTBOX_API_URL": server.URL}, "", "jobs", "tail")
-	if r.code != exitOK || strings.Count(r.errOut, "something may have been left out") != 1 {
+	if r.code != exitOK || strings.Count(r.errOut, "changes may have been left out") != 1 {
 		t.Errorf("%+v", r)
 	}
 	var steps []string

@@ -95,7 +95,7 @@ func (p *program) tailJobs(ctx context.Context, c *cli.Command) error {
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o found) error {
 		if r, ok := o.(*remote); ok {
-			if told, err := p.listenToJobs(ctx, c, r, w); told || err != nil {
+			if ok, err := p.streamJobs(ctx, c, r, w); ok || err != nil {
 				return err
 			}
 		}

@@ -51,10 +51,11 @@ var allowed = map[string]string{
 	"access":        "outbox internal/sqlgen internal/pgvalue",
 	"relay/webhook": "outbox dispatcher",
 
-	"handlers/download": "outbox dispatcher",
+	"handlers/download":   "outbox dispatcher",
+	"internal/changefeed": "outbox internal/sqlgen",
 
 	"kinds":  "outbox",
-	"api":    "access outbox operator kinds internal/outage internal/pgsession",
+	"api":    "access outbox operator kinds internal/changefeed internal/outage internal/pgsession",
 	"client": "",
 
 	// One process of the others, the same with the API, and the command.

@@ -113,24 +113,24 @@ var service = []Mutant{
 	},
 	{
 		Name:      "another database's position is good beside a good one",
-		Breaks:    "who comes back with it believes that nothing was missed",
+		Breaks:    "a client that comes back with it believes that it has missed nothing",
 		Invariant: "Who comes back has missed nothing",
 		Edits:     []Edit{{"api.missed.has", `return !m.lost(from) && `, `return `}},
 		Checks:    []Check{test("api", "TestAnotherDatabasesPositionBesideAGoodOneIsAMark", "want a mark")},
 	},
 	{
-		Name:      "an id for every event",
-		Breaks:    "who loses the connection within a batch is not told its rest",
+		Name:      "an id for every change",
+		Breaks:    "a client that loses the connection within a batch is not sent its rest",
 		Invariant: "Who comes back has missed nothing",
-		Edits:     []Edit{{"api.batch.write", `		if i == len(b.events)-1 {`, `		if i >= 0 {`}},
+		Edits:     []Edit{{"api.batch.write", `		if i == len(b.changes)-1 {`, `		if i >= 0 {`}},
 		Checks:    []Check{test("api", "TestABatchThatWasCutOffIsToldAgain", "misses the others")},
 	},
 	{
-		Name:      "events of all tenants",
+		Name:      "changes of all tenants",
 		Breaks:    "a tenant's operator is told of the jobs of others",
 		Invariant: "Tenants see their own",
 		Edits: []Edit{ // both: row security hides them, too
-			{"operator.Changes", `Tenant: tenantOrAny(tenant), MaxRows`, `Tenant: tenantOrAny(outbox.ID{}), MaxRows`},
+			{"internal/changefeed.List", `Valid: !tenant.IsZero()}, MaxRows`, `Valid: false}, MaxRows`},
 			{"api.hub.inTx", `AllTenants: tenant.IsZero()}`, `AllTenants: true}`},
 		},
 		Checks: []Check{test("api", "TestAStreamIsItsTenants", "is told of")},
@@ -144,9 +144,9 @@ var service = []Mutant{
 	},
 	{
 		Name:      "a filter for a job tells of all",
-		Breaks:    "who asks for some jobs is told of every other",
+		Breaks:    "a client that asks for some jobs is sent the changes of all others",
 		Invariant: "Who comes back has missed nothing",
-		Edits:     []Edit{{"api.wants.wants", `(w.jobs == nil || w.jobs[c.ID])`, `(w.jobs == nil || len(w.jobs) > 0)`}},
+		Edits:     []Edit{{"api.filter.matches", `(w.jobs == nil || w.jobs[c.ID])`, `(w.jobs == nil || len(w.jobs) > 0)`}},
 		Checks:    []Check{test("api", "TestAStreamTellsWhatItsFilterMeans", "first")},
 	},
 	{
@@ -160,7 +160,7 @@ var service = []Mutant{
 		Name:      "the same mark at each look",
 		Breaks:    "while a transaction of the cluster stays open, a stream that had more to tell than fits tells nothing any more",
 		Invariant: "Who comes back has missed nothing",
-		Edits:     []Edit{{"api.hub.look", `		after = after.Past(settled)`, `		_ = settled`}},
+		Edits:     []Edit{{"api.hub.look", `		after = after.Without(committed)`, `		_ = committed`}},
 		Checks:    []Check{test("api", "TestAMarkIsSaidOnceWhileTheHorizonIsHeld", "told {name:resync")},
 	},
 	{
@@ -169,7 +169,7 @@ var service = []Mutant{
 		Invariant: "Who comes back has missed nothing",
 		Edits:     []Edit{{"internal/sqlgen.ListUnsettled", `IS DISTINCT FROM 'committed'`, `= 'some day'`}},
 		Checks: []Check{
-			test("operator", "TestWhatHasNotCommittedIsNotPassed", "that committed late"),
+			test("internal/changefeed", "TestWhatHasNotCommittedIsNotPassed", "that committed late"),
 			test("api", "TestAMarkIsSaidOnceWhileTheHorizonIsHeld", "was never told"),
 		},
 	},
@@ -177,7 +177,7 @@ var service = []Mutant{
 		Name:      "nothing new without a new transaction",
 		Breaks:    "a transaction that commits late is not looked for before another one has begun",
 		Invariant: "Who comes back has missed nothing",
-		Edits:     []Edit{{"operator.Glance.SameAs", `g.snapshot == earlier.snapshot && g.snapshot != ""`, `g.next == earlier.next`}},
-		Checks:    []Check{test("operator", "TestAGlanceKnowsWhetherAnythingHasCommitted", "a commit was not seen")},
+		Edits:     []Edit{{"internal/changefeed.Snapshot.SameAs", `s.snapshot == earlier.snapshot && s.snapshot != ""`, `s.next == earlier.next`}},
+		Checks:    []Check{test("internal/changefeed", "TestASnapshotKnowsWhetherAnythingHasCommitted", "a commit was not seen")},
 	},
 }

@@ -48,7 +48,7 @@ func TestEveryMutantCanBePlanted(t *testing.T) {
 	}
 }
 
-// promised are the mutants that issue 3 asks for, each to be caught by a row of the
+// promised are the mutants that must be there, each to be caught by a row of the
 // scorecard: by what users can run.
 var promised = []string{
 	"no epoch in settle", "no epoch in extend", "epoch reset on retry", "worker-name fence", "no SKIP LOCKED",

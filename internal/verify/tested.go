@@ -45,7 +45,7 @@ func TestedRows() []Tested {
 		},
 		{"H1", "random input: tokens, JWTs, their claims, keys and a provider's description", "access", []string{"FuzzJWT", "FuzzClaims", "FuzzKeySet", "FuzzDiscovery", "FuzzParseToken"}},
 		{"H1", "random input: bodies, batches, parameters, cursors, trace contexts and request ids", "api", []string{"FuzzBatch", "FuzzParameters", "FuzzRequestID", "FuzzReadCursor", "FuzzOtherCursors", "FuzzCheckJSON", "FuzzTraceContext"}},
-		{"H1", "random input: streams of events and problems", "client", []string{"FuzzEvents", "FuzzProblem"}},
+		{"H1", "random input: event streams and problems", "client", []string{"FuzzEvents", "FuzzProblem"}},
 		{"H1", "random input: flags, settings, connection strings and listings", "cmd/posthaste", []string{"FuzzRate", "FuzzWebhooks", "FuzzOIDCSettings", "FuzzSettings", "FuzzShowDSN", "FuzzListing", "FuzzDuration", "FuzzQueues", "FuzzKeep"}},
 		{"H1", "random input: validators, ranges, times to wait and names of files", "handlers/download", []string{"FuzzContentRange", "FuzzValidator", "FuzzRetryAfter", "FuzzPartName"}},
 		{"H1", "random input: error messages", "internal/fingerprint", []string{"FuzzNormalise"}},

@@ -19,7 +19,7 @@ import (
 const patience = time.Minute
 
 func TestEventsOfJobsAreThoseOfTheAPI(t *testing.T) {
-	ours, theirs := reflect.TypeFor[client.JobEvent](), reflect.TypeFor[api.JobEvent]()
+	ours, theirs := reflect.TypeFor[client.JobChange](), reflect.TypeFor[api.JobChange]()
 	if ours.NumField() != theirs.NumField() {
 		t.Errorf("%d fields, the API has %d", ours.NumField(), theirs.NumField())
 	}
@@ -60,7 +60,7 @@ func TestNoEventIsLostWithItsConnection(t *testing.T) {
 	)
 	c := servedBy(t, client.Config{Token: secret, MaxWait: 100 * time.Millisecond}, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/events" && connections.Add(1) <= 4 {
+			if r.URL.Path == "/changes" && connections.Add(1) <= 4 {
 				w = &cutting{w, 2, func() { enqueue() }} // which nobody listens to
 			}
 			next.ServeHTTP(w, r)
@@ -85,14 +85,14 @@ func TestNoEventIsLostWithItsConnection(t *testing.T) {
 		delete(missing, id)
 		return len(missing) == 0
 	}
-	for e, err := range c.Events(ctx, client.EventFilter{}, "") {
+	for e, err := range c.Changes(ctx, client.ChangeFilter{}, "") {
 		if err != nil {
 			t.Fatalf("%d jobs were not told in %d connections: %v", len(missing), connections.Load(), err)
 		}
-		if e.Name == client.EventResync {
+		if e.Name == client.ChangeResync {
 			t.Error("the client lost its place")
 		}
-		if e.Name == client.EventJob && (e.Job.Tenant != outbox.RootTenant.String() || e.Job.Status != "pending") {
+		if e.Name == client.ChangeJob && (e.Job.Tenant != outbox.RootTenant.String() || e.Job.Status != "pending") {
 			t.Errorf("got %+v", e.Job)
 		}
 		switch all := told(e.Job.ID); {
@@ -122,7 +122,7 @@ func TestAJobIsFollowedUntilItHasClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	states := ""
-	for now, err := range c.JobEvents(ctx, job.ID) {
+	for now, err := range c.JobChanges(ctx, job.ID) {
 		if err != nil {
 			t.Fatalf("after %q: %v", states, err)
 		}
@@ -136,12 +136,12 @@ func TestAJobIsFollowedUntilItHasClosed(t *testing.T) {
 	if states != "pending cancelled " || connections.Load() < 2 {
 		t.Errorf("got %q over %d connections", states, connections.Load())
 	}
-	for _, err := range c.JobEvents(ctx, outbox.NewID().String()) {
+	for _, err := range c.JobChanges(ctx, outbox.NewID().String()) {
 		if problem(t, err).Code != client.CodeJobNotFound {
 			t.Errorf("got %v", err)
 		}
 	}
-	for _, err := range c.JobEvents(ctx, "..") {
+	for _, err := range c.JobChanges(ctx, "..") {
 		if err == nil {
 			t.Error("an id that is none was taken")
 		}
@@ -150,7 +150,7 @@ func TestAJobIsFollowedUntilItHasClosed(t *testing.T) {
 	ctx, stop = context.WithCancel(t.Context())
 	defer stop()
 	var last error
-	for _, err := range c.Events(ctx, client.EventFilter{}, "") {
+	for _, err := range c.Changes(ctx, client.ChangeFilter{}, "") {
 		last = err
 		stop()
 	}

@@ -1,4 +1,6 @@
-package operator
+// Package changefeed reads the changes of jobs from the database: which jobs have a row version that a
+// reader has not seen, and how far the reader has come. The API's streams are made of it.
+package changefeed
 
 import (
 	"context"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -29,8 +32,8 @@ type Change struct {
 	ErrorCode  string    // of the latest failed attempt; "" for none
 }
 
-// Position is how far a reader of changes has come. It says the same to every
-// process at the same database server. The zero Position is none.
+// Position is how far a reader of changes has come. Every process of the same database
+// server reads on from it alike. The zero Position is none.
 type Position struct {
 	horizon uint64    // every transaction below had ended
 	since   time.Time // no transaction from the horizon on had begun to write before
@@ -40,27 +43,26 @@ type Position struct {
 	next uint64
 	at   time.Time
 
-	// What is below and not in open was told already; see Past. Not a part of the text.
-	told Settled
+	// The reader has what these transactions wrote; see Without. Not a part of the text.
+	known Committed
 }
 
-// Settled is which transactions had committed when somebody looked: those below a
-// certain one, but for some.
-type Settled struct {
-	below uint64
-	open  []int64
+// Committed is a set of transactions that had committed at some moment.
+type Committed struct {
+	below uint64  // all of them are below this one
+	open  []int64 // those below that had not committed
 }
 
-// Glance is what can be told of the database without reading any of its rows.
-type Glance struct {
+// Snapshot is the state of the server's transactions at one moment. Taking one reads no table.
+type Snapshot struct {
 	snapshot      string
 	horizon, next string
 	at            time.Time
 	written       int64
 }
 
-// ErrPositionLost says that what changed since a position cannot be told any more:
-// it is too old, or another server's.
+// ErrPositionLost means that the changes since a position cannot be found any more: it is too old, or
+// another server's.
 var ErrPositionLost = errors.New("the position is too old, or another database's")
 
 // MaxPositionAge is how long after it was taken a position can be read from.
@@ -72,25 +74,25 @@ const (
 	slowStart = 30 * time.Second
 	// firstReach is how long before somebody began to read a transaction may have begun to
 	// write that commits afterwards. That of later ones is known.
-	firstReach = 5 * time.Minute
+	firstReach       = 5 * time.Minute
+	statementTimeout = 10 * time.Second
 	// maxTransactions is half of how far apart 32 bits of two ids can tell which is first.
 	maxTransactions = 1 << 30
-	// maxUnsettled bounds the transactions that Settled has to remember, maxAsked those
-	// that it asks for: some four seconds' work.
-	maxUnsettled = 10_000
-	maxAsked     = 4_000_000
+	// maxUncommitted bounds the transactions that a Committed lists, maxAsked those that FindCommitted
+	// asks the server for: some four seconds' work.
+	maxUncommitted = 10_000
+	maxAsked       = 4_000_000
 )
 
 // IsZero reports whether it is none.
 func (p Position) IsZero() bool { return p.horizon == 0 }
 
-// Before reports whether who is there has to be told all that one at the other position
-// has, and perhaps more.
+// Before reports whether a reader at p needs every change that a reader at other needs, and perhaps more.
 func (p Position) Before(other Position) bool { return p.horizon < other.horizon }
 
-// Earlier is a position from which on a reader is told all that one at either of the
-// two is. Neither may be [ErrPositionLost] by [Position.At]: the transactions of
-// another database say nothing of the times of this one.
+// Earlier returns a position from which a reader finds every change that readers at either of the two
+// positions need. [Position.At] must accept both: transaction ids of another database say nothing of
+// the times of this one.
 func (p Position) Earlier(other Position) Position {
 	earlier := Position{horizon: min(p.horizon, other.horizon), since: p.since}
 	if other.since.Before(p.since) {
@@ -99,7 +101,7 @@ func (p Position) Earlier(other Position) Position {
 	return earlier
 }
 
-// String is how the position is given to others.
+// String is the position as text, for [ParsePosition].
 func (p Position) String() string {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], p.horizon)
@@ -107,7 +109,7 @@ func (p Position) String() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// ParsePosition reads what String wrote.
+// ParsePosition reads what [Position.String] returned. Its error is an [outbox.InvalidError].
 func ParsePosition(text string) (Position, error) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(b) != 16 {
@@ -121,83 +123,82 @@ func ParsePosition(text string) (Position, error) {
 	return p, nil
 }
 
-// Now returns the position from which on a reader learns of every change that was
-// not visible when Now was called. A transaction that had been writing for more
-// than five minutes then is the exception. tx may be any transaction.
+// Now returns the position from which a reader finds every change that was not visible when Now was
+// called, except those of transactions that had been writing for more than five minutes. tx may be any
+// transaction.
 func Now(ctx context.Context, tx pgx.Tx) (Position, error) {
-	now, err := TakeGlance(ctx, tx)
+	now, err := TakeSnapshot(ctx, tx)
 	if err != nil {
 		return Position{}, err
 	}
 	return Position{}.At(now)
 }
 
-// TakeGlance costs the same whatever there is in the database: it reads no table. tx
-// has to be READ COMMITTED, and any tenant's or none's.
-func TakeGlance(ctx context.Context, tx pgx.Tx) (Glance, error) {
-	ctx, cancel := bounded(ctx)
+// TakeSnapshot reads no table, so it costs the same however many jobs there are. tx must be READ
+// COMMITTED; its tenant does not matter.
+func TakeSnapshot(ctx context.Context, tx pgx.Tx) (Snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	row, err := sqlgen.New(tx).FindPosition(ctx)
 	if err != nil {
-		return Glance{}, fmt.Errorf("find the position: %w", err)
+		return Snapshot{}, fmt.Errorf("find the position: %w", err)
 	}
-	return Glance{snapshot: row.Snapshot, horizon: row.Horizon, next: row.Next, at: row.At.Time, written: row.Written}, nil
+	return Snapshot{snapshot: row.Snapshot, horizon: row.Horizon, next: row.Next, at: row.At.Time, written: row.Written}, nil
 }
 
 // SameAs reports that nothing at all has committed between the two.
-func (g Glance) SameAs(earlier Glance) bool {
-	return g.snapshot == earlier.snapshot && g.snapshot != ""
+func (s Snapshot) SameAs(earlier Snapshot) bool {
+	return s.snapshot == earlier.snapshot && s.snapshot != ""
 }
 
-// LikelySameAs reports that no change of a job is known to have been committed between
-// the two. The server may learn of one seconds later, rarely a minute.
-func (g Glance) LikelySameAs(earlier Glance) bool {
-	return g.written == earlier.written && g.snapshot != ""
+// LikelySameAs reports that the server's statistics know of no change of a job between the two. They
+// count a commit seconds later, rarely a minute.
+func (s Snapshot) LikelySameAs(earlier Snapshot) bool {
+	return s.written == earlier.written && s.snapshot != ""
 }
 
-// At is the position of a reader who knows everything that was visible at a glance:
-// who has looked since another one that is the same.
-func (p Position) At(g Glance) (Position, error) { return p.advance(g.horizon, g.next, g.at) }
+// At returns the position of a reader at p who has every change that was visible in the snapshot.
+func (p Position) At(s Snapshot) (Position, error) { return p.advance(s.horizon, s.next, s.at) }
 
-// FindSettled finds out which transactions have committed of those whose rows Changes
-// would return from the position on, or return again. What they wrote is visible to
-// every statement after it. tx may be any transaction.
-func FindSettled(ctx context.Context, tx pgx.Tx, p Position) (Settled, error) {
-	ctx, cancel := bounded(ctx)
+// FindCommitted returns which transactions have committed, of those whose rows [List] would return, or
+// return again, from the position on. Every later statement sees what they wrote. tx may be any
+// transaction.
+func FindCommitted(ctx context.Context, tx pgx.Tx, p Position) (Committed, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	db := sqlgen.New(tx)
 	now, err := db.FindPosition(ctx)
 	if err != nil {
-		return Settled{}, fmt.Errorf("find the position: %w", err)
+		return Committed{}, fmt.Errorf("find the position: %w", err)
 	}
 	next, err := strconv.ParseUint(now.Next, 10, 64)
 	if err != nil {
-		return Settled{}, fmt.Errorf("read the next transaction: %w", err)
+		return Committed{}, fmt.Errorf("read the next transaction: %w", err)
 	}
-	first := max(p.horizon, p.told.below)
-	open := slices.DeleteFunc(slices.Clone(p.told.open), func(id int64) bool { return uint64(id) < p.horizon })
-	s := Settled{below: max(first, min(next, first+maxAsked))}
+	first := max(p.horizon, p.known.below)
+	open := slices.DeleteFunc(slices.Clone(p.known.open), func(id int64) bool { return uint64(id) < p.horizon })
+	s := Committed{below: max(first, min(next, first+maxAsked))}
 	s.open, err = db.ListUnsettled(ctx, sqlgen.ListUnsettledParams{
-		Open: orNone(open), First: int64(first), Last: int64(s.below) - 1, MaxRows: maxUnsettled + 1,
+		Open: orNone(open), First: int64(first), Last: int64(s.below) - 1, MaxRows: maxUncommitted + 1,
 	})
 	if err != nil {
-		return Settled{}, fmt.Errorf("list unsettled transactions: %w", err)
+		return Committed{}, fmt.Errorf("list uncommitted transactions: %w", err)
 	}
-	if len(s.open) > maxUnsettled { // of those from the last one on nothing is known
-		s.below = max(first, uint64(s.open[maxUnsettled]))
-		s.open = s.open[:maxUnsettled]
+	if len(s.open) > maxUncommitted { // the last one and all after it stay unknown
+		s.below = max(first, uint64(s.open[maxUncommitted]))
+		s.open = s.open[:maxUncommitted]
 	}
 	return s, nil
 }
 
-// Past is the position from which on Changes leaves out what these transactions
-// wrote: of a reader who was told of it, or that he was not.
+// Without returns the position of a reader who needs nothing more of what these transactions wrote:
+// [List] leaves it out.
 //
-// Without it all that committed after the beginning of the oldest running transaction
-// is returned again and again, as long as that one runs.
-func (p Position) Past(s Settled) Position {
-	if s.below >= p.told.below {
-		p.told = s
+// While the oldest running transaction goes on, a position stays where that one began, and without this
+// each List would return again all that has committed since.
+func (p Position) Without(s Committed) Position {
+	if s.below >= p.known.below {
+		p.known = s
 	}
 	return p
 }
@@ -209,22 +210,20 @@ func orNone(ids []int64) []int64 {
 	return ids
 }
 
-// Changes returns the jobs of a tenant (zero: of all) that have changed since the
-// position, at most limit of them, and the position after. Every job that changed
-// is there in its present state; states in between may be left out, and a job that
-// has not changed may be there.
+// List returns the jobs of a tenant (zero: of all) that have changed since the position, at most limit
+// of them, and the position after. It returns every job that changed, in its present state; it may leave
+// out states in between, and return a job that has not changed.
 //
-// more says that there were others: what Changes returns is then not all up to the
-// new position.
+// more reports that there were others: the changes are then not all up to the new position.
 //
-// tx has to be READ COMMITTED, for each call needs a snapshot of its own.
-func Changes(ctx context.Context, tx pgx.Tx, tenant outbox.ID, since Position, limit int) (changes []Change, after Position, more bool, err error) {
-	ctx, cancel := bounded(ctx)
+// tx must be READ COMMITTED, because each call needs a snapshot of its own.
+func List(ctx context.Context, tx pgx.Tx, tenant outbox.ID, since Position, limit int) (changes []Change, after Position, more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	rows, err := sqlgen.New(tx).ListChanges(ctx, sqlgen.ListChangesParams{
-		Horizon: strconv.FormatUint(since.horizon, 10), Since: timeOrAny(since.since.Add(-slowStart)),
-		Known: strconv.FormatUint(max(since.horizon, since.told.below), 10), Unsettled: orNone(since.told.open),
-		Tenant: tenantOrAny(tenant), MaxRows: int32(limit) + 1,
+		Horizon: strconv.FormatUint(since.horizon, 10), Since: pgtype.Timestamptz{Time: since.since.Add(-slowStart), Valid: true},
+		Known: strconv.FormatUint(max(since.horizon, since.known.below), 10), Unsettled: orNone(since.known.open),
+		Tenant: pgtype.UUID{Bytes: tenant, Valid: !tenant.IsZero()}, MaxRows: int32(limit) + 1,
 	})
 	if err != nil {
 		return nil, Position{}, false, fmt.Errorf("list changes: %w", err)
@@ -269,7 +268,7 @@ func (p Position) advance(horizonText, nextText string, at time.Time) (Position,
 	if p.horizon > next || next-p.horizon > maxTransactions || p.since.After(at) || at.Sub(p.since) > MaxPositionAge {
 		return Position{}, ErrPositionLost
 	}
-	after := Position{horizon: max(horizon, p.horizon), since: p.since, next: p.next, at: p.at, told: p.told}
+	after := Position{horizon: max(horizon, p.horizon), since: p.since, next: p.next, at: p.at, known: p.known}
 	if after.next == 0 {
 		after.next, after.at = next, at
 	} else if after.horizon >= after.next {

@@ -6,21 +6,21 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/internal/changefeed"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// EventFilter says which events a stream tells.
-type EventFilter struct {
+// ChangeFilter says which changes a stream sends.
+type ChangeFilter struct {
 	Kind   string   `query:"kind" maxLength:"128"`
 	Queue  string   `query:"queue" maxLength:"128"`
-	Status []string `query:"status" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"That a job has come to: any of these, separated by commas"`
+	Status []string `query:"status" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"The status after the change: any of these, separated by commas"`
 	Job    []string `query:"job" nullable:"false" maxItems:"100" doc:"Ids of jobs, separated by commas"`
 }
 
-// read is the filter as the hub has it.
-func (f EventFilter) read() (wants, error) {
-	w := wants{kind: f.Kind, queue: f.Queue}
+// read parses the filter for the hub.
+func (f ChangeFilter) read() (filter, error) {
+	w := filter{kind: f.Kind, queue: f.Queue}
 	for _, status := range f.Status {
 		if w.statuses == nil {
 			w.statuses = map[outbox.Status]bool{}
@@ -40,25 +40,25 @@ func (f EventFilter) read() (wants, error) {
 	return w, nil
 }
 
-// wants is which events of its feed a reader is told. It can only leave out: whose
-// they are, the feed decides.
-type wants struct {
+// filter leaves changes of a feed out of a reader's stream. It cannot add any: the feed
+// decides whose jobs they are.
+type filter struct {
 	kind, queue string                 // "" is any
 	statuses    map[outbox.Status]bool // nil is any
 	jobs        map[outbox.ID]bool     // nil is any
 }
 
-func (w wants) everything() bool {
+func (w filter) matchesAll() bool {
 	return w.kind == "" && w.queue == "" && w.statuses == nil && w.jobs == nil
 }
 
-func (w wants) wants(c operator.Change) bool {
+func (w filter) matches(c changefeed.Change) bool {
 	return (w.kind == "" || w.kind == c.Kind) && (w.queue == "" || w.queue == c.Queue) &&
 		(w.statuses == nil || w.statuses[c.Status]) && (w.jobs == nil || w.jobs[c.ID])
 }
 
-// JobEvent is what GET /events tells of a job: what it is now.
-type JobEvent struct {
+// JobChange is what GET /changes sends of a job: its present state.
+type JobChange struct {
 	ID         string    `json:"id" format:"uuid"`
 	Tenant     string    `json:"tenant,omitempty" format:"uuid" doc:"For tokens of all tenants that do not ask for one"`
 	Kind       string    `json:"kind"`
@@ -70,24 +70,24 @@ type JobEvent struct {
 	Error      *JobError `json:"error,omitempty" doc:"Of the latest failed attempt"`
 }
 
-// batch is what one look found.
+// batch is what one look at the database found.
 type batch struct {
-	events []event
-	mark   bool              // something may be left out
-	after  operator.Position // of the reader when it has all of it
-	text   []byte            // of it all as it is sent; the last event has the position as its id
+	changes []change
+	resync  bool                // changes may be left out
+	after   changefeed.Position // of a reader that has read all of it
+	text    []byte              // all of it as server-sent events; the last has the position as its id
 }
 
-type event struct {
-	operator.Change
-	data []byte // of the event, without its name and id
+type change struct {
+	changefeed.Change
+	data []byte // JSON of a JobChange
 }
 
-// newBatch has an event for each change.
-func newBatch(tenant outbox.ID, changes []operator.Change, after operator.Position) *batch {
-	b := &batch{after: after, events: make([]event, len(changes))}
+// newBatch encodes changes that were found.
+func newBatch(tenant outbox.ID, changes []changefeed.Change, after changefeed.Position) *batch {
+	b := &batch{after: after, changes: make([]change, len(changes))}
 	for i, c := range changes {
-		e := JobEvent{
+		e := JobChange{
 			ID: c.ID.String(), Kind: c.Kind, Queue: c.Queue, Status: c.Status.String(), Epoch: c.Epoch, Attempt: c.Attempt, FinishedAt: utc(c.FinishedAt),
 		}
 		if tenant.IsZero() {
@@ -96,26 +96,26 @@ func newBatch(tenant outbox.ID, changes []operator.Change, after operator.Positi
 		if c.ErrorCode != "" {
 			e.Error = &JobError{Code: c.ErrorCode}
 		}
-		b.events[i] = event{c, encodeEvent(e)}
+		b.changes[i] = change{c, encodeData(e)}
 	}
 	b.write()
 	return b
 }
 
-// resync says that something may have been left out.
-func resync(after operator.Position) *batch {
+// resync is a batch that says only that changes may have been left out.
+func resync(after changefeed.Position) *batch {
 	var text bytes.Buffer
 	writeEvent(&text, "resync", after.String(), struct{}{})
-	return &batch{mark: true, after: after, text: text.Bytes()}
+	return &batch{resync: true, after: after, text: text.Bytes()}
 }
 
-// write makes the text. Only the last event has an id: whoever loses the connection
-// within begins before all of them again.
+// write makes the text. Only the last event has an id: a client that loses the connection
+// within the batch is sent all of it again.
 func (b *batch) write() {
 	var text bytes.Buffer
-	for i, e := range b.events {
+	for i, e := range b.changes {
 		id := ""
-		if i == len(b.events)-1 {
+		if i == len(b.changes)-1 {
 			id = b.after.String()
 		}
 		writeData(&text, "job", id, e.data)
@@ -123,16 +123,17 @@ func (b *batch) write() {
 	b.text = text.Bytes()
 }
 
-// of is the part of it that a reader wants. It moves him on to the same place, also
-// if nothing is left, and a mark is everybody's: nobody knows what was left out.
-func (b *batch) of(w wants) *batch {
-	if b.mark || w.everything() {
+// matching returns the part of a batch that a filter lets through. Its position is the
+// same, also if nothing is left. A resync is sent to every reader, because nobody knows
+// which changes were left out.
+func (b *batch) matching(w filter) *batch {
+	if b.resync || w.matchesAll() {
 		return b
 	}
 	part := &batch{after: b.after}
-	for _, e := range b.events {
-		if w.wants(e.Change) {
-			part.events = append(part.events, e)
+	for _, e := range b.changes {
+		if w.matches(e.Change) {
+			part.changes = append(part.changes, e)
 		}
 	}
 	part.write()
@@ -141,7 +142,7 @@ func (b *batch) of(w wants) *batch {
 
 // writeEvent writes a server-sent event.
 func writeEvent(to *bytes.Buffer, name, id string, data any) {
-	writeData(to, name, id, encodeEvent(data))
+	writeData(to, name, id, encodeData(data))
 }
 
 func writeData(to *bytes.Buffer, name, id string, data []byte) {
@@ -154,8 +155,8 @@ func writeData(to *bytes.Buffer, name, id string, data []byte) {
 	to.WriteByte('\n')
 }
 
-// encodeEvent makes a line. JSON has no line breaks of its own.
-func encodeEvent(data any) []byte {
+// encodeData encodes the data of a server-sent event as one line: JSON has no line breaks of its own.
+func encodeData(data any) []byte {
 	var line bytes.Buffer
 	_ = json.NewEncoder(&line).Encode(data) // a struct of ours, into memory; ends the line
 	return line.Bytes()

@@ -29,7 +29,7 @@ func TestAStreamTellsWhatItsFilterMeans(t *testing.T) {
 		"kind=note&queue=q&status=pending":     func() (string, string) { return r.enqueue(`{"kind":"note","queue":"q"}`), "pending" },
 		"kind=slip&tenant=" + tenantA.String(): func() (string, string) { return r.enqueue(`{"kind":"slip"}`), "pending" },
 	} {
-		l := r.listen(server, "/events?"+query, "")
+		l := r.listen(server, "/changes?"+query, "")
 		if l.status != 200 {
 			t.Fatalf("%s: status = %d", query, l.status)
 		}
@@ -54,11 +54,11 @@ func TestBadFiltersOfEventsAreRefusedWithTheirPlace(t *testing.T) {
 		"status=open": "status[0]", "status=dead,odd": "status[1]", "job=x": "job[0]", "job=" + outbox.NewID().String() + ",": "job[1]", "kind=" + strings.Repeat("x", 129): "kind",
 		"queue=" + strings.Repeat("x", 129): "queue", "job=" + strings.Repeat("x,", 100) + "x": "job", "tenant=x": "tenant", "key=k": "key",
 	} {
-		if p := r.get("/events?"+query).problem(422, "invalid_input"); len(p.Errors) == 0 || p.Errors[0].Parameter != parameter {
-			t.Errorf("GET /events?%.60s: errors = %+v, want one of %s", query, p.Errors, parameter)
+		if p := r.get("/changes?"+query).problem(422, "invalid_input"); len(p.Errors) == 0 || p.Errors[0].Parameter != parameter {
+			t.Errorf("GET /changes?%.60s: errors = %+v, want one of %s", query, p.Errors, parameter)
 		}
 	}
-	if p := r.get("/events?kind=a&kind=b").problem(400, "malformed_request"); len(p.Errors) != 1 || p.Errors[0].Parameter != "kind" {
+	if p := r.get("/changes?kind=a&kind=b").problem(400, "malformed_request"); len(p.Errors) != 1 || p.Errors[0].Parameter != "kind" {
 		t.Errorf("errors = %+v", p.Errors)
 	}
 }
@@ -70,9 +70,9 @@ func TestAFilterDoesNotWidenAStream(t *testing.T) {
 	r := newRig(t, quick)
 	server := r.serve()
 	theirs := r.as("operator-a").reach(outbox.Running)
-	r.as("operator-b").get("/events?tenant="+tenantA.String()).problem(403, "forbidden")
+	r.as("operator-b").get("/changes?tenant="+tenantA.String()).problem(403, "forbidden")
 	own := r.as("operator-b").reach(outbox.Running)
-	everybodys := r.as("root").listen(server, "/events?tenant="+tenantA.String(), "") // and the feed of A is there
+	everybodys := r.as("root").listen(server, "/changes?tenant="+tenantA.String(), "") // and the feed of A is there
 	everybodys.next()
 	for query, come := range map[string]func() string{
 		"job=" + theirs + "," + own:  func() string { r.succeed(r.db, own); return own },
@@ -81,7 +81,7 @@ func TestAFilterDoesNotWidenAStream(t *testing.T) {
 		"tenant=" + tenantB.String(): func() string { return r.as("operator-b").reach(outbox.Pending) },
 		"status=dead&kind=mail":      func() string { return r.as("operator-b").reach(outbox.Dead) },
 	} {
-		l := r.as("operator-b").listen(server, "/events?"+query, "")
+		l := r.as("operator-b").listen(server, "/changes?"+query, "")
 		if l.status != 200 {
 			t.Fatalf("%s: status = %d", query, l.status)
 		}
@@ -114,7 +114,7 @@ func TestAQuietFilteredStreamMovesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.Streams(5*time.Millisecond, 10*time.Millisecond, 0, 0, 0) }).as("operator-a")
 	server := r.serve()
-	l := r.listen(server, "/events?kind=never", "")
+	l := r.listen(server, "/changes?kind=never", "")
 	l.next()
 	var place atomic.Value // the latest
 	place.Store(l.lastID)
@@ -138,7 +138,7 @@ func TestAQuietFilteredStreamMovesOn(t *testing.T) {
 	pause := 20 * time.Millisecond
 	for begun := time.Now(); ; time.Sleep(pause) {
 		pause = min(2*pause, patience/10)
-		again := r.listen(server, "/events", place.Load().(string))
+		again := r.listen(server, "/changes", place.Load().(string))
 		last := r.enqueue(`{"kind":"mail"}`)
 		first := again.job()
 		again.close()
@@ -168,7 +168,7 @@ func TestAMarkIsSaidOnceWhileTheHorizonIsHeld(t *testing.T) {
 	if _, err := held.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
 		t.Fatal(err)
 	}
-	l := r.listen(r.serve(), "/events", "")
+	l := r.listen(r.serve(), "/changes", "")
 	l.next()
 	var unseen string
 	if err := pgx.BeginFunc(t.Context(), late, func(tx pgx.Tx) error {
@@ -192,7 +192,7 @@ func TestAMarkIsSaidOnceWhileTheHorizonIsHeld(t *testing.T) {
 	}
 	// Who begins meanwhile has missed none of it.
 	other := rigOn(t, r.db, few).as("operator-a")
-	m := other.listen(other.serve(), "/events", "")
+	m := other.listen(other.serve(), "/changes", "")
 	m.next()
 	id := r.enqueue(`{"kind":"mail"}`)
 	comes(l, id)
@@ -255,7 +255,7 @@ func TestAQuietSystemIsNotLookedAt(t *testing.T) {
 		c.Rest(time.Hour) // whatever others in the cluster do meanwhile
 	})
 	server := r.serve()
-	streams := []*listening{r.listen(server, "/events", ""), r.listen(server, "/events?kind=mail", ""), r.as("operator-b").listen(server, "/events", ""), r.as("root").listen(server, "/events", "")}
+	streams := []*listening{r.listen(server, "/changes", ""), r.listen(server, "/changes?kind=mail", ""), r.as("operator-b").listen(server, "/changes", ""), r.as("root").listen(server, "/changes", "")}
 	for _, l := range streams {
 		l.next()
 	}

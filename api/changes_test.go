@@ -24,17 +24,17 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/internal/apitest"
+	"github.com/posthaste-dev/posthaste/internal/changefeed"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
-	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 const patience = time.Minute
 
-// event is one as a client reads it.
+// event is a server-sent event as a client reads it.
 type event struct {
 	name, id string
-	data     api.JobEvent
+	data     api.JobChange
 }
 
 // listening is a client with a stream open.
@@ -125,7 +125,7 @@ func quick(c *api.Config) { c.Streams(20*time.Millisecond, 0, 0, 0, 0) }
 func TestAStreamTellsWhatBecomesOfJobs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, quick).as("operator-a")
-	l := r.listen(r.serve(), "/events", "")
+	l := r.listen(r.serve(), "/changes", "")
 	if l.status != 200 {
 		t.Fatalf("status = %d", l.status)
 	}
@@ -175,7 +175,7 @@ func TestWhatCommitsLateIsTold(t *testing.T) {
 			r := newRig(t, quick).as("operator-a")
 			a, b := r.reach(outbox.Running), r.reach(outbox.Running)
 			server := r.serve()
-			l := r.listen(server, "/events", "")
+			l := r.listen(server, "/changes", "")
 			l.next()
 
 			late, err := r.db.Begin(t.Context())
@@ -197,7 +197,7 @@ func TestWhatCommitsLateIsTold(t *testing.T) {
 			l.until(b, "succeeded") // not the first event: what was a moment ago may be told
 			// Looks go on, and move as far as they can.
 			l.until(r.reach(outbox.Pending), "pending")
-			again := r.listen(server, "/events", l.lastID)
+			again := r.listen(server, "/changes", l.lastID)
 			if err := late.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -224,22 +224,22 @@ func (r *rig) succeed(db outbox.DB, id string) {
 		INSERT INTO outbox.history (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type)
 		SELECT id, tenant_id, run_at, created_at, started_at, epoch, 'succeeded', status, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type FROM done`, id)
 	if err != nil || tag.RowsAffected() != 1 {
-		r.t.Fatalf("settled %d, %v", tag.RowsAffected(), err)
+		r.t.Fatalf("committed %d, %v", tag.RowsAffected(), err)
 	}
 }
 
-// Jobs are settled concurrently, some in transactions that commit late or have
+// Jobs are committed concurrently, some in transactions that commit late or have
 // savepoints, while a client loses its connection again and again. In the end it knows the
 // last state of every job, and was never told an older one after a newer one.
 func TestAClientThatComesBackHasMissedNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.Streams(5*time.Millisecond, 20*time.Millisecond, 0, 0, 0) }).as("operator-a")
 	server := r.serve()
-	l := r.listen(server, "/events", "")
+	l := r.listen(server, "/changes", "")
 	l.next()
 
 	const settlers, each = 4, 12
-	var settled sync.Map // id → true
+	var committed sync.Map // id → true
 	var left atomic.Int64
 	left.Store(settlers)
 	var wg sync.WaitGroup
@@ -252,13 +252,13 @@ func TestAClientThatComesBackHasMissedNothing(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				settled.Store(id, true)
+				committed.Store(id, true)
 			}
 		})
 	}
-	told := map[string]api.JobEvent{}
+	told := map[string]api.JobChange{}
 	reconnects, missing := 0, func() (n int) {
-		settled.Range(func(id, _ any) bool {
+		committed.Range(func(id, _ any) bool {
 			if told[id.(string)].Status != "succeeded" {
 				n++
 			}
@@ -291,7 +291,7 @@ func TestAClientThatComesBackHasMissedNothing(t *testing.T) {
 			told[e.data.ID] = e.data
 		}
 		l.close()
-		l = r.listen(server, "/events", l.lastID)
+		l = r.listen(server, "/changes", l.lastID)
 		reconnects++
 	}
 	wg.Wait()
@@ -306,7 +306,7 @@ func TestABatchThatWasCutOffIsToldAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, quick).as("operator-a")
 	server := r.serve()
-	l := r.listen(server, "/events", "")
+	l := r.listen(server, "/changes", "")
 	l.next()
 	const jobs = 5
 	r.postBatch(strings.Repeat(`{"kind":"mail"}`+"\n", jobs)).want(202, nil) // one transaction is found by one look
@@ -314,7 +314,7 @@ func TestABatchThatWasCutOffIsToldAgain(t *testing.T) {
 		t.Errorf("the first of %d events has the id %s: who goes on from there misses the others", jobs, e.id)
 	}
 	l.close()
-	again := r.listen(server, "/events", l.lastID)
+	again := r.listen(server, "/changes", l.lastID)
 	told := map[string]bool{}
 	var last event
 	for len(told) < jobs {
@@ -375,7 +375,7 @@ func TestASlowReaderIsDroppedWithAMark(t *testing.T) {
 	client, conn := net.Pipe()
 	p.calls <- conn
 	go func() {
-		_, _ = io.WriteString(client, "GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer operator-a\r\n\r\n")
+		_, _ = io.WriteString(client, "GET /changes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer operator-a\r\n\r\n")
 	}()
 	res, err := http.ReadResponse(bufio.NewReaderSize(client, 16), nil)
 	if err != nil {
@@ -383,7 +383,7 @@ func TestASlowReaderIsDroppedWithAMark(t *testing.T) {
 	}
 	defer func() { _ = client.Close(); _ = res.Body.Close() }()
 	// A reader who keeps up is not dropped meanwhile.
-	other := r.listen(r.serve(), "/events", "")
+	other := r.listen(r.serve(), "/changes", "")
 	for range 40 { // nobody reads: a kilobyte of events waits, and then there is one more
 		id := r.reach(outbox.Pending)
 		for e := other.job(); e.data.ID != id; e = other.job() {
@@ -400,7 +400,7 @@ func TestASlowReaderIsDroppedWithAMark(t *testing.T) {
 		t.Fatalf("the stream ended after %d events with %+v, want the mark", events, last)
 	}
 	// With where it was it learns what it missed.
-	again := r.listen(r.serve(), "/events", l.lastID)
+	again := r.listen(r.serve(), "/changes", l.lastID)
 	if e := again.job(); e.name != "job" {
 		t.Errorf("told %+v", e)
 	}
@@ -411,7 +411,7 @@ func TestWhatCannotBeToldIsAMark(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.Streams(50*time.Millisecond, 0, 0, 10, 0) }).as("operator-a")
 	server := r.serve()
-	l := r.listen(server, "/events", "")
+	l := r.listen(server, "/changes", "")
 	l.next()
 	start := l.lastID
 	r.postBatch(strings.Repeat(`{"kind":"mail"}`+"\n", 50)).want(202, nil)
@@ -423,13 +423,13 @@ func TestWhatCannotBeToldIsAMark(t *testing.T) {
 	if e := l.job(); e.data.ID != id { // and no second mark, whatever other tests write meanwhile
 		t.Errorf("after the mark: told %+v, want %s", e, id)
 	}
-	if e := r.listen(server, "/events", start).job(); e.name != "resync" || e.id == "" {
+	if e := r.listen(server, "/changes", start).job(); e.name != "resync" || e.id == "" {
 		t.Errorf("who came back too late was told %+v", e)
 	}
 	for name, id := range map[string]string{
 		"another server's": "AAAA_________AAGQwAAAAAAA", "too old": "AAAAAAAAAAEAAAAAAAAAAA",
 	} {
-		again := r.listen(server, "/events", id)
+		again := r.listen(server, "/changes", id)
 		if again.status != 200 && name == "too old" {
 			t.Fatalf("%s: status = %d", name, again.status)
 		}
@@ -439,7 +439,7 @@ func TestWhatCannotBeToldIsAMark(t *testing.T) {
 			}
 		}
 	}
-	r.do("GET", "/events", "", "Last-Event-ID", "nonsense").problem(422, "invalid_input")
+	r.do("GET", "/changes", "", "Last-Event-ID", "nonsense").problem(422, "invalid_input")
 }
 
 // Readers that come back in the same moment share one reading of what they have missed.
@@ -448,16 +448,16 @@ func TestWhatCannotBeToldIsAMark(t *testing.T) {
 func TestAnotherDatabasesPositionBesideAGoodOneIsAMark(t *testing.T) {
 	t.Parallel()
 	r := newOwnersRig(t)
-	var good operator.Position
+	var good changefeed.Position
 	err := pgx.BeginFunc(t.Context(), r.db, func(tx pgx.Tx) (err error) {
-		good, err = operator.Now(t.Context(), tx)
+		good, err = changefeed.Now(t.Context(), tx)
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	missed := r.reach(outbox.Succeeded)
-	// It was settled two minutes ago, by a statement that began then and waited.
+	// It was committed two minutes ago, by a statement that began then and waited.
 	if _, err := r.db.Exec(t.Context(), `UPDATE outbox.history SET finished_at = finished_at - interval '2 minutes' WHERE id = $1`, missed); err != nil {
 		t.Fatal(err)
 	}
@@ -482,12 +482,12 @@ func TestAnotherDatabasesPositionBesideAGoodOneIsAMark(t *testing.T) {
 			var b [16]byte
 			binary.BigEndian.PutUint64(b[:8], other.horizon)
 			binary.BigEndian.PutUint64(b[8:], uint64(other.since.UnixMicro()))
-			strange, err := operator.ParsePosition(base64.RawURLEncoding.EncodeToString(b[:]))
+			strange, err := changefeed.ParsePosition(base64.RawURLEncoding.EncodeToString(b[:]))
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, order := range [][]operator.Position{{good, strange}, {strange, good}} {
-				told, err := api.Welcome(t.Context(), r.pool, outbox.ID{}, order...)
+			for _, order := range [][]changefeed.Position{{good, strange}, {strange, good}} {
+				told, err := api.CatchUp(t.Context(), r.pool, outbox.ID{}, order...)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -511,7 +511,7 @@ func TestAStreamIsItsTenants(t *testing.T) {
 	server := r.serve()
 	streams := map[string]*listening{}
 	for _, token := range []string{"operator-a", "operator-b", "root"} {
-		streams[token] = r.as(token).listen(server, "/events", "")
+		streams[token] = r.as(token).listen(server, "/changes", "")
 		streams[token].next()
 	}
 	a, b := r.as("operator-a").reach(outbox.Succeeded), r.as("operator-b").reach(outbox.Succeeded)
@@ -532,7 +532,7 @@ func TestAStreamIsItsTenants(t *testing.T) {
 		}
 	}
 	// A position of another is but a time.
-	again := r.as("operator-b").listen(server, "/events", streams["operator-a"].lastID)
+	again := r.as("operator-b").listen(server, "/changes", streams["operator-a"].lastID)
 	r.as("operator-a").reach(outbox.Pending)
 	last := r.as("operator-b").reach(outbox.Pending)
 	for e := again.job(); e.data.ID != last; e = again.job() {
@@ -540,7 +540,7 @@ func TestAStreamIsItsTenants(t *testing.T) {
 			t.Errorf("operator-b is told of %s", e.data.ID)
 		}
 	}
-	if l := r.as("operator-b").listen(server, "/jobs/"+a+"/events", ""); l.status != 404 {
+	if l := r.as("operator-b").listen(server, "/jobs/"+a+"/changes", ""); l.status != 404 {
 		t.Errorf("a foreign job's stream: %d", l.status)
 	}
 }
@@ -559,7 +559,7 @@ func TestAJobsStreamEndsWithTheJob(t *testing.T) {
 	r := newRig(t)
 	server := r.serve()
 	id := r.reach(outbox.Running)
-	l := r.listen(server, "/jobs/"+id+"/events", "")
+	l := r.listen(server, "/jobs/"+id+"/changes", "")
 	if e := l.job(); e.data.Status != "running" || e.id == "" {
 		t.Fatalf("told %+v", e)
 	}
@@ -571,13 +571,13 @@ func TestAJobsStreamEndsWithTheJob(t *testing.T) {
 	if e, ok := l.next(); ok {
 		t.Errorf("after the end: %+v", e)
 	}
-	if again := r.listen(server, "/jobs/"+id+"/events", l.lastID); again.status != http.StatusNoContent {
+	if again := r.listen(server, "/jobs/"+id+"/changes", l.lastID); again.status != http.StatusNoContent {
 		t.Errorf("who had the end comes back: %d, want 204", again.status)
 	}
-	if e := r.listen(server, "/jobs/"+id+"/events", running).job(); e.data.Status != "succeeded" {
+	if e := r.listen(server, "/jobs/"+id+"/changes", running).job(); e.data.Status != "succeeded" {
 		t.Errorf("who missed the end is told %+v", e)
 	}
-	if l := r.as("no-jobs.read").listen(server, "/jobs/"+id+"/events", ""); l.status != 403 {
+	if l := r.as("no-jobs.read").listen(server, "/jobs/"+id+"/changes", ""); l.status != 403 {
 		t.Errorf("without the capability: %d", l.status)
 	}
 }
@@ -601,12 +601,12 @@ func TestStreamsEnd(t *testing.T) {
 		})
 	})
 	server := r.serve()
-	a, b := r.as("operator-a").listen(server, "/events", ""), r.as("operator-b").listen(server, "/events", "")
+	a, b := r.as("operator-a").listen(server, "/changes", ""), r.as("operator-b").listen(server, "/changes", "")
 	for _, l := range []*listening{a, b} {
 		for e, ok := l.next(); ok && e.name != "comment"; e, ok = l.next() {
 		}
 	}
-	r.as("root").get("/events").problem(429, "overloaded")
+	r.as("root").get("/changes").problem(429, "overloaded")
 	revoked.Store(true)
 	for _, ok := b.next(); ok; _, ok = b.next() {
 	}
@@ -631,7 +631,7 @@ func TestStreamsEndWhenLooksFailForLong(t *testing.T) {
 		c.Rest(0)
 	}).as("operator-a")
 	server := r.serve()
-	l := r.listen(server, "/events", "")
+	l := r.listen(server, "/changes", "")
 	rename := func(from, to string) {
 		if _, err := r.db.Exec(t.Context(), `ALTER TABLE outbox.`+from+` RENAME TO `+to); err != nil {
 			t.Fatal(err)
@@ -645,9 +645,9 @@ func TestStreamsEndWhenLooksFailForLong(t *testing.T) {
 	if last.name != "resync" {
 		t.Errorf("the stream ended with %+v, want the mark", last)
 	}
-	r.get("/events").problem(503, "unavailable")
+	r.get("/changes").problem(503, "unavailable")
 	rename("away", "jobs")
-	again := r.listen(server, "/events", l.lastID)
+	again := r.listen(server, "/changes", l.lastID)
 	id := r.reach(outbox.Pending)
 	for e := again.job(); e.data.ID != id; e = again.job() {
 	}
@@ -661,20 +661,20 @@ func TestOneCallersStreamsLeavePlacesToOthers(t *testing.T) {
 	job := r.as("client-a").enqueue(`{"kind":"mail"}`)
 	var open []*listening
 	for range 5 {
-		open = append(open, r.as("client-a").listen(server, "/jobs/"+job+"/events", ""))
+		open = append(open, r.as("client-a").listen(server, "/jobs/"+job+"/changes", ""))
 	}
-	p := r.as("client-a").get("/jobs/"+job+"/events").problem(429, "rate_limited")
+	p := r.as("client-a").get("/jobs/"+job+"/changes").problem(429, "rate_limited")
 	if !strings.Contains(p.Detail, "5 streams") {
 		t.Errorf("detail = %q, want which limit it is", p.Detail)
 	}
 	for _, other := range []string{"operator-a", "operator-b"} {
-		if l := r.as(other).listen(server, "/events", ""); l.status != 200 {
+		if l := r.as(other).listen(server, "/changes", ""); l.status != 200 {
 			t.Errorf("%s: %d", other, l.status)
 		}
 	}
 	open[0].close()
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if l := r.as("client-a").listen(server, "/jobs/"+job+"/events", ""); l.status == 200 {
+		if l := r.as("client-a").listen(server, "/jobs/"+job+"/changes", ""); l.status == 200 {
 			break
 		} else if time.Now().After(deadline) {
 			t.Fatalf("the place of one that is over: %d", l.status)
@@ -686,8 +686,8 @@ func TestOneCallersStreamsLeavePlacesToOthers(t *testing.T) {
 func TestAStreamNeedsDeadlines(t *testing.T) {
 	t.Parallel()
 	r := newRig(t).as("root")
-	r.get("/events").problem(500, "internal_error")
-	r.get("/jobs/"+r.reach(outbox.Pending)+"/events").problem(500, "internal_error")
+	r.get("/changes").problem(500, "internal_error")
+	r.get("/jobs/"+r.reach(outbox.Pending)+"/changes").problem(500, "internal_error")
 }
 
 // Who comes back waits for a look at what he has missed, with a place of its own: requests
@@ -699,7 +699,7 @@ func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
 		c.Streams(time.Hour, time.Minute, time.Minute, 100, 1<<20)
 	})
 	server := r.serve()
-	first := r.as("operator-a").listen(server, "/events", "")
+	first := r.as("operator-a").listen(server, "/changes", "")
 	first.next()
 	release := r.lock("outbox.history")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -709,7 +709,7 @@ func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
 	defer cancel()
 	for range 3 {
 		waiting.Go(func() {
-			req, err := http.NewRequestWithContext(ctx, "GET", server.URL+"/events", nil)
+			req, err := http.NewRequestWithContext(ctx, "GET", server.URL+"/changes", nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -726,7 +726,7 @@ func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
 	for range 5 {
 		r.as("client-a").enqueue(`{"kind":"mail"}`)
 	}
-	if l := r.as("operator-a").listen(server, "/events", ""); l.status != 200 {
+	if l := r.as("operator-a").listen(server, "/changes", ""); l.status != 200 {
 		t.Errorf("a reader from now on: %d", l.status)
 	}
 }
@@ -737,7 +737,7 @@ func TestReadersWhoKeepComingBackDelayNobodyElse(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.Streams(50*time.Millisecond, 0, 0, 0, 0) })
 	server := r.serve()
-	old := r.as("operator-a").listen(server, "/events", "")
+	old := r.as("operator-a").listen(server, "/changes", "")
 	var ids []string
 	for old.next(); len(ids) < 8; old.next() {
 		ids = append(ids, old.lastID)
@@ -750,7 +750,7 @@ func TestReadersWhoKeepComingBackDelayNobodyElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reads := r.as("operator-b").listen(server, "/events", "")
+	reads := r.as("operator-b").listen(server, "/changes", "")
 	reads.next()
 	stop := make(chan struct{})
 	var back sync.WaitGroup
@@ -764,7 +764,7 @@ func TestReadersWhoKeepComingBackDelayNobodyElse(t *testing.T) {
 					return
 				default:
 				}
-				l := r.as("operator-a").listen(server, "/events", ids[n%len(ids)])
+				l := r.as("operator-a").listen(server, "/changes", ids[n%len(ids)])
 				l.next()
 				l.close()
 			}
@@ -775,7 +775,7 @@ func TestReadersWhoKeepComingBackDelayNobodyElse(t *testing.T) {
 		asked := time.Now()
 		id := r.as("client-b").enqueue(`{"kind":"mail"}`)
 		reads.until(id, "pending")
-		r.as("operator-b").listen(server, "/events", "").close()
+		r.as("operator-b").listen(server, "/changes", "").close()
 		longest = max(longest, time.Since(asked))
 	}
 	if longest > 10*time.Second {
@@ -814,7 +814,7 @@ func TestReadersWhoComeBackTogetherAreToldTogether(t *testing.T) {
 		c.Streams(time.Second, 0, 0, 0, 0)
 	}).as("operator-a")
 	server := r.serve()
-	stays := r.listen(server, "/events", "")
+	stays := r.listen(server, "/changes", "")
 	stays.next()
 	before := stays.lastID
 	id := r.as("client-a").enqueue(`{"kind":"mail"}`)
@@ -822,7 +822,7 @@ func TestReadersWhoComeBackTogetherAreToldTogether(t *testing.T) {
 	already := counted.Load()
 	var back sync.WaitGroup
 	for range readers {
-		back.Go(func() { r.listen(server, "/events", before).until(id, "pending") })
+		back.Go(func() { r.listen(server, "/changes", before).until(id, "pending") })
 	}
 	back.Wait()
 	if n := counted.Load() - already; n > readers/2 {

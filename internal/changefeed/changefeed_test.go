@@ -1,4 +1,4 @@
-package operator_test
+package changefeed_test
 
 import (
 	"context"
@@ -13,28 +13,28 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/changefeed"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
-	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 func TestPositionsAreReadAsTheyWereWritten(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	var now operator.Position
+	var now changefeed.Position
 	if err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) (err error) {
-		now, err = operator.Now(t.Context(), tx)
+		now, err = changefeed.Now(t.Context(), tx)
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	read, err := operator.ParsePosition(now.String())
+	read, err := changefeed.ParsePosition(now.String())
 	if err != nil || read.String() != now.String() || read.IsZero() {
 		t.Errorf("ParsePosition(%s) = %s, %v", now, read, err)
 	}
 	for _, text := range []string{"", "x", now.String() + "A", now.String()[1:], strings.Repeat("A", 22), "AAAAAAAAAAH__________w", "AAAAAAAAAAF_________-A"} {
-		if _, err := operator.ParsePosition(text); err == nil {
+		if _, err := changefeed.ParsePosition(text); err == nil {
 			t.Errorf("ParsePosition(%q) is taken", text)
 		} else if _, ok := errors.AsType[*outbox.InvalidError](err); !ok {
 			t.Errorf("ParsePosition(%q) = %v, want an InvalidError", text, err)
@@ -91,10 +91,10 @@ func historyRows(node map[string]any) (rows float64) {
 }
 
 // begin is where a reader begins.
-func begin(t *testing.T, db *pgxpool.Pool) (p operator.Position) {
+func begin(t *testing.T, db *pgxpool.Pool) (p changefeed.Position) {
 	t.Helper()
 	inTx(t, db, func(tx pgx.Tx) (err error) {
-		p, err = operator.Now(t.Context(), tx)
+		p, err = changefeed.Now(t.Context(), tx)
 		return err
 	})
 	return p
@@ -142,7 +142,7 @@ func TestWhatHasNotCommittedIsNotPassed(t *testing.T) {
 		t.Helper()
 		found = map[outbox.ID]bool{}
 		inTx(t, db, func(tx pgx.Tx) error {
-			changes, after, _, err := operator.Changes(t.Context(), tx, outbox.ID{}, p, 1000)
+			changes, after, _, err := changefeed.List(t.Context(), tx, outbox.ID{}, p, 1000)
 			for _, c := range changes {
 				found[c.ID] = true
 			}
@@ -154,8 +154,8 @@ func TestWhatHasNotCommittedIsNotPassed(t *testing.T) {
 	pass := func() {
 		t.Helper()
 		inTx(t, db, func(tx pgx.Tx) error {
-			settled, err := operator.FindSettled(t.Context(), tx, p)
-			p = p.Past(settled)
+			committed, err := changefeed.FindCommitted(t.Context(), tx, p)
+			p = p.Without(committed)
 			return err
 		})
 	}
@@ -170,7 +170,7 @@ func TestWhatHasNotCommittedIsNotPassed(t *testing.T) {
 	if found := look(); len(found) != 1 || !found[id] {
 		t.Errorf("found %v, want %s", found, id)
 	}
-	pass() // what was not settled the first time still is not
+	pass() // what was not committed the first time still is not
 	if found := look(); len(found) != 0 {
 		t.Errorf("found %d that were passed", len(found))
 	}
@@ -184,13 +184,13 @@ func TestWhatHasNotCommittedIsNotPassed(t *testing.T) {
 
 // A glance reads no page of any table, and knows of every commit, also of one that was
 // not the latest to begin.
-func TestAGlanceKnowsWhetherAnythingHasCommitted(t *testing.T) {
+func TestASnapshotKnowsWhetherAnythingHasCommitted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	glance := func() (g operator.Glance) {
+	glance := func() (g changefeed.Snapshot) {
 		t.Helper()
 		inTx(t, db, func(tx pgx.Tx) (err error) {
-			g, err = operator.TakeGlance(t.Context(), tx)
+			g, err = changefeed.TakeSnapshot(t.Context(), tx)
 			return err
 		})
 		return g
@@ -214,7 +214,7 @@ func TestAGlanceKnowsWhetherAnythingHasCommitted(t *testing.T) {
 	if err := late.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if glance().SameAs(before) || (operator.Glance{}).SameAs(operator.Glance{}) {
+	if glance().SameAs(before) || (changefeed.Snapshot{}).SameAs(changefeed.Snapshot{}) {
 		t.Error("a commit was not seen")
 	}
 	before = glance()

@@ -8,26 +8,27 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/changefeed"
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
-// watchEvery is how often the job of a stream is looked at. The look-ups of all
-// streams go together.
+// watchEvery is how often a stream of one job reads that job. One statement reads the jobs of
+// all streams.
 const watchEvery = 500 * time.Millisecond
 
-type eventsInput struct {
-	EventFilter
+type changesInput struct {
+	ChangeFilter
 	OfTenant
-	LastEventID string `header:"Last-Event-ID" maxLength:"128" doc:"The id of the last event that the client has: it is told what has changed since"`
+	LastEventID string `header:"Last-Event-ID" maxLength:"128" doc:"The id of the last event that the client has: the stream begins with what has changed since"`
 }
 
-// listenToJobs tells what becomes of the jobs that the principal may see and wants to
-// know of, from now on or from where it was.
-func (s *server) listenToJobs(ctx context.Context, in *eventsInput) (*tale, error) {
-	var from operator.Position
+// streamChanges streams the changes of the jobs that the principal may see and the filter matches,
+// from now on or from the client's position on.
+func (s *server) streamChanges(ctx context.Context, in *changesInput) (*source, error) {
+	var from changefeed.Position
 	if in.LastEventID != "" {
 		var err error
-		if from, err = operator.ParsePosition(in.LastEventID); err != nil {
+		if from, err = changefeed.ParsePosition(in.LastEventID); err != nil {
 			return nil, invalidInput.because("", Fault{Header: "Last-Event-ID", Detail: "is not one that was given here"})
 		}
 	}
@@ -50,11 +51,11 @@ func (s *server) listenToJobs(ctx context.Context, in *eventsInput) (*tale, erro
 		s.hub.leave(tenant, r)
 		return nil, ctx.Err()
 	}
-	return &tale{tell: func(out *stream) { out.read(r) }, end: func() { s.hub.leave(tenant, r) }}, nil
+	return &source{sendTo: func(out *stream) { out.sendBatches(r) }, close: func() { s.hub.leave(tenant, r) }}, nil
 }
 
-// read sends what the hub hands over until the stream ends.
-func (o *stream) read(r *reader) {
+// sendBatches sends a reader's batches until the stream ends.
+func (o *stream) sendBatches(r *reader) {
 	quiet := time.NewTicker(o.server.config.keepAlive)
 	defer quiet.Stop()
 	first, at := true, ""
@@ -68,7 +69,7 @@ func (o *stream) read(r *reader) {
 			}
 			r.took(b)
 			at = b.after.String()
-			if first && !o.send(greet(startOf(b))) {
+			if first && !o.send(preamble(startOf(b))) {
 				return
 			}
 			if first = false; !o.sendUnless(r.ended, b.text) {
@@ -78,7 +79,7 @@ func (o *stream) read(r *reader) {
 				return
 			}
 		case <-quiet.C:
-			if !o.send(still(at)) {
+			if !o.send(keepAliveText(at)) {
 				return
 			}
 		case <-o.ctx.Done():
@@ -87,8 +88,8 @@ func (o *stream) read(r *reader) {
 	}
 }
 
-// startOf is the id at the beginning: none if there are events first, which begin
-// again from where the client was.
+// startOf is the id in the preamble. It is empty if changes follow at once: a client that loses the
+// connection among them has to go on from the position that it brought.
 func startOf(b *batch) string {
 	if len(b.text) > 0 {
 		return ""
@@ -102,14 +103,14 @@ var tooSlow = func() []byte {
 	return text.Bytes()
 }()
 
-type jobEventsInput struct {
+type jobChangesInput struct {
 	ID          string `path:"id" format:"uuid" doc:"Of the job"`
 	LastEventID string `header:"Last-Event-ID" maxLength:"128" doc:"The id of the last event that the client has"`
 }
 
-// listenToJob tells the states of a job until it has closed. A client that comes back
-// with the last one is told that there is nothing more: 204.
-func (s *server) listenToJob(ctx context.Context, in *jobEventsInput) (*tale, error) {
+// streamJobChanges streams the states of a job until it has closed. A client that comes back with the
+// last of them gets a 204: there is nothing more.
+func (s *server) streamJobChanges(ctx context.Context, in *jobChangesInput) (*source, error) {
 	job, err := s.find(ctx, in.ID)
 	if err != nil {
 		return nil, err
@@ -117,27 +118,27 @@ func (s *server) listenToJob(ctx context.Context, in *jobEventsInput) (*tale, er
 	if job.Status.Closed() && stateID(job) == in.LastEventID {
 		return nil, nil
 	}
-	return &tale{tell: func(out *stream) { out.watch(job, in.LastEventID) }}, nil
+	return &source{sendTo: func(out *stream) { out.sendStates(job, in.LastEventID) }}, nil
 }
 
-// stateID names a state of a job. The attempt tells a snooze from nothing.
+// stateID identifies a state of a job. The attempt distinguishes a job that was snoozed from one that did not run.
 func stateID(j operator.Job) string {
 	return strconv.FormatInt(j.Epoch, 10) + "." + strconv.Itoa(j.Attempt) + "." + j.Status.String()
 }
 
-// watch tells a job's states from the one that was found on, but for one that was told.
-func (o *stream) watch(job operator.Job, told string) {
+// sendStates sends a job's states from the present one on, except the one that the client has.
+func (o *stream) sendStates(job operator.Job, sent string) {
 	look, quiet := time.NewTicker(watchEvery), time.NewTicker(o.server.config.keepAlive)
 	defer look.Stop()
 	defer quiet.Stop()
-	if !o.send(greet("")) {
+	if !o.send(preamble("")) {
 		return
 	}
 	for {
-		if now := stateID(job); now != told {
+		if now := stateID(job); now != sent {
 			var text bytes.Buffer
 			writeEvent(&text, "job", now, view(principal(o.ctx), job))
-			if told = now; !o.send(text.Bytes()) {
+			if sent = now; !o.send(text.Bytes()) {
 				return
 			}
 		}
@@ -148,19 +149,19 @@ func (o *stream) watch(job operator.Job, told string) {
 		case <-o.ctx.Done():
 			return
 		case <-quiet.C:
-			if !o.send(still(told)) {
+			if !o.send(keepAliveText(sent)) {
 				return
 			}
 		case <-look.C:
 			var err error
 			if job, err = o.lookAgain(job); err != nil {
-				return // it was trimmed: a client that comes back is told so
+				return // it was trimmed: a client that comes back gets a 404
 			}
 		}
 	}
 }
 
-// lookAgain returns the job as it is now, or as it was if the database cannot say.
+// lookAgain returns the job as it is now, or as it was if the database does not answer.
 func (o *stream) lookAgain(job operator.Job) (operator.Job, error) {
 	ctx, cancel := context.WithTimeout(o.ctx, o.server.config.Timeout)
 	defer cancel()
