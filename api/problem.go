@@ -148,6 +148,8 @@ func problemOf(err error) *Problem {
 		return overloaded.because("Too many tokens that are not known yet are being looked at.").after(1)
 	case errors.Is(err, access.ErrProviderAway):
 		return unavailable.because("The provider of the token does not answer; try again.").after(1)
+	case isSQL(err, pgsession.NotInEncoding):
+		return invalidInput.because("It has a character that the encoding of the database lacks, which is not UTF-8.")
 	case pgsession.IsAway(err):
 		return unavailable.because("Nothing is wrong with the request; try again.").after(1)
 	}

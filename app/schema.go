@@ -45,6 +45,7 @@ func (g *gate) run(ctx context.Context) {
 			err := g.migrate(ctx, g.pool)
 			if err == nil {
 				g.log.LogAttrs(ctx, slog.LevelInfo, "schema migrated")
+				g.note(ctx)
 				continue
 			}
 			schema.Detail = err.Error()
@@ -61,6 +62,14 @@ func (g *gate) run(ctx context.Context) {
 		if retry.Wait(ctx) != nil {
 			return
 		}
+	}
+}
+
+// note logs what an operator ought to know of the database that was just migrated.
+func (g *gate) note(ctx context.Context) {
+	notes, _ := migrations.Notes(ctx, g.pool) // doctor finds them, too
+	for _, n := range notes {
+		g.log.LogAttrs(ctx, slog.LevelWarn, "the database works, but", slog.String("note", n.What), slog.String("what_to_do", n.Do))
 	}
 }
 

@@ -261,7 +261,7 @@ func (d *Dispatcher) work(ctx context.Context) error {
 
 	announcing.Go(d.waiters.run)
 	telling.Go(d.peers.run)
-	parking.Go(d.settleParked)
+	parking.Go(func() { d.settleParked(afterJobs) })
 	promoting.Go(d.promoter.run)
 	for range settlers {
 		settling.Go(d.settle)

@@ -8,8 +8,10 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// heartbeatInterval is how often a dispatcher says that it is there.
-const heartbeatInterval = time.Minute
+const (
+	heartbeatInterval = time.Minute // between two times that a dispatcher says that it is there
+	hearingInterval   = time.Second // within which it says that it hears, or does so no more
+)
 
 type heartbeatStatements interface {
 	ShowWorker(context.Context, sqlgen.ShowWorkerParams) error
@@ -21,13 +23,16 @@ type heartbeatStatements interface {
 // people see depends on this.
 func heartbeat(ctx context.Context, db heartbeatStatements, row sqlgen.ShowWorkerParams, hearing func() bool) {
 	row.Version = version()
-	tick := time.NewTicker(heartbeatInterval)
+	tick := time.NewTicker(hearingInterval)
 	defer tick.Stop()
+	var said time.Time
 	for {
-		row.Hearing = hearing()
-		bound, cancel := bounded(ctx)
-		_ = db.ShowWorker(bound, row)
-		cancel()
+		if hears := hearing(); hears != row.Hearing || time.Since(said) >= heartbeatInterval {
+			row.Hearing, said = hears, time.Now()
+			bound, cancel := bounded(ctx)
+			_ = db.ShowWorker(bound, row)
+			cancel()
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

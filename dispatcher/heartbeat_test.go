@@ -3,6 +3,7 @@ package dispatcher_test
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
@@ -40,5 +41,23 @@ func TestADispatcherShowsItself(t *testing.T) {
 	r.stop(t)
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.workers`); n != 0 {
 		t.Errorf("%d dispatchers are there after the stop, want none", n)
+	}
+}
+
+// A dispatcher shows itself before its listener is connected, and says soon after it that
+// it hears, not a minute later.
+func TestADispatcherSaysAtOnceThatItHears(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	var hears atomic.Bool
+	config := quiet(nil)
+	config.Hearing = hears.Load
+	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), config)
+	for _, now := range []bool{false, true, false} {
+		hears.Store(now)
+		await(t, db, "the dispatcher to say what it hears", `SELECT count(*) = 1 FROM outbox.workers WHERE hearing = $1`, now)
+	}
+	if age := ask[float64](t, db, `SELECT extract(epoch FROM clock_timestamp() - started_at)::float8 FROM outbox.workers`); age > 50 {
+		t.Errorf("it took %.0f s", age)
 	}
 }

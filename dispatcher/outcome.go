@@ -167,6 +167,15 @@ func failure(job *outbox.Claimed, wait time.Duration, err error) outcome {
 	return o
 }
 
+// spellInASCII escapes what is not ASCII in the error, and reports whether anything was.
+func (o *outcome) spellInASCII() bool {
+	before := *o
+	o.code = pgvalue.ASCII(o.code, outbox.MaxNameBytes)
+	o.message = pgvalue.ASCII(o.message, maxMessage)
+	o.stack = pgvalue.ASCII(o.stack, maxStack)
+	return *o != before
+}
+
 // calledOff is the outcome of an attempt that was cancelled, or whose deadline has
 // come. Closing the job is the database's word: it refuses this outcome as it
 // refuses any other, and then CloseAttempts closes the job with this error. Should

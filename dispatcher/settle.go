@@ -141,7 +141,7 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 		case pgsession.IsNoPartition(err):
 			d.ensureHistory()
 		case pgsession.RefusesTheRow(err) && len(batch) == 1:
-			d.storeRefused(batch[0], err)
+			d.storeRefused(batch[0], statement, err)
 			return
 		case pgsession.RefusesTheRow(err):
 			for i := range batch {
@@ -166,20 +166,27 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 // locked will be free some day, and what a trigger refuses it may take tomorrow. A
 // success that can never be stored as it is becomes failed, without its result and
 // its follow-ups: the job waits for a person, with the reason, and when it is run
-// again its handler asks for both again. Nothing is lost in silence.
-func (d *Dispatcher) storeRefused(a *attempt, err error) {
-	if a.outcome.status != outbox.Succeeded || !pgsession.IsUnacceptable(err) {
+// again its handler asks for both again. Of other outcomes only the error can be at
+// fault: a database whose encoding is not UTF-8 takes it in ASCII. Nothing is lost in
+// silence.
+func (d *Dispatcher) storeRefused(a *attempt, statement storeFunc, err error) {
+	switch {
+	case !pgsession.IsUnacceptable(err):
 		d.parked <- a // still held: its lease goes on
-		return
+	case a.outcome.status == outbox.Succeeded:
+		code := outbox.CodeResultNotStored
+		if a.follows { // one of these, or the result: the message tells
+			code = outbox.CodeFollowUpsNotStored
+		}
+		a.err = Discard(&codedError{code, err})
+		a.job.Result = nil
+		a.outcome = decide(a.job, a.route.config.Retry, a.err, nil)
+		d.store([]*attempt{a}, d.storeUnfinished)
+	case a.outcome.spellInASCII():
+		d.store([]*attempt{a}, statement)
+	default:
+		d.parked <- a
 	}
-	code := outbox.CodeResultNotStored
-	if a.follows { // one of these, or the result: the message tells
-		code = outbox.CodeFollowUpsNotStored
-	}
-	a.err = Discard(&codedError{code, err})
-	a.job.Result = nil
-	a.outcome = decide(a.job, a.route.config.Retry, a.err, nil)
-	d.store([]*attempt{a}, d.storeUnfinished)
 }
 
 // ensureHistory makes the partition of today: no reaper did in time.
@@ -245,7 +252,9 @@ func (d *Dispatcher) returnUnstarted(a *attempt) {
 
 // settleParked stores, one by one, the outcomes that the database refuses: most
 // of them because somebody keeps the row locked. They hold up nobody but each other.
-func (d *Dispatcher) settleParked() {
+// When all jobs are over nothing else is left to do: then what is refused for another
+// reason gets three more tries, and a lock is waited for until the grace period is over.
+func (d *Dispatcher) settleParked(afterJobs context.Context) {
 	var parked []*attempt
 	var retry backoff.Backoff
 	for in, last := d.parked, 0; in != nil || len(parked) > 0; {
@@ -269,10 +278,11 @@ func (d *Dispatcher) settleParked() {
 				more = false
 			}
 		}
-		kept := parked[:0]
+		kept, mayPass := parked[:0], false
 		for _, a := range parked {
-			if !d.storeParked(a) {
+			if err := d.storeParked(a); err != nil {
 				kept = append(kept, a)
+				mayPass = mayPass || pgsession.IsLockedOut(err) || !pgsession.RefusesTheRow(err)
 			}
 		}
 		parked = kept
@@ -280,7 +290,7 @@ func (d *Dispatcher) settleParked() {
 			retry.Reset()
 			continue
 		}
-		if d.phase.isCutOff() {
+		if d.phase.isCutOff() || in == nil && !mayPass {
 			if last++; last >= 3 {
 				d.log.LogAttrs(d.jobs, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(parked)))
 				d.leases.remove(parked)
@@ -288,11 +298,14 @@ func (d *Dispatcher) settleParked() {
 				continue
 			}
 		}
-		_ = retry.Wait(context.Background())
+		if retry.Wait(afterJobs) != nil {
+			retry, afterJobs = backoff.Backoff{}, context.Background()
+		}
 	}
 }
 
-func (d *Dispatcher) storeParked(a *attempt) bool {
+// storeParked returns why the outcome is not stored, nil if it is.
+func (d *Dispatcher) storeParked(a *attempt) error {
 	statement := d.storeUnfinished
 	switch {
 	case a.outcome.outageLimit > 0:
@@ -310,12 +323,12 @@ func (d *Dispatcher) storeParked(a *attempt) bool {
 		if !pgsession.RefusesTheRow(err) {
 			d.health.Failed(err)
 		}
-		return false
+		return err
 	}
 	d.health.OK()
 	d.report([]*attempt{a}, stored, true)
 	d.leases.remove([]*attempt{a})
 	d.promoter.left([]*attempt{a})
 	d.madeRoom([]*attempt{a})
-	return true
+	return nil
 }

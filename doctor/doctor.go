@@ -120,11 +120,18 @@ func (e *examination) schema(ctx context.Context) error {
 		e.find(Problem, state.String(), state.Remedy())
 		return nil
 	}
+	notes, err := migrations.Notes(ctx, e.patient.Pool)
+	if err != nil {
+		return err
+	}
+	for _, note := range notes {
+		e.find(Warning, note.What, note.Do)
+	}
 	if state.Condition == migrations.Ahead {
 		e.find(OK, state.String(), "")
-		return nil
+	} else if len(notes) == 0 {
+		e.find(OK, "it is the one that this program expects", "")
 	}
-	e.find(OK, "it is the one that this program expects", "")
 	return nil
 }
 
@@ -141,7 +148,7 @@ func (e *examination) workers(ctx context.Context) error {
 		case w.Missing:
 			e.find(Warning, fmt.Sprintf("dispatcher %s was last seen %s", w.Name, w.SeenAt.Format(time.RFC3339)),
 				"see whether it was killed or cannot reach the database; its jobs run elsewhere")
-		case !w.Hearing:
+		case !w.Hearing && w.SeenAt.After(w.StartedAt): // its first word came before it can hear
 			deaf++
 			fallthrough
 		default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +79,9 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"a paused queue":  {`INSERT INTO outbox.queues (queue, paused_at) VALUES ('mail', now())`, "jobs", Warning, "paused: mail"},
 		"no handler":      {`INSERT INTO outbox.jobs (id, kind, payload) VALUES (outbox.uuid_v7(), 'nobody.does', '{}')`, "workers", Problem, "1 job of kind nobody.does in queue default"},
 		"a lost worker":   {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, seen_at) VALUES ('w', 'v', '{default}', '{1}', '{k}', true, now() - interval '5 minutes')`, "workers", Warning, "dispatcher w was last seen"},
-		"a deaf worker":   {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w', 'v', '{default}', '{1}', '{k}', false)`, "workers", Warning, "1 of 1 dispatchers do not hear"},
+		"a deaf worker":   {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, started_at) VALUES ('w', 'v', '{default}', '{1}', '{k}', false, now() - interval '1 minute')`, "workers", Warning, "1 of 1 dispatchers do not hear"},
+		"an odd encoding": {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_encoding = LATIN1', current_database()); END $$`, "schema", Warning, "client_encoding is set for the database"},
+		"no row security": {`ALTER TABLE outbox.jobs DISABLE ROW LEVEL SECURITY`, "schema", Warning, "row-level security is off"},
 		"it takes no row": {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`, "server", Problem, "takes no writes"},
 		"commits are not": {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`, "server", Problem, "synchronous_commit is off"},
 	} {
@@ -186,6 +189,32 @@ func TestAPoolerWithoutPreparedStatementsIsNamed(t *testing.T) {
 		got := remedy(fmt.Errorf("ask: %w", &pgconn.PgError{Code: code}))
 		if strings.Contains(got, "default_query_exec_mode=exec") != named {
 			t.Errorf("%s: %s", code, got)
+		}
+	}
+}
+
+// What the encoding costs is told before a job meets it.
+func TestAnEncodingThatLacksCharactersIsFound(t *testing.T) {
+	t.Parallel()
+	for encoding, want := range map[string]string{"LATIN1": "are refused, and errors are stored with these escaped", "SQL_ASCII": "is not converted"} {
+		found := slices.ContainsFunc(examine(t, Patient{Pool: pgtest.NewEncoded(t, encoding)}), func(f Finding) bool {
+			return f.Question == "schema" && f.Severity == Warning && strings.Contains(f.What, "the database's encoding is "+encoding) && strings.Contains(f.What, want) && strings.Contains(f.Do, "UTF8")
+		})
+		if !found {
+			t.Errorf("nothing is said of %s", encoding)
+		}
+	}
+}
+
+// A dispatcher shows itself before its listener is connected: that is no finding until it
+// has said so again.
+func TestADispatcherThatJustStartedIsNotDeaf(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w', 'v', '{default}', '{1}', '{k}', false)`)
+	for _, f := range examine(t, Patient{Pool: db}) {
+		if f.Question == "workers" && f.Severity != OK {
+			t.Errorf("found %+v", f)
 		}
 	}
 }

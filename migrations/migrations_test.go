@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"io/fs"
@@ -338,4 +339,28 @@ func schema(t *testing.T, db *pgxpool.Pool, query string) string {
 		return ""
 	}
 	return strings.Join(lines, "\n") + "\n"
+}
+
+// A database may be in another encoding than UTF-8, which refuses what it lacks, also in
+// the comments of a function.
+func TestTheSchemaFitsEveryEncoding(t *testing.T) {
+	t.Parallel()
+	for _, encoding := range []string{"LATIN1", "EUC_JP", "SQL_ASCII"} {
+		if state, err := migrations.Look(t.Context(), pgtest.NewEncoded(t, encoding)); err != nil || state.Condition != migrations.Current {
+			t.Errorf("%s: %s (%v), want this build's", encoding, state, err)
+		}
+	}
+	err := fs.WalkDir(migrations.FS, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := migrations.FS.ReadFile(name)
+		if i := bytes.IndexFunc(text, func(r rune) bool { return r > 127 }); i >= 0 {
+			t.Errorf("%s has a character that is not ASCII: %q", name, text[max(0, i-20):min(len(text), i+10)])
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }

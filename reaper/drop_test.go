@@ -2,9 +2,11 @@ package reaper
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -112,5 +114,40 @@ func TestADropGivesWayToAReport(t *testing.T) {
 	trimPass(t, r)
 	if got := value(t, r.metrics.dropped); got != 1 {
 		t.Errorf("days dropped after the report = %v, want 1", got)
+	}
+}
+
+// The bounds of a day are read from the catalog as text, in the session's date style and
+// time zone: with CST read as US Central Time a day of Shanghai seems 14 hours older than it
+// is, and with a zone whose name Postgres does not know nothing can be read at all.
+func TestDaysAreReadWhateverTheDateStyle(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][2]string{
+		"CST of Shanghai": {"SQL, MDY", "Asia/Shanghai"},
+		"WIB of Jakarta":  {"German", "Asia/Jakarta"},
+		"IST of Calcutta": {"Postgres, DMY", "Asia/Calcutta"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			for setting, value := range map[string]string{"DateStyle": settings[0], "TimeZone": settings[1]} {
+				exec(t, db, fmt.Sprintf(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET %s = %%L', current_database(), '%s'); END $$`, setting, value))
+			}
+			r := newReaper(t, db, Config{Keep: 14 * day, KeepByStatus: map[outbox.Status]time.Duration{outbox.Cancelled: 30 * day}})
+			first := 20*day + 10*time.Hour // of that day one job stays early, and one goes late
+			storeClosed(t, db, 1, outbox.Cancelled, first)
+			storeClosed(t, db, 2, outbox.Succeeded, first)
+			storeClosed(t, db, 3, outbox.Succeeded, 45*day)
+			trimPass(t, r)
+			if got := countHistory(t, db, outbox.Cancelled); got != 1 {
+				t.Errorf("cancelled jobs left = %d, want the one that has 10 more days", got)
+			}
+			if got := countHistory(t, db, outbox.Succeeded); got != 0 {
+				t.Errorf("succeeded jobs left = %d, want none", got)
+			}
+			if got := value(t, r.metrics.dropped); got != 1 {
+				t.Errorf("days dropped = %v, want the one of 45 days ago", got)
+			}
+		})
 	}
 }

@@ -49,7 +49,16 @@ func (p *program) migrateUp(ctx context.Context, _ *cli.Command, pool *pgxpool.P
 		return err
 	}
 	fmt.Fprintln(p.stdout, state)
-	return nil
+	return p.noteOf(ctx, pool)
+}
+
+// noteOf says what an operator ought to know of the database, though all is well.
+func (p *program) noteOf(ctx context.Context, pool *pgxpool.Pool) error {
+	notes, err := migrations.Notes(ctx, pool)
+	for _, note := range notes {
+		fmt.Fprintln(p.stderr, "note:", note)
+	}
+	return err
 }
 
 func (p *program) migrateDown(ctx context.Context, _ *cli.Command, pool *pgxpool.Pool) error {
@@ -73,10 +82,13 @@ func (p *program) migrateStatus(ctx context.Context, c *cli.Command, pool *pgxpo
 	for _, m := range list {
 		t.add(m.Name, m.Applied, string(m.Condition))
 	}
-	if err := p.print(c, t); err != nil || state.Condition == migrations.Current {
+	if err := p.print(c, t); err != nil {
 		return err
 	}
-	if state.Condition == migrations.Edited {
+	switch state.Condition {
+	case migrations.Current:
+		return p.noteOf(ctx, pool)
+	case migrations.Edited:
 		return fmt.Errorf("%s; %s", state, state.Remedy())
 	}
 	fmt.Fprintln(p.stderr, state)

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/migrations"
@@ -73,5 +78,60 @@ func TestMigrateStatusNamesAnEditedFile(t *testing.T) {
 	got := posthaste(t, env{"DATABASE_URL": pool.Config().ConnString()}, "", "migrate", "status")
 	if got.code != 1 || !strings.Contains(got.errOut, "another text of 00001_tables.sql") {
 		t.Errorf("status ends with %d and says %q, want 1 and the file's name", got.code, got.errOut)
+	}
+}
+
+// Who may not make roles migrates without row security, and learns so: now, whenever they
+// look, and from doctor, with what to do about it.
+func TestMigrateWithoutTheRightToMakeRolesSaysSo(t *testing.T) {
+	t.Parallel()
+	server, err := pgtest.StartServer(t.Context()) // roles are the server's: this one has none of ours
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Stop() }()
+	admin, err := pgxpool.New(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	for _, sql := range []string{`CREATE ROLE plain LOGIN PASSWORD 'secret'`, `CREATE DATABASE shop OWNER plain`} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shop, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	shop.User, shop.Path = url.UserPassword("plain", "secret"), "/shop"
+	e := env{"DATABASE_URL": shop.String()}
+	const note = "row-level security is off"
+	var remedy string
+	for _, command := range [][]string{{"migrate", "up"}, {"migrate", "status"}} {
+		r := posthaste(t, e, "", command...)
+		if r.code != exitOK || !strings.Contains(r.errOut, note) {
+			t.Errorf("%v: exit status %d, said %q, want that %s", command, r.code, r.errOut, note)
+		}
+		_, remedy, _ = strings.Cut(r.errOut, "administrator run: ")
+	}
+	if r := posthaste(t, e, "", "doctor"); !strings.Contains(r.out, note) {
+		t.Errorf("doctor does not say that %s:\n%s", note, r.out)
+	}
+
+	roles, secure, _ := strings.Cut(remedy, " Then the owner: ")
+	if _, err := admin.Exec(t.Context(), roles); err != nil {
+		t.Fatalf("what it says to do: %q: %v", roles, err)
+	}
+	owner, err := pgx.Connect(t.Context(), e["DATABASE_URL"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer owner.Close(context.WithoutCancel(t.Context()))
+	if _, err := owner.Exec(t.Context(), secure); err != nil {
+		t.Fatalf("what it says to do: %q: %v", secure, err)
+	}
+	if r := posthaste(t, e, "", "migrate", "status"); r.code != exitOK || strings.Contains(r.errOut, note) {
+		t.Errorf("after doing what it said: exit status %d, %q", r.code, r.errOut)
 	}
 }

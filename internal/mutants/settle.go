@@ -238,6 +238,13 @@ RETURNING id`},
 		Checks: []Check{test("dispatcher", "TestRefusedRowDoesNotHoldUpTheOthers", "in vain")},
 	},
 	{
+		Name:      "an error that the encoding lacks",
+		Breaks:    "a failure whose text the database's encoding lacks is refused for as long as the process lives",
+		Invariant: "Deaths are bounded",
+		Edits:     []Edit{{"dispatcher.Dispatcher.storeRefused", `	case a.outcome.spellInASCII():`, `	case a.outcome.spellInASCII() && false:`}},
+		Checks:    []Check{test("dispatcher", "TestFailuresAreStoredInEveryEncoding/LATIN1", "in vain: every outcome is stored")},
+	},
+	{
 		Name:      "nobody looks whether a Complete has committed",
 		Breaks:    "a success whose COMMIT was not answered is told as a lost lease",
 		Invariant: "Nothing lost",

@@ -47,6 +47,16 @@ func NewEmpty(t testing.TB) *pgxpool.Pool {
 	return open(t, clone(t, serverURL(t), "template0"))
 }
 
+// NewEncoded is like New for a database in another encoding than UTF-8, such as LATIN1.
+func NewEncoded(t testing.TB, encoding string) *pgxpool.Pool {
+	t.Helper()
+	db := open(t, clone(t, serverURL(t), "template0 ENCODING "+encoding+" LOCALE 'C'"))
+	if err := product.up(t.Context(), db); err != nil {
+		t.Fatalf("migrate a database in %s: %v", encoding, err)
+	}
+	return db
+}
+
 // URL returns the URL of a new, migrated database that is dropped when the test
 // is over. The test must have closed all its connections by then.
 func URL(t testing.TB) string {

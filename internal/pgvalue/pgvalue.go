@@ -3,6 +3,7 @@
 package pgvalue
 
 import (
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -38,4 +39,22 @@ func Text(s string, limit int) string {
 		s += "…"
 	}
 	return s
+}
+
+// ASCII is s for a database in another encoding than UTF-8, which refuses characters that
+// its own lacks: what is not ASCII is escaped as in Go, such as \u2603. The result is at
+// most limit bytes long.
+func ASCII(s string, limit int) string {
+	var b []byte
+	for _, r := range s {
+		next := strconv.AppendQuoteRuneToASCII(nil, r)
+		if r < utf8.RuneSelf {
+			next = []byte{'\'', byte(r), '\''}
+		}
+		if next = next[1 : len(next)-1]; len(b)+len(next) > limit {
+			break
+		}
+		b = append(b, next...)
+	}
+	return string(b)
 }

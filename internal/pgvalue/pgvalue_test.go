@@ -29,6 +29,23 @@ func TestText(t *testing.T) {
 	})
 }
 
+func TestASCII(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"it's a \"quoted\"\nC:\\path": "it's a \"quoted\"\nC:\\path",
+		"café ☃ 😀…":                   `caf\u00e9 \u2603 \U0001f600\u2026`,
+		"bad \xff":                    `bad \ufffd`,
+		"":                            "",
+	} {
+		if got := ASCII(text, 100); got != want {
+			t.Errorf("ASCII(%q) = %q, want %q", text, got, want)
+		}
+	}
+	if got := ASCII("ab☃", 7); got != "ab" {
+		t.Errorf("cut to 7 bytes: %q, want no half of an escape", got)
+	}
+}
+
 func TestIntervals(t *testing.T) {
 	t.Parallel()
 	if got := Interval(0); !got.Valid || got.Microseconds != 0 {

@@ -12,8 +12,8 @@
 -- statement that locked and looked at once would look with a snapshot from before
 -- it waited. Taken together they close the race of the lost promotion:
 --
---	settle   A leaves running                    lock, look: B is blocked → promote
---	claim              lock, look: A runs → B blocked, commit
+--	settle   A leaves running                    lock, look: B is blocked -> promote
+--	claim              lock, look: A runs -> B blocked, commit
 --
 -- Whichever of the two has the lock first, the other one sees what it did. Only a
 -- function can do this in one round trip: a client that stalls holds no key.

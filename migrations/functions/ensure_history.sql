@@ -1,7 +1,7 @@
 -- ensure_history creates the partitions of yesterday to days_ahead days from
 -- now (UTC) and returns how many it made. A table is made apart and then
 -- attached, which takes SHARE UPDATE EXCLUSIVE on outbox.history: settlements go
--- on meanwhile (CREATE TABLE … PARTITION OF would stop them). It runs as its
+-- on meanwhile (CREATE TABLE ... PARTITION OF would stop them). It runs as its
 -- owner, because only the owner of outbox.history can attach to it.
 CREATE OR REPLACE FUNCTION outbox.ensure_history(days_ahead integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

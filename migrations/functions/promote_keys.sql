@@ -9,7 +9,7 @@
 -- commits, though it does not have the key:
 --
 --	claim 1   B blocked, commit                                       look: A runs
---	claim 2   snapshot, B is due            lock B, leave it alone …                 commit
+--	claim 2   snapshot, B is due            lock B, leave it alone ...               commit
 --	settle                                                 A ends, lock the key: B is locked
 --
 -- So a row without an id names each key of which it passed by what somebody has

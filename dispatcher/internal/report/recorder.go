@@ -254,6 +254,8 @@ func (r *Recorder) storeBatch(batch *batch) answer {
 		batch.attempts[0].foundLocked(false)
 		r.putBack(batch.attempts[0])
 		return lockedOut
+	case pgsession.IsUnacceptable(err) && batch.attempts[0].spellInASCII():
+		r.putBack(batch.attempts[0])
 	default:
 		a := batch.attempts[0]
 		r.Log.LogAttrs(context.Background(), slog.LevelWarn, "reports refused", a.Owner.Attrs("reports_refused", slog.Any("err", err))...)

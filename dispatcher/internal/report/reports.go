@@ -297,6 +297,23 @@ func (a *Reports) giveUp(revision int64, err error) {
 	a.record.drop(min(revision, a.record.revision), err)
 }
 
+// spellInASCII escapes what is not ASCII in what is left to store, for a database whose
+// encoding lacks it, and reports whether anything was.
+func (a *Reports) spellInASCII() (changed bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	escape := func(text *string, limit int) {
+		escaped := pgvalue.ASCII(*text, limit)
+		changed = changed || escaped != *text
+		*text = escaped
+	}
+	escape(&a.record.progress.message, outbox.MaxProgressBytes)
+	for i := range a.record.lines {
+		escape(&a.record.lines[i].Message, outbox.MaxLogBytes)
+	}
+	return changed
+}
+
 // lost stops the handler: another has the job, or nobody any more. When the
 // handler itself has completed it, it may go on.
 func (a *Reports) lost() {
