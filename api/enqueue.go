@@ -63,10 +63,12 @@ func (j NewJob) request(ctx context.Context) outbox.Request {
 		Args: outbox.Raw{KindName: j.Kind, Payload: j.payload()},
 		Options: outbox.Options{
 			Queue: j.Queue, Priority: j.Priority, Delay: seconds(j.DelaySeconds), RunAt: j.RunAt, MaxAttempts: j.MaxAttempts,
-			Timeout: seconds(j.TimeoutSeconds), Backoff: backoff(j.BackoffSeconds), Key: j.Key, IdempotencyKey: j.IdempotencyKey,
+			Timeout: seconds(j.TimeoutSeconds), Backoff: backoff(j.BackoffSeconds), IdempotencyKey: j.IdempotencyKey,
 			Deadline: j.Deadline, Hold: j.Hold,
-			MaxActive: j.MaxActive, Ordered: j.Ordered, Sequence: j.Sequence, OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: seconds(j.ParkAfterSeconds),
-			OnLapse: outbox.LapsePolicy(j.OnLapse), MaxQueued: j.MaxQueued, WhenFull: outbox.DepthPolicy(j.WhenFull),
+			Key: outbox.KeyRules{
+				Name: j.Key, MaxActive: j.MaxActive, Ordered: j.Ordered, Sequence: j.Sequence, OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: seconds(j.ParkAfterSeconds),
+				OnLapse: outbox.LapsePolicy(j.OnLapse), MaxQueued: j.MaxQueued, WhenFull: outbox.DepthPolicy(j.WhenFull),
+			},
 			Headers: withTrace(ctx, callerIn(ctx).AddTo(j.Headers)), Tenant: principal(ctx).Tenant,
 		},
 	}
@@ -136,7 +138,7 @@ func (s *server) enqueueOne(ctx context.Context, in *enqueueInput) (*enqueueOutp
 		return nil, p
 	}
 	request := in.Body.request(ctx)
-	if request.Options.MaxQueued != 0 {
+	if request.Options.Key.MaxQueued != 0 {
 		return s.submit(ctx, request)
 	}
 	inserts := s.inserts
@@ -173,7 +175,7 @@ func (s *server) submit(ctx context.Context, r outbox.Request) (*enqueueOutput, 
 	case err != nil:
 		return nil, err
 	case done.Verdict == outbox.Rejected:
-		return nil, keyFull.because(fmt.Sprintf("%d jobs of this key are waiting; the limit is %d.", done.Queued, r.Options.MaxQueued))
+		return nil, keyFull.because(fmt.Sprintf("%d jobs of this key are waiting; the limit is %d.", done.Queued, r.Options.Key.MaxQueued))
 	}
 	accepted := stored{done.ID, r.Options.Hold && done.Verdict != outbox.Coalesced}.accepted()
 	accepted.Verdict = string(done.Verdict)

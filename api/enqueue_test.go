@@ -352,7 +352,7 @@ func TestAFullKeyDecidesAboutARequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	if _, err := outbox.Submit(t.Context(), tx, outbox.Raw{KindName: "mail", Payload: []byte("1")}, outbox.Options{Tenant: tenantA, Key: "k", MaxQueued: 9}); err != nil {
+	if _, err := outbox.Submit(t.Context(), tx, outbox.Raw{KindName: "mail", Payload: []byte("1")}, outbox.Options{Tenant: tenantA, Key: outbox.KeyRules{Name: "k", MaxQueued: 9}}); err != nil {
 		t.Fatal(err)
 	}
 	submit("").problem(409, "idempotency_key_busy")

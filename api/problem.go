@@ -171,9 +171,9 @@ var wireNames = map[string]string{
 	"Args.Kind()": "kind", "Args": "payload", "Raw.Payload": "payload", "Options.Queue": "queue", "Options.Priority": "priority",
 	"Options.Delay": "delaySeconds", "Options.RunAt": "runAt", "Options.MaxAttempts": "maxAttempts", "Options.Timeout": "timeoutSeconds", "Options.Backoff": "backoffSeconds",
 	"Options.Key": "key", "Options.IdempotencyKey": "idempotencyKey", "Options.Headers": "headers", "Options.Headers name": "headers",
-	"Options.Deadline": "deadline", "Options.MaxActive": "maxActive", "Options.Ordered": "ordered", "Options.Sequence": "sequence",
-	"Options.OnDeath": "onDeath", "Options.ParkAfter": "parkAfterSeconds", "Options.OnLapse": "onLapse", "Options.MaxQueued": "maxQueued",
-	"Options.WhenFull": "whenFull", "payload": "payload",
+	"Options.Deadline": "deadline", "Options.Key.MaxActive": "maxActive", "Options.Key.Ordered": "ordered", "Options.Key.Sequence": "sequence",
+	"Options.Key.OnDeath": "onDeath", "Options.Key.ParkAfter": "parkAfterSeconds", "Options.Key.OnLapse": "onLapse", "Options.Key.MaxQueued": "maxQueued",
+	"Options.Key.WhenFull": "whenFull", "payload": "payload",
 	"Limits.MaxRunning": "maxRunning", "Limits.Rate.Starts": "rate/starts", "Limits.Rate.Interval": "rate/intervalSeconds",
 }
 

@@ -55,7 +55,7 @@ func (r *rig) give(token string, tenant outbox.ID) has {
 	h.jobs[outbox.Created] = store(outbox.Options{Hold: true})
 	r.as(token).parked(word)
 	for range 2 {
-		store(outbox.Options{Key: word, Ordered: true})
+		store(outbox.Options{Key: outbox.KeyRules{Name: word, Ordered: true}})
 	}
 	if _, err := r.db.Exec(r.t.Context(), `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at)
 		VALUES ($1, $2, '1 hour', 'mail', '{}', now() + interval '1 hour') ON CONFLICT DO NOTHING`, tenant, word); err != nil {

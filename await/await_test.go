@@ -385,6 +385,20 @@ func TestStatusAndResult(t *testing.T) {
 	}
 }
 
+func TestWatchedMarksJobsThatOthersEnqueue(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := outbox.EnqueueMany(t.Context(), db, []outbox.Request{
+		{Args: double{N: 1}, Options: Watched(outbox.Options{Queue: "q"})},
+		{Args: double{N: 2}, Options: outbox.Options{Queue: "q"}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if watched := ask[string](t, db, `SELECT string_agg(payload->>'N', ' ') FROM (SELECT convert_from(payload, 'UTF8')::jsonb AS payload FROM outbox.jobs WHERE watched AND queue = 'q') AS j`); watched != "1" {
+		t.Errorf("watched: %q, want the first", watched)
+	}
+}
+
 func TestOnlyJobsThatAreWaitedForAreAnnounced(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)

@@ -8,8 +8,7 @@
 //	size, err := ref.Wait(ctx) // a Size, because Resize embeds outbox.Returns[Size]
 //
 // A reference is an id with a type. [RefTo] makes one from an id that came by
-// another way, and [outbox.Options].Watched marks the job where it is enqueued
-// without a reference.
+// another way, and [Watched] marks a job that is enqueued without a reference.
 //
 // # How it waits
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -23,9 +24,15 @@ type Ref[R any] struct {
 // watched. Wait after the transaction has committed. With an idempotency key that
 // was used before, the reference is to the first job.
 func Enqueue[R any](ctx context.Context, w *Waiter, db outbox.DB, args outbox.ResultArgs[R], opts outbox.Options) (Ref[R], error) {
-	opts.Watched = true
-	id, err := outbox.Enqueue(ctx, db, args, opts)
+	id, err := outbox.Enqueue(ctx, db, args, Watched(opts))
 	return Ref[R]{ID: id, waiter: w}, err
+}
+
+// Watched returns opts for a job that will be waited for and is not enqueued by [Enqueue]:
+// one of many, or a follow-up. Its end is announced to waiters at once.
+func Watched(opts outbox.Options) outbox.Options {
+	*engine.Of(&opts) = true
+	return opts
 }
 
 // RefTo makes a reference from the id of a job whose handler returns an R. For a

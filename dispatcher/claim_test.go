@@ -24,7 +24,7 @@ func TestJobGoesFromEnqueueToHistory(t *testing.T) {
 	db := pgtest.New(t)
 	tenant := outbox.NewID()
 	id := enqueue(t, db, probe{7}, outbox.Options{
-		Priority: 3, MaxAttempts: 9, Key: "customer-1", Tenant: tenant, Timeout: time.Minute,
+		Priority: 3, MaxAttempts: 9, Key: outbox.KeyRules{Name: "customer-1"}, Tenant: tenant, Timeout: time.Minute,
 		Headers: map[string]string{"trace": "abc"},
 	})
 	seen := make(chan *outbox.Job[probe], 1)

@@ -176,7 +176,7 @@ func TestWhatIsPromotedDuringAStopIsToldToTheOthers(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	enqueue(t, db, probe{0}, outbox.Options{})
-	enqueue(t, db, probe{1}, outbox.Options{Key: "k"})
+	enqueue(t, db, probe{1}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	ends := []chan struct{}{make(chan struct{}), make(chan struct{})}
 	wake := make(chan struct{}, 1)
 	d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
@@ -184,7 +184,7 @@ func TestWhatIsPromotedDuringAStopIsToldToTheOthers(t *testing.T) {
 		return nil
 	}), quiet(wake))
 	await(t, db, "both run", `SELECT count(*) = 2 FROM outbox.jobs WHERE status = 'running'`)
-	enqueue(t, db, probe{2}, outbox.Options{Key: "k"})
+	enqueue(t, db, probe{2}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	wake <- struct{}{}
 	await(t, db, "the second of the key is blocked", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'blocked'`)
 	told := listen(t, db)

@@ -150,7 +150,7 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 		"later":                    {do: one(outbox.Options{Delay: time.Hour})},
 		"at a time":                {do: one(outbox.Options{RunAt: time.Now().Add(-time.Hour)})},
 		"with a deadline":          {do: one(outbox.Options{Deadline: time.Now().Add(time.Hour)})},
-		"with a key":               {do: one(outbox.Options{Key: "k"})},
+		"with a key":               {do: one(outbox.Options{Key: outbox.KeyRules{Name: "k"}})},
 		"held":                     {do: one(outbox.Options{Hold: true})},
 		"of another queue":         {do: one(outbox.Options{Queue: "other"})},
 		"with an idempotency key":  {do: one(outbox.Options{IdempotencyKey: "i"})},

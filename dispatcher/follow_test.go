@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -161,21 +162,29 @@ func TestAFollowUpIsStoredLikeAnEnqueuedJob(t *testing.T) {
 	db := pgtest.New(t)
 	values := map[string]any{
 		"Queue": "later", "Priority": -3, "Delay": time.Hour, "RunAt": time.Now().Add(time.Hour).Round(time.Second), "MaxAttempts": 4,
-		"Timeout": time.Minute, "Backoff": outbox.Backoff{0, time.Hour}, "Key": "a {\"key\"}", "Headers": map[string]string{"a": "NULL"}, "Watched": true,
+		"Timeout": time.Minute, "Backoff": outbox.Backoff{0, time.Hour}, "Key.Name": "a {\"key\"}", "Headers": map[string]string{"a": "NULL"}, "watched": true,
 		"Deadline": time.Now().Add(2 * time.Hour).Round(time.Second), "Hold": true,
-		"MaxActive": 3, "Ordered": true, "Sequence": int64(7), "OnDeath": outbox.ParkKey, "ParkAfter": time.Minute, "OnLapse": outbox.FailStale,
+		"Key.MaxActive": 3, "Key.Ordered": true, "Key.Sequence": int64(7), "Key.OnDeath": outbox.ParkKey, "Key.ParkAfter": time.Minute,
+		"Key.OnLapse": outbox.FailStale,
 	}
 	needs := map[string]outbox.Options{ // what an option cannot be without
-		"MaxActive": {Key: "k"}, "Ordered": {Key: "k"}, "OnLapse": {Key: "k"},
-		"Sequence": {Key: "k", Ordered: true}, "OnDeath": {Key: "k", Ordered: true}, "ParkAfter": {Key: "k", Ordered: true, OnDeath: outbox.ParkKey},
+		"Key.MaxActive": {Key: outbox.KeyRules{Name: "k"}}, "Key.Ordered": {Key: outbox.KeyRules{Name: "k"}}, "Key.OnLapse": {Key: outbox.KeyRules{Name: "k"}},
+		"Key.Sequence": {Key: outbox.KeyRules{Name: "k", Ordered: true}}, "Key.OnDeath": {Key: outbox.KeyRules{Name: "k", Ordered: true}}, "Key.ParkAfter": {Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.ParkKey}},
 	}
+	names := []string{"watched"}                    // not exported: package await sets it
 	refused := []string{"IdempotencyKey", "Tenant", // see TestThenRefuses
-		"MaxQueued", "WhenFull", // a producer is told of a full key, and a settlement cannot be
+		"Key.MaxQueued", "Key.WhenFull", // a producer is told of a full key, and a settlement cannot be
 		"Protect",         // seals differently each time
 		"Caller", "Check"} // are not stored as columns: see the tests of package outbox
-	fields := reflect.TypeFor[outbox.Options]()
-	for i := range fields.NumField() {
-		field := fields.Field(i).Name
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[outbox.KeyRules]()) {
+		names = append(names, "Key."+field.Name)
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[outbox.Options]()) {
+		if field.IsExported() && field.Name != "Key" {
+			names = append(names, field.Name)
+		}
+	}
+	for _, field := range names {
 		if strings.Contains(strings.Join(refused, " "), field) {
 			continue
 		}
@@ -185,7 +194,14 @@ func TestAFollowUpIsStoredLikeAnEnqueuedJob(t *testing.T) {
 			continue
 		}
 		opts := needs[field]
-		reflect.ValueOf(&opts).Elem().Field(i).Set(reflect.ValueOf(value))
+		set := reflect.ValueOf(&opts).Elem()
+		if rule, ofKey := strings.CutPrefix(field, "Key."); field == "watched" {
+			*engine.Of(&opts) = true
+		} else if ofKey {
+			set.FieldByName("Key").FieldByName(rule).Set(reflect.ValueOf(value))
+		} else {
+			set.FieldByName(field).Set(reflect.ValueOf(value))
+		}
 		exec(t, db, `DELETE FROM outbox.jobs`)
 		enqueue(t, db, probe{}, outbox.Options{Queue: "work"})
 		var job outbox.Claimed

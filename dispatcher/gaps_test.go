@@ -23,11 +23,11 @@ func TestANewTenantDoesNotWaitForDeadEntries(t *testing.T) {
 			opts := func(n int) outbox.Options {
 				o := of(n)
 				if name == "with keys" {
-					o.Key = "k"
+					o.Key.Name = "k"
 				}
 				return o
 			}
-			busy.Key = opts(0).Key
+			busy.Key.Name = opts(0).Key.Name
 			db := pgtest.New(t)
 			snapshot := begin(t, db)
 			exec(t, snapshot, `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`)
@@ -68,6 +68,6 @@ func TestANewTenantDoesNotWaitForDeadEntries(t *testing.T) {
 func leaveDeadEntries(t *testing.T, db outbox.DB, o outbox.Options, n int) {
 	t.Helper()
 	exec(t, db, `INSERT INTO outbox.jobs (id, tenant_id, kind, payload, key)
-		SELECT outbox.uuid_v7(), $1, 'dead', '{}', nullif($2, '') || '-' || n FROM generate_series(1, $3::integer) AS n`, o.Tenant, o.Key, n)
+		SELECT outbox.uuid_v7(), $1, 'dead', '{}', nullif($2, '') || '-' || n FROM generate_series(1, $3::integer) AS n`, o.Tenant, o.Key.Name, n)
 	exec(t, db, `DELETE FROM outbox.jobs WHERE kind = 'dead'`)
 }

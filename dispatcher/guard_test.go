@@ -35,8 +35,8 @@ func TestATransactionThatOutlastsTheLeaseKeepsItsJob(t *testing.T) {
 	for what, opts := range map[string]outbox.Options{
 		"root":            {MaxAttempts: 2},
 		"a tenant":        {MaxAttempts: 2, Tenant: tenant},
-		"root, a key":     {MaxAttempts: 2, Key: "k"},
-		"a tenant, a key": {MaxAttempts: 2, Tenant: tenant, Key: "k"},
+		"root, a key":     {MaxAttempts: 2, Key: outbox.KeyRules{Name: "k"}},
+		"a tenant, a key": {MaxAttempts: 2, Tenant: tenant, Key: outbox.KeyRules{Name: "k"}},
 	} {
 		for name, lock := range ends {
 			t.Run(name+", "+what, func(t *testing.T) {

@@ -56,7 +56,7 @@ func TestAKeyNeverRunsMoreThanItsLimit(t *testing.T) {
 	var requests []outbox.Request
 	for i := range 600 {
 		requests = append(requests, outbox.Request{Args: probe{i}, Options: outbox.Options{
-			Key: fmt.Sprintf("k%d-%d", limits[i%3], i%12), MaxActive: limits[i%3],
+			Key: outbox.KeyRules{Name: fmt.Sprintf("k%d-%d", limits[i%3], i%12), MaxActive: limits[i%3]},
 		}})
 	}
 	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
@@ -138,11 +138,11 @@ func succeed(t *testing.T, db sqlgen.DBTX, id outbox.ID, epoch int64) {
 func TestAPromotionWaitsForTheClaimThatIsBlocking(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	a := enqueue(t, db, probe{1}, outbox.Options{Key: "k"})
+	a := enqueue(t, db, probe{1}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	if got, want := claimKeyed(t, db, 10), (keyedClaim{Claimed: 1, Looked: 1}); got != want {
 		t.Fatalf("the claim of A did %+v, want %+v", got, want)
 	}
-	b := enqueue(t, db, probe{2}, outbox.Options{Key: "k"})
+	b := enqueue(t, db, probe{2}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	claim := begin(t, db)
 	if got, want := claimKeyed(t, claim, 10), (keyedClaim{Looked: 1, Blocked: 1}); got != want {
 		t.Fatalf("the claim of B did %+v, want %+v", got, want)
@@ -174,9 +174,9 @@ func TestAPromotionWaitsForTheClaimThatIsBlocking(t *testing.T) {
 func TestAClaimLeavesAKeyAloneThatIsBeingMovedOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	a := enqueue(t, db, probe{1}, outbox.Options{Key: "k"})
+	a := enqueue(t, db, probe{1}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	claimKeyed(t, db, 10)
-	b := enqueue(t, db, probe{2}, outbox.Options{Key: "k"})
+	b := enqueue(t, db, probe{2}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	settle := begin(t, db)
 	succeed(t, settle, a, 1)
 	if rows, err := promoteKey(t.Context(), settle, 1); err != nil || len(rows) != 0 {
@@ -201,7 +201,7 @@ func TestAClaimLeavesAKeyAloneThatIsBeingMovedOn(t *testing.T) {
 func TestTheNextJobOfAKeyStartsAfterComplete(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	enqueueProbes(t, db, 5, outbox.Options{Key: "k"})
+	enqueueProbes(t, db, 5, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return job.Complete(ctx, tx) })
 	}), quiet(nil))
@@ -223,13 +223,13 @@ func TestEveryEndOfAnAttemptMovesTheKeyOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			opts := outbox.Options{Key: "k"}
+			opts := outbox.Options{Key: outbox.KeyRules{Name: "k"}}
 			if end.want[0] == 'd' {
 				opts.MaxAttempts = 1
 			}
 			first := enqueue(t, db, probe{0}, opts)
 			for n := range 3 {
-				enqueue(t, db, probe{n + 1}, outbox.Options{Key: "k"})
+				enqueue(t, db, probe{n + 1}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 			}
 			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
 				if job.Args.N == 0 {
@@ -253,9 +253,9 @@ func TestEveryEndOfAnAttemptMovesTheKeyOn(t *testing.T) {
 func TestAClaimLooksAgainAfterItHasBlocked(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	a := enqueue(t, db, probe{1}, outbox.Options{Key: "k"})
+	a := enqueue(t, db, probe{1}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	claimKeyed(t, db, 10)
-	enqueue(t, db, probe{2}, outbox.Options{Key: "k"})
+	enqueue(t, db, probe{2}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	// When B is blocked, A ends within the claim's own transaction: for whoever looks
 	// earlier B is not blocked yet, for whoever looks later A is gone.
 	exec(t, db, `
@@ -282,12 +282,12 @@ func TestAClaimLooksAgainAfterItHasBlocked(t *testing.T) {
 func TestAPromotionComesBackForWhatIsLocked(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]outbox.Options{
-		"plain": {Key: "k"}, "two slots": {Key: "k", MaxActive: 2}, "a line": {Key: "k", Ordered: true},
+		"plain": {Key: outbox.KeyRules{Name: "k"}}, "two slots": {Key: outbox.KeyRules{Name: "k", MaxActive: 2}}, "a line": {Key: outbox.KeyRules{Name: "k", Ordered: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			running := max(options.MaxActive, 1)
+			running := max(options.Key.MaxActive, 1)
 			enqueueProbes(t, db, running, options)
 			end := make(chan struct{})
 			wake := make(chan struct{}, 1)
@@ -324,7 +324,7 @@ func TestAPromotionComesBackForWhatIsLocked(t *testing.T) {
 func TestAPromotionOwesWhatItPassedBy(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	options := outbox.Options{Key: "k", MaxActive: 2}
+	options := outbox.Options{Key: outbox.KeyRules{Name: "k", MaxActive: 2}}
 	enqueueProbes(t, db, 2, options)
 	ends := []chan struct{}{make(chan struct{}), make(chan struct{}), make(chan struct{})}
 	defer close(ends[2])
@@ -355,7 +355,7 @@ func TestAPromotionOwesWhatItPassedBy(t *testing.T) {
 func TestAStopDoesNotWaitForALockedKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	options := outbox.Options{Key: "k"}
+	options := outbox.Options{Key: outbox.KeyRules{Name: "k"}}
 	enqueueProbes(t, db, 1, options)
 	end := make(chan struct{})
 	wake := make(chan struct{}, 1)
@@ -386,7 +386,7 @@ func TestAStopDoesNotWaitForALockedKey(t *testing.T) {
 func TestTheDatabaseRefusesAJobTooManyOfAKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	enqueueProbes(t, db, 3, outbox.Options{Key: "k", MaxActive: 2})
+	enqueueProbes(t, db, 3, outbox.Options{Key: outbox.KeyRules{Name: "k", MaxActive: 2}})
 	run := func(slot int) error {
 		_, err := db.Exec(t.Context(), `
 			UPDATE outbox.jobs
@@ -411,7 +411,7 @@ func TestKeyedClaimsAreRightUnderEveryPlan(t *testing.T) {
 	db := pgtest.New(t)
 	var requests []outbox.Request
 	for n := range 3000 {
-		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: fmt.Sprint("k", n/3), MaxActive: 2}})
+		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: outbox.KeyRules{Name: fmt.Sprint("k", n/3), MaxActive: 2}}})
 	}
 	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
 		t.Fatal(err)
@@ -462,7 +462,7 @@ func TestJobsWithAndWithoutKeysShareTheRoom(t *testing.T) {
 			for n := range 300 {
 				r := outbox.Request{Args: probe{n}}
 				if (n < 290) == backlogHasKeys { // the last ten are of the other sort
-					r.Options.Key = fmt.Sprint("k", n)
+					r.Options.Key.Name = fmt.Sprint("k", n)
 				}
 				requests = append(requests, r)
 			}

@@ -78,7 +78,7 @@ func probesAndKeys(t *testing.T, db outbox.DB, n int) {
 	for i := range n {
 		o := outbox.Options{Priority: i % 2}
 		if i%3 == 0 {
-			o.Key, o.MaxActive = fmt.Sprintf("k%d", i%4), 1+i%2
+			o.Key.Name, o.Key.MaxActive = fmt.Sprintf("k%d", i%4), 1+i%2
 		}
 		requests = append(requests, outbox.Request{Args: probe{i}, Options: o})
 	}
@@ -354,7 +354,7 @@ func TestEachProcessClaimsItsOwnKindsOnly(t *testing.T) {
 				for _, kind := range []string{"a", "b", "stranger"} {
 					o := outbox.Options{Priority: i % 2}
 					if i%4 == 0 {
-						o.Key = "k" + kind
+						o.Key.Name = "k" + kind
 					}
 					id := enqueue(t, db, outbox.Raw{KindName: kind, Payload: []byte("{}")}, o)
 					if kind == "stranger" {

@@ -22,7 +22,7 @@ import (
 func TestOrderedJobsRunInTheOrderOfCommits(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	ordered := outbox.Options{Key: "k", Ordered: true}
+	ordered := outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true}}
 	late, early := begin(t, db), begin(t, db)
 	enqueue(t, late, probe{3}, ordered)
 	enqueueProbes(t, early, 2, ordered) // 0 and 1
@@ -51,7 +51,7 @@ func TestOrderedJobsRunInTheOrderOfTheirSequence(t *testing.T) {
 	db := pgtest.New(t)
 	var requests []outbox.Request
 	for _, n := range rand.Perm(40) {
-		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: "k", Ordered: true, Sequence: int64(n + 1), Priority: n % 3}})
+		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true, Sequence: int64(n + 1)}, Priority: n % 3}})
 	}
 	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestOrderSurvivesRetriesAndLostLeases(t *testing.T) {
 	db := pgtest.New(t)
 	var requests []outbox.Request
 	for n := range 300 {
-		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: fmt.Sprint("k", n%15), Ordered: true}})
+		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: outbox.KeyRules{Name: fmt.Sprint("k", n%15), Ordered: true}}})
 	}
 	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
 		t.Fatal(err)
@@ -136,14 +136,14 @@ func TestWhatADeadHeadDoesToItsLine(t *testing.T) {
 		parked bool
 	}{
 		"hold":       {outbox.Options{}, []int{0}, []int{0, 0, 1, 2, 3}, false},
-		"skip":       {outbox.Options{OnDeath: outbox.SkipDead}, []int{0, 1, 2, 3}, nil, false},
-		"park":       {outbox.Options{OnDeath: outbox.ParkKey}, []int{0}, []int{0, 0, 1, 2, 3}, true},
-		"park later": {outbox.Options{OnDeath: outbox.ParkKey, ParkAfter: time.Hour}, []int{0}, []int{0, 0, 1, 2, 3}, false},
+		"skip":       {outbox.Options{Key: outbox.KeyRules{OnDeath: outbox.SkipDead}}, []int{0, 1, 2, 3}, nil, false},
+		"park":       {outbox.Options{Key: outbox.KeyRules{OnDeath: outbox.ParkKey}}, []int{0}, []int{0, 0, 1, 2, 3}, true},
+		"park later": {outbox.Options{Key: outbox.KeyRules{OnDeath: outbox.ParkKey, ParkAfter: time.Hour}}, []int{0}, []int{0, 0, 1, 2, 3}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			c.opts.Key, c.opts.Ordered = "k", true
+			c.opts.Key.Name, c.opts.Key.Ordered = "k", true
 			enqueueProbes(t, db, 4, c.opts)
 			s := newTurnstile()
 			wake := make(chan struct{}, 1)
@@ -187,9 +187,9 @@ func TestNothingOfAParkedKeyStarts(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'default', 'k', now())`, pgID(outbox.RootTenant))
-	enqueue(t, db, probe{1}, outbox.Options{Key: "k"})
-	enqueue(t, db, probe{2}, outbox.Options{Key: "k", Ordered: true})
-	other := enqueue(t, db, probe{3}, outbox.Options{Key: "l"})
+	enqueue(t, db, probe{1}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
+	enqueue(t, db, probe{2}, outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true}})
+	other := enqueue(t, db, probe{3}, outbox.Options{Key: outbox.KeyRules{Name: "l"}})
 	if got, want := claimKeyed(t, db, 10), (keyedClaim{Claimed: 1, Looked: 3, Blocked: 2}); got != want {
 		t.Errorf("the claim did %+v, want %+v", got, want)
 	}
@@ -200,9 +200,9 @@ func TestNothingOfAParkedKeyStarts(t *testing.T) {
 func TestAClaimPromotesTheHeadThatWasForgotten(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	first := enqueue(t, db, probe{1}, outbox.Options{Key: "k", Ordered: true})
+	first := enqueue(t, db, probe{1}, outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true}})
 	exec(t, db, `UPDATE outbox.jobs SET status = 'blocked'`)
-	enqueue(t, db, probe{2}, outbox.Options{Key: "k", Ordered: true})
+	enqueue(t, db, probe{2}, outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true}})
 	if got, want := claimKeyed(t, db, 10), (keyedClaim{Looked: 1, Blocked: 1, Promoted: 1}); got != want {
 		t.Errorf("the claim did %+v, want %+v", got, want)
 	}

@@ -54,9 +54,9 @@ func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 	const jobs = 3000
 	for name, opts := range map[string]outbox.Options{
 		"root's":             {},
-		"root's, with keys":  {Key: "k"},
+		"root's, with keys":  {Key: outbox.KeyRules{Name: "k"}},
 		"a tenant's":         of(1),
-		"a tenant's, keys":   {Tenant: tenantN(1), Key: "k"},
+		"a tenant's, keys":   {Tenant: tenantN(1), Key: outbox.KeyRules{Name: "k"}},
 		"at high priorities": {Priority: 7},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,8 +65,8 @@ func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 			requests := make([]outbox.Request, jobs)
 			for i := range requests {
 				requests[i] = outbox.Request{Args: probe{i}, Options: opts}
-				if opts.Key != "" {
-					requests[i].Options.Key = fmt.Sprint(i % 500)
+				if opts.Key.Name != "" {
+					requests[i].Options.Key.Name = fmt.Sprint(i % 500)
 				}
 			}
 			if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
@@ -162,7 +162,7 @@ func TestOrderHoldsInAnOutage(t *testing.T) {
 	const keys, each = 40, 10
 	for n := range each {
 		for k := range keys {
-			enqueue(t, db, probe{n}, outbox.Options{Key: fmt.Sprint("k", k), Ordered: true})
+			enqueue(t, db, probe{n}, outbox.Options{Key: outbox.KeyRules{Name: fmt.Sprint("k", k), Ordered: true}})
 		}
 	}
 	var h host

@@ -154,7 +154,7 @@ func TestAReservedWorkerIsNotForOneWithManyKeys(t *testing.T) {
 	db := pgtest.New(t)
 	requests := []outbox.Request{{Args: probe{1000}, Options: of(1)}} // who shares the queue from now on
 	for n := range 100 {
-		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: fmt.Sprint(n)}})
+		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: outbox.KeyRules{Name: fmt.Sprint(n)}}})
 	}
 	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
 		t.Fatal(err)
@@ -194,7 +194,7 @@ func TestTheReservedWorkerServesOneAfterTheOther(t *testing.T) {
 func TestAReservedWorkerIsForWhatIsNew(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]outbox.Options{
-		"a priority": {Priority: 5}, "a key": {Key: "k"}, "another's priority": {Tenant: tenantN(1), Priority: -3},
+		"a priority": {Priority: 5}, "a key": {Key: outbox.KeyRules{Name: "k"}}, "another's priority": {Tenant: tenantN(1), Priority: -3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -90,7 +90,7 @@ func TestAJobsOwnBackoffIsKept(t *testing.T) {
 	db := pgtest.New(t)
 	own := outbox.Options{Backoff: outbox.Backoff{time.Hour, 2 * time.Hour}}
 	keyed, tenant, none := own, own, outbox.Options{}
-	keyed.Key, tenant.Tenant = "k", outbox.NewID()
+	keyed.Key.Name, tenant.Tenant = "k", outbox.NewID()
 	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return errBoom },
 		dispatcher.KindConfig{Retry: dispatcher.Delays(time.Minute, 2*time.Minute)}), dispatcher.Config{})
 	for name, c := range map[string]struct {

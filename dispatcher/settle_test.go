@@ -132,7 +132,7 @@ func TestACompleteWhoseAnswerIsLostIsASuccess(t *testing.T) {
 			db := pgtest.New(t)
 			for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
 				enqueue(t, db, probe{}, outbox.Options{Tenant: tenant})
-				enqueue(t, db, probe{}, outbox.Options{Tenant: tenant, Key: "k"})
+				enqueue(t, db, probe{}, outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k"}})
 			}
 			d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 				tx, err := db.Begin(ctx)

@@ -127,7 +127,7 @@ func TestClaimsOfTenantsAreRightUnderEveryPlan(t *testing.T) {
 			outbox.Request{Args: probe{n}})
 	}
 	requests = append(requests,
-		outbox.Request{Args: probe{}, Options: outbox.Options{Tenant: tenantN(1), Key: "k", Priority: 1}},
+		outbox.Request{Args: probe{}, Options: outbox.Options{Tenant: tenantN(1), Key: outbox.KeyRules{Name: "k"}, Priority: 1}},
 		outbox.Request{Args: probe{}, Options: outbox.Options{Tenant: tenantN(1), Delay: time.Hour, Priority: 1}},
 		outbox.Request{Args: probe{}, Options: outbox.Options{Tenant: tenantN(1), Queue: "other", Priority: 1}})
 	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
@@ -296,7 +296,7 @@ func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
 func TestAJobOvertakesTheBuffer(t *testing.T) {
 	t.Parallel()
 	keyed, keyedRoot := of(1), outbox.Options{}
-	keyed.Key, keyedRoot.Key = "k", "k"
+	keyed.Key.Name, keyedRoot.Key.Name = "k", "k"
 	for name, whose := range map[string]outbox.Options{"another tenant's": of(1), "root's": {}, "another tenant's, all with keys": keyed, "root's, all with keys": keyedRoot} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -322,7 +322,7 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 // not start before most of them.
 func overtakes(t *testing.T, whose outbox.Options) (full, overtook bool) {
 	db := pgtest.New(t)
-	if backlog := of(0); whose.Key == "" {
+	if backlog := of(0); whose.Key.Name == "" {
 		enqueueProbes(t, db, 8000, backlog)
 	} else {
 		enqueueKeyed(t, db, 8000, backlog)

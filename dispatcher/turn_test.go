@@ -14,7 +14,7 @@ func enqueueKeyed(t *testing.T, db outbox.DB, n int, opts outbox.Options) {
 	t.Helper()
 	requests := make([]outbox.Request, n)
 	for i := range requests {
-		opts.Key = fmt.Sprint("k", i)
+		opts.Key.Name = fmt.Sprint("k", i)
 		requests[i] = outbox.Request{Args: probe{i}, Options: opts}
 	}
 	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {

@@ -25,7 +25,7 @@ func (s *story) everyWay(n int, job func(i int) task) (ids []outbox.ID) {
 			options.Tenant = tenant
 		}
 		if i%4 > 1 {
-			options.Key = fmt.Sprint(i)
+			options.Key.Name = fmt.Sprint(i)
 		}
 		ids = append(ids, s.enqueue(job(i), options))
 	}

@@ -63,7 +63,7 @@ func TestDeadLettersAreFilteredEverywhereAlike(t *testing.T) {
 	o, db := newRig(t)
 	tenant := outbox.NewID()
 	first := fail(t, db, "mail", outbox.Options{}, outbox.Dead, "smtp", "mailbox of 7 is full")
-	second := fail(t, db, "mail", outbox.Options{Queue: "post", Key: "k"}, outbox.Failed, "smtp", "mailbox of 8 is full")
+	second := fail(t, db, "mail", outbox.Options{Queue: "post", Key: outbox.KeyRules{Name: "k"}}, outbox.Failed, "smtp", "mailbox of 8 is full")
 	third := fail(t, db, "bill", outbox.Options{Tenant: tenant}, outbox.Failed, "gone", "no account")
 	reach(t, db, outbox.Retrying)
 	reach(t, db, outbox.Succeeded)

@@ -53,9 +53,9 @@ func TestJobsAreListedByTenantKeyAndTime(t *testing.T) {
 	o, db := newRig(t)
 	mine := outbox.ID{0: 0xa, 15: 1}
 	closed, _ := reach(t, db, outbox.Succeeded)
-	keyed := enqueue(t, db, "mail", outbox.Options{Tenant: mine, Key: "k"})
+	keyed := enqueue(t, db, "mail", outbox.Options{Tenant: mine, Key: outbox.KeyRules{Name: "k"}})
 	plain := enqueue(t, db, "mail", outbox.Options{Tenant: mine})
-	root := enqueue(t, db, "mail", outbox.Options{Key: "k"})
+	root := enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	at := job(t, o, plain).CreatedAt
 	for name, tt := range map[string]struct {
 		filter operator.Filter

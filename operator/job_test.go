@@ -13,7 +13,7 @@ import (
 func TestAJobIsFoundOpenAndClosed(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
-	id := enqueue(t, db, "mail", outbox.Options{Queue: "post", Key: "k", Timeout: time.Minute, Backoff: outbox.Backoff{0, time.Hour}, Headers: map[string]string{"a": "b"}})
+	id := enqueue(t, db, "mail", outbox.Options{Queue: "post", Key: outbox.KeyRules{Name: "k"}, Timeout: time.Minute, Backoff: outbox.Backoff{0, time.Hour}, Headers: map[string]string{"a": "b"}})
 	j := job(t, o, id)
 	if j.ID != id || j.Status != outbox.Pending || j.Kind != "mail" || j.Queue != "post" || j.Key != "k" || j.Timeout != time.Minute || !slices.Equal(j.Backoff, outbox.Backoff{0, time.Hour}) ||
 		string(j.Payload) != `{"n":1}` || j.PayloadBytes != 7 || string(j.Headers) != `{"a": "b"}` || j.Tenant != outbox.RootTenant ||

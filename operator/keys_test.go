@@ -42,10 +42,10 @@ func TestAParkedKeyIsListedAndUnblocked(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := operator.New(db)
-	opts := outbox.Options{Key: "order 7", Ordered: true, OnDeath: outbox.ParkKey}
+	opts := outbox.Options{Key: outbox.KeyRules{Name: "order 7", Ordered: true, OnDeath: outbox.ParkKey}}
 	first := enqueue(t, db, "mail", opts)
 	second := enqueue(t, db, "mail", opts)
-	enqueue(t, db, "mail", outbox.Options{Key: "nothing is wrong with it"})
+	enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "nothing is wrong with it"}})
 	enqueue(t, db, "mail", outbox.Options{})
 	claimed := claimKeyed(t, db, outbox.DefaultQueue)
 	if len(claimed) != 2 || !settle(t, db, first, claimed[first], outbox.Dead) {
@@ -139,8 +139,8 @@ func TestDismissingADeadHeadMovesItsKeyOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := operator.New(db)
-	first := enqueue(t, db, "mail", outbox.Options{Key: "k", Ordered: true})
-	second := enqueue(t, db, "mail", outbox.Options{Key: "k", Ordered: true})
+	first := enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true}})
+	second := enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true}})
 	if !settle(t, db, first, claimKeyed(t, db, outbox.DefaultQueue)[first], outbox.Dead) {
 		t.Fatal("not settled")
 	}
@@ -161,9 +161,9 @@ func TestUnblockRetriesWhatHoldsTheKeyUp(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := operator.New(db)
-	head := enqueue(t, db, "mail", outbox.Options{Key: "k", Ordered: true})
-	passed := enqueue(t, db, "mail", outbox.Options{Key: "k", Ordered: true, OnDeath: outbox.SkipDead})
-	beside := enqueue(t, db, "mail", outbox.Options{Key: "k"})
+	head := enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true}})
+	passed := enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.SkipDead}})
+	beside := enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	if _, err := db.Exec(t.Context(), `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now();
 		UPDATE outbox.jobs SET status = 'dead', epoch = 2, lease_owner = NULL, lease_expires_at = NULL`); err != nil {
 		t.Fatal(err)
@@ -199,9 +199,9 @@ func TestUnblockOfAKeyThatNothingHoldsUp(t *testing.T) {
 	db := pgtest.New(t)
 	o := operator.New(db)
 	for name, options := range map[string]outbox.Options{
-		"plain": {}, "line": {Ordered: true}, "held": {Hold: true}, "held line": {Ordered: true, Hold: true}, "running": {}, "dead": {}, "passed": {Ordered: true, OnDeath: outbox.SkipDead},
+		"plain": {}, "line": {Key: outbox.KeyRules{Ordered: true}}, "held": {Hold: true}, "held line": {Key: outbox.KeyRules{Ordered: true}, Hold: true}, "running": {}, "dead": {}, "passed": {Key: outbox.KeyRules{Ordered: true, OnDeath: outbox.SkipDead}},
 	} {
-		options.Key = name
+		options.Key.Name = name
 		id := enqueue(t, db, "mail", options)
 		if name == "running" || name == "dead" || name == "passed" {
 			exec(t, db, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now() + interval '1 hour' WHERE id = $1`, id)

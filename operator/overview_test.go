@@ -41,7 +41,7 @@ func TestOverviewOfASmallTableIsExact(t *testing.T) {
 	for _, opts := range []outbox.Options{
 		{Queue: "a"},
 		{Queue: "a", Priority: 7, Delay: time.Hour}, // not due, though it comes first in the index
-		{Queue: "b", Priority: 3, Key: "k"},
+		{Queue: "b", Priority: 3, Key: outbox.KeyRules{Name: "k"}},
 		{Queue: "b", Priority: -3},
 		{Queue: "c", Delay: time.Hour},
 		{Queue: "d", Tenant: outbox.NewID(), Delay: time.Hour},

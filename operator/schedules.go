@@ -172,8 +172,10 @@ func jobOf(row sqlgen.FindScheduleRow, tenant outbox.ID, name string) (outbox.Ra
 	opts := outbox.Options{
 		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts), Timeout: duration(row.Timeout), Backoff: backoff(row.Backoff),
 		Headers: headers, Tenant: tenant, Hold: orZero(row.Hold),
-		Key: orZero(row.Key), MaxActive: int(orZero(row.MaxActive)), Ordered: orZero(row.Ordered),
-		OnDeath: outbox.DeathPolicy(orZero(row.OnDeath)), ParkAfter: duration(row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(row.OnLapse)),
+		Key: outbox.KeyRules{
+			Name: orZero(row.Key), MaxActive: int(orZero(row.MaxActive)), Ordered: orZero(row.Ordered),
+			OnDeath: outbox.DeathPolicy(orZero(row.OnDeath)), ParkAfter: duration(row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(row.OnLapse)),
+		},
 	}
 	if row.Deadline.Valid {
 		opts.Deadline = row.Now.Time.Add(duration(row.Deadline))

@@ -21,7 +21,7 @@ func TestTheJobThatStandsForARequestWaitsForItsCommit(t *testing.T) {
 		t.Run(standing, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			opts := Options{Key: "k", MaxQueued: 1, WhenFull: CoalesceFull}
+			opts := Options{Key: KeyRules{Name: "k", MaxQueued: 1, WhenFull: CoalesceFull}}
 			first, err := Submit(t.Context(), db, greet{"ada"}, opts)
 			if err != nil {
 				t.Fatal(err)
@@ -70,7 +70,7 @@ func TestTheJobThatStandsForARequestWaitsForItsCommit(t *testing.T) {
 func TestAJobThatStartsMeanwhileDoesNotDo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	opts := Options{Key: "k", MaxQueued: 1, WhenFull: CoalesceFull}
+	opts := Options{Key: KeyRules{Name: "k", MaxQueued: 1, WhenFull: CoalesceFull}}
 	first, err := Submit(t.Context(), db, greet{"ada"}, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestAJobThatStartsMeanwhileDoesNotDo(t *testing.T) {
 func TestNoOtherKindStandsForARequest(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	opts := Options{Key: "k", MaxQueued: 1, WhenFull: CoalesceFull}
+	opts := Options{Key: KeyRules{Name: "k", MaxQueued: 1, WhenFull: CoalesceFull}}
 	if _, err := Submit(t.Context(), db, Raw{KindName: "other", Payload: []byte("{}")}, opts); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestTheJobBehindOneThatWasCancelledIsMovedOn(t *testing.T) {
 	db := pgtest.New(t)
 	var ids []ID
 	for range 3 {
-		id, err := Enqueue(t.Context(), db, greet{"ada"}, Options{Key: "k", Ordered: true})
+		id, err := Enqueue(t.Context(), db, greet{"ada"}, Options{Key: KeyRules{Name: "k", Ordered: true}})
 		if err != nil {
 			t.Fatal(err)
 		}

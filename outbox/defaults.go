@@ -1,5 +1,7 @@
 package outbox
 
+import "github.com/posthaste-dev/posthaste/internal/engine"
+
 // Defaulter is what Args are that say how jobs of their kind are run: once, beside
 // the type, instead of wherever one is enqueued.
 type Defaulter interface {
@@ -13,7 +15,8 @@ type Defaulter interface {
 // WithDefaults returns opts as Enqueue takes them: with the DefaultOptions of args,
 // if they are a [Defaulter], where opts have the zero value. What belongs together is
 // taken together: a producer that says when (RunAt, Delay), what a death does
-// (OnDeath, ParkAfter) or what a full key does (MaxQueued, WhenFull) says all of it.
+// (Key.OnDeath, Key.ParkAfter) or what a full key does (Key.MaxQueued, Key.WhenFull) says
+// all of it.
 func WithDefaults(args Args, opts Options) Options {
 	opts.fillFrom(args)
 	return opts
@@ -28,28 +31,18 @@ func (o *Options) fillFrom(args Args) {
 	if o.Delay == 0 && o.RunAt.IsZero() {
 		o.Delay, o.RunAt = d.Delay, d.RunAt
 	}
-	if o.OnDeath == HoldLine && o.ParkAfter == 0 {
-		o.OnDeath, o.ParkAfter = d.OnDeath, d.ParkAfter
-	}
-	if o.MaxQueued == 0 && o.WhenFull == RejectFull {
-		o.MaxQueued, o.WhenFull = d.MaxQueued, d.WhenFull
-	}
+	o.Key.fillFrom(&d.Key)
 	orDefault(&o.Queue, d.Queue)
 	orDefault(&o.Priority, d.Priority)
 	orDefault(&o.MaxAttempts, d.MaxAttempts)
 	orDefault(&o.Timeout, d.Timeout)
-	orDefault(&o.Key, d.Key)
 	orDefault(&o.IdempotencyKey, d.IdempotencyKey)
 	orDefault(&o.Tenant, d.Tenant)
 	orDefault(&o.Caller, d.Caller)
 	orDefault(&o.Check, d.Check)
 	orDefault(&o.Protect, d.Protect)
 	orDefault(&o.Hold, d.Hold)
-	orDefault(&o.Watched, d.Watched)
-	orDefault(&o.MaxActive, d.MaxActive)
-	orDefault(&o.Ordered, d.Ordered)
-	orDefault(&o.Sequence, d.Sequence)
-	orDefault(&o.OnLapse, d.OnLapse)
+	orDefault(engine.Of(o), *engine.Of(&d))
 
 	if o.Backoff == nil {
 		o.Backoff = d.Backoff

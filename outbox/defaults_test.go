@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -29,15 +30,25 @@ func TestEveryOptionCanBeTheKinds(t *testing.T) {
 		"RunAt": time.Unix(2, 0), "Deadline": time.Unix(2, 0), "Backoff": Backoff{2}, "Headers": map[string]string{"two": "2"}, "Tenant": ID{2},
 		"Caller": Caller{Service: "two"}, "Check": twoChecks{}, "Protect": twoSeals{},
 	}
-	fields := reflect.TypeFor[Options]()
-	for i := range fields.NumField() {
-		name := fields.Field(i).Name
+	fields := append(reflect.VisibleFields(reflect.TypeFor[Options]()), reflect.VisibleFields(reflect.TypeFor[KeyRules]())...)
+	for _, field := range fields {
+		name := field.Name
+		if name == "Key" || len(field.Index) > 1 { // its fields come themselves
+			continue
+		}
 		var kind, mine Options
+		if name == "watched" {
+			kind.watched = isWatched
+			if !*engine.Of(new(WithDefaults(ledgerEntry{defaults: kind}, Options{}))) {
+				t.Error("the kind's jobs are not watched")
+			}
+			continue
+		}
 		set(&kind, name, 1, nil)
 		if diff := cmp.Diff(kind, WithDefaults(ledgerEntry{defaults: kind}, Options{}), sameInside); diff != "" {
 			t.Errorf("%s of the kind does not count (-want +got):\n%s", name, diff)
 		}
-		if set(&mine, name, 2, others[name]); fields.Field(i).Type.Kind() == reflect.Bool {
+		if set(&mine, name, 2, others[name]); field.Type.Kind() == reflect.Bool {
 			continue // there is only one
 		}
 		if diff := cmp.Diff(mine, WithDefaults(ledgerEntry{defaults: kind}, mine), sameInside); diff != "" {
@@ -55,7 +66,11 @@ type (
 
 // set gives a field the value n, or the other one.
 func set(o *Options, name string, n int64, other any) {
-	switch f := reflect.ValueOf(o).Elem().FieldByName(name); {
+	f := reflect.ValueOf(&o.Key).Elem().FieldByName(name)
+	if !f.IsValid() {
+		f = reflect.ValueOf(o).Elem().FieldByName(name)
+	}
+	switch {
 	case other != nil:
 		f.Set(reflect.ValueOf(other))
 	case name == "Check":
@@ -81,11 +96,11 @@ func set(o *Options, name string, n int64, other any) {
 func TestWhatBelongsTogetherIsTakenTogether(t *testing.T) {
 	t.Parallel()
 	kind := ledgerEntry{defaults: Options{
-		RunAt: time.Unix(9, 0), Key: "k", Ordered: true, OnDeath: ParkKey, ParkAfter: time.Hour, MaxQueued: 3, WhenFull: CoalesceFull,
+		RunAt: time.Unix(9, 0), Key: KeyRules{Name: "k", Ordered: true, OnDeath: ParkKey, ParkAfter: time.Hour, MaxQueued: 3, WhenFull: CoalesceFull},
 	}}
-	got := WithDefaults(kind, Options{Delay: time.Second, OnDeath: SkipDead, MaxQueued: 1})
-	want := Options{Delay: time.Second, Key: "k", Ordered: true, OnDeath: SkipDead, MaxQueued: 1}
-	if diff := cmp.Diff(want, got); diff != "" {
+	got := WithDefaults(kind, Options{Delay: time.Second, Key: KeyRules{OnDeath: SkipDead, MaxQueued: 1}})
+	want := Options{Delay: time.Second, Key: KeyRules{Name: "k", Ordered: true, OnDeath: SkipDead, MaxQueued: 1}}
+	if diff := cmp.Diff(want, got, sameInside); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
 	}
 }
@@ -93,7 +108,7 @@ func TestWhatBelongsTogetherIsTakenTogether(t *testing.T) {
 func TestAKindSaysHowItsJobsAreRunWhoeverEnqueuesThem(t *testing.T) {
 	t.Parallel()
 	kind := func(account string) ledgerEntry {
-		return ledgerEntry{Account: account, defaults: Options{Queue: "ledger", MaxAttempts: 3, Key: account, Ordered: true, OnDeath: SkipDead}}
+		return ledgerEntry{Account: account, defaults: Options{Queue: "ledger", MaxAttempts: 3, Key: KeyRules{Name: account, Ordered: true, OnDeath: SkipDead}}}
 	}
 	many := func(n int, opts Options) (requests []Request) {
 		for range n {
@@ -106,7 +121,7 @@ func TestAKindSaysHowItsJobsAreRunWhoeverEnqueuesThem(t *testing.T) {
 			return Enqueue(t.Context(), db, kind("a"), Options{MaxAttempts: 4})
 		},
 		"Submit": func(t *testing.T, db *pgxpool.Pool) (ID, error) {
-			done, err := Submit(t.Context(), db, kind("a"), Options{MaxAttempts: 4, MaxQueued: 1})
+			done, err := Submit(t.Context(), db, kind("a"), Options{MaxAttempts: 4, Key: KeyRules{MaxQueued: 1}})
 			return done.ID, err
 		},
 		"a producer": func(t *testing.T, db *pgxpool.Pool) (id ID, err error) {
@@ -124,7 +139,7 @@ func TestAKindSaysHowItsJobsAreRunWhoeverEnqueuesThem(t *testing.T) {
 		"EnqueueMany by COPY": func(t *testing.T, db *pgxpool.Pool) (ID, error) {
 			requests := many(copyFrom, Options{MaxAttempts: 4})
 			ids, err := EnqueueMany(t.Context(), db, requests)
-			if diff := cmp.Diff(Options{MaxAttempts: 4}, requests[1].Options); diff != "" {
+			if diff := cmp.Diff(Options{MaxAttempts: 4}, requests[1].Options, sameInside); diff != "" {
 				t.Errorf("the caller's own request was changed (-was +is):\n%s", diff)
 			}
 			return ids[1], err
@@ -169,7 +184,7 @@ func TestAKindSaysHowItsJobsAreRunWhoeverEnqueuesThem(t *testing.T) {
 
 func TestDefaultsThatAreNotAcceptableAreNamed(t *testing.T) {
 	t.Parallel()
-	headless := ledgerEntry{defaults: Options{Ordered: true}} // and no key
+	headless := ledgerEntry{defaults: Options{Key: KeyRules{Ordered: true}}} // and no key
 	for name, enqueue := range map[string]func() error{
 		"Enqueue": func() error { _, err := Enqueue(t.Context(), untouched{t: t}, headless, Options{}); return err },
 		"Submit":  func() error { _, err := Submit(t.Context(), untouched{t: t}, headless, Options{}); return err },

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -34,7 +35,7 @@ type DB interface {
 // kind, Enqueue changes nothing and returns the first job's id. It waits for a
 // concurrent transaction that is using the key.
 //
-// With MaxQueued it is [Submit]: it returns the id of whatever job stands for the
+// With Key.MaxQueued it is [Submit]: it returns the id of whatever job stands for the
 // request, and a [*QueueFullError] if there is none.
 //
 // A request that is not acceptable gets [*InvalidError]s, joined, before anything
@@ -45,7 +46,7 @@ func Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
 
 func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (ID, error) {
 	opts.fillFrom(args)
-	if opts.MaxQueued != 0 {
+	if opts.Key.MaxQueued != 0 {
 		return enqueueIfRoom(ctx, db, args, opts, notify)
 	}
 	job, err := newRow(ctx, args, &opts)
@@ -150,9 +151,9 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 		Headers:     headers,
 		Deadline:    pgtype.Timestamptz{Time: opts.Deadline, Valid: !opts.Deadline.IsZero()},
 		Hold:        opts.Hold,
-		Watched:     opts.Watched,
+		Watched:     bool(*engine.Of(opts)),
 	}
-	opts.keyRules(into)
+	opts.Key.into(into)
 	if into.Queue == "" {
 		into.Queue = DefaultQueue
 	}

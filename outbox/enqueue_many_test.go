@@ -114,7 +114,7 @@ func everyOption(common Options) []Request {
 	at(2, func(o *Options) { o.Priority = -5 })
 	at(3, func(o *Options) { o.MaxAttempts = 3 })
 	at(4, func(o *Options) { o.Timeout = 90 * time.Minute })
-	at(5, func(o *Options) { o.Key = `a "key", {\with} é` })
+	at(5, func(o *Options) { o.Key.Name = `a "key", {\with} é` })
 	at(6, func(o *Options) { o.Headers = map[string]string{"a": "b", "é": `"\u0000\`} })
 	at(7, func(o *Options) { o.Tenant = tenant })
 	at(11, func(o *Options) { o.Backoff = Backoff{0, time.Microsecond, maxHorizon} })

@@ -89,16 +89,16 @@ var optionCases = map[string]struct {
 	"timeout":                      {Options{Timeout: 26*time.Hour + time.Millisecond}, map[string]any{"timeout": "26:00:00.001"}},
 	"back-off":                     {Options{Backoff: Backoff{0, 1500 * time.Millisecond, 26*time.Hour + time.Microsecond}}, map[string]any{"backoff": []any{"00:00:00", "00:00:01.5", "26:00:00.000001"}}},
 	"no back-off in a list":        {Options{Backoff: Backoff{}}, nil},
-	"key":                          {Options{Key: "order 7\té\u2028"}, map[string]any{"key": "order 7\té\u2028"}},
+	"key":                          {Options{Key: KeyRules{Name: "order 7\té\u2028"}}, map[string]any{"key": "order 7\té\u2028"}},
 	"idempotency key":              {Options{IdempotencyKey: "order 7"}, nil},
 	"headers":                      {Options{Headers: map[string]string{"": "", "traceparent": "00-1", "odd": "\u2028<\x01"}}, map[string]any{"headers": map[string]any{"": "", "traceparent": "00-1", "odd": "\u2028<\x01"}}},
 	"no headers in a map":          {Options{Headers: map[string]string{}}, nil},
-	"max active":                   {Options{Key: "k", MaxActive: 1000}, map[string]any{"key": "k", "max_active": 1000.}},
-	"max active of one":            {Options{Key: "k", MaxActive: 1}, map[string]any{"key": "k"}},
-	"sequence":                     {Options{Key: "k", Ordered: true, Sequence: 7}, map[string]any{"key": "k", "ordered": true, "line_position": 7.}},
-	"skip the dead":                {Options{Key: "k", Ordered: true, Sequence: 1, OnDeath: SkipDead}, map[string]any{"key": "k", "ordered": true, "line_position": 1., "on_death": "skip"}},
-	"park":                         {Options{Key: "k", Ordered: true, Sequence: 1, OnDeath: ParkKey, ParkAfter: time.Hour}, map[string]any{"key": "k", "ordered": true, "line_position": 1., "on_death": "park", "park_after": "01:00:00"}},
-	"fail stale":                   {Options{Key: "k", OnLapse: FailStale}, map[string]any{"key": "k", "on_lapse": "fail-stale"}},
+	"max active":                   {Options{Key: KeyRules{Name: "k", MaxActive: 1000}}, map[string]any{"key": "k", "max_active": 1000.}},
+	"max active of one":            {Options{Key: KeyRules{Name: "k", MaxActive: 1}}, map[string]any{"key": "k"}},
+	"sequence":                     {Options{Key: KeyRules{Name: "k", Ordered: true, Sequence: 7}}, map[string]any{"key": "k", "ordered": true, "line_position": 7.}},
+	"skip the dead":                {Options{Key: KeyRules{Name: "k", Ordered: true, Sequence: 1, OnDeath: SkipDead}}, map[string]any{"key": "k", "ordered": true, "line_position": 1., "on_death": "skip"}},
+	"park":                         {Options{Key: KeyRules{Name: "k", Ordered: true, Sequence: 1, OnDeath: ParkKey, ParkAfter: time.Hour}}, map[string]any{"key": "k", "ordered": true, "line_position": 1., "on_death": "park", "park_after": "01:00:00"}},
+	"fail stale":                   {Options{Key: KeyRules{Name: "k", OnLapse: FailStale}}, map[string]any{"key": "k", "on_lapse": "fail-stale"}},
 	"tenant":                       {Options{Tenant: tenant}, map[string]any{"tenant_id": tenant.String()}},
 	"tenant and a key of that one": {Options{Tenant: tenant, IdempotencyKey: "order 7"}, map[string]any{"tenant_id": tenant.String()}},
 }
@@ -180,7 +180,7 @@ func TestEnqueueTakesEveryHandle(t *testing.T) {
 // storesAndFinds enqueues through db in every way and looks for the jobs there.
 func storesAndFinds(t *testing.T, db DB, idempotencyKey string) {
 	t.Helper()
-	one, err := Enqueue(t.Context(), db, greet{"ada"}, Options{Key: "k", Headers: map[string]string{"a": "b"}, Timeout: time.Second, Delay: time.Second})
+	one, err := Enqueue(t.Context(), db, greet{"ada"}, Options{Key: KeyRules{Name: "k"}, Headers: map[string]string{"a": "b"}, Timeout: time.Second, Delay: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestPlainEnqueuesDoNotWaitForOneAnother(t *testing.T) {
 		tx := begin(t, db, pgx.ReadCommitted)
 		exec(t, tx, `SET LOCAL lock_timeout = '500ms'`)
 		for i := range 3 {
-			if _, err := Enqueue(t.Context(), tx, greet{"ada"}, Options{Key: "same"}); err != nil {
+			if _, err := Enqueue(t.Context(), tx, greet{"ada"}, Options{Key: KeyRules{Name: "same"}}); err != nil {
 				t.Errorf("with %d transactions open: %v", len(open), err)
 			}
 			if _, err := EnqueueMany(t.Context(), tx, requests[i:]); err != nil { // by COPY, then by INSERT
@@ -248,7 +248,7 @@ func TestARepeatReturnsTheFirstJobAndChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := Options{IdempotencyKey: "order 7", Queue: "other", Priority: 5, MaxAttempts: 2, Delay: time.Hour, Key: "k"}
+	again := Options{IdempotencyKey: "order 7", Queue: "other", Priority: 5, MaxAttempts: 2, Delay: time.Hour, Key: KeyRules{Name: "k"}}
 	for range 3 {
 		if got, err := Enqueue(t.Context(), db, greet{"bob"}, again); err != nil || got != first {
 			t.Errorf("got %s, %v; want %s", got, err, first)
@@ -276,7 +276,7 @@ func TestIdempotencyKeysAreUniquePerTenantAndKind(t *testing.T) {
 		{greet{"ada"}, Options{IdempotencyKey: "k "}},
 		{greet{"ada"}, Options{IdempotencyKey: "k", Tenant: tenant}},
 		{Raw{KindName: "greet.two", Payload: []byte("1")}, Options{IdempotencyKey: "k"}},
-		{greet{"ada"}, Options{Key: "k"}},
+		{greet{"ada"}, Options{Key: KeyRules{Name: "k"}}},
 	}
 	first, seen := make([]ID, len(different)), map[ID]bool{}
 	for i, r := range different {

@@ -18,7 +18,7 @@ func (PostEntry) Kind() string { return "ledger.post" }
 func (e PostEntry) DefaultOptions() outbox.Options {
 	return outbox.Options{
 		Queue: "ledger", MaxAttempts: 10,
-		Key: e.Account, Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: time.Hour,
+		Key: outbox.KeyRules{Name: e.Account, Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: time.Hour},
 	}
 }
 

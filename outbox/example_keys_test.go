@@ -13,7 +13,7 @@ import (
 func ExampleOptions_maxActive() {
 	sync := func(ctx context.Context, db outbox.DB, origin string) error {
 		_, err := outbox.Enqueue(ctx, db, SyncTickets{origin}, outbox.Options{
-			Key: origin, MaxActive: 2, OnLapse: outbox.FailStale,
+			Key: outbox.KeyRules{Name: origin, MaxActive: 2, OnLapse: outbox.FailStale},
 		})
 		return err
 	}

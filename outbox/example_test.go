@@ -18,7 +18,7 @@ func (SyncTickets) Kind() string { return "tickets.sync" }
 func ExampleSubmit() {
 	request := func(ctx context.Context, tx pgx.Tx, origin string) error {
 		done, err := outbox.Submit(ctx, tx, SyncTickets{origin}, outbox.Options{
-			Key: origin, MaxQueued: 1, WhenFull: outbox.CoalesceFull,
+			Key: outbox.KeyRules{Name: origin, MaxQueued: 1, WhenFull: outbox.CoalesceFull},
 		})
 		if err != nil {
 			return err
@@ -34,7 +34,7 @@ func ExampleSubmit() {
 func ExampleOptions_ordered() {
 	change := func(ctx context.Context, tx pgx.Tx, order int64, args outbox.Args) error {
 		_, err := outbox.Enqueue(ctx, tx, args, outbox.Options{
-			Key: fmt.Sprint("order ", order), Ordered: true, OnDeath: outbox.ParkKey,
+			Key: outbox.KeyRules{Name: fmt.Sprint("order ", order), Ordered: true, OnDeath: outbox.ParkKey},
 		})
 		return err
 	}

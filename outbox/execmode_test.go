@@ -26,7 +26,7 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 			producer := NewProducer(modePool(t, db, mode), NotifyCoalesced)
 			headers := map[string]string{"": "", "é": `"\u0000\' {},NULL`, "odd": "\u2028<\x01"}
 			full := Options{
-				Queue: "mail", Priority: -5, MaxAttempts: 3, Tenant: tenant, Key: `a "key", {\with} 'é'`, Headers: headers,
+				Queue: "mail", Priority: -5, MaxAttempts: 3, Tenant: tenant, Key: KeyRules{Name: `a "key", {\with} 'é'`}, Headers: headers,
 				Timeout: 90 * time.Minute, Delay: 26*time.Hour + time.Microsecond,
 				Deadline: time.Date(2999, 1, 2, 3, 4, 5, 678_000, time.UTC),
 				Backoff:  Backoff{time.Second, 2 * time.Hour},
@@ -35,7 +35,7 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 			once.IdempotencyKey, once.Hold = "k", true
 			due.Delay, due.RunAt = 0, time.Now().Add(time.Hour)
 			payload := Raw{KindName: "raw", Payload: []byte("\x00\xff\\{\"'\n"), ContentType: "application/x-protobuf"}
-			few := []Request{{payload, full}, {greet{"ada"}, Options{}}, {payload, once}, {payload, keyed}, {payload, Options{Key: "NULL"}}, {payload, Options{Hold: true, Delay: time.Second}}}
+			few := []Request{{payload, full}, {greet{"ada"}, Options{}}, {payload, once}, {payload, keyed}, {payload, Options{Key: KeyRules{Name: "NULL"}}}, {payload, Options{Hold: true, Delay: time.Second}}}
 			all := []Request{{payload, due}, {greet{"ada"}, Options{RunAt: due.RunAt}}}
 			for len(all) < copyFrom {
 				all = append(all, Request{payload, Options{RunAt: due.RunAt, Headers: headers}})
@@ -70,7 +70,7 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 					t.Errorf("rows (-by Enqueue +%s):\n%s", name, diff)
 				}
 				wantFirst := wantRow(map[string]any{
-					"queue": "mail", "priority": -5., "max_attempts": 3., "tenant_id": tenant.String(), "key": full.Key,
+					"queue": "mail", "priority": -5., "max_attempts": 3., "tenant_id": tenant.String(), "key": full.Key.Name,
 					"deadline": "2999-01-02T03:04:05.000678+00:00", "backoff": []any{"00:00:01", "02:00:00"},
 					"timeout": "01:30:00", "due_in": want[0]["due_in"], "kind": "raw",
 					"headers":      map[string]any{"": "", "é": headers["é"], "odd": headers["odd"]},

@@ -21,8 +21,8 @@ func TestAJobNeverEndsBeforeItStarted(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"plain, root":   {},
 		"plain, tenant": {Tenant: NewID()},
-		"keyed, root":   {Key: "k"},
-		"keyed, tenant": {Key: "k", Tenant: NewID(), Ordered: true},
+		"keyed, root":   {Key: KeyRules{Name: "k"}},
+		"keyed, tenant": {Key: KeyRules{Name: "k", Ordered: true}, Tenant: NewID()},
 	} {
 		id, err := Enqueue(t.Context(), db, greet{"ada"}, opts)
 		if err != nil {

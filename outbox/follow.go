@@ -55,9 +55,9 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 		errs = append(errs, invalid("Options.IdempotencyKey", "is set, which a follow-up cannot have: it exists once, with its parent's settlement"))
 		opts.IdempotencyKey = ""
 	}
-	if opts.MaxQueued != 0 {
-		errs = append(errs, invalid("Options.MaxQueued", "is set, which a follow-up cannot have: nobody could be told that the key is full"))
-		opts.MaxQueued, opts.WhenFull = 0, ""
+	if opts.Key.MaxQueued != 0 {
+		errs = append(errs, invalid("Options.Key.MaxQueued", "is set, which a follow-up cannot have: nobody could be told that the key is full"))
+		opts.Key.MaxQueued, opts.Key.WhenFull = 0, ""
 	}
 	if !opts.Tenant.IsZero() && opts.Tenant != c.Tenant {
 		errs = append(errs, invalid("Options.Tenant", "is %s, want none: a follow-up belongs to the tenant of its parent, %s", opts.Tenant, c.Tenant))

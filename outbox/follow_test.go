@@ -28,18 +28,18 @@ func TestEveryExecModeStoresTheSameFollowUps(t *testing.T) {
 			job := lease(t, db, id)
 			job.Tenant, job.RawHeaders = tenant, ask[[]byte](t, db, `SELECT headers::text FROM outbox.jobs`)
 			payload := Raw{KindName: "raw", Payload: []byte("\x00\xff\\{\"'\n"), ContentType: "application/x-protobuf"}
-			odd, err := job.Then(payload, Options{Queue: "mail", Priority: -5, MaxAttempts: 3, Key: `a "key", {\with} 'é'`, Timeout: 1e9, Backoff: Backoff{0, 1e9}, Delay: 1e9, Watched: true})
+			odd, err := job.Then(payload, Options{Queue: "mail", Priority: -5, MaxAttempts: 3, Key: KeyRules{Name: `a "key", {\with} 'é'`}, Timeout: 1e9, Backoff: Backoff{0, 1e9}, Delay: 1e9, watched: isWatched})
 			if err != nil {
 				t.Fatal(err)
 			}
 			line, err := job.Then(greet{"eve"}, Options{
 				Headers: map[string]string{}, Hold: true, Deadline: time.Date(2999, 1, 2, 3, 4, 5, 0, time.UTC),
-				Key: "k", Ordered: true, Sequence: 7, OnDeath: ParkKey, ParkAfter: time.Hour, OnLapse: BlockLapsed,
+				Key: KeyRules{Name: "k", Ordered: true, Sequence: 7, OnDeath: ParkKey, ParkAfter: time.Hour, OnLapse: BlockLapsed},
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			limited, err := job.Then(greet{"joe"}, Options{Headers: map[string]string{}, Key: "k", MaxActive: 3, OnLapse: FailStale})
+			limited, err := job.Then(greet{"joe"}, Options{Headers: map[string]string{}, Key: KeyRules{Name: "k", MaxActive: 3, OnLapse: FailStale}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,7 +18,7 @@ import (
 // claim stores a job and leases it to worker "w".
 func claim(t *testing.T, db *pgxpool.Pool) *Claimed {
 	t.Helper()
-	id, err := Enqueue(t.Context(), db, greet{"ada"}, Options{Key: "k", Headers: map[string]string{"a": "b"}})
+	id, err := Enqueue(t.Context(), db, greet{"ada"}, Options{Key: KeyRules{Name: "k"}, Headers: map[string]string{"a": "b"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestWhatTheHistoryKeepsOfAJob(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	id, err := Enqueue(t.Context(), db, greet{"ada"}, Options{
-		Queue: "mail", Priority: 3, MaxAttempts: 4, Timeout: 1e9, Backoff: Backoff{1e9}, Key: "k", Headers: map[string]string{"a": "b"}, Tenant: tenant,
+		Queue: "mail", Priority: 3, MaxAttempts: 4, Timeout: 1e9, Backoff: Backoff{1e9}, Key: KeyRules{Name: "k"}, Headers: map[string]string{"a": "b"}, Tenant: tenant,
 	})
 	if err != nil {
 		t.Fatal(err)

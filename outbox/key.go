@@ -1,6 +1,8 @@
 package outbox
 
 import (
+	"time"
+
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -8,7 +10,7 @@ import (
 // maxKeyQueued bounds what a submission counts.
 const maxKeyQueued = 100_000
 
-// MaxKeyActive is the most that Options.MaxActive can ask for.
+// MaxKeyActive is the most that KeyRules.MaxActive can ask for.
 const MaxKeyActive = 1000
 
 // DeathPolicy says what becomes of the jobs behind an ordered one that is failed
@@ -21,7 +23,7 @@ const (
 	// SkipDead has them run. If the dead letter is retried, it is next.
 	SkipDead DeathPolicy = "skip"
 	// ParkKey sets all jobs of the key aside, together with those still to come,
-	// until an operator unblocks the key; with Options.ParkAfter only if nobody has
+	// until an operator unblocks the key; with KeyRules.ParkAfter only if nobody has
 	// dealt with the dead letter by then.
 	ParkKey DeathPolicy = "park"
 )
@@ -41,80 +43,117 @@ const (
 	BlockLapsed LapsePolicy = "block"
 )
 
-func (o *Options) validateKey() (errs []error) {
+// KeyRules bind a job to a key, and say how the jobs of the key run beside each other: the zero
+// rules of a key are that one runs at a time, in any order. Each job carries its own; a key needs
+// no declaration. The zero KeyRules are those of a job without a key.
+type KeyRules struct {
+	// Name is the key, of at most 512 bytes. Jobs of the same tenant, queue and key belong
+	// together. "" is no key, and then no rule may be set.
+	Name string
+
+	MaxActive int           // jobs of the key that may run for this one to start, itself included, in all processes; 0 is 1
+	Ordered   bool          // start only as the first of the key's ordered jobs that is not finished, through retries
+	Sequence  int64         // of an ordered job: its position, from 1; 0 is by when the transaction commits
+	OnDeath   DeathPolicy   // of an ordered job: what happens to those behind it when it is failed or dead; "" is HoldLine
+	ParkAfter time.Duration // with ParkKey: hold up the line for this long first
+	OnLapse   LapsePolicy   // what happens to the job when its lease lapses; "" is RetryLapsed
+	MaxQueued int           // jobs of the key that may wait at once, this one included; 0 is any number. See Submit
+	WhenFull  DepthPolicy   // what happens to the job if they do already; "" is RejectFull
+}
+
+// validate reports every mistake in the rules of a job, which may have an idempotency key.
+func (k *KeyRules) validate(idempotencyKey string) (errs []error) {
 	add := func(field, format string, args ...any) {
-		errs = append(errs, invalid("Options."+field, format, args...))
+		errs = append(errs, invalid("Options.Key"+field, format, args...))
 	}
-	if o.MaxActive < 0 || o.MaxActive > MaxKeyActive {
-		add("MaxActive", "is %d, want 1 to %d, or 0 for 1", o.MaxActive, MaxKeyActive)
+	if err := validKey("Options.Key", k.Name); err != nil {
+		errs = append(errs, err)
 	}
-	if o.Ordered && o.MaxActive > 1 {
-		add("MaxActive", "is %d, but jobs that run one after the other (Options.Ordered) cannot run at once", o.MaxActive)
+	if k.MaxActive < 0 || k.MaxActive > MaxKeyActive {
+		add(".MaxActive", "is %d, want 1 to %d, or 0 for 1", k.MaxActive, MaxKeyActive)
 	}
-	if o.Sequence < 0 {
-		add("Sequence", "is %d, want 1 or more, or 0 for the order of commits", o.Sequence)
+	if k.Ordered && k.MaxActive > 1 {
+		add(".MaxActive", "is %d, but jobs that run one after the other (Options.Key.Ordered) cannot run at once", k.MaxActive)
 	}
-	switch o.OnDeath {
+	if k.Sequence < 0 {
+		add(".Sequence", "is %d, want 1 or more, or 0 for the order of commits", k.Sequence)
+	}
+	switch k.OnDeath {
 	case HoldLine, SkipDead, ParkKey:
 	default:
-		add("OnDeath", "is %q, want %q, %q or %q", o.OnDeath, HoldLine, SkipDead, ParkKey)
+		add(".OnDeath", "is %q, want %q, %q or %q", k.OnDeath, HoldLine, SkipDead, ParkKey)
 	}
-	switch o.OnLapse {
+	switch k.OnLapse {
 	case RetryLapsed, FailStale, BlockLapsed:
 	default:
-		add("OnLapse", "is %q, want %q, %q or %q", o.OnLapse, RetryLapsed, FailStale, BlockLapsed)
+		add(".OnLapse", "is %q, want %q, %q or %q", k.OnLapse, RetryLapsed, FailStale, BlockLapsed)
 	}
-	if o.ParkAfter < 0 || o.ParkAfter > maxHorizon {
-		add("ParkAfter", "is %s, want 0 to 100 years", o.ParkAfter)
+	if k.ParkAfter < 0 || k.ParkAfter > maxHorizon {
+		add(".ParkAfter", "is %s, want 0 to 100 years", k.ParkAfter)
 	}
-	if o.ParkAfter != 0 && o.OnDeath != ParkKey {
-		add("ParkAfter", "is set, but Options.OnDeath is not %q", ParkKey)
+	if k.ParkAfter != 0 && k.OnDeath != ParkKey {
+		add(".ParkAfter", "is set, but Options.Key.OnDeath is not %q", ParkKey)
 	}
-	if !o.Ordered && (o.Sequence != 0 || o.OnDeath != HoldLine) {
-		add("Ordered", "is false, but Options.Sequence and Options.OnDeath are about ordered jobs")
+	if !k.Ordered && (k.Sequence != 0 || k.OnDeath != HoldLine) {
+		add(".Ordered", "is false, but Options.Key.Sequence and Options.Key.OnDeath are about ordered jobs")
 	}
-	if o.Key == "" && (o.MaxActive != 0 || o.Ordered || o.OnLapse != RetryLapsed || o.MaxQueued != 0) {
-		add("Key", "is empty, but MaxActive, Ordered, OnLapse and MaxQueued are rules of jobs with a key")
+	if k.Name == "" && (k.MaxActive != 0 || k.Ordered || k.OnLapse != RetryLapsed || k.MaxQueued != 0) {
+		add("", "is empty, but MaxActive, Ordered, OnLapse and MaxQueued are rules of jobs with a key")
 	}
-	if o.MaxQueued < 0 || o.MaxQueued > maxKeyQueued {
-		add("MaxQueued", "is %d, want 1 to %d, or 0 for any number", o.MaxQueued, maxKeyQueued)
+	if k.MaxQueued < 0 || k.MaxQueued > maxKeyQueued {
+		add(".MaxQueued", "is %d, want 1 to %d, or 0 for any number", k.MaxQueued, maxKeyQueued)
 	}
-	switch o.WhenFull {
+	switch k.WhenFull {
 	case RejectFull, CoalesceFull, ReplaceOldest:
 	default:
-		add("WhenFull", "is %q, want %q, %q or %q", o.WhenFull, RejectFull, CoalesceFull, ReplaceOldest)
+		add(".WhenFull", "is %q, want %q, %q or %q", k.WhenFull, RejectFull, CoalesceFull, ReplaceOldest)
 	}
-	if o.WhenFull != RejectFull && o.MaxQueued == 0 {
-		add("MaxQueued", "is 0, but Options.WhenFull is %q", o.WhenFull)
+	if k.WhenFull != RejectFull && k.MaxQueued == 0 {
+		add(".MaxQueued", "is 0, but Options.Key.WhenFull is %q", k.WhenFull)
 	}
-	if o.MaxQueued != 0 && o.IdempotencyKey != "" {
-		add("IdempotencyKey", "excludes Options.MaxQueued: which of them is to answer a repeat?")
+	if k.MaxQueued != 0 && idempotencyKey != "" {
+		errs = append(errs, invalid("Options.IdempotencyKey", "excludes Options.Key.MaxQueued: which of them is to answer a repeat?"))
 	}
 	return errs
 }
 
-// keyRules sets what is stored of the key and its rules: NULL for what is not asked for.
-func (o *Options) keyRules(row *sqlgen.EnqueueJobParams) {
-	if o.Key == "" {
+// into sets what is stored of the key and its rules: NULL for what is not asked for.
+func (k KeyRules) into(row *sqlgen.EnqueueJobParams) {
+	if k.Name == "" {
 		return
 	}
-	row.Key = new(o.Key) // not &o.Key: all of the options would live as long
-	if o.MaxActive > 1 {
-		row.MaxActive = new(int16(o.MaxActive))
+	row.Key = new(k.Name) // a copy: all of the options would live as long
+	if k.MaxActive > 1 {
+		row.MaxActive = new(int16(k.MaxActive))
 	}
-	row.ParkAfter = pgvalue.IntervalOrNull(o.ParkAfter)
-	if o.Ordered {
+	row.ParkAfter = pgvalue.IntervalOrNull(k.ParkAfter)
+	if k.Ordered {
 		row.Ordered = new(true)
 	}
-	if o.Sequence != 0 {
-		row.Position = new(o.Sequence)
+	if k.Sequence != 0 {
+		row.Position = new(k.Sequence)
 	}
-	if o.OnDeath != HoldLine {
-		row.OnDeath = new(string(o.OnDeath))
+	if k.OnDeath != HoldLine {
+		row.OnDeath = new(string(k.OnDeath))
 	}
-	if o.OnLapse != RetryLapsed {
-		row.OnLapse = new(string(o.OnLapse))
+	if k.OnLapse != RetryLapsed {
+		row.OnLapse = new(string(k.OnLapse))
 	}
+}
+
+// fillFrom takes the rules of d for those that are not set. What belongs together is taken together.
+func (k *KeyRules) fillFrom(d *KeyRules) {
+	if k.OnDeath == HoldLine && k.ParkAfter == 0 {
+		k.OnDeath, k.ParkAfter = d.OnDeath, d.ParkAfter
+	}
+	if k.MaxQueued == 0 && k.WhenFull == RejectFull {
+		k.MaxQueued, k.WhenFull = d.MaxQueued, d.WhenFull
+	}
+	orDefault(&k.Name, d.Name)
+	orDefault(&k.MaxActive, d.MaxActive)
+	orDefault(&k.Ordered, d.Ordered)
+	orDefault(&k.Sequence, d.Sequence)
+	orDefault(&k.OnLapse, d.OnLapse)
 }
 
 // valueOf is the zero value for NULL.

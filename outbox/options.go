@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
 // Limits on what a job may carry.
@@ -35,7 +37,7 @@ type Options struct {
 	MaxAttempts    int               // 0 is 25. The attempt that uses up the last one leaves the job dead
 	Timeout        time.Duration     // of one attempt; 0 is what the kind's handler says, then 5 minutes
 	Backoff        Backoff           // how long it waits between attempts; nil leaves it to the kind's retry policy
-	Key            string            // jobs of a tenant, queue and key are limited (MaxActive) or run in order (Ordered)
+	Key            KeyRules          // with a name, what the job may run beside; zero is a job without a key
 	IdempotencyKey string            // unique per tenant and kind: a repeat returns the first job's id and changes nothing
 	Headers        map[string]string // trace context, correlation id, user id …; handed to the handler
 	Tenant         ID                // zero is RootTenant
@@ -48,19 +50,13 @@ type Options struct {
 	// has passed when the job is stored has it expire at once. Zero is never.
 	Deadline time.Time
 	// Hold stores the job as created: it is not run before somebody releases it.
-	Hold    bool
-	Watched bool // somebody waits for it: its end is announced. Package await sets it
+	Hold bool
 
-	// Rules of a job with a Key. Each job carries its own; a key needs no declaration.
-	MaxActive int           // jobs of the key that may run for this one to start, itself included, in all processes; 0 is 1
-	Ordered   bool          // start only as the first of the key's ordered jobs that is not finished, through retries
-	Sequence  int64         // position in that order, from 1; 0 is by when the transaction commits
-	OnDeath   DeathPolicy   // of an ordered job: what happens to those behind it when it is failed or dead; "" is HoldLine
-	ParkAfter time.Duration // with ParkKey: hold up the line for this long first
-	OnLapse   LapsePolicy   // what happens to the job when its lease lapses; "" is RetryLapsed
-	MaxQueued int           // jobs of the key that may wait at once, this one included; 0 is any number. See Submit
-	WhenFull  DepthPolicy   // what happens to the job if they do already; "" is RejectFull
+	watched
 }
+
+// watched is whether somebody waits for the job: its end is announced. Package await sets it.
+type watched = engine.Seam[engine.Watched]
 
 // maxHorizon keeps run_at within what every client can represent.
 const maxHorizon = 100 * 365 * 24 * time.Hour
@@ -101,9 +97,8 @@ func (o *Options) validate() []error {
 		add(invalid("Options.Timeout", "is %s, want at least 1µs, or 0 for what the kind's handler says", o.Timeout))
 	}
 	add(o.Backoff.validate())
-	add(validKey("Options.Key", o.Key))
+	errs = append(errs, o.Key.validate(o.IdempotencyKey)...)
 	add(validKey("Options.IdempotencyKey", o.IdempotencyKey))
-	errs = append(errs, o.validateKey()...)
 	for name, value := range o.Headers {
 		add(validText("Options.Headers name", name))
 		add(validText("Options.Headers["+strings.ToValidUTF8(name, "?")+"]", value))

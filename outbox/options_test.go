@@ -46,9 +46,9 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 		"a wait below none":                    {Options{Backoff: Backoff{1, -1}}, []InvalidError{{"Options.Backoff", "waits -1ns after attempt 2, want 0 to 100 years"}}},
 		"a wait without end":                   {Options{Backoff: Backoff{math.MaxInt64}}, []InvalidError{{"Options.Backoff", "waits 2562047h47m16.854775807s after attempt 1, want 0 to 100 years"}}},
 		"too many waits":                       {Options{Backoff: make(Backoff, 65)}, []InvalidError{{"Options.Backoff", "has 65 waits, want at most 64"}}},
-		"a key that is too long":               {Options{Key: long}, []InvalidError{{"Options.Key", "is 513 bytes long, want at most 512"}}},
-		"a key with a NUL":                     {Options{Key: "\x00"}, []InvalidError{{"Options.Key", "has a NUL at byte 0, which Postgres text cannot hold"}}},
-		"a key that is not UTF-8":              {Options{Key: "a\xff"}, []InvalidError{{"Options.Key", "is not valid UTF-8"}}},
+		"a key that is too long":               {Options{Key: KeyRules{Name: long}}, []InvalidError{{"Options.Key", "is 513 bytes long, want at most 512"}}},
+		"a key with a NUL":                     {Options{Key: KeyRules{Name: "\x00"}}, []InvalidError{{"Options.Key", "has a NUL at byte 0, which Postgres text cannot hold"}}},
+		"a key that is not UTF-8":              {Options{Key: KeyRules{Name: "a\xff"}}, []InvalidError{{"Options.Key", "is not valid UTF-8"}}},
 		"an idempotency key with a NUL":        {Options{IdempotencyKey: "ab\x00"}, []InvalidError{{"Options.IdempotencyKey", "has a NUL at byte 2, which Postgres text cannot hold"}}},
 		"an idempotency key that is too long":  {Options{IdempotencyKey: long}, []InvalidError{{"Options.IdempotencyKey", "is 513 bytes long, want at most 512"}}},
 		"an idempotency key that is not UTF-8": {Options{IdempotencyKey: "\xc0"}, []InvalidError{{"Options.IdempotencyKey", "is not valid UTF-8"}}},
@@ -58,7 +58,7 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 		"a header value that is not UTF-8":     {Options{Headers: map[string]string{"a": "\xff"}}, []InvalidError{{"Options.Headers[a]", "is not valid UTF-8"}}},
 		"headers that are too large":           {Options{Headers: map[string]string{"a": strings.Repeat("x", MaxHeadersBytes)}}, []InvalidError{{"Options.Headers", "are 65544 bytes as JSON, want at most 65536"}}},
 		"everything wrong, and all of it is said": {
-			Options{Queue: " ", Priority: 1 << 20, Delay: -1, RunAt: time.Unix(-1, 0).UTC(), MaxAttempts: -1, Timeout: -1, Key: "\x00", IdempotencyKey: "\xff", Headers: map[string]string{"a": "\x00"}},
+			Options{Queue: " ", Priority: 1 << 20, Delay: -1, RunAt: time.Unix(-1, 0).UTC(), MaxAttempts: -1, Timeout: -1, Key: KeyRules{Name: "\x00"}, IdempotencyKey: "\xff", Headers: map[string]string{"a": "\x00"}},
 			[]InvalidError{
 				{"Options.Queue", `is " ": byte 0 is " ", want letters, digits and _ . : / -, first a letter or digit`},
 				{"Options.Priority", "is 1048576, want -32768 to 32767"},
@@ -95,7 +95,7 @@ func TestTheLargestAcceptedOptionsCanBeStored(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	for name, opts := range map[string]Options{
-		"the longest names":   {Queue: strings.Repeat("q", MaxNameBytes), Key: strings.Repeat("é", MaxKeyBytes/2), IdempotencyKey: strings.Repeat("\x01", MaxKeyBytes)},
+		"the longest names":   {Queue: strings.Repeat("q", MaxNameBytes), Key: KeyRules{Name: strings.Repeat("é", MaxKeyBytes/2)}, IdempotencyKey: strings.Repeat("\x01", MaxKeyBytes)},
 		"the largest headers": {Headers: map[string]string{"a": strings.Repeat("x", MaxHeadersBytes-len(`{"a":""}`))}},
 		"the latest time":     {RunAt: time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC), Timeout: maxHorizon},
 		"the longest waits":   {Backoff: slices.Repeat(Backoff{maxHorizon}, MaxBackoffs)},
@@ -139,7 +139,7 @@ func FuzzOptions(f *testing.F) {
 		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4])
 	}
 	f.Fuzz(func(t *testing.T, name, value, key, service, user string) {
-		opts := Options{Headers: map[string]string{name: value}, Key: key, IdempotencyKey: key, Caller: Caller{Service: service, User: user}}
+		opts := Options{Headers: map[string]string{name: value}, Key: KeyRules{Name: key}, IdempotencyKey: key, Caller: Caller{Service: service, User: user}}
 		job, err := newRow(t.Context(), greet{"ada"}, &opts)
 		if err != nil {
 			for _, m := range mistakes(err) {

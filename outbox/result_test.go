@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -54,6 +55,12 @@ type stuck struct{ Returns[func()] }
 
 func (stuck) Kind() string { return "stuck" }
 
+// isWatched is in the options of a job that somebody waits for.
+var isWatched = func() (w watched) {
+	*engine.Of(&w) = true
+	return w
+}()
+
 // Watched is NULL for all others, by whichever way jobs are stored.
 func TestWatchedIsStoredByEveryWay(t *testing.T) {
 	t.Parallel()
@@ -63,10 +70,11 @@ func TestWatchedIsStoredByEveryWay(t *testing.T) {
 		exec(t, db, `DELETE FROM outbox.idempotency_keys`)
 		requests := make([]Request, n)
 		for i := range requests {
-			requests[i] = Request{greet{"ada"}, Options{Watched: i%2 == 0}}
+			requests[i] = Request{greet{"ada"}, Options{}}
+			*engine.Of(&requests[i].Options) = i%2 == 0
 		}
 		if n == 1 {
-			for _, opts := range []Options{{Watched: true}, {Watched: true, IdempotencyKey: "k"}, {}, {IdempotencyKey: "l"}} {
+			for _, opts := range []Options{{watched: isWatched}, {watched: isWatched, IdempotencyKey: "k"}, {}, {IdempotencyKey: "l"}} {
 				if _, err := Enqueue(t.Context(), db, greet{"ada"}, opts); err != nil {
 					t.Fatal(err)
 				}

@@ -7,7 +7,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// DepthPolicy says what happens to a job whose key has Options.MaxQueued jobs
+// DepthPolicy says what happens to a job whose key has Options.Key.MaxQueued jobs
 // waiting already.
 type DepthPolicy string
 
@@ -56,8 +56,8 @@ func (e *QueueFullError) Error() string {
 	return fmt.Sprintf("key %q of queue %s has %d jobs waiting, want fewer than %d", e.Key, e.Queue, e.Queued, e.MaxQueued)
 }
 
-// Submit stores a job if fewer than opts.MaxQueued jobs of its key wait, and
-// otherwise does what opts.WhenFull says. Jobs that run, are held or wait for a
+// Submit stores a job if fewer than opts.Key.MaxQueued jobs of its key wait, and
+// otherwise does what opts.Key.WhenFull says. Jobs that run, are held or wait for a
 // person are not counted, nor is anything waited for that MaxQueued = 0 stores.
 //
 // It is exact however many producers submit at once, and for that they wait for
@@ -71,7 +71,7 @@ func Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, err
 
 func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (Submitted, error) {
 	opts.fillFrom(args)
-	if opts.MaxQueued == 0 {
+	if opts.Key.MaxQueued == 0 {
 		id, err := enqueue(ctx, db, args, opts, notify)
 		if err != nil {
 			return Submitted{}, err
@@ -96,7 +96,7 @@ func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (S
 
 func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobParams, opts Options) (Submitted, error) {
 	room, err := q.MakeRoom(ctx, sqlgen.MakeRoomParams{
-		TenantID: job.TenantID, Queue: job.Queue, Key: opts.Key, Kind: job.Kind, MaxQueued: int32(opts.MaxQueued), WhenFull: string(opts.WhenFull),
+		TenantID: job.TenantID, Queue: job.Queue, Key: opts.Key.Name, Kind: job.Kind, MaxQueued: int32(opts.Key.MaxQueued), WhenFull: string(opts.Key.WhenFull),
 		Notify: job.Notify,
 	})
 	if err != nil {
@@ -113,7 +113,7 @@ func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobPara
 	case Rejected:
 		return done, nil
 	}
-	return Submitted{}, invalid("Options.MaxQueued", "needs a READ COMMITTED transaction: another's snapshot is too old to count")
+	return Submitted{}, invalid("Options.Key.MaxQueued", "needs a READ COMMITTED transaction: another's snapshot is too old to count")
 }
 
 // enqueueIfRoom is Enqueue with MaxQueued.
@@ -124,7 +124,7 @@ func enqueueIfRoom(ctx context.Context, db DB, args Args, opts Options, notify b
 		if queue == "" {
 			queue = DefaultQueue
 		}
-		err = fmt.Errorf("enqueue %s: %w", args.Kind(), &QueueFullError{Queue: queue, Key: opts.Key, Queued: done.Queued, MaxQueued: opts.MaxQueued})
+		err = fmt.Errorf("enqueue %s: %w", args.Kind(), &QueueFullError{Queue: queue, Key: opts.Key.Name, Queued: done.Queued, MaxQueued: opts.Key.MaxQueued})
 	}
 	return done.ID, err
 }

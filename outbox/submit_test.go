@@ -30,7 +30,7 @@ func TestConcurrentSubmissionsNeverExceedTheDepth(t *testing.T) {
 			for range 100 {
 				producers.Go(func() {
 					err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-						done, err := Submit(t.Context(), tx, greet{"ada"}, Options{Key: "k", MaxQueued: 10, WhenFull: policy})
+						done, err := Submit(t.Context(), tx, greet{"ada"}, Options{Key: KeyRules{Name: "k", MaxQueued: 10, WhenFull: policy}})
 						mu.Lock()
 						defer mu.Unlock()
 						got[done.Verdict]++
@@ -61,7 +61,7 @@ func TestSubmitNamesTheJobThatStandsForTheRequest(t *testing.T) {
 	db := pgtest.New(t)
 	submit := func(policy DepthPolicy, opts Options) Submitted {
 		t.Helper()
-		opts.Key, opts.MaxQueued, opts.WhenFull = "k", 2, policy
+		opts.Key.Name, opts.Key.MaxQueued, opts.Key.WhenFull = "k", 2, policy
 		done, err := Submit(t.Context(), db, greet{"ada"}, opts)
 		if err != nil {
 			t.Fatal(err)
@@ -69,7 +69,7 @@ func TestSubmitNamesTheJobThatStandsForTheRequest(t *testing.T) {
 		return done
 	}
 	first := submit(RejectFull, Options{}).ID
-	second := submit(RejectFull, Options{Ordered: true}).ID // in line or not, it waits
+	second := submit(RejectFull, Options{Key: KeyRules{Ordered: true}}).ID // in line or not, it waits
 	if got, want := submit(CoalesceFull, Options{}), (Submitted{Verdict: Coalesced, ID: second, Queued: 2}); got != want {
 		t.Errorf("coalesced: %+v, want %+v", got, want)
 	}
@@ -85,9 +85,9 @@ func TestSubmitNamesTheJobThatStandsForTheRequest(t *testing.T) {
 		t.Errorf("beside two that run: %+v, want accepted", got)
 	}
 	for name, other := range map[string]Options{
-		"another queue":  {Key: "k", Queue: "q", MaxQueued: 1},
-		"another tenant": {Key: "k", Tenant: tenant, MaxQueued: 1},
-		"another key":    {Key: "l", MaxQueued: 1},
+		"another queue":  {Key: KeyRules{Name: "k", MaxQueued: 1}, Queue: "q"},
+		"another tenant": {Key: KeyRules{Name: "k", MaxQueued: 1}, Tenant: tenant},
+		"another key":    {Key: KeyRules{Name: "l", MaxQueued: 1}},
 	} {
 		if done, err := Submit(t.Context(), db, greet{"ada"}, other); err != nil || done.Verdict != Accepted {
 			t.Errorf("%s: %+v, %v; want accepted", name, done, err)
@@ -99,7 +99,7 @@ func TestSubmitNamesTheJobThatStandsForTheRequest(t *testing.T) {
 func TestEnqueueToAFullKeyLeavesTheTransactionUsable(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	opts := Options{Key: "k", MaxQueued: 1}
+	opts := Options{Key: KeyRules{Name: "k", MaxQueued: 1}}
 	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 		if _, err := Enqueue(t.Context(), tx, greet{"ada"}, opts); err != nil {
 			return err
@@ -125,9 +125,9 @@ func TestSubmitNeedsReadCommitted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	err := pgx.BeginTxFunc(t.Context(), db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		_, err := Submit(t.Context(), tx, greet{"ada"}, Options{Key: "k", MaxQueued: 1})
-		if invalid, ok := errors.AsType[*InvalidError](err); !ok || invalid.Field != "Options.MaxQueued" {
-			t.Errorf("got %v, want an InvalidError of Options.MaxQueued", err)
+		_, err := Submit(t.Context(), tx, greet{"ada"}, Options{Key: KeyRules{Name: "k", MaxQueued: 1}})
+		if invalid, ok := errors.AsType[*InvalidError](err); !ok || invalid.Field != "Options.Key.MaxQueued" {
+			t.Errorf("got %v, want an InvalidError of Options.Key.MaxQueued", err)
 		}
 		_, err = Enqueue(t.Context(), tx, greet{"bob"}, Options{})
 		return err
@@ -139,9 +139,9 @@ func TestSubmitNeedsReadCommitted(t *testing.T) {
 
 func TestManyJobsAreNotSubmittedAtOnce(t *testing.T) {
 	t.Parallel()
-	_, err := EnqueueMany(t.Context(), nil, []Request{{Args: greet{"ada"}, Options: Options{Key: "k", MaxQueued: 1}}})
-	if invalid, ok := errors.AsType[*InvalidError](err); !ok || invalid.Field != "Options.MaxQueued" {
-		t.Errorf("got %v, want an InvalidError of Options.MaxQueued", err)
+	_, err := EnqueueMany(t.Context(), nil, []Request{{Args: greet{"ada"}, Options: Options{Key: KeyRules{Name: "k", MaxQueued: 1}}}})
+	if invalid, ok := errors.AsType[*InvalidError](err); !ok || invalid.Field != "Options.Key.MaxQueued" {
+		t.Errorf("got %v, want an InvalidError of Options.Key.MaxQueued", err)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestTheJobBehindOneThatWasReplacedIsMovedOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			opts := Options{Key: "k", Ordered: ordered, MaxQueued: 2, WhenFull: ReplaceOldest}
+			opts := Options{Key: KeyRules{Name: "k", Ordered: ordered, MaxQueued: 2, WhenFull: ReplaceOldest}}
 			var ids []ID
 			for range 2 {
 				done, err := Submit(t.Context(), db, greet{"ada"}, opts)
@@ -196,7 +196,7 @@ func TestTheJobBehindOneThatWasReplacedIsMovedOn(t *testing.T) {
 func TestAProducerDoesNotWaitForAKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	opts := Options{Key: "k", MaxQueued: 1, WhenFull: ReplaceOldest}
+	opts := Options{Key: KeyRules{Name: "k", MaxQueued: 1, WhenFull: ReplaceOldest}}
 	if _, err := Submit(t.Context(), db, greet{"ada"}, opts); err != nil {
 		t.Fatal(err)
 	}

@@ -359,7 +359,7 @@ func TestEveryExecModeStoresWhatWasKeptBack(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
 			p, pool := producerWith(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
-			for i, opts := range []Options{{}, {Queue: "mail", Priority: -5, Key: `a 'key'`, Headers: map[string]string{"é": `"\'`}}} {
+			for i, opts := range []Options{{}, {Queue: "mail", Priority: -5, Key: KeyRules{Name: `a 'key'`}, Headers: map[string]string{"é": `"\'`}}} {
 				var want map[string]any
 				err := p.InTx(t.Context(), func(tx pgx.Tx) error {
 					id, err := Enqueue(t.Context(), tx, greet{`O'Hara; $1 \`}, opts)
@@ -462,7 +462,7 @@ func TestASavepointThatIsTakenBackTakesEveryJobSince(t *testing.T) {
 			p, pool := producerWith(t, nil)
 			tenant := NewID()
 			for what, opts := range map[string]Options{
-				"root": {}, "a tenant": {Tenant: tenant}, "root, a key": {Key: "k"}, "a tenant, a key": {Tenant: tenant, Key: "k"},
+				"root": {}, "a tenant": {Tenant: tenant}, "root, a key": {Key: KeyRules{Name: "k"}}, "a tenant, a key": {Tenant: tenant, Key: KeyRules{Name: "k"}},
 			} {
 				add := func(tx pgx.Tx) error {
 					_, err := Enqueue(t.Context(), tx, greet{"ada"}, opts)

@@ -22,9 +22,9 @@ func TestDeclaringWhatIsStoredChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	schedules := []Schedule{
-		Cron("cron", "0 7 * * 1-5", "Europe/Berlin", reportArgs{Of: "a"}, Options{Headers: map[string]string{"b": "1", "a": "2"}, Key: "k", Timeout: time.Hour, Backoff: outbox.Backoff{time.Second, 36 * time.Hour}, Missed: All}),
+		Cron("cron", "0 7 * * 1-5", "Europe/Berlin", reportArgs{Of: "a"}, Options{Headers: map[string]string{"b": "1", "a": "2"}, Key: outbox.KeyRules{Name: "k"}, Timeout: time.Hour, Backoff: outbox.Backoff{time.Second, 36 * time.Hour}, Missed: All}),
 		Every("keyed", time.Hour, reportArgs{}, Options{
-			Key: "k", Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: time.Hour, OnLapse: outbox.BlockLapsed, Hold: true, Deadline: 36 * time.Hour,
+			Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: time.Hour, OnLapse: outbox.BlockLapsed}, Hold: true, Deadline: 36 * time.Hour,
 		}),
 		Every("interval", 36*time.Hour, outbox.Raw{KindName: "raw", Payload: []byte("\x00"), ContentType: "application/x"}, Options{Tenant: outbox.NewID()}),
 	}
@@ -53,11 +53,11 @@ func TestADeclarationThatChanged(t *testing.T) {
 		"more attempts":      {Every("s", time.Hour, reportArgs{}, Options{MaxAttempts: 26}), false},
 		"a timeout":          {Every("s", time.Hour, reportArgs{}, Options{Timeout: time.Second}), false},
 		"a back-off":         {Every("s", time.Hour, reportArgs{}, Options{Backoff: outbox.Backoff{time.Second}}), false},
-		"a key":              {Every("s", time.Hour, reportArgs{}, Options{Key: "k"}), false},
-		"a limit of the key": {Every("s", time.Hour, reportArgs{}, Options{Key: "k", MaxActive: 2}), false},
-		"a line":             {Every("s", time.Hour, reportArgs{}, Options{Key: "k", Ordered: true}), false},
-		"who is passed over": {Every("s", time.Hour, reportArgs{}, Options{Key: "k", Ordered: true, OnDeath: outbox.SkipDead}), false},
-		"who is not retried": {Every("s", time.Hour, reportArgs{}, Options{Key: "k", OnLapse: outbox.FailStale}), false},
+		"a key":              {Every("s", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k"}}), false},
+		"a limit of the key": {Every("s", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k", MaxActive: 2}}), false},
+		"a line":             {Every("s", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k", Ordered: true}}), false},
+		"who is passed over": {Every("s", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.SkipDead}}), false},
+		"who is not retried": {Every("s", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k", OnLapse: outbox.FailStale}}), false},
 		"a deadline":         {Every("s", time.Hour, reportArgs{}, Options{Deadline: time.Hour}), false},
 		"held":               {Every("s", time.Hour, reportArgs{}, Options{Hold: true}), false},
 		"headers":            {Every("s", time.Hour, reportArgs{}, Options{Headers: map[string]string{"a": "b"}}), false},
@@ -205,15 +205,15 @@ func TestMistakesInADeclarationAreNamed(t *testing.T) {
 		"a queue":             {Cron("s", valid, "UTC", reportArgs{}, Options{Queue: "a b"}), []string{"Options.Queue"}},
 		"a policy":            {Cron("s", valid, "UTC", reportArgs{}, Options{Missed: "twice"}), []string{"Options.Missed"}},
 		"a limit":             {Cron("s", valid, "UTC", reportArgs{}, Options{MissedLimit: 1001}), []string{"Options.MissedLimit"}},
-		"a line without end":  {Cron("s", valid, "UTC", reportArgs{}, Options{Key: "k", MaxActive: 1001}), []string{"Options.MaxActive"}},
-		"a line of no key":    {Cron("s", valid, "UTC", reportArgs{}, Options{Ordered: true}), []string{"Options.Key"}},
+		"a line without end":  {Cron("s", valid, "UTC", reportArgs{}, Options{Key: outbox.KeyRules{Name: "k", MaxActive: 1001}}), []string{"Options.Key.MaxActive"}},
+		"a line of no key":    {Cron("s", valid, "UTC", reportArgs{}, Options{Key: outbox.KeyRules{Ordered: true}}), []string{"Options.Key"}},
 		"late from the start": {Cron("s", valid, "UTC", reportArgs{}, Options{Deadline: -time.Second}), []string{"Options.Deadline"}},
 		"an odd deadline":     {Cron("s", valid, "UTC", reportArgs{}, Options{Deadline: time.Nanosecond}), []string{"Options.Deadline"}},
 		"a header of ours":    {Cron("s", valid, "UTC", reportArgs{}, Options{Headers: map[string]string{"schedule": "x"}}), []string{"Options.Headers"}},
 		"options of one job": {Cron("s", valid, "UTC", auditArgs{outbox.Options{
-			RunAt: time.Unix(1, 0), Deadline: time.Unix(2, 0), IdempotencyKey: "i", Key: "k", Ordered: true, Sequence: 1, Headers: map[string]string{"scheduled_for": "x"},
-		}}, Options{}), []string{"Options.IdempotencyKey", "Options.Deadline", "Options.Sequence", "Options.Headers"}},
-		"a key's depth": {Cron("s", valid, "UTC", auditArgs{outbox.Options{Key: "k", MaxQueued: 1}}, Options{}), []string{"Options.MaxQueued"}},
+			RunAt: time.Unix(1, 0), Deadline: time.Unix(2, 0), IdempotencyKey: "i", Key: outbox.KeyRules{Name: "k", Ordered: true, Sequence: 1}, Headers: map[string]string{"scheduled_for": "x"},
+		}}, Options{}), []string{"Options.IdempotencyKey", "Options.Deadline", "Options.Key.Sequence", "Options.Headers"}},
+		"a key's depth": {Cron("s", valid, "UTC", auditArgs{outbox.Options{Key: outbox.KeyRules{Name: "k", MaxQueued: 1}}}, Options{}), []string{"Options.Key.MaxQueued"}},
 		"all of it":     {Cron("", "x", "x", reportArgs{}, Options{Queue: "a b", Missed: "x"}), []string{"zone", "expression", "name", "Options.Missed", "Options.Queue"}},
 	}
 	for name, tt := range tests {
@@ -244,7 +244,7 @@ func (a auditArgs) DefaultOptions() outbox.Options { return a.defaults }
 func TestAScheduleKeepsTheRulesOfItsKind(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	kind := auditArgs{outbox.Options{Queue: "audits", MaxAttempts: 3, Key: "k", Ordered: true, OnDeath: outbox.SkipDead, Caller: outbox.Caller{Service: "ledger"}}}
+	kind := auditArgs{outbox.Options{Queue: "audits", MaxAttempts: 3, Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.SkipDead}, Caller: outbox.Caller{Service: "ledger"}}}
 	declare(t, newScheduler(t, db, Every("s", time.Hour, kind, Options{MaxAttempts: 4})))
 	got := askAll[string](t, db, `SELECT concat_ws(' ', queue, max_attempts, key, ordered, on_death, headers) FROM outbox.schedules`)
 	if diff := cmp.Diff([]string{`audits 4 k t skip {"caller-service": "ledger"}`}, got); diff != "" {

@@ -83,8 +83,10 @@ func (f firing) requests() (requests []outbox.Request) {
 	opts := outbox.Options{
 		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: duration(f.row.Timeout), Backoff: backoffOf(f.row.Backoff),
 		Tenant: f.row.TenantID.Bytes, Hold: orZero(f.row.Hold),
-		Key: orZero(f.row.Key), MaxActive: int(orZero(f.row.MaxActive)), Ordered: orZero(f.row.Ordered),
-		OnDeath: outbox.DeathPolicy(orZero(f.row.OnDeath)), ParkAfter: duration(f.row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(f.row.OnLapse)),
+		Key: outbox.KeyRules{
+			Name: orZero(f.row.Key), MaxActive: int(orZero(f.row.MaxActive)), Ordered: orZero(f.row.Ordered),
+			OnDeath: outbox.DeathPolicy(orZero(f.row.OnDeath)), ParkAfter: duration(f.row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(f.row.OnLapse)),
+		},
 	}
 	args := outbox.Raw{KindName: f.row.Kind, Payload: f.row.Payload, ContentType: f.row.ContentType}
 	for _, at := range f.ticks {

@@ -21,7 +21,7 @@ func TestAJobOfAScheduleIsAsItWasDeclared(t *testing.T) {
 	db := pgtest.New(t)
 	tenant := outbox.NewID()
 	s := newScheduler(t, db, Every("hourly", time.Hour, reportArgs{Of: "sales"}, Options{
-		Queue: "mail", Priority: 3, MaxAttempts: 7, Timeout: time.Minute, Backoff: outbox.Backoff{0, time.Hour}, Key: "k", Headers: map[string]string{"user": "ada"}, Tenant: tenant,
+		Queue: "mail", Priority: 3, MaxAttempts: 7, Timeout: time.Minute, Backoff: outbox.Backoff{0, time.Hour}, Key: outbox.KeyRules{Name: "k"}, Headers: map[string]string{"user": "ada"}, Tenant: tenant,
 	}))
 	declare(t, s)
 	if n := fire(t, s); n != 0 {
@@ -50,9 +50,9 @@ func TestAJobOfAScheduleHasTheRulesOfItsKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	s := newScheduler(t, db,
-		Every("limited", time.Hour, reportArgs{}, Options{Key: "k", MaxActive: 3, OnLapse: outbox.FailStale, Hold: true}),
+		Every("limited", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k", MaxActive: 3, OnLapse: outbox.FailStale}, Hold: true}),
 		Every("ordered", time.Hour, reportArgs{}, Options{
-			Key: "k", Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: 90 * time.Minute, Missed: All, Deadline: 400 * 24 * time.Hour,
+			Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: 90 * time.Minute}, Missed: All, Deadline: 400 * 24 * time.Hour,
 		}),
 		Every("plain", time.Hour, reportArgs{}, Options{}))
 	declare(t, s)

@@ -65,18 +65,10 @@ type Options struct {
 	MaxAttempts int
 	Timeout     time.Duration
 	Backoff     outbox.Backoff
-	Key         string
+	Key         outbox.KeyRules   // without Sequence and MaxQueued: Deadline keeps jobs that nobody gets round to from piling up
 	Headers     map[string]string // "schedule" and "scheduled_for" are taken
 	Tenant      outbox.ID
 	Hold        bool
-
-	// Rules of jobs with a Key. A schedule has no MaxQueued: Deadline keeps jobs that
-	// nobody gets round to from piling up.
-	MaxActive int
-	Ordered   bool // ticks run in their order
-	OnDeath   outbox.DeathPolicy
-	ParkAfter time.Duration
-	OnLapse   outbox.LapsePolicy
 
 	// Deadline is how long after its tick a job expires, whenever it was enqueued: one
 	// for a tick that was missed for longer expires at once. 0 is never. With the
@@ -132,17 +124,17 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 	if s.timing.every == 0 {
 		p.Expression, p.TimeZone = &s.timing.expression, &s.timing.zone
 	}
-	if o.Key != "" {
-		p.Key = &o.Key
+	if o.Key.Name != "" {
+		p.Key = &o.Key.Name
 	}
 	p.Deadline = pgvalue.IntervalOrNull(s.opts.Deadline)
 	p.Hold = orNull(o.Hold)
-	p.Ordered = orNull(o.Ordered)
-	p.OnDeath = orNull(string(o.OnDeath))
-	p.ParkAfter = pgvalue.IntervalOrNull(o.ParkAfter)
-	p.OnLapse = orNull(string(o.OnLapse))
-	if o.MaxActive > 1 {
-		p.MaxActive = new(int16(o.MaxActive))
+	p.Ordered = orNull(o.Key.Ordered)
+	p.OnDeath = orNull(string(o.Key.OnDeath))
+	p.ParkAfter = pgvalue.IntervalOrNull(o.Key.ParkAfter)
+	p.OnLapse = orNull(string(o.Key.OnLapse))
+	if o.Key.MaxActive > 1 {
+		p.MaxActive = new(int16(o.Key.MaxActive))
 	}
 	if len(o.Headers) > 0 {
 		text, err := json.Marshal(o.Headers)
@@ -162,24 +154,23 @@ func (o Options) job() outbox.Options {
 	return outbox.Options{
 		Queue: o.Queue, Priority: o.Priority, MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Backoff: o.Backoff, Key: o.Key,
 		Headers: o.Headers, Tenant: o.Tenant, Hold: o.Hold,
-		MaxActive: o.MaxActive, Ordered: o.Ordered, OnDeath: o.OnDeath, ParkAfter: o.ParkAfter, OnLapse: o.OnLapse,
 	}
 }
 
-// storable refuses headers that are the schedule's own, and what the kind's
+// storable refuses headers that are the schedule's own, and what its options or the kind's
 // DefaultOptions may have asked for and a schedule cannot keep: that is about one job,
 // or decided when it is enqueued. When a job is due, the schedule says.
 func storable(o outbox.Options) error {
 	var errs []error
 	refuse := func(set bool, field string) {
 		if set {
-			errs = append(errs, invalid("Options."+field, "is set by the kind's DefaultOptions, and a schedule has none"))
+			errs = append(errs, invalid("Options."+field, "is set, by the schedule or the kind's DefaultOptions, and a schedule has none"))
 		}
 	}
 	refuse(o.IdempotencyKey != "", "IdempotencyKey")
 	refuse(!o.Deadline.IsZero(), "Deadline")
-	refuse(o.Sequence != 0, "Sequence")
-	refuse(o.MaxQueued != 0, "MaxQueued")
+	refuse(o.Key.Sequence != 0, "Key.Sequence")
+	refuse(o.Key.MaxQueued != 0, "Key.MaxQueued")
 	for _, name := range []string{headerSchedule, headerScheduledFor} {
 		if _, taken := o.Headers[name]; taken {
 			errs = append(errs, invalid("Options.Headers", "have %q, which every job of a schedule carries already", name))

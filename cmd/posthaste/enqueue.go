@@ -123,10 +123,10 @@ func (r *remote) enqueue(ctx context.Context, job outbox.Raw, o outbox.Options) 
 	}
 	accepted, err := r.api.Enqueue(ctx, client.NewJob{
 		Kind: job.KindName, Payload: json.RawMessage(job.Payload), Queue: o.Queue, Priority: o.Priority, DelaySeconds: o.Delay.Seconds(), RunAt: o.RunAt,
-		MaxAttempts: o.MaxAttempts, TimeoutSeconds: o.Timeout.Seconds(), BackoffSeconds: backoff, Deadline: o.Deadline, Hold: o.Hold, Key: o.Key, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers,
+		MaxAttempts: o.MaxAttempts, TimeoutSeconds: o.Timeout.Seconds(), BackoffSeconds: backoff, Deadline: o.Deadline, Hold: o.Hold, Key: o.Key.Name, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers,
 		KeyRules: client.KeyRules{
-			MaxActive: o.MaxActive, Ordered: o.Ordered, Sequence: o.Sequence, OnDeath: string(o.OnDeath), ParkAfterSeconds: o.ParkAfter.Seconds(),
-			OnLapse: string(o.OnLapse), MaxQueued: o.MaxQueued, WhenFull: string(o.WhenFull),
+			MaxActive: o.Key.MaxActive, Ordered: o.Key.Ordered, Sequence: o.Key.Sequence, OnDeath: string(o.Key.OnDeath), ParkAfterSeconds: o.Key.ParkAfter.Seconds(),
+			OnLapse: string(o.Key.OnLapse), MaxQueued: o.Key.MaxQueued, WhenFull: string(o.Key.WhenFull),
 		},
 	})
 	return accepted.ID, err
@@ -135,13 +135,15 @@ func (r *remote) enqueue(ctx context.Context, job outbox.Raw, o outbox.Options) 
 func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 	o = outbox.Options{
 		Queue: c.String("queue"), Priority: c.Int("priority"), MaxAttempts: c.Int("max-attempts"),
-		Key: c.String("key"), IdempotencyKey: c.String("idempotency-key"), Hold: c.Bool("hold"),
-		MaxActive: c.Int("max-active"), Ordered: c.Bool("ordered"), Sequence: c.Int64("sequence"),
-		OnDeath: outbox.DeathPolicy(c.String("on-death")), OnLapse: outbox.LapsePolicy(c.String("on-lapse")),
-		MaxQueued: c.Int("max-queued"), WhenFull: outbox.DepthPolicy(c.String("when-full")),
+		IdempotencyKey: c.String("idempotency-key"), Hold: c.Bool("hold"),
+		Key: outbox.KeyRules{
+			Name: c.String("key"), MaxActive: c.Int("max-active"), Ordered: c.Bool("ordered"), Sequence: c.Int64("sequence"),
+			OnDeath: outbox.DeathPolicy(c.String("on-death")), OnLapse: outbox.LapsePolicy(c.String("on-lapse")),
+			MaxQueued: c.Int("max-queued"), WhenFull: outbox.DepthPolicy(c.String("when-full")),
+		},
 	}
 	var errs []error
-	for flag, to := range map[string]*time.Duration{"delay": &o.Delay, "timeout": &o.Timeout, "park-after": &o.ParkAfter} {
+	for flag, to := range map[string]*time.Duration{"delay": &o.Delay, "timeout": &o.Timeout, "park-after": &o.Key.ParkAfter} {
 		if v := c.String(flag); v != "" {
 			if *to, err = parseDuration(v, 0, 100*365*24*time.Hour); err != nil {
 				errs = append(errs, fmt.Errorf("--%s is %q: %w", flag, v, err))
@@ -210,8 +212,8 @@ var flagWords = strings.NewReplacer(
 	"Options.Queue", "--queue", "Options.Priority", "--priority", "Options.Delay", "--delay", "Options.RunAt", "--run-at",
 	"Options.Deadline", "--deadline", "Options.Hold", "--hold",
 	"Options.MaxAttempts", "--max-attempts", "Options.Timeout", "--timeout", "Options.Backoff", "--backoff", "Options.IdempotencyKey", "--idempotency-key",
-	"Options.MaxActive", "--max-active", "Options.Ordered", "--ordered", "Options.Sequence", "--sequence", "Options.OnDeath", "--on-death",
-	"Options.ParkAfter", "--park-after", "Options.OnLapse", "--on-lapse", "Options.MaxQueued", "--max-queued", "Options.WhenFull", "--when-full",
+	"Options.Key.MaxActive", "--max-active", "Options.Key.Ordered", "--ordered", "Options.Key.Sequence", "--sequence", "Options.Key.OnDeath", "--on-death",
+	"Options.Key.ParkAfter", "--park-after", "Options.Key.OnLapse", "--on-lapse", "Options.Key.MaxQueued", "--max-queued", "Options.Key.WhenFull", "--when-full",
 	"Options.Key", "--key", "Options.Headers", "--header", "Options.Tenant", "--tenant",
 )
 

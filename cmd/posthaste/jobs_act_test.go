@@ -62,10 +62,10 @@ func TestJobsAreActedOnByFilter(t *testing.T) {
 
 		// Without a status retry means dead letters: what waits is left as it is.
 		dead, late := name[:4]+"-dead", time.Now().Add(time.Hour)
-		stored(t, db, 3, dead, outbox.Options{Key: "k"})
-		stored(t, db, 1, dead, outbox.Options{Key: "other"})
+		stored(t, db, 3, dead, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
+		stored(t, db, 1, dead, outbox.Options{Key: outbox.KeyRules{Name: "other"}})
 		bury(t, db, dead)
-		stored(t, db, 1, dead, outbox.Options{Key: "k", RunAt: late})
+		stored(t, db, 1, dead, outbox.Options{Key: outbox.KeyRules{Name: "k"}, RunAt: late})
 		if out := ok(t, way, "jobs", "retry", "--yes", "--kind", dead, "--key", "k", "--fingerprint", "f1"); out != "retry: 3 done, 0 passed over\n" {
 			t.Errorf("%s: retry said %q", name, out)
 		}

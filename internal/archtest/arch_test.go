@@ -35,10 +35,10 @@ var allowed = map[string]string{
 	"migrations/migrate":   "migrations",
 
 	"listener":   "internal/backoff internal/dsn internal/pgsession",
-	"outbox":     "internal/sqlgen internal/pgsession internal/pgvalue",
+	"outbox":     "internal/engine internal/sqlgen internal/pgsession internal/pgvalue",
 	"inbox":      "outbox internal/sqlgen internal/pgsession",
 	"protect":    "outbox",
-	"await":      "outbox listener internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
+	"await":      "outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
 	"dispatcher": "outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue dispatcher/internal/report",
 
 	"dispatcher/internal/report": "outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
@@ -78,6 +78,7 @@ var allowed = map[string]string{
 	"internal/mutants/run":    "internal/mutants",
 	"internal/archtest":       "",
 	"internal/outage":         "internal/backoff",
+	"internal/engine":         "",
 	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",

@@ -61,7 +61,7 @@ func hotKey(ctx context.Context, r *rig) ([]Figure, error) {
 	}
 	defer beside.close()
 	hot := beside.ours(beside.pool, r.Notify)
-	hot.options = &outbox.Options{Key: "hot"}
+	hot.options = &outbox.Options{Key: outbox.KeyRules{Name: "hot"}}
 	const hotJob = -1 // every one of them has this number
 	if err := inBatches(n, func(_, n int) error { return hot.repeat(ctx, hotJob, n) }); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (o *ours) repeat(ctx context.Context, job, n int) error {
 	for i := range requests {
 		requests[i] = outbox.Request{Args: Noop{job}, Options: *o.options}
 		if o.key != nil {
-			requests[i].Options.Key = o.key(i)
+			requests[i].Options.Key.Name = o.key(i)
 		}
 	}
 	_, err := outbox.EnqueueMany(ctx, o.pool, requests)

@@ -105,7 +105,7 @@ func (l *loneJobs) besideAndAfter(ctx context.Context, drained <-chan time.Time)
 		if err := plain.add(l.wait(ctx, outbox.Options{Tenant: outbox.NewID()})); err != nil {
 			return nil, 0, err
 		}
-		if err := keyed.add(l.wait(ctx, outbox.Options{Tenant: outbox.NewID(), Key: "lone"})); err != nil {
+		if err := keyed.add(l.wait(ctx, outbox.Options{Tenant: outbox.NewID(), Key: outbox.KeyRules{Name: "lone"}})); err != nil {
 			return nil, 0, err
 		}
 		select {

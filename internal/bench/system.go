@@ -77,7 +77,7 @@ func (o *ours) EnqueueMany(ctx context.Context, first, n int) error {
 			requests[i].Options = *o.options
 		}
 		if o.key != nil {
-			requests[i].Options.Key = o.key(first + i)
+			requests[i].Options.Key.Name = o.key(first + i)
 		}
 	}
 	_, err := outbox.EnqueueMany(ctx, o.pool, requests)

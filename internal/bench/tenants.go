@@ -95,7 +95,7 @@ func (r *rig) waits(ctx context.Context, opts outbox.Options, key func(int) stri
 	for i := range begun {
 		<-tick.C
 		if key != nil {
-			opts.Key = key(i)
+			opts.Key.Name = key(i)
 		}
 		err := system.producer.InTx(ctx, func(tx pgx.Tx) error {
 			mu.Lock()

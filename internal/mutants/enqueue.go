@@ -91,10 +91,10 @@ var enqueue = []Mutant{
 		Breaks:    "a producer whose clock is ahead stores jobs that start late",
 		Invariant: "The database's clock decides",
 		Edits: []Edit{
-			{"outbox.makeRow", `	opts.keyRules(into)`, `	if opts.RunAt.IsZero() {
+			{"outbox.makeRow", `	opts.Key.into(into)`, `	if opts.RunAt.IsZero() {
 		into.RunAt = pgtype.Timestamptz{Time: time.Now().Add(opts.Delay), Valid: true}
 	}
-	opts.keyRules(into)`},
+	opts.Key.into(into)`},
 		},
 		Checks: []Check{test("outbox", "TestAProducersClockDoesNotMatter", "is due")},
 	},

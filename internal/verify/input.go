@@ -78,7 +78,7 @@ func (o *odd) drain(ctx context.Context) error {
 // expect says what a handler has to be handed.
 func (o *odd) expect(id outbox.ID, q request) {
 	payload := q.args.(outbox.Raw)
-	o.expectDigest(id, q.name, probe.Digest(payload.Payload, cmp.Or(payload.ContentType, "application/json"), q.options.Key, q.options.Headers))
+	o.expectDigest(id, q.name, probe.Digest(payload.Payload, cmp.Or(payload.ContentType, "application/json"), q.options.Key.Name, q.options.Headers))
 }
 
 func (o *odd) expectDigest(id outbox.ID, name, digest string) {
@@ -151,7 +151,7 @@ func (o *odd) byFunction(ctx context.Context) error {
 		var id outbox.ID
 		var spelled string
 		err := o.DB.QueryRow(ctx, `SELECT outbox.enqueue($1, $2::text::jsonb, key => $3, headers => $4, priority => $5), $2::text::jsonb::text`,
-			probe.EchoKind, string(payload.Payload), q.options.Key, q.options.Headers, q.options.Priority).Scan(&id, &spelled)
+			probe.EchoKind, string(payload.Payload), q.options.Key.Name, q.options.Headers, q.options.Priority).Scan(&id, &spelled)
 		if o.refused(q.name, err) {
 			continue
 		}

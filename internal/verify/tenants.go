@@ -88,7 +88,7 @@ func (r *Run) placeLone(ctx context.Context, last outbox.ID, quiet []outbox.ID) 
 	var drained time.Time
 	for drained.IsZero() || time.Since(drained) < after || len(quiet) > 0 {
 		if err := errors.Join(place("new tenants", outbox.Options{Tenant: outbox.NewID()}),
-			place("new tenants, with a key", outbox.Options{Tenant: outbox.NewID(), Key: "lone"})); err != nil {
+			place("new tenants, with a key", outbox.Options{Tenant: outbox.NewID(), Key: outbox.KeyRules{Name: "lone"}})); err != nil {
 			return nil, errors.Join(err, clerk.close())
 		}
 		if len(quiet) > 0 && time.Since(began) > quietFor {

@@ -17,9 +17,9 @@ func (m *KeyedMachine) drawKeyed(d Draws) outbox.Options {
 	if shape.drawn != nil {
 		opts = shape.drawn(d)
 	}
-	opts.Queue, opts.Key = keyedQueue, shape.key
+	opts.Queue, opts.Key.Name = keyedQueue, shape.key
 	opts.Priority = int(pick(d, priorities, "priority"))
-	opts.OnLapse = pick(d, []outbox.LapsePolicy{outbox.RetryLapsed, outbox.RetryLapsed, outbox.FailStale, outbox.BlockLapsed}, "on lapse")
+	opts.Key.OnLapse = pick(d, []outbox.LapsePolicy{outbox.RetryLapsed, outbox.RetryLapsed, outbox.FailStale, outbox.BlockLapsed}, "on lapse")
 	opts.MaxAttempts = 2 + d.Below(3, "attempts")
 	if d.Below(5, "later") == 4 {
 		opts.Delay = far
@@ -46,17 +46,17 @@ func (m *KeyedMachine) submit(ctx context.Context, d Draws) (bool, error) {
 		return false, nil
 	}
 	opts := m.drawKeyed(d)
-	opts.MaxQueued = 1 + d.Below(3, "max queued")
-	opts.WhenFull = pick(d, []outbox.DepthPolicy{outbox.RejectFull, outbox.CoalesceFull, outbox.ReplaceOldest}, "when full")
-	waiting := m.where(func(j *keyedJob) bool { return j.key == opts.Key && j.queued() && !j.late })
+	opts.Key.MaxQueued = 1 + d.Below(3, "max queued")
+	opts.Key.WhenFull = pick(d, []outbox.DepthPolicy{outbox.RejectFull, outbox.CoalesceFull, outbox.ReplaceOldest}, "when full")
+	waiting := m.where(func(j *keyedJob) bool { return j.key == opts.Key.Name && j.queued() && !j.late })
 
 	done, err := outbox.Submit(ctx, m.db, task{kinds[0]}, opts)
 	if err != nil {
 		return false, err
 	}
 	want := outbox.Submitted{Verdict: outbox.Accepted, ID: done.ID, Queued: len(waiting)}
-	if len(waiting) >= opts.MaxQueued {
-		switch opts.WhenFull {
+	if len(waiting) >= opts.Key.MaxQueued {
+		switch opts.Key.WhenFull {
 		case outbox.RejectFull:
 			want.Verdict, want.ID = outbox.Rejected, outbox.ID{}
 		case outbox.CoalesceFull:
@@ -66,7 +66,7 @@ func (m *KeyedMachine) submit(ctx context.Context, d Draws) (bool, error) {
 		}
 	}
 	if done != want {
-		return false, fmt.Errorf("submitted to key %s with %d waiting: %+v, want %+v", opts.Key, len(waiting), done, want)
+		return false, fmt.Errorf("submitted to key %s with %d waiting: %+v, want %+v", opts.Key.Name, len(waiting), done, want)
 	}
 	if want.Verdict == outbox.Accepted || want.Verdict == outbox.Replaced {
 		m.known = append(m.known, done.ID)

@@ -42,21 +42,21 @@ func (l lines) join(ctx context.Context, tx pgx.Tx, task *Task, options *outbox.
 	switch {
 	case l.burst > 0:
 		line = task.N / l.burst
-		options.Key = fmt.Sprintf("%s-%d", l.owner, line)
+		options.Key.Name = fmt.Sprintf("%s-%d", l.owner, line)
 	case l.keys > 0:
 		line = task.N % l.keys
-		options.Key = fmt.Sprint("key-", line)
+		options.Key.Name = fmt.Sprint("key-", line)
 	default:
 		return nil
 	}
 	if !l.ordered {
 		task.Limit = 1 + line%2*2
-		options.MaxActive = task.Limit
+		options.Key.MaxActive = task.Limit
 		return nil
 	}
-	options.Ordered = true
+	options.Key.Ordered = true
 	if err := tx.QueryRow(ctx, `INSERT INTO lines AS line (key, last) VALUES ($1, 1)
-		ON CONFLICT (key) DO UPDATE SET last = line.last + 1 RETURNING last`, options.Key).Scan(&task.Seq); err != nil {
+		ON CONFLICT (key) DO UPDATE SET last = line.last + 1 RETURNING last`, options.Key.Name).Scan(&task.Seq); err != nil {
 		return err
 	}
 	if task.Seq%8 == 4 { // not the last one of a short line, which holds up nobody
