@@ -91,7 +91,7 @@ func (q *queue) attempt(a *attempt, again func()) {
 func (q *queue) hand(a *attempt) {
 	q.noteOutcome(a)
 	if !a.reports.End() {
-		q.settled <- a
+		q.settler.ended <- a
 	}
 }
 
@@ -238,6 +238,36 @@ func (a *attempt) LeaseLost() bool {
 
 // LoseLease ends the attempt because its lease is lost.
 func (a *attempt) LoseLease() { a.end(outbox.ErrLeaseLost) }
+
+// mayBeCalledOff leaves out attempts that completed their job in a transaction of
+// their own: the row is gone, as they said. If that transaction was rolled back
+// after all and nobody told, the lease lapses.
+func (a *attempt) mayBeCalledOff() bool {
+	if a.err != nil || !a.job.Completed() {
+		return true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ended != nil || !a.until.IsZero()
+}
+
+// age is how long the handler has been running, or its job has waited for a worker or
+// for the rest of its batch; 0 if that is not long enough to matter, or if it was told
+// to stop.
+func (a *attempt) age(now time.Time) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended != nil {
+		return 0
+	}
+	if a.begun.IsZero() {
+		if waited := now.Sub(a.claimed); waited >= cancelAfter { // most are started long before
+			return waited
+		}
+		return 0
+	}
+	return now.Sub(a.begun)
+}
 
 // size is what the settlement moves.
 func (a *attempt) size() int { return len(a.job.Payload) + len(a.job.Result) + a.extra }

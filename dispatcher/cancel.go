@@ -86,24 +86,6 @@ func (l *leases) longRunning(now time.Time) []*attempt {
 	return running
 }
 
-// age is how long the handler has been running, or its job has waited for a worker or
-// for the rest of its batch; 0 if that is not long enough to matter, or if it was told
-// to stop.
-func (a *attempt) age(now time.Time) time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.ended != nil {
-		return 0
-	}
-	if a.begun.IsZero() {
-		if waited := now.Sub(a.claimed); waited >= cancelAfter { // most are started long before
-			return waited
-		}
-		return 0
-	}
-	return now.Sub(a.begun)
-}
-
 func (l *leases) endCancelled(ctx context.Context, running []*attempt) error {
 	bound, cancel := bounded(ctx)
 	defer cancel()

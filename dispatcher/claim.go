@@ -152,7 +152,7 @@ func (q *queue) take(ctx context.Context, b *claimBatch) error {
 		case a.unused:
 			surplus++
 			q.inHand.Add(-1)
-			q.returnUnstarted(a)
+			q.settler.returnUnstarted(a)
 		case a.route.many != nil:
 			together++
 			q.inHand.Add(-1) // its batch will take a slot

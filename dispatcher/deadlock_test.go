@@ -83,7 +83,7 @@ func settleAmongLostLeases(t *testing.T, result error) {
 			a.outcome = a.route.config.classify(decide(job, d.config.Retry, result, nil), result)
 			batch = append(batch, a)
 		}
-		d.settleBatch(batch)
+		d.settler.settle(batch)
 		close(settled)
 	}()
 	waiting(t, db, 2, between)

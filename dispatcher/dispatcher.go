@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
-	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -118,17 +117,13 @@ type Dispatcher struct {
 	leases   *leases
 	promoter *promoter
 	recorder *report.Recorder
-	waiters  *notifier     // of those who wait for jobs: one has ended
-	peers    *notifier     // of the other processes: there may be jobs for them
-	parked   chan *attempt // outcomes that the database refuses for now
-	settled  chan *attempt // finished attempts on their way to the settlers
+	settler  *settler
+	waiters  *notifier // of those who wait for jobs: one has ended
+	peers    *notifier // of the other processes: there may be jobs for them
 
-	gathering sync.Mutex   // held by the settler that gathers
-	settling  atomic.Int32 // batches under way
-	working   sync.WaitGroup
+	working sync.WaitGroup
 
-	started  atomic.Bool
-	failures outage.Flood // of log lines
+	started atomic.Bool
 }
 
 // New checks config and registers the metrics. The dispatcher opens a small pool
@@ -161,7 +156,6 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
 	d.deathHooks = slices.Sorted(maps.Keys(mux.hooks.death))
-	d.failures.Summary = d.sumUpFailures
 	for kind, r := range d.routes {
 		d.gathers = d.gathers || r.many != nil
 		r.counts = d.metrics.forKind(kind, d.worker)
@@ -212,7 +206,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		pool.Close()
 		extending.Close()
 	}
-	d.failures.End()
+	d.settler.failures.End()
 	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher stopped", slog.String("worker", d.worker))
 	return err
 }
@@ -226,11 +220,14 @@ func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending 
 	d.promoter = newPromoter(d)
 	d.waiters = newNotifier(waitersWindow, d.db.WakeWaiters)
 	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.WakeDispatchers(ctx, outbox.Channel) })
-	d.settled = make(chan *attempt, settleBatch*2)
-	d.parked = make(chan *attempt, settleBatch)
+	d.settler = newSettler(&d.process, d.db, d.leases, d.promoter)
+	d.settler.waiters, d.settler.peers, d.settler.pokeAll = d.waiters, d.peers, d.pokeAll
+	d.settler.followed = func(ctx context.Context, jobs []*outbox.Claimed) ([]outbox.ID, error) {
+		return outbox.SettleSucceeded(ctx, pool, jobs)
+	}
 	d.recorder = report.NewRecorder(report.Config{
 		DB: d.db, Health: d.health, Log: d.log, Timeout: statementTimeout, CutOff: d.phase.isCutOff,
-		Over: func(a report.Owner) { d.settled <- a.(*attempt) },
+		Over: func(a report.Owner) { d.settler.ended <- a.(*attempt) },
 	})
 	for name, config := range d.config.Queues {
 		d.queues = append(d.queues, newQueue(d, name, config))
@@ -255,16 +252,16 @@ const abandonAfter = 8 * time.Second
 // not ended some seconds after the grace period is left behind: handlers that
 // ignore the end of their context, outcomes that the database does not take.
 func (d *Dispatcher) work(ctx context.Context) error {
-	var claims, recording, settling, parking, announcing, telling, promoting sync.WaitGroup
+	var claims, recording, settling, refused, announcing, telling, promoting sync.WaitGroup
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
 
 	announcing.Go(d.waiters.run)
 	telling.Go(d.peers.run)
-	parking.Go(func() { d.settleParked(afterJobs) })
+	refused.Go(func() { d.settler.settleRefused(afterJobs) })
 	promoting.Go(d.promoter.run)
 	for range settlers {
-		settling.Go(d.settle)
+		settling.Go(d.settler.run)
 	}
 	recording.Go(d.recorder.Run)
 	settling.Go(func() { d.leases.keep(afterJobs) })
@@ -308,10 +305,10 @@ func (d *Dispatcher) work(ctx context.Context) error {
 		d.recorder.Stop()
 		recording.Wait()
 		endAfterJobs()
-		close(d.settled)
+		close(d.settler.ended)
 		settling.Wait()
-		close(d.parked)
-		parking.Wait()
+		close(d.settler.refused)
+		refused.Wait()
 		d.waiters.stop()
 		announcing.Wait()
 		close(d.promoter.stop)

@@ -1,16 +1,10 @@
 package dispatcher
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/posthaste-dev/posthaste/internal/fingerprint"
-	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -67,46 +61,4 @@ func (c KindConfig) classify(o outcome, err error) outcome {
 		o.outageLimit, o.wait = c.OutageLimit, away.wait
 	}
 	return o
-}
-
-// fingerprint is that of a failure which waits for a person, "" for other outcomes.
-func (a *attempt) fingerprint() string {
-	if a.outcome.status != outbox.Failed && a.outcome.status != outbox.Dead {
-		return ""
-	}
-	return fingerprint.Of(a.job.Kind, a.outcome.code, a.outcome.message)
-}
-
-// storeUnavailable stores outages. The database knows how long they have lasted and
-// says what each job became.
-func (d *Dispatcher) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	p := sqlgen.SettleUnavailableParams{Worker: d.worker}
-	for _, a := range batch {
-		o := a.outcome
-		p.Ids = append(p.Ids, pgID(a.job.ID))
-		p.Epochs = append(p.Epochs, a.job.Epoch)
-		p.OutageLimits = append(p.OutageLimits, pgtype.Interval{Microseconds: o.outageLimit.Microseconds(), Valid: true})
-		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: o.wait.Microseconds(), Valid: o.wait > 0})
-		p.Statuses = append(p.Statuses, string(o.status))
-		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.delay.Microseconds(), Valid: !o.keepDue})
-		p.ErrorCodes = append(p.ErrorCodes, o.code)
-		p.ErrorMessages = append(p.ErrorMessages, o.message)
-		p.Stacks = append(p.Stacks, o.stack)
-		p.Fingerprints = append(p.Fingerprints, a.fingerprint())
-	}
-	rows, err := d.db.SettleUnavailable(ctx, p)
-	if err != nil {
-		return nil, fmt.Errorf("settle %d jobs of an outage: %w", len(batch), err)
-	}
-	became := make(map[[16]byte]outbox.Status, len(rows))
-	stored := make([]pgtype.UUID, len(rows))
-	for i, row := range rows {
-		stored[i], became[row.ID.Bytes] = row.ID, outbox.Status(row.Status)
-	}
-	for _, a := range batch {
-		if status, ok := became[a.job.ID]; ok {
-			a.outcome.status, a.outcome.keepDue = status, status == outbox.Dead
-		}
-	}
-	return d.closeCalledOff(ctx, batch, stored)
 }

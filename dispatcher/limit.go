@@ -183,13 +183,3 @@ func (q *queue) restAtLimit(ctx context.Context) (time.Duration, error) {
 	}
 	return q.limits.rest, nil
 }
-
-// madeRoom tells the queues that are at their limits that jobs of this process
-// have ended.
-func (d *Dispatcher) madeRoom(batch []*attempt) {
-	for _, a := range batch {
-		if a.queue.limits.full.Load() {
-			a.queue.roomMade()
-		}
-	}
-}

@@ -220,7 +220,7 @@ func (q *queue) giveBackGathered() {
 		b.timer.Stop()
 		delete(g.open, r)
 		for _, a := range b.attempts {
-			q.returnUnstarted(a)
+			q.settler.returnUnstarted(a)
 		}
 	}
 }
@@ -251,11 +251,11 @@ func (q *queue) giveBack(a *attempt) {
 		if a.tenant != nil {
 			a.tenant.inHand.Add(-1)
 		}
-		q.returnUnstarted(a)
+		q.settler.returnUnstarted(a)
 		return
 	}
 	for _, one := range a.batch.attempts {
-		q.returnUnstarted(one)
+		q.settler.returnUnstarted(one)
 	}
 }
 

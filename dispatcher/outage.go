@@ -108,7 +108,7 @@ func (q *queue) mayRun(a *attempt) bool {
 // noteOutcome lets the kind's circuit learn from an attempt that is over.
 func (q *queue) noteOutcome(a *attempt) {
 	c := q.outages.of[a.job.Kind]
-	switch a.finding() {
+	switch findingOf(a) {
 	case foundAway:
 		err, _ := errors.AsType[*unavailableError](a.err)
 		if opened := c.Away(a.probe, err.wait); opened {
@@ -164,8 +164,8 @@ const (
 	foundThere
 )
 
-// finding is foundNothing if the handler was stopped, or was not called: then nobody has asked.
-func (a *attempt) finding() finding {
+// findingOf is foundNothing if the handler was stopped, or was not called: then nobody has asked.
+func findingOf(a *attempt) finding {
 	o := a.outcome
 	if unavailable, ok := errors.AsType[*unavailableError](a.err); ok && o.outageLimit > 0 {
 		if unavailable.ofTarget {

@@ -57,10 +57,10 @@ func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 				db, log := pgtest.New(t), new(bytes.Buffer)
 				d := atRest(t, db, log)
 				asked := &asked{DBTX: d.pool}
-				d.db = sqlgen.New(asked)
+				d.settler.db = sqlgen.New(asked)
 				batch := succeeded(t, d, db, 3, results)
 				c.meanwhile(t, db, batch)
-				d.settleBatch(batch)
+				d.settler.settle(batch)
 				want := slices.Clone(c.want)
 				if want[0] == inPlace {
 					want[0] = statement
@@ -87,7 +87,7 @@ func TestWhoeverHasComeToAPlaceIsLeftAlone(t *testing.T) {
 		stranger := batch[2]
 		batch = batch[:2]
 		batch[0].place = stranger.place
-		d.settleBatch(batch)
+		d.settler.settle(batch)
 		var status string
 		if err := db.QueryRow(t.Context(), `SELECT status FROM outbox.jobs WHERE id = $1`, stranger.job.ID).Scan(&status); err != nil || status != "running" {
 			t.Errorf("results %t: the stranger is %s, %v; want it running", results, status, err)
@@ -108,7 +108,7 @@ func TestJobsInEachOthersPlacesKeepTheirResults(t *testing.T) {
 		d := atRest(t, db, io.Discard)
 		batch := succeeded(t, d, db, 3, results)
 		batch[0].place, batch[2].place = batch[2].place, batch[0].place
-		d.settleBatch(batch)
+		d.settler.settle(batch)
 		wantSettled(t, db, batch, 0)
 	}
 }
@@ -120,7 +120,7 @@ func TestASettlementAsAListGivesWay(t *testing.T) {
 	db, log := pgtest.New(t), new(bytes.Buffer)
 	d := atRest(t, db, log)
 	asked := &asked{DBTX: d.pool}
-	d.db = sqlgen.New(asked)
+	d.settler.db = sqlgen.New(asked)
 	batch := succeeded(t, d, db, 2, false)
 	first, second := batch[0].job.ID, batch[1].job.ID
 	if err := db.QueryRow(t.Context(), `UPDATE outbox.jobs SET watched = true WHERE id = $1 RETURNING (jobs).ctid`, first).Scan(&batch[0].place); err != nil {
@@ -129,7 +129,7 @@ func TestASettlementAsAListGivesWay(t *testing.T) {
 	operator := lock(t, db, first)
 	settled := make(chan struct{})
 	go func() {
-		d.settleBatch(batch)
+		d.settler.settle(batch)
 		close(settled)
 	}()
 	waiting(t, db, 1, operator) // the second is settled, and not committed
@@ -153,10 +153,10 @@ func TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails(t *testing.T) {
 	db, log := pgtest.New(t), new(bytes.Buffer)
 	d := atRest(t, db, log)
 	asked := &asked{DBTX: d.pool, refuse: "SettleSucceeded"}
-	d.db = sqlgen.New(asked)
+	d.settler.db = sqlgen.New(asked)
 	batch := succeeded(t, d, db, 3, false)
 	change(t, db, `UPDATE outbox.jobs SET watched = true WHERE id = $1`, batch[1].job.ID)
-	d.settleBatch(batch)
+	d.settler.settle(batch)
 	if want := []string{"SettleInPlace", "SettleSucceeded", "SettleInPlace", "SettleSucceeded"}; !slices.Equal(asked.names, want) {
 		t.Errorf("asked %v, want %v", asked.names, want)
 	}
@@ -195,7 +195,7 @@ func TestASettlementInPlaceWaitsForWhoeverChangesTheJob(t *testing.T) {
 				}
 				settled := make(chan struct{})
 				go func() {
-					d.settleBatch(batch)
+					d.settler.settle(batch)
 					close(settled)
 				}()
 				waiting(t, db, 1, other)

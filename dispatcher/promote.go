@@ -263,6 +263,13 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 	return nil
 }
 
+// pokeAll has every queue look for jobs.
+func (d *Dispatcher) pokeAll() {
+	for _, q := range d.queues {
+		q.poke()
+	}
+}
+
 func (d *Dispatcher) queueNamed(name string) *queue {
 	for _, q := range d.queues {
 		if q.name == name {

@@ -16,16 +16,16 @@ import (
 // lost its lease, unless the handler's own transaction has completed the job, whatever the
 // handler made of it, its deadline has come, or an earlier try had committed before its
 // connection broke.
-func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
-	if slices.ContainsFunc(batch, (*attempt).endsForWaiters) {
-		d.waiters.notify()
+func (s *settler) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
+	if slices.ContainsFunc(batch, endsForWaiters) {
+		s.waiters.notify()
 	}
-	if slices.ContainsFunc(batch, d.isForOthers) {
-		d.peers.notify()
+	if slices.ContainsFunc(batch, s.isForOthers) {
+		s.peers.notify()
 	}
 	if len(stored) == len(batch) {
 		for _, a := range batch {
-			d.reportStored(a)
+			s.reportStored(a)
 		}
 		return
 	}
@@ -33,23 +33,23 @@ func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool
 	for _, id := range stored {
 		matched[id.Bytes] = true
 	}
-	succeeded, err := d.succeeded(batch, matched, retried)
+	succeeded, err := s.succeeded(batch, matched, retried)
 	for _, a := range batch {
 		switch {
 		case matched[a.job.ID]:
-			d.reportStored(a)
+			s.reportStored(a)
 		case succeeded[a.job.ID]:
 			a.outcome = outcome{status: outbox.Succeeded}
-			d.reportStored(a)
+			s.reportStored(a)
 		case !a.until.IsZero() && !time.Now().Before(a.until): // a reaper was faster
 			a.outcome = outcome{status: outbox.Expired, message: a.outcome.message}
-			d.reportStored(a)
+			s.reportStored(a)
 		case retried || err != nil && a.job.Completed():
-			d.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
+			s.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
 				a.Attrs("lease_unknown", slog.String("outcome", a.outcome.status.String()))...)
 		default:
-			d.metrics.leasesLost.Inc()
-			d.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",
+			s.metrics.leasesLost.Inc()
+			s.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",
 				a.Attrs("lease_lost", slog.String("outcome_refused", a.outcome.status.String()))...)
 		}
 	}
@@ -58,7 +58,7 @@ func (d *Dispatcher) report(batch []*attempt, stored []pgtype.UUID, retried bool
 // succeeded looks in the history for attempts that a settlement did not match and that
 // may have succeeded all the same. A handler whose COMMIT was not answered returns the
 // error, as it should; (id, epoch) tells whether the transaction committed.
-func (d *Dispatcher) succeeded(batch []*attempt, matched map[[16]byte]bool, retried bool) (map[[16]byte]bool, error) {
+func (s *settler) succeeded(batch []*attempt, matched map[[16]byte]bool, retried bool) (map[[16]byte]bool, error) {
 	var ids []pgtype.UUID
 	var epochs []int64
 	for _, a := range batch {
@@ -71,7 +71,7 @@ func (d *Dispatcher) succeeded(batch []*attempt, matched map[[16]byte]bool, retr
 	}
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
-	found, err := d.db.FindSucceeded(ctx, ids, epochs)
+	found, err := s.db.FindSucceeded(ctx, ids, epochs)
 	if err != nil {
 		return nil, err // they are reported as unknown
 	}
@@ -97,46 +97,46 @@ func (d *Dispatcher) succeeded(batch []*attempt, matched map[[16]byte]bool, retr
 // Claim 2's process hears of it and looks again. A job that asks to be run again at once
 // is not told, because one that does so all the time would keep everybody awake: in this
 // rare case it waits for the next look of anybody, at most for a poll.
-func (d *Dispatcher) isForOthers(a *attempt) bool {
+func (s *settler) isForOthers(a *attempt) bool {
 	switch a.outcome.status {
 	case outbox.Pending:
-		return a.outcome.keepDue || !d.phase.isClaiming()
+		return a.outcome.keepDue || !s.phase.isClaiming()
 	case outbox.Retrying:
-		return !d.phase.isClaiming()
+		return !s.phase.isClaiming()
 	}
 	return false
 }
 
 // endsForWaiters reports whether somebody waits for the job, which may have ended. One whose handler called Complete
 // counts, whatever its outcome says: that settlement was the handler's own.
-func (a *attempt) endsForWaiters() bool {
+func endsForWaiters(a *attempt) bool {
 	open := a.outcome.status == outbox.Pending || a.outcome.status == outbox.Retrying
 	return a.job.Watched && (!open || a.job.Completed())
 }
 
-func (d *Dispatcher) reportStored(a *attempt) {
+func (s *settler) reportStored(a *attempt) {
 	a.route.counts.attempts[a.outcome.status.String()].Inc()
 	switch a.outcome.status {
 	case outbox.Succeeded:
 		a.route.counts.succeeded.Inc()
-		if d.log.Enabled(context.Background(), slog.LevelInfo) {
-			d.log.LogAttrs(context.Background(), slog.LevelInfo, "job_completed",
+		if s.log.Enabled(context.Background(), slog.LevelInfo) {
+			s.log.LogAttrs(context.Background(), slog.LevelInfo, "job_completed",
 				a.Attrs("job_completed", slog.Float64("duration_ms", milliseconds(a.took)))...)
 		}
 		return
 	case outbox.Cancelled, outbox.Expired:
 		event := "job_" + a.outcome.status.String()
-		d.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.Attrs(event,
+		s.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.Attrs(event,
 			slog.String("error", a.outcome.message), slog.Float64("duration_ms", milliseconds(a.took)))...)
 		return
 	case outbox.Retrying:
-		d.reportFailure(a, slog.LevelWarn)
+		s.reportFailure(a, slog.LevelWarn)
 	case outbox.Failed:
 		a.route.counts.failed.Inc()
-		d.reportFailure(a, slog.LevelError)
+		s.reportFailure(a, slog.LevelError)
 	case outbox.Dead:
 		a.route.counts.dead.Inc()
-		d.reportFailure(a, slog.LevelError)
+		s.reportFailure(a, slog.LevelError)
 	}
 	if !a.outcome.keepDue || a.unused || a.route.dies {
 		a.queue.poke() // its next start, or its hook's, may come before what the queue sleeps for
@@ -144,25 +144,25 @@ func (d *Dispatcher) reportStored(a *attempt) {
 }
 
 // reportFailure logs a failure. Of those that are alike the first few are logged, and the others summed up.
-func (d *Dispatcher) reportFailure(a *attempt, level slog.Level) {
+func (s *settler) reportFailure(a *attempt, level slog.Level) {
 	o := a.outcome
-	if !d.log.Enabled(context.Background(), level) || !d.failures.Logs(o.status.String()+fingerprint.Of(a.job.Kind, o.code, o.message), a) {
+	if !s.log.Enabled(context.Background(), level) || !s.failures.Logs(o.status.String()+fingerprint.Of(a.job.Kind, o.code, o.message), a) {
 		return
 	}
-	d.log.LogAttrs(context.Background(), level, "job_failed", a.Attrs("job_failed",
+	s.log.LogAttrs(context.Background(), level, "job_failed", a.Attrs("job_failed",
 		slog.String("error_code", o.code), slog.String("error", o.message),
 		slog.Bool("will_retry", o.status == outbox.Retrying), slog.String("status", o.status.String()),
 		slog.Float64("duration_ms", milliseconds(a.took)))...)
 }
 
 // sumUpFailures logs how many failures like the last one were not logged by themselves.
-func (d *Dispatcher) sumUpFailures(n int, last any) {
+func (s *settler) sumUpFailures(n int, last any) {
 	a := last.(*attempt)
 	level := slog.LevelError
 	if a.outcome.status == outbox.Retrying {
 		level = slog.LevelWarn
 	}
-	d.log.LogAttrs(context.Background(), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
+	s.log.LogAttrs(context.Background(), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
 		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.code), slog.String("error", a.outcome.message),
 		slog.Bool("will_retry", a.outcome.status == outbox.Retrying), slog.String("status", a.outcome.status.String()),
 		slog.String("fingerprint", fingerprint.Of(a.job.Kind, a.outcome.code, a.outcome.message)))

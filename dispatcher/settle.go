@@ -3,14 +3,16 @@ package dispatcher
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -26,28 +28,71 @@ const (
 	settlePatience = 8 * time.Millisecond
 )
 
-// settle stores outcomes in batches until the channel is closed and empty.
-func (d *Dispatcher) settle() {
+// settler stores the outcomes of attempts, and has everybody told of them whom they concern.
+//
+// Without its batches (row B1 of the benchmarks) a settlement costs the server several times as much; what they make
+// worse is a lone job's way into the history, by settleDelay.
+type settler struct {
+	*process
+	db       settleStatements
+	followed func(context.Context, []*outbox.Claimed) ([]outbox.ID, error) // stores successes together with their follow-ups
+	leases   *leases
+	promoter *promoter
+	waiters  *notifier // of those who wait for jobs: one has ended
+	peers    *notifier // of the other processes: there may be jobs for them
+	pokeAll  func()    // has every queue of this process look for jobs
+
+	ended    chan *attempt // finished attempts
+	refused  chan *attempt // outcomes that the database refuses for now
+	failures outage.Flood  // of log lines
+
+	gathering sync.Mutex   // held by the settling goroutine that gathers
+	storing   atomic.Int32 // batches under way
+}
+
+// settleStatements are those of a settler, without outbox.SettleSucceeded.
+type settleStatements interface {
+	SettleInPlace(context.Context, sqlgen.SettleInPlaceParams) ([]pgtype.UUID, error)
+	SettleResultsInPlace(context.Context, sqlgen.SettleResultsInPlaceParams) ([]pgtype.UUID, error)
+	SettleSucceeded(context.Context, sqlgen.SettleSucceededParams) ([]pgtype.UUID, error)
+	SettleUnfinished(context.Context, sqlgen.SettleUnfinishedParams) ([]pgtype.UUID, error)
+	SettleUnavailable(context.Context, sqlgen.SettleUnavailableParams) ([]sqlgen.SettleUnavailableRow, error)
+	CloseAttempts(context.Context, sqlgen.CloseAttemptsParams) ([]sqlgen.CloseAttemptsRow, error)
+	FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error)
+	EnsureHistory(ctx context.Context, days int32) (int32, error)
+}
+
+func newSettler(p *process, db settleStatements, leases *leases, promoter *promoter) *settler {
+	s := &settler{
+		process: p, db: db, leases: leases, promoter: promoter,
+		ended: make(chan *attempt, 2*settleBatch), refused: make(chan *attempt, settleBatch),
+	}
+	s.failures.Summary = s.sumUpFailures
+	return s
+}
+
+// run stores outcomes in batches until the channel is closed and empty.
+func (s *settler) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		batch := d.gather(timer)
+		batch := s.gather(timer)
 		if len(batch) == 0 {
 			return
 		}
-		d.settling.Add(1)
-		d.settleBatch(batch)
-		d.settling.Add(-1)
+		s.storing.Add(1)
+		s.settle(batch)
+		s.storing.Add(-1)
 	}
 }
 
 // gather waits for outcomes and returns a batch that is full or has waited long
 // enough; an empty one at the end. One settler gathers at a time: two that share
 // the stream would send two small batches instead of a large one.
-func (d *Dispatcher) gather(timer *time.Timer) []*attempt {
-	d.gathering.Lock()
-	defer d.gathering.Unlock()
-	first, open := <-d.settled
+func (s *settler) gather(timer *time.Timer) []*attempt {
+	s.gathering.Lock()
+	defer s.gathering.Unlock()
+	first, open := <-s.ended
 	if !open {
 		return nil
 	}
@@ -56,14 +101,14 @@ func (d *Dispatcher) gather(timer *time.Timer) []*attempt {
 	timer.Reset(settleDelay)
 	for len(batch) < settleBatch && size < settleBytes {
 		select {
-		case a, open := <-d.settled:
+		case a, open := <-s.ended:
 			if !open {
 				return batch
 			}
 			batch = append(batch, a)
 			size += a.size()
 		case <-timer.C:
-			if d.settling.Load() == 0 || time.Since(started) >= settlePatience {
+			if s.storing.Load() == 0 || time.Since(started) >= settlePatience {
 				return batch
 			}
 			timer.Reset(settleDelay / 2)
@@ -72,7 +117,7 @@ func (d *Dispatcher) gather(timer *time.Timer) []*attempt {
 	return batch
 }
 
-// settleBatch stores every outcome of the batch, however long the database is
+// settle stores every outcome of the batch, however long the database is
 // away: nothing is given up while the process lives. The leases are extended
 // meanwhile by nobody who could not reach the database either; what lapses is
 // refused by the fence.
@@ -87,78 +132,81 @@ func (d *Dispatcher) gather(timer *time.Timer) []*attempt {
 //	ours     q: locked, not ours
 //	                      another's settlement: r settled; q: waits for us
 //	ours     r: waits for the other                                 → deadlock
-func (d *Dispatcher) settleBatch(batch []*attempt) {
+func (s *settler) settle(batch []*attempt) {
 	slices.SortFunc(batch, byID)
-	d.metrics.settleBatch.Observe(float64(len(batch)))
-	var succeeded, followed, unfinished, unavailable []*attempt
+	s.metrics.settleBatch.Observe(float64(len(batch)))
+	var groups [len(outcomeStatements)][]*attempt
 	for _, a := range batch {
-		switch {
-		case a.outcome.outageLimit > 0:
-			unavailable = append(unavailable, a)
-		case a.outcome.status != outbox.Succeeded:
-			unfinished = append(unfinished, a)
-		case a.follows:
-			followed = append(followed, a)
-		default:
-			succeeded = append(succeeded, a)
-		}
+		i := statementFor(a)
+		groups[i] = append(groups[i], a)
 	}
-	d.store(succeeded, d.storeSucceeded)
-	d.store(followed, d.storeFollowed)
-	d.store(unfinished, d.storeUnfinished)
-	d.store(unavailable, d.storeUnavailable)
-	d.promoter.left(batch)
-	d.madeRoom(batch)
+	for i, group := range groups {
+		s.store(group, outcomeStatements[i])
+	}
+}
+
+// outcomeStatements are those by which outcomes are stored, in the order in which those of a batch are.
+var outcomeStatements = [...]storeFunc{(*settler).storeSucceeded, (*settler).storeFollowed, (*settler).storeUnfinished, (*settler).storeUnavailable}
+
+type storeFunc func(*settler, context.Context, []*attempt) ([]pgtype.UUID, error)
+
+// statementFor is which of the statements stores the outcome.
+func statementFor(a *attempt) int {
+	switch {
+	case a.outcome.outageLimit > 0:
+		return 3
+	case a.outcome.status != outbox.Succeeded:
+		return 2
+	case a.follows:
+		return 1
+	}
+	return 0
 }
 
 func byID(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) }
-
-type storeFunc func(context.Context, []*attempt) ([]pgtype.UUID, error)
 
 // store retries until the statement goes through or the process is told to stop
 // waiting. What the database refuses because of a row is taken apart, so that one
 // job cannot hold up the others; what does not go through for another reason (no
 // answer in time, a message too large) is tried in halves.
-func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
+func (s *settler) store(batch []*attempt, statement storeFunc) {
 	var retry backoff.Backoff
 	for tries := 1; len(batch) > 0; tries++ {
 		ctx, cancel := bounded(context.Background())
-		stored, err := statement(ctx, batch)
+		stored, err := statement(s, ctx, batch)
 		cancel()
 		if err == nil {
-			d.health.OK()
-			d.report(batch, stored, tries > 1)
-			d.leases.remove(batch)
+			s.settled(batch, stored, tries > 1)
 			return
 		}
 		if pgsession.RefusesTheRow(err) { // the row's fault, not the database's
-			d.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
+			s.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
 		} else {
-			d.health.Failed(err)
-			d.health.Complain(ctx, "settle failed", err, slog.Int("jobs", len(batch)))
+			s.health.Failed(err)
+			s.health.Complain(ctx, "settle failed", err, slog.Int("jobs", len(batch)))
 		}
 		switch {
 		case pgsession.IsNoPartition(err):
-			d.ensureHistory()
+			s.ensureHistory()
 		case pgsession.RefusesTheRow(err) && len(batch) == 1:
-			d.storeRefused(batch[0], statement, err)
+			s.storeRefused(batch[0], statement, err)
 			return
 		case pgsession.RefusesTheRow(err):
 			for i := range batch {
-				d.store(batch[i:i+1], statement)
+				s.store(batch[i:i+1], statement)
 			}
 			return
 		case tries > 1 && len(batch) > 1 && !pgsession.IsUnreachable(err):
-			d.store(batch[:len(batch)/2], statement)
-			d.store(batch[len(batch)/2:], statement)
+			s.store(batch[:len(batch)/2], statement)
+			s.store(batch[len(batch)/2:], statement)
 			return
 		}
-		if d.phase.isCutOff() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
-			d.log.LogAttrs(ctx, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(batch)))
-			d.leases.remove(batch)
+		if s.phase.isCutOff() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
+			s.log.LogAttrs(ctx, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(batch)))
+			s.leases.remove(batch)
 			return
 		}
-		d.health.rest(retry.Next(), err)
+		s.health.rest(retry.Next(), err)
 	}
 }
 
@@ -169,10 +217,10 @@ func (d *Dispatcher) store(batch []*attempt, statement storeFunc) {
 // again its handler asks for both again. Of other outcomes only the error can be at
 // fault: a database whose encoding is not UTF-8 takes it in ASCII. Nothing is lost in
 // silence.
-func (d *Dispatcher) storeRefused(a *attempt, statement storeFunc, err error) {
+func (s *settler) storeRefused(a *attempt, statement storeFunc, err error) {
 	switch {
 	case !pgsession.IsUnacceptable(err):
-		d.parked <- a // still held: its lease goes on
+		s.refused <- a // still held: its lease goes on
 	case a.outcome.status == outbox.Succeeded:
 		code := outbox.CodeResultNotStored
 		if a.follows { // one of these, or the result: the message tells
@@ -181,120 +229,75 @@ func (d *Dispatcher) storeRefused(a *attempt, statement storeFunc, err error) {
 		a.err = Discard(&codedError{code, err})
 		a.job.Result = nil
 		a.outcome = decide(a.job, a.route.config.Retry, a.err, nil)
-		d.store([]*attempt{a}, d.storeUnfinished)
+		s.store([]*attempt{a}, (*settler).storeUnfinished)
 	case a.outcome.spellInASCII():
-		d.store([]*attempt{a}, statement)
+		s.store([]*attempt{a}, statement)
 	default:
-		d.parked <- a
+		s.refused <- a
 	}
 }
 
 // ensureHistory makes the partition of today: no reaper did in time.
-func (d *Dispatcher) ensureHistory() {
+func (s *settler) ensureHistory() {
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
-	if _, err := d.db.EnsureHistory(ctx, 1); err != nil {
-		d.log.LogAttrs(ctx, slog.LevelError, "history partition not created", slog.Any("err", err))
+	if _, err := s.db.EnsureHistory(ctx, 1); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelError, "history partition not created", slog.Any("err", err))
 	}
 }
 
-// storeSucceeded stores those that are where their claims have left them first, which
-// costs the server less than to look for them, and then the others.
-func (d *Dispatcher) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	stored, left, err := d.storeInPlace(ctx, batch)
-	if err != nil {
-		return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(batch), err)
-	}
-	if len(left) > 0 {
-		p := sqlgen.SettleSucceededParams{
-			Ids:     make([]pgtype.UUID, len(left)),
-			Epochs:  make([]int64, len(left)),
-			Results: make([][]byte, len(left)),
-		}
-		for i, a := range left {
-			p.Ids[i], p.Epochs[i], p.Results[i] = pgID(a.job.ID), a.job.Epoch, a.job.Result
-		}
-		others, err := d.db.SettleSucceeded(ctx, p)
-		if err != nil {
-			return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(left), err)
-		}
-		stored = append(stored, others...)
-	}
-	return d.closeCalledOff(ctx, batch, stored)
-}
-
-func (d *Dispatcher) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	p := sqlgen.SettleUnfinishedParams{Worker: d.worker}
+// settled tells everybody of outcomes that a statement has stored, or found to be stored or lost already.
+func (s *settler) settled(batch []*attempt, stored []pgtype.UUID, retried bool) {
+	s.health.OK()
+	s.report(batch, stored, retried)
+	s.leases.remove(batch)
+	s.promoter.left(batch)
 	for _, a := range batch {
-		o := a.outcome
-		p.Ids = append(p.Ids, pgID(a.job.ID))
-		p.Epochs = append(p.Epochs, a.job.Epoch)
-		p.Statuses = append(p.Statuses, string(o.status))
-		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.delay.Microseconds(), Valid: !o.keepDue})
-		p.ErrorCodes = append(p.ErrorCodes, o.code)
-		p.ErrorMessages = append(p.ErrorMessages, o.message)
-		p.Stacks = append(p.Stacks, o.stack)
-		p.Fingerprints = append(p.Fingerprints, a.fingerprint())
+		a.queue.jobEnded()
 	}
-	stored, err := d.db.SettleUnfinished(ctx, p)
-	if err != nil {
-		return nil, fmt.Errorf("settle %d unfinished jobs: %w", len(batch), err)
-	}
-	return d.closeCalledOff(ctx, batch, stored)
 }
 
 // returnUnstarted gives back a job that was claimed and not started.
-func (d *Dispatcher) returnUnstarted(a *attempt) {
+func (s *settler) returnUnstarted(a *attempt) {
 	a.outcome = outcome{status: outbox.Pending, keepDue: true}
 	a.unused = true
-	d.settled <- a
+	s.ended <- a
 }
 
-// settleParked stores, one by one, the outcomes that the database refuses: most
+// settleRefused stores, one by one, the outcomes that the database refuses: most
 // of them because somebody keeps the row locked. They hold up nobody but each other.
 // When all jobs are over nothing else is left to do: then what is refused for another
 // reason gets three more tries, and a lock is waited for until the grace period is over.
-func (d *Dispatcher) settleParked(afterJobs context.Context) {
-	var parked []*attempt
+func (s *settler) settleRefused(afterJobs context.Context) {
+	var waiting []*attempt
 	var retry backoff.Backoff
-	for in, last := d.parked, 0; in != nil || len(parked) > 0; {
-		if len(parked) == 0 {
+	for in, last := s.refused, 0; in != nil || len(waiting) > 0; {
+		if len(waiting) == 0 {
 			if a, open := <-in; open {
-				parked = append(parked, a)
+				waiting = append(waiting, a)
 			} else {
 				in = nil
 			}
 			continue
 		}
-		for more := in != nil; more; {
-			select {
-			case a, open := <-in:
-				if more = open; open {
-					parked = append(parked, a)
-				} else {
-					in = nil
-				}
-			default:
-				more = false
-			}
-		}
-		kept, mayPass := parked[:0], false
-		for _, a := range parked {
-			if err := d.storeParked(a); err != nil {
+		waiting, in = takeAll(waiting, in)
+		kept, mayPass := waiting[:0], false
+		for _, a := range waiting {
+			if err := s.storeRefusedAgain(a); err != nil {
 				kept = append(kept, a)
 				mayPass = mayPass || pgsession.IsLockedOut(err) || !pgsession.RefusesTheRow(err)
 			}
 		}
-		parked = kept
-		if len(parked) == 0 {
+		waiting = kept
+		if len(waiting) == 0 {
 			retry.Reset()
 			continue
 		}
-		if d.phase.isCutOff() || in == nil && !mayPass {
+		if s.phase.isCutOff() || in == nil && !mayPass {
 			if last++; last >= 3 {
-				d.log.LogAttrs(d.jobs, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(parked)))
-				d.leases.remove(parked)
-				parked = nil
+				s.log.LogAttrs(s.jobs, slog.LevelError, "outcomes not stored: the jobs will run again", slog.Int("jobs", len(waiting)))
+				s.leases.remove(waiting)
+				waiting = nil
 				continue
 			}
 		}
@@ -304,31 +307,33 @@ func (d *Dispatcher) settleParked(afterJobs context.Context) {
 	}
 }
 
-// storeParked returns why the outcome is not stored, nil if it is.
-func (d *Dispatcher) storeParked(a *attempt) error {
-	statement := d.storeUnfinished
-	switch {
-	case a.outcome.outageLimit > 0:
-		statement = d.storeUnavailable
-	case a.outcome.status != outbox.Succeeded:
-	case a.follows:
-		statement = d.storeFollowed
-	default:
-		statement = d.storeSucceeded
+// takeAll adds what the channel holds; nil instead of one that is closed.
+func takeAll(waiting []*attempt, in chan *attempt) ([]*attempt, chan *attempt) {
+	for in != nil {
+		select {
+		case a, open := <-in:
+			if !open {
+				return waiting, nil
+			}
+			waiting = append(waiting, a)
+		default:
+			return waiting, in
+		}
 	}
+	return waiting, in
+}
+
+// storeRefusedAgain returns why the outcome is not stored, nil if it is.
+func (s *settler) storeRefusedAgain(a *attempt) error {
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
-	stored, err := statement(ctx, []*attempt{a})
+	stored, err := outcomeStatements[statementFor(a)](s, ctx, []*attempt{a})
 	if err != nil {
 		if !pgsession.RefusesTheRow(err) {
-			d.health.Failed(err)
+			s.health.Failed(err)
 		}
 		return err
 	}
-	d.health.OK()
-	d.report([]*attempt{a}, stored, true)
-	d.leases.remove([]*attempt{a})
-	d.promoter.left([]*attempt{a})
-	d.madeRoom([]*attempt{a})
+	s.settled([]*attempt{a}, stored, true)
 	return nil
 }

@@ -63,6 +63,13 @@ func (q *queue) roomMade() {
 	}
 }
 
+// jobEnded has a queue that is at one of its limits look again: there is room.
+func (q *queue) jobEnded() {
+	if q.limits.full.Load() {
+		q.roomMade()
+	}
+}
+
 // purse pays for wake-ups that find nothing. It holds three and is refilled with
 // fifty a second: anybody who can connect may send notifications. What finds jobs
 // costs nothing, and so the first wake-up after a quiet time is answered at once.

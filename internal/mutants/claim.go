@@ -199,7 +199,7 @@ RETURNING`},
 		Name:      "what goes back during a stop is told to nobody",
 		Breaks:    "what a stop cuts off, or is to be tried again, waits for a poll of another process",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.Dispatcher.isForOthers", `return a.outcome.keepDue || !d.phase.isClaiming()`, `return false`}},
+		Edits:     []Edit{{"dispatcher.settler.isForOthers", `return a.outcome.keepDue || !s.phase.isClaiming()`, `return false`}},
 		Checks:    []Check{test("dispatcher", "TestWhatGoesBackIsToldToTheOthers", "were not told: the job goes back")},
 	},
 	{

@@ -72,7 +72,7 @@ var failed = []Mutant{
 		Name:      "a dead target stops the kind",
 		Breaks:    "one customer's dead webhook holds up those of all others",
 		Invariant: "An outage is quiet",
-		Edits:     []Edit{{"dispatcher.attempt.finding", `unavailable.ofTarget`, `unavailable.ofTarget && false`}},
+		Edits:     []Edit{{"dispatcher.findingOf", `unavailable.ofTarget`, `unavailable.ofTarget && false`}},
 		Checks:    []Check{test("dispatcher", "TestATargetIsAwayForItsOwnJobs", "all of the other targets run")},
 	},
 	{

@@ -80,7 +80,7 @@ var settle = []Mutant{
 		Name:      "what moved is lost",
 		Breaks:    "a success whose job was written since its claim is not stored, and the job runs again",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{"dispatcher.Dispatcher.storeInPlace", `!a.stored {
+		Edits: []Edit{{"dispatcher.settler.storeInPlace", `!a.stored {
 			left = append(left, a)`, `!a.stored && false {
 			left = append(left, a)`}},
 		Checks: []Check{test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/SettleInPlace/one_has_moved", "settled 2 jobs")},
@@ -89,7 +89,7 @@ var settle = []Mutant{
 		Name:      "what was stored in its place is forgotten when the rest fails",
 		Breaks:    "successes that are stored are reported as lost leases",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.Dispatcher.storeInPlace", `a.stored = settled[pgID(a.job.ID)]; !a.stored`, `!settled[pgID(a.job.ID)]`}},
+		Edits:     []Edit{{"dispatcher.settler.storeInPlace", `a.stored = settled[pgID(a.job.ID)]; !a.stored`, `!settled[pgID(a.job.ID)]`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails", "a lease is said to be lost")},
 	},
 	{
@@ -97,7 +97,7 @@ var settle = []Mutant{
 		Breaks:    "one whose leases were lost and that of the workers that have the jobs now wait for each other",
 		Invariant: "Settlements wait for each other in one order",
 		Edits: []Edit{
-			{"dispatcher.Dispatcher.settleBatch", `	slices.SortFunc(batch, byID)
+			{"dispatcher.settler.settle", `	slices.SortFunc(batch, byID)
 `, ``},
 		},
 		Checks: []Check{test("dispatcher", "TestASettlementWaitsInTheOrderOfIDs", "deadlock detected")},
@@ -122,8 +122,8 @@ var settle = []Mutant{
 		Name:      "follow-ups apart from their settlement",
 		Breaks:    "a success whose follow-ups cannot be stored is stored without them",
 		Invariant: "Atomic",
-		Edits: []Edit{{"dispatcher.Dispatcher.settleBatch", `		case a.follows:
-			followed = append(followed, a)
+		Edits: []Edit{{"dispatcher.statementFor", `	case a.follows:
+		return 1
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestFollowUpsExistExactlyWhenTheSettlementDoes", "follow-ups = 0, want one")},
 	},
@@ -131,10 +131,8 @@ var settle = []Mutant{
 		Name:      "a refused follow-up is left out",
 		Breaks:    "a job whose follow-ups cannot be stored succeeds without them, in silence",
 		Invariant: "Atomic",
-		Edits: []Edit{{"dispatcher.Dispatcher.storeParked", `	case a.follows:
-		statement = d.storeFollowed
-`, ``}},
-		Checks: []Check{test("dispatcher", "TestASettlementWithoutItsFollowUpsIsNone/for_now", "follow-ups = 0, want one")},
+		Edits:     []Edit{{"dispatcher.settler.storeRefusedAgain", `outcomeStatements[statementFor(a)]`, `outcomeStatements[statementFor(a)&^1]`}},
+		Checks:    []Check{test("dispatcher", "TestASettlementWithoutItsFollowUpsIsNone/for_now", "follow-ups = 0, want one")},
 	},
 	{
 		Name:      "synchronous_commit off",
@@ -230,8 +228,8 @@ RETURNING id`},
 		Name:      "a refused row holds up its batch",
 		Breaks:    "one outcome that the database refuses keeps all others from being stored",
 		Invariant: "Deaths are bounded",
-		Edits: []Edit{{"dispatcher.Dispatcher.store", `			for i := range batch {
-				d.store(batch[i:i+1], statement)
+		Edits: []Edit{{"dispatcher.settler.store", `			for i := range batch {
+				s.store(batch[i:i+1], statement)
 			}
 			return
 `, ``}},
@@ -241,14 +239,14 @@ RETURNING id`},
 		Name:      "an error that the encoding lacks",
 		Breaks:    "a failure whose text the database's encoding lacks is refused for as long as the process lives",
 		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{"dispatcher.Dispatcher.storeRefused", `	case a.outcome.spellInASCII():`, `	case a.outcome.spellInASCII() && false:`}},
+		Edits:     []Edit{{"dispatcher.settler.storeRefused", `	case a.outcome.spellInASCII():`, `	case a.outcome.spellInASCII() && false:`}},
 		Checks:    []Check{test("dispatcher", "TestFailuresAreStoredInEveryEncoding/LATIN1", "in vain: every outcome is stored")},
 	},
 	{
 		Name:      "nobody looks whether a Complete has committed",
 		Breaks:    "a success whose COMMIT was not answered is told as a lost lease",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.Dispatcher.succeeded", `	if len(ids) == 0 {`, `	if true {`}},
+		Edits:     []Edit{{"dispatcher.settler.succeeded", `	if len(ids) == 0 {`, `	if true {`}},
 		Checks:    []Check{test("dispatcher", "TestACompleteWhoseAnswerIsLostIsASuccess/it_has_committed", "counted as completed: 0, want 4")},
 	},
 }

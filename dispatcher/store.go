@@ -1,0 +1,251 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/fingerprint"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// storeSucceeded stores those that are where their claims have left them first, which
+// costs the server less than to look for them, and then the others.
+func (s *settler) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+	stored, left, err := s.storeInPlace(ctx, batch)
+	if err != nil {
+		return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(batch), err)
+	}
+	if len(left) > 0 {
+		p := sqlgen.SettleSucceededParams{
+			Ids:     make([]pgtype.UUID, len(left)),
+			Epochs:  make([]int64, len(left)),
+			Results: make([][]byte, len(left)),
+		}
+		for i, a := range left {
+			p.Ids[i], p.Epochs[i], p.Results[i] = pgID(a.job.ID), a.job.Epoch, a.job.Result
+		}
+		others, err := s.db.SettleSucceeded(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(left), err)
+		}
+		stored = append(stored, others...)
+	}
+	return s.closeCalledOff(ctx, batch, stored)
+}
+
+func (s *settler) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+	stored, err := s.db.SettleUnfinished(ctx, unfinishedParams(s.worker, batch))
+	if err != nil {
+		return nil, fmt.Errorf("settle %d unfinished jobs: %w", len(batch), err)
+	}
+	return s.closeCalledOff(ctx, batch, stored)
+}
+
+func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedParams {
+	p := sqlgen.SettleUnfinishedParams{Worker: worker}
+	for _, a := range batch {
+		o := a.outcome
+		p.Ids = append(p.Ids, pgID(a.job.ID))
+		p.Epochs = append(p.Epochs, a.job.Epoch)
+		p.Statuses = append(p.Statuses, string(o.status))
+		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.delay.Microseconds(), Valid: !o.keepDue})
+		p.ErrorCodes = append(p.ErrorCodes, o.code)
+		p.ErrorMessages = append(p.ErrorMessages, o.message)
+		p.Stacks = append(p.Stacks, o.stack)
+		p.Fingerprints = append(p.Fingerprints, fingerprintOf(a))
+	}
+	return p
+}
+
+// storeInPlace stores the successes of the batch whose jobs are where their claims
+// have left them, and returns the others. Each that it stores is noted as stored: what
+// comes next may fail, and the whole batch be tried again.
+//
+// The batch is in the order of its ids (see settleBatch), and so is what is left.
+func (s *settler) storeInPlace(ctx context.Context, batch []*attempt) (stored []pgtype.UUID, left []*attempt, err error) {
+	near := make([]*attempt, 0, len(batch))
+	now := time.Now()
+	for _, a := range batch {
+		switch {
+		case a.stored:
+		case unmoved(a, now, s.leaseTTL):
+			near = append(near, a)
+		default:
+			left = append(left, a)
+		}
+	}
+	if len(near) == 0 {
+		return nil, left, nil
+	}
+	stored, err = s.settleInPlace(ctx, near)
+	if err != nil || len(stored) == len(near) && len(left) == 0 {
+		return stored, left, err
+	}
+	settled := make(map[pgtype.UUID]bool, len(stored))
+	for _, id := range stored {
+		settled[id] = true
+	}
+	for _, a := range near {
+		if a.stored = settled[pgID(a.job.ID)]; !a.stored {
+			left = append(left, a)
+		}
+	}
+	slices.SortFunc(left, byID)
+	return stored, left, nil
+}
+
+// settleInPlace takes those without results as a list, which is quicker, and gives up if
+// somebody keeps one of them locked:
+//
+//	ours, as a list    r, which lies before q: settled
+//	                           an operator, by their ids: q: locked; r: waits for us
+//	ours, as a list    q: would wait for the operator             → deadlock
+//
+// The operator's statement is somebody's wish, and ours can be made again in the order of
+// the ids: so it is ours that ends, long before Postgres looks for deadlocks.
+func (s *settler) settleInPlace(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+	p := sqlgen.SettleResultsInPlaceParams{
+		Places:  make([]pgtype.TID, len(batch)),
+		Ids:     make([]pgtype.UUID, len(batch)),
+		Epochs:  make([]int64, len(batch)),
+		Results: make([][]byte, len(batch)),
+	}
+	results := false
+	for i, a := range batch {
+		p.Places[i], p.Ids[i], p.Epochs[i], p.Results[i] = a.place, pgID(a.job.ID), a.job.Epoch, a.job.Result
+		results = results || a.job.Result != nil
+	}
+	if results {
+		return s.db.SettleResultsInPlace(ctx, p)
+	}
+	stored, err := s.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
+	if pgsession.State(err) == pgsession.LockNotAvailable {
+		return nil, nil // whoever has one of the rows may be waiting for another: all are left
+	}
+	return stored, err
+}
+
+// unmoved says whether the job should still be where its claim has left it. An
+// extension of the lease moves it, and is due after a third of the lease's time.
+func unmoved(a *attempt, now time.Time, leaseTTL time.Duration) bool {
+	return a.place.Valid && now.Sub(a.claimed) < leaseTTL/4
+}
+
+// storeFollowed settles jobs as succeeded together with their follow-ups, and wakes
+// the dispatchers for those.
+func (s *settler) storeFollowed(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+	jobs := make([]*outbox.Claimed, len(batch))
+	for i, a := range batch {
+		jobs[i] = a.job
+	}
+	settled, err := s.followed(ctx, jobs)
+	if err != nil {
+		return nil, fmt.Errorf("settle %d succeeded jobs with follow-ups: %w", len(batch), err)
+	}
+	stored := make([]pgtype.UUID, len(settled))
+	for i, id := range settled {
+		stored[i] = pgID(id)
+	}
+	// Also when nothing matched: an earlier try may have committed before its
+	// connection broke, and nobody was woken for that.
+	s.pokeAll()
+	s.peers.notify()
+	return s.closeCalledOff(ctx, batch, stored)
+}
+
+// storeUnavailable stores outages. The database knows how long they have lasted and
+// says what each job became.
+func (s *settler) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+	u := unfinishedParams(s.worker, batch)
+	p := sqlgen.SettleUnavailableParams{
+		Worker: u.Worker, Ids: u.Ids, Epochs: u.Epochs, Statuses: u.Statuses, Delays: u.Delays,
+		ErrorCodes: u.ErrorCodes, ErrorMessages: u.ErrorMessages, Stacks: u.Stacks, Fingerprints: u.Fingerprints,
+	}
+	for _, a := range batch {
+		p.OutageLimits = append(p.OutageLimits, interval(a.outcome.outageLimit))
+		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: a.outcome.wait.Microseconds(), Valid: a.outcome.wait > 0})
+	}
+	rows, err := s.db.SettleUnavailable(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("settle %d jobs of an outage: %w", len(batch), err)
+	}
+	became := make(map[[16]byte]outbox.Status, len(rows))
+	stored := make([]pgtype.UUID, len(rows))
+	for i, row := range rows {
+		stored[i], became[row.ID.Bytes] = row.ID, outbox.Status(row.Status)
+	}
+	for _, a := range batch {
+		if status, ok := became[a.job.ID]; ok {
+			a.outcome.status, a.outcome.keepDue = status, status == outbox.Dead
+		}
+	}
+	return s.closeCalledOff(ctx, batch, stored)
+}
+
+// fingerprintOf is that of a failure which waits for a person, "" for other outcomes.
+func fingerprintOf(a *attempt) string {
+	if a.outcome.status != outbox.Failed && a.outcome.status != outbox.Dead {
+		return ""
+	}
+	return fingerprint.Of(a.job.Kind, a.outcome.code, a.outcome.message)
+}
+
+// closeCalledOff deals with what a settling statement did not match: if the job
+// was cancelled, or its deadline has come, it is closed as that, and counts as
+// stored. It is a statement of its own, so that jobs that are not called off pay
+// nothing for it. Between the two others may act, and the fence decides: a reaper
+// that closes the job first leaves us a lost lease; a process that dies here
+// leaves the request, which the reaper heeds when the lease lapses.
+//
+//	settle (id, epoch)       refused: cancelled
+//	                         reaper, deadline: closed as expired, epoch + 1
+//	close (id, epoch)        no row: the lease is lost
+func (s *settler) closeCalledOff(ctx context.Context, batch []*attempt, stored []pgtype.UUID) ([]pgtype.UUID, error) {
+	if len(stored) == len(batch) {
+		return stored, nil
+	}
+	settled := make(map[pgtype.UUID]bool, len(stored))
+	for _, id := range stored {
+		settled[id] = true
+	}
+	for _, a := range batch {
+		id := pgID(a.job.ID)
+		if a.stored && !settled[id] { // by an earlier try, whose second half failed
+			settled[id] = true
+			stored = append(stored, id)
+		}
+		a.stored = settled[id]
+	}
+	refused := map[pgtype.UUID]*attempt{}
+	p := sqlgen.CloseAttemptsParams{Worker: s.worker}
+	for _, a := range batch {
+		id := pgID(a.job.ID)
+		if a.stored || !a.mayBeCalledOff() {
+			continue
+		}
+		refused[id] = a
+		p.Ids = append(p.Ids, id)
+		p.Epochs = append(p.Epochs, a.job.Epoch)
+		p.ErrorCodes = append(p.ErrorCodes, a.outcome.code)
+		p.ErrorMessages = append(p.ErrorMessages, a.outcome.message)
+		p.Stacks = append(p.Stacks, a.outcome.stack)
+	}
+	if len(refused) == 0 {
+		return stored, nil
+	}
+	closed, err := s.db.CloseAttempts(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("close %d jobs that were called off: %w", len(refused), err)
+	}
+	for _, row := range closed {
+		refused[row.ID].outcome.status = outbox.Status(row.Outcome)
+		stored = append(stored, row.ID)
+	}
+	return stored, nil
+}
