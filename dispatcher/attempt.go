@@ -3,9 +3,7 @@ package dispatcher
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +18,7 @@ import (
 type attempt struct {
 	job     *outbox.Claimed
 	route   *route
-	queue   *queue
+	waker   *waker    // of its queue
 	claimed time.Time // when the claim was sent, by the monotonic clock
 	arrived time.Time // when its answer was there, by which the job waits for a worker
 	until   time.Time // the job's deadline by the monotonic clock; zero: it has none
@@ -47,144 +45,21 @@ type attempt struct {
 	cancel     context.CancelCauseFunc // of the running handler
 }
 
-// work runs attempts until the buffer is closed.
-func (q *queue) work() { q.workOn(q.nextAttempt, q.work) }
-
-// workReserved is work for a worker that may be reserved.
-func (q *queue) workReserved() { q.workOn(q.nextReserved, q.workReserved) }
-
-// workOn runs the attempts that next returns. If a handler ends its goroutine, another one
-// goes on: again.
-func (q *queue) workOn(next func() *attempt, again func()) {
-	for a := next(); a != nil; a = next() {
-		if !q.mayStart(a) || !q.mayRun(a) {
-			q.giveBack(a)
-			continue
-		}
-		if a.batch != nil {
-			q.attemptBatch(a.batch, again)
-			continue
-		}
-		q.attempt(a, again)
-	}
-}
-
-// attempt runs one attempt and hands its outcome on. A handler that calls
-// runtime.Goexit (as t.FailNow does) ends this goroutine: then another goes on
-// working in its place.
-func (q *queue) attempt(a *attempt, again func()) {
-	returned := false
-	defer func() {
-		if !returned {
-			a.err = errExited
-			a.outcome = a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
-			q.working.Go(again)
-		}
-		q.finished(a.tenant, a.took)
-		q.hand(a)
-	}()
-	a.run()
-	returned = true
-}
-
-// hand has an attempt that is over settled, after its last report if it made any.
-func (q *queue) hand(a *attempt) {
-	q.noteOutcome(a)
-	if !a.reports.End() {
-		q.settler.ended <- a
-	}
-}
-
-var errExited = &codedError{code: outbox.CodeGoexit, err: errors.New("the handler ended its goroutine with runtime.Goexit")}
-
-// run calls the handler and decides what becomes of the job.
-func (a *attempt) run() {
-	q := a.queue
-	timeout := a.job.Timeout
-	if timeout <= 0 {
-		timeout = a.route.config.Timeout
-	}
-	started := time.Now()
-	limit, overLimit := started.Add(timeout), ErrTimeout
-	if !a.until.IsZero() && a.until.Before(limit) {
-		limit, overLimit = a.until, ErrDeadline
-	}
-	ctx, cancel := context.WithCancelCause(q.jobs)
-	defer cancel(nil)
-	if !a.begin(cancel, started, timeout) {
-		a.outcome = outcome{status: outbox.Pending, keepDue: true}
-		return
-	}
-	if !limit.After(started) {
-		a.outcome = outcome{status: outbox.Pending, delay: pastDeadline}
-		return
-	}
-	defer time.AfterFunc(limit.Sub(started), func() {
-		cancel(overLimit)
-		a.reportOverrun()
-	}).Stop()
-
-	a.route.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + started.Sub(a.claimed)).Seconds())
-	if q.log.Enabled(ctx, slog.LevelInfo) {
-		q.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed")...)
-	}
-	a.err = call(attemptContext{ctx, limit}, a.route.handler, a.job)
-	a.returned.Store(true)
-	cause := causeOf(ctx)
-	a.follows, a.extra = a.job.SealFollowUps()
-	a.took = time.Since(started)
-	a.route.counts.processing.Observe(a.took.Seconds())
-	a.outcome = settleFor(a, cause)
-}
-
-// settleFor is decide for errors and policies that may panic themselves.
-func settleFor(a *attempt, cause error) (o outcome) {
-	returned := false
-	defer func() {
-		if value := recover(); !returned {
-			a.err = &panicError{value: fmt.Sprintf("in the error or the retry policy: %v", value), stack: string(debug.Stack())}
-			o = a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
-		}
-	}()
-	o = a.route.config.classify(decide(a.job, a.route.config.Retry, a.err, cause), a.err)
-	returned = true
-	return o
-}
-
-// attemptContext shows the deadline to what the handler calls. One context and a
-// timer cost half of what two nested contexts do, and every job pays it.
-type attemptContext struct {
-	context.Context
-	deadline time.Time
-}
-
-func (c attemptContext) Deadline() (time.Time, bool) { return c.deadline, true }
-
-// call turns a panic into an error with the stack, because a handler's bug must not
-// take the process, and every other job in it, down. That the handler has not
-// returned is the sign of it, not the recovered value: with GODEBUG=panicnil=1
-// that is nil for panic(nil). After runtime.Goexit the error goes nowhere.
-func call(ctx context.Context, handler Handler, job *outbox.Claimed) (err error) {
-	returned := false
-	defer func() {
-		if value := recover(); !returned {
-			err = &panicError{value: value, stack: string(debug.Stack())}
-		}
-	}()
-	err = handler(ctx, job)
-	returned = true
-	return err
-}
-
 // begin marks the handler as running, unless the attempt was ended in the buffer
 // or its lease is over.
-func (a *attempt) begin(cancel context.CancelCauseFunc, now time.Time, timeout time.Duration) bool {
+func (a *attempt) begin(cancel context.CancelCauseFunc, now, overdue time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.cancel, a.begun = cancel, now
-	a.overdue = now.Add(timeout + a.queue.leaseTTL)
-	// What is claimed while the grace period ends is not known to cutOff yet.
-	return a.ended == nil && !a.queue.phase.isCutOff() && now.Before(a.leaseUntil)
+	a.cancel, a.begun, a.overdue = cancel, now, overdue
+	return a.ended == nil && now.Before(a.leaseUntil)
+}
+
+// bufferedAt is since when an attempt waits for a worker.
+func (a *attempt) bufferedAt() time.Time {
+	if a.batch != nil {
+		return a.batch.sent
+	}
+	return a.arrived
 }
 
 // extended moves the time until which we trust the lease; it reports whether that

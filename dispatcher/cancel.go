@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
 // How soon a handler learns that its job was cancelled: at once when a
@@ -92,7 +94,7 @@ func (l *leases) endCancelled(ctx context.Context, running []*attempt) error {
 	byKey := make(map[leaseKey]*attempt, len(running))
 	ids, epochs := make([]pgtype.UUID, len(running)), make([]int64, len(running))
 	for i, a := range running {
-		ids[i], epochs[i] = pgID(a.job.ID), a.job.Epoch
+		ids[i], epochs[i] = pgvalue.UUID(a.job.ID), a.job.Epoch
 		byKey[leaseKey{ids[i], epochs[i]}] = a
 	}
 	asked, err := l.db.ListCancelRequests(bound, ids, epochs)

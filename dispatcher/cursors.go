@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -214,7 +215,7 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 // known are the flows with a cursor.
 func (cs *cursors) known() (tenants []pgtype.UUID, priorities []int16) {
 	for _, c := range cs.sorted {
-		tenants, priorities = append(tenants, pgID(c.tenant)), append(priorities, c.priority)
+		tenants, priorities = append(tenants, pgvalue.UUID(c.tenant)), append(priorities, c.priority)
 	}
 	return tenants, priorities
 }

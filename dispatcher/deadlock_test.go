@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -60,7 +61,7 @@ func settleAmongLostLeases(t *testing.T, result error) {
 	go func() {
 		p := sqlgen.SettleUnfinishedParams{Worker: "old"}
 		for _, id := range ids {
-			p.Ids, p.Epochs, p.Statuses = append(p.Ids, pgID(id)), append(p.Epochs, 1), append(p.Statuses, "retrying")
+			p.Ids, p.Epochs, p.Statuses = append(p.Ids, pgvalue.UUID(id)), append(p.Epochs, 1), append(p.Statuses, "retrying")
 			p.Delays = append(p.Delays, pgtype.Interval{Valid: true})
 			p.ErrorCodes, p.ErrorMessages = append(p.ErrorCodes, "boom"), append(p.ErrorMessages, "boom")
 			p.Stacks, p.Fingerprints = append(p.Stacks, ""), append(p.Fingerprints, "")
@@ -79,7 +80,7 @@ func settleAmongLostLeases(t *testing.T, result error) {
 		for _, id := range []outbox.ID{ids[3], ids[1]} { // as they ended
 			job := &outbox.Claimed{}
 			job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 3, 1, 10
-			a := &attempt{job: job, route: d.routes["tiny"], queue: d.queues[0], err: result}
+			a := &attempt{job: job, route: d.process.routes["tiny"], waker: d.queues[0].capacity.waker, err: result}
 			a.outcome = a.route.config.classify(decide(job, d.config.Retry, result, nil), result)
 			batch = append(batch, a)
 		}
@@ -110,13 +111,19 @@ func atRest(t *testing.T, db *pgxpool.Pool, log io.Writer) *Dispatcher {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.compose(t.Context(), control(t, db), nil)
+	return d
+}
+
+// control is a pool of the dispatcher's own.
+func control(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
 	pool, err := openControlPool(t.Context(), db, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	d.compose(t.Context(), pool, nil)
-	return d
+	return pool
 }
 
 // take gives the jobs to a worker, as a claim would.

@@ -7,123 +7,49 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Config is how a dispatcher works. Its zero value is a sane production setup
-// that works the queue "default" and polls every two seconds; give it Wake and
-// Hearing, from a listener, to start jobs within milliseconds.
-type Config struct {
-	Queues map[string]QueueConfig // nil works the queue "default". Names are those of outbox.ValidName
-	Worker string                 // who holds the leases; "" is host-pid. A random suffix is added, so names may repeat
-
-	// Wake says that there may be work. A receive is a hint; any number may be lost.
-	Wake <-chan struct{}
-	// Hearing reports whether Wake can be relied on now; nil is never.
-	Hearing func() bool
-
-	PollInterval     time.Duration // between looks while Hearing; 0 is 30 s
-	DeafPollInterval time.Duration // between looks otherwise; 0 is 2 s, or PollInterval if that is less
-	LeaseTTL         time.Duration // 0 is 15 s; at least 1 s. A dead worker's jobs are taken over when it is over
-	Timeout          time.Duration // of one attempt; 0 is 5 min
-	Retry            RetryPolicy   // nil is Exponential(1 s, 1 h)
-	GracePeriod      time.Duration // for running jobs after a stop; 0 is 20 s, negative none
-
-	Logger     *slog.Logger          // nil logs nothing
-	Registerer prometheus.Registerer // nil registers the metrics nowhere
-}
-
-// QueueConfig is how one queue is worked.
-type QueueConfig struct {
-	Concurrency int // jobs of the queue running at once in this process; 0 is 64
-}
-
-func (c Config) withDefaults() Config {
-	if len(c.Queues) == 0 {
-		c.Queues = map[string]QueueConfig{outbox.DefaultQueue: {}}
-	}
-	if c.Worker == "" {
-		host, _ := os.Hostname()
-		c.Worker = fmt.Sprintf("%.40s-%d", cmp.Or(host, "host"), os.Getpid())
-	}
-	c.PollInterval = cmp.Or(c.PollInterval, 30*time.Second)
-	c.DeafPollInterval = cmp.Or(c.DeafPollInterval, min(2*time.Second, c.PollInterval))
-	c.LeaseTTL = cmp.Or(c.LeaseTTL, 15*time.Second)
-	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
-	c.GracePeriod = cmp.Or(c.GracePeriod, 20*time.Second)
-	if c.Retry == nil {
-		c.Retry = Exponential(time.Second, time.Hour)
-	}
-	if c.Hearing == nil {
-		c.Hearing = func() bool { return false }
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	return c
-}
-
-func (c Config) validate() error {
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(c.Queues)) {
-		if bad, ok := errors.AsType[*outbox.InvalidError](outbox.ValidName("Config.Queues", name)); ok {
-			errs = append(errs, invalid(bad.Field, "has a queue whose name %s", bad.Reason))
-		}
-		if n := c.Queues[name].Concurrency; n < 0 || n > 100_000 {
-			errs = append(errs, invalid(fmt.Sprintf("Config.Queues[%q].Concurrency", name), "is %d, want 1 to 100000, or 0 for %d", n, defaultConcurrency))
-		}
-	}
-	atLeast := func(field string, d, least time.Duration) {
-		if d < least {
-			errs = append(errs, invalid(field, "is %s, want at least %s", d, least))
-		}
-	}
-	atLeast("Config.LeaseTTL", c.LeaseTTL, time.Second)
-	atLeast("Config.PollInterval", c.PollInterval, 10*time.Millisecond)
-	atLeast("Config.DeafPollInterval", c.DeafPollInterval, 10*time.Millisecond)
-	atLeast("Config.Timeout", c.Timeout, time.Millisecond)
-	return errors.Join(errs...)
-}
-
-func invalid(field, format string, args ...any) error {
-	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
-}
-
 // Dispatcher works the queues of one process. Make it with [New].
 type Dispatcher struct {
-	process
+	process    *process
 	config     Config
 	user       *pgxpool.Pool // reset on failover, together with our own
 	deathHooks []string      // kinds that have one
-	gathers    bool          // some kind's jobs are handled together
+	own        chan struct{} // one slot: the own producer has committed a job
+	started    atomic.Bool
 
-	// Set by Run.
-	pool   *pgxpool.Pool // our own: handlers cannot exhaust it
-	db     *sqlgen.Queries
-	queues []*queue
-	near   chan struct{} // one slot: the own producer has committed a job
-
+	// Made by Run.
+	db       *sqlgen.Queries
+	queues   []*queue
 	leases   *leases
 	promoter *promoter
 	recorder *report.Recorder
 	settler  *settler
-	waiters  *notifier // of those who wait for jobs: one has ended
-	peers    *notifier // of the other processes: there may be jobs for them
+	waiters  *notifier      // of those who wait for jobs: one has ended
+	peers    *notifier      // of the other processes: there may be jobs for them
+	running  sync.WaitGroup // the workers
+}
 
-	working sync.WaitGroup
-
-	started atomic.Bool
+// queue is the parts that claim and run the jobs of one queue.
+type queue struct {
+	name     string
+	capacity *capacity
+	outages  *outages
+	workers  *workers
+	batches  *batches
+	reserved *reserved
+	keyed    *keyedClaims
+	claimer  *claimer
 }
 
 // New checks config and registers the metrics. The dispatcher opens a small pool
@@ -138,7 +64,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	suffix := outbox.NewID()
 	log := config.Logger.With(slog.String("component", "dispatcher"))
 	d := &Dispatcher{
-		process: process{
+		process: &process{
 			worker:   fmt.Sprintf("%.80s-%x", config.Worker, suffix[12:]),
 			kinds:    mux.Kinds(),
 			routes:   mux.build(KindConfig{Timeout: config.Timeout, Retry: config.Retry}),
@@ -150,31 +76,30 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 		},
 		config: config,
 		user:   pool,
-		near:   make(chan struct{}, 1),
+		own:    make(chan struct{}, 1),
 	}
-	if err := mux.hooks.validate(d.routes); err != nil {
+	if err := mux.hooks.validate(d.process.routes); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
 	d.deathHooks = slices.Sorted(maps.Keys(mux.hooks.death))
-	for kind, r := range d.routes {
-		d.gathers = d.gathers || r.many != nil
-		r.counts = d.metrics.forKind(kind, d.worker)
+	for kind, r := range d.process.routes {
+		r.counts = d.process.metrics.forKind(kind, d.process.worker)
 		for queue := range config.Queues {
-			d.metrics.unavailable.WithLabelValues(kind, queue)
+			d.process.metrics.unavailable.WithLabelValues(kind, queue)
 		}
 	}
 	return d, nil
 }
 
 // Worker is the name under which this dispatcher holds leases.
-func (d *Dispatcher) Worker() string { return d.worker }
+func (d *Dispatcher) Worker() string { return d.process.worker }
 
 // Ready returns nil while the database answers claims, and otherwise what is wrong.
 func (d *Dispatcher) Ready() error {
 	if !d.started.Load() {
 		return errors.New("not started")
 	}
-	return d.health.err()
+	return d.process.health.err()
 }
 
 // Run works until ctx ends; then it stops claiming, gives back what had not
@@ -195,9 +120,10 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		return fmt.Errorf("dispatcher: %w", err)
 	}
 	d.compose(ctx, pool, sqlgen.New(extending))
-	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", d.worker), slog.Any("kinds", d.kinds))
+	p := d.process
+	p.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", p.worker), slog.Any("kinds", p.kinds))
 
-	if !d.registerHooks(ctx) {
+	if !registerHooks(ctx, p, d.db, d.deathHooks) {
 		pool.Close()
 		extending.Close()
 		return nil
@@ -207,36 +133,90 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		extending.Close()
 	}
 	d.settler.failures.End()
-	d.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher stopped", slog.String("worker", d.worker))
+	p.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher stopped", slog.String("worker", p.worker))
 	return err
 }
 
 // compose makes the parts of the dispatcher. Nothing runs yet.
 func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending extendStatement) {
-	d.pool, d.db = pool, sqlgen.New(pool)
-	d.health.leave = func(err error) { leaveServer(err, pool, d.user) }
-	d.jobs = outbox.WithPool(context.WithoutCancel(ctx), d.user)
-	d.leases = newLeases(&d.process, d.db, extending)
-	d.promoter = newPromoter(d)
+	p := d.process
+	p.jobs = outbox.WithPool(context.WithoutCancel(ctx), d.user)
+	p.health.leave = func(err error) { leaveServer(err, pool, d.user) }
+	d.db = sqlgen.New(pool)
 	d.waiters = newNotifier(waitersWindow, d.db.WakeWaiters)
 	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.WakeDispatchers(ctx, outbox.Channel) })
-	d.settler = newSettler(&d.process, d.db, d.leases, d.promoter)
+	d.leases = newLeases(p, d.db, extending)
+	d.promoter = newPromoter(p, d.db, d.peers, d.offer)
+	d.settler = newSettler(p, d.db, d.leases, d.promoter)
 	d.settler.waiters, d.settler.peers, d.settler.pokeAll = d.waiters, d.peers, d.pokeAll
 	d.settler.followed = func(ctx context.Context, jobs []*outbox.Claimed) ([]outbox.ID, error) {
 		return outbox.SettleSucceeded(ctx, pool, jobs)
 	}
 	d.recorder = report.NewRecorder(report.Config{
-		DB: d.db, Health: d.health, Log: d.log, Timeout: statementTimeout, CutOff: d.phase.isCutOff,
+		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: p.phase.isCutOff,
 		Over: func(a report.Owner) { d.settler.ended <- a.(*attempt) },
 	})
 	for name, config := range d.config.Queues {
-		d.queues = append(d.queues, newQueue(d, name, config))
+		d.queues = append(d.queues, d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), pool))
 	}
+}
+
+func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *queue {
+	p := d.process
+	c := &capacity{waker: newWaker(), concurrency: concurrency}
+	q := &queue{name: name, capacity: c, outages: newOutages(p, name, c.waker), keyed: newKeyedClaims()}
+	q.workers = newWorkers(p, c, newPauseCheck(p, name, d.db), q.outages, d.settler.ended, &d.running, batchRoom(p.routes))
+	q.batches = newBatches(q.workers)
+	reader := &claimReader{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder}
+	q.reserved = &reserved{process: p, capacity: c, workers: q.workers, leases: d.leases, reader: reader}
+	q.claimer = newClaimer(p, name, d.db, claims{claimReader: reader, db: pool}, q.keyed, q.workers)
+	l := q.claimer
+	l.limiter = &limiter{queue: name, pool: pool, claims: claims{claimReader: reader}}
+	l.intervals = pollIntervals{d.config.Hearing, d.config.PollInterval, d.config.DeafPollInterval}
+	l.batches, l.reserved, l.leases, l.promoter, l.peers = q.batches, q.reserved, d.leases, d.promoter, d.peers
+	return q
+}
+
+func (d *Dispatcher) queueNamed(name string) *queue {
+	for _, q := range d.queues {
+		if q.name == name {
+			return q
+		}
+	}
+	return nil
+}
+
+// pokeAll has every queue look for jobs.
+func (d *Dispatcher) pokeAll() {
+	for _, q := range d.queues {
+		q.capacity.poke()
+	}
+}
+
+// offer gives promoted jobs to the queues of this process, and reports whether others should hear of them.
+func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
+	here := map[*queue]int{}
+	for _, job := range promoted {
+		q := d.queueNamed(job.Queue)
+		if q == nil || d.process.routes[job.Kind] == nil {
+			elsewhere = true
+			continue
+		}
+		q.keyed.offer(job.TenantID.Bytes, job.ID)
+		here[q]++
+	}
+	for q, n := range here {
+		// When nobody claims here any more, this sees it, or else the others are told
+		// after the last claim.
+		elsewhere = elsewhere || !d.process.phase.isClaiming() || q.capacity.room() < n
+		q.capacity.roomMade()
+	}
+	return elsewhere
 }
 
 // showing is the dispatcher's row in the list of workers.
 func (d *Dispatcher) showing() sqlgen.ShowWorkerParams {
-	row := sqlgen.ShowWorkerParams{Worker: d.worker, Kinds: d.kinds, Queues: slices.Sorted(maps.Keys(d.config.Queues))}
+	row := sqlgen.ShowWorkerParams{Worker: d.process.worker, Kinds: d.process.kinds, Queues: slices.Sorted(maps.Keys(d.config.Queues))}
 	for _, name := range row.Queues {
 		row.Concurrency = append(row.Concurrency, int32(cmp.Or(d.config.Queues[name].Concurrency, defaultConcurrency)))
 	}
@@ -270,19 +250,13 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	settling.Go(func() { d.leases.watchCancellations(afterJobs) })
 	claims.Go(func() { d.fanOut(ctx) })
 	for _, q := range d.queues {
-		claims.Go(func() { q.claimUntil(ctx) })
-		reserved := q.concurrency / reservePart
-		for range q.concurrency - reserved {
-			d.working.Go(q.work)
-		}
-		for range reserved {
-			d.working.Go(q.workReserved)
-		}
+		claims.Go(func() { q.claimer.run(ctx) })
+		q.workers.start()
 	}
 
-	d.phase.Store(claiming)
+	d.process.phase.Store(claiming)
 	<-ctx.Done()
-	d.phase.Store(draining)
+	d.process.phase.Store(draining)
 	// From here on the grace period runs, for the handlers and for storing what
 	// they did.
 	grace := max(d.config.GracePeriod, 0)
@@ -294,14 +268,13 @@ func (d *Dispatcher) work(ctx context.Context) error {
 		defer close(finished)
 		claims.Wait()
 		for _, q := range d.queues {
-			q.giveBackBuffered()
-			close(q.buffer)
-			close(q.express)
+			q.batches.giveBack()
+			q.workers.close()
 		}
 		// Of jobs that were promoted for claims that were not made, and of the next starts
 		// that this process would have waited for, nobody knows.
 		d.peers.notify()
-		d.working.Wait()
+		d.running.Wait()
 		d.recorder.Stop()
 		recording.Wait()
 		endAfterJobs()
@@ -326,9 +299,90 @@ func (d *Dispatcher) work(ctx context.Context) error {
 
 // cutOff ends the grace period: handlers that still run are told to stop.
 func (d *Dispatcher) cutOff() {
-	d.phase.Store(cutOff)
+	d.process.phase.Store(cutOff)
 	if n := d.leases.count(); n > 0 {
-		d.log.LogAttrs(d.jobs, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", n))
+		d.process.log.LogAttrs(d.process.jobs, slog.LevelWarn, "running jobs cut off: the grace period is over", slog.Int("jobs", n))
 	}
 	d.leases.cut()
+}
+
+// Wake has every queue look for jobs now. It is for the producer in the same program,
+// which has just committed one ([outbox.Producer.AlsoWake]). It never blocks, may be
+// called at any time, and reports false if it was called before and not answered yet.
+//
+// What comes by Config.Wake may come from anybody, and often for jobs that another
+// process has long begun; it is paced when it finds nothing. Wake is answered at once,
+// as long as it leads to jobs.
+func (d *Dispatcher) Wake() bool {
+	select {
+	case d.own <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// fanOut passes each wake-up on to every queue.
+func (d *Dispatcher) fanOut(ctx context.Context) {
+	others := d.config.Wake
+	for {
+		own := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.own:
+			own = true
+		case _, open := <-others:
+			if !open {
+				others = nil
+				continue
+			}
+		}
+		d.leases.poke()
+		for _, q := range d.queues {
+			if own {
+				q.claimer.pace.own.Store(true)
+			}
+			q.capacity.poke()
+		}
+	}
+}
+
+// Reserve keeps a worker for a job that a producer in the same program is about to
+// commit, by itself: the commit then claims it, and it starts when the commit is known,
+// without a wake-up and a claim's own way to the disk and back. It returns nil if the job
+// is to be claimed like any: while the queue has something in hand, one that was
+// reserved for is under way, or the kind is not handled here, or in batches. It never
+// blocks; whoever gets a reservation has to end it. See [outbox.Producer.AlsoClaim].
+func (d *Dispatcher) Reserve(kind, queue string, id outbox.ID) outbox.Reservation {
+	if !d.process.phase.isClaiming() {
+		return nil
+	}
+	if q, r := d.queueNamed(queue), d.process.routes[kind]; q != nil && r != nil && r.many == nil {
+		if reservation := q.reserved.reserve(id); reservation != nil {
+			return reservation
+		}
+	}
+	return nil
+}
+
+// Outage is a kind whose jobs wait in a queue of this process, because what they need is unavailable ([Unavailable]).
+type Outage struct {
+	Queue, Kind string
+	Since       time.Time
+}
+
+// Outages returns those that last now, by queue and kind; none unless Run is at work.
+func (d *Dispatcher) Outages() (all []Outage) {
+	if !d.process.phase.isClaiming() {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.config.Queues)) {
+		for _, kind := range d.process.kinds {
+			if since, lasts := d.queueNamed(name).outages.of[kind].Since(); lasts {
+				all = append(all, Outage{name, kind, since})
+			}
+		}
+	}
+	return all
 }

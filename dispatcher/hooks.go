@@ -122,27 +122,31 @@ func (h *hooks) validate(routes map[string]*route) error {
 	return errors.Join(errs...)
 }
 
+type hookStatement interface {
+	RegisterDeathHooks(context.Context, sqlgen.RegisterDeathHooksParams) error
+}
+
 // registerHooks tells the database of the death hooks, however long it is away. It
 // reports false when ctx ended first: nothing may be claimed then.
-func (d *Dispatcher) registerHooks(ctx context.Context) bool {
-	if len(d.deathHooks) == 0 {
+func registerHooks(ctx context.Context, p *process, db hookStatement, kinds []string) bool {
+	if len(kinds) == 0 {
 		return true
 	}
-	p := sqlgen.RegisterDeathHooksParams{Worker: d.worker, Kinds: d.deathHooks}
-	for _, kind := range d.deathHooks {
-		p.HookKinds = append(p.HookKinds, kind+deathSuffix)
+	row := sqlgen.RegisterDeathHooksParams{Worker: p.worker, Kinds: kinds}
+	for _, kind := range kinds {
+		row.HookKinds = append(row.HookKinds, kind+deathSuffix)
 	}
 	var retry backoff.Backoff
 	for {
 		bound, cancel := bounded(ctx)
-		err := d.db.RegisterDeathHooks(bound, p)
+		err := db.RegisterDeathHooks(bound, row)
 		cancel()
 		if err == nil {
-			d.health.OK()
+			p.health.OK()
 			return true
 		}
-		d.health.Failed(err)
-		d.health.Complain(ctx, "death hooks not registered", err)
+		p.health.Failed(err)
+		p.health.Complain(ctx, "death hooks not registered", err)
 		if retry.Wait(ctx) != nil {
 			return false
 		}

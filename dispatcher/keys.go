@@ -1,7 +1,6 @@
 package dispatcher
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -10,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -33,8 +31,8 @@ const (
 	maxOffered = 4000 // beyond, claims from the front find them
 )
 
-func newKeyedClaims() keyedClaims {
-	return keyedClaims{reach: minReach, offers: map[outbox.ID][]pgtype.UUID{}}
+func newKeyedClaims() *keyedClaims {
+	return &keyedClaims{reach: minReach, offers: map[outbox.ID][]pgtype.UUID{}}
 }
 
 // offer names jobs that are due now. Any goroutine may call it.
@@ -78,59 +76,32 @@ func (k *keyedClaims) takeOffers(tenant outbox.ID, most int) []pgtype.UUID {
 	return taken
 }
 
-// claimKeyed leases jobs with a key.
-func (q *queue) claimKeyed(ctx context.Context, db within, plan claimPlan, hand func(*claimBatch) error) (int, error) {
-	k, cs, started := &q.keyed, &q.sched.keyed, time.Now()
-	front := plan.probe || cs.front.allows(started)
-	room := plan.room(plan.keyed)
-	p := newShareParams(plan.keyed, front)
-	reaches, furthest := make([]int32, len(plan.keyed)), 0
-	var also []pgtype.UUID
-	offers := map[outbox.ID][]pgtype.UUID{}
-	for i, share := range plan.keyed {
+// putBack offers again what takeOffers gave.
+func (k *keyedClaims) putBack(taken map[outbox.ID][]pgtype.UUID) {
+	for tenant, of := range taken {
+		for _, id := range of {
+			k.offer(tenant, id)
+		}
+	}
+}
+
+// aim says how many jobs of each share the claim looks at, and which offered ones besides. It returns the largest of
+// these numbers, and the offers.
+func (k *keyedClaims) aim(r *claimRequest) (furthest int, taken map[outbox.ID][]pgtype.UUID) {
+	taken = map[outbox.ID][]pgtype.UUID{}
+	for _, share := range r.shares {
 		reach := 2 * share.quota
 		if k.fits { // what is looked at and not taken is work for nothing
 			reach = share.quota + share.quota/8
 		}
-		reach = min(max(reach, k.reach*share.quota/room, sparse), maxReach)
+		reach = min(max(reach, k.reach*share.quota/r.room, sparse), maxReach)
 		of := k.takeOffers(share.tenant.id, reach)
-		offers[share.tenant.id] = of
-		also = append(also, of...)
-		reaches[i] = int32(reach)
+		taken[share.tenant.id] = of
+		r.offered = append(r.offered, of...)
+		r.reaches = append(r.reaches, int32(reach))
 		furthest = max(furthest, reach)
 	}
-
-	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
-	defer cancel()
-	rows, _ := db.Query(bound, sqlgen.ClaimKeyedJobs, q.worker, interval(q.leaseTTL), // its error is also that of Err
-		p.tenants, p.quotas, reaches, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, q.claimable(), also, int32(room), q.name, db.limits)
-	var done tally
-	b := q.readClaim(rows, room, started, &done)
-	ended := time.Now()
-	if b.err != nil {
-		q.sched.failed(cs, front, ended.Sub(started))
-		for tenant, of := range offers {
-			for _, id := range of {
-				k.offer(tenant, id)
-			}
-		}
-		return 0, hand(b)
-	}
-	slices.SortFunc(b.claimed, byUrgency)
-	b.halted = done.halted
-	if plan.probe {
-		return len(b.claimed), hand(b)
-	}
-	cs.cost(front, ended, ended.Sub(started), int(done.looked))
-	more := k.note(done, len(b.claimed), room, furthest)
-	if q.sched.keyedPause = (time.Time{}); len(plan.plain) > 0 && len(b.claimed) < room/4 {
-		q.sched.keyedPause = ended.Add(keyedPause) // a commit for a job or two would hold up thousands of the others
-	}
-	b.learn = func() {
-		q.sched.claimed(cs, plan.keyed, withoutOffers(b.claimed, also), extent{front, more, done.passed > 0}, ended)
-		takeTurns(b.claimed)
-	}
-	return len(b.claimed), hand(b)
+	return furthest, taken
 }
 
 // withoutOffers are the jobs that a claim came to by itself: they alone tell how far it has

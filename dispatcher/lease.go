@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -70,7 +71,7 @@ func (l *leases) ids() []pgtype.UUID {
 	defer l.mu.Unlock()
 	ids := make([]pgtype.UUID, 0, len(l.held))
 	for a := range l.held {
-		ids = append(ids, pgID(a.job.ID))
+		ids = append(ids, pgvalue.UUID(a.job.ID))
 	}
 	return ids
 }
@@ -155,9 +156,9 @@ func (l *leases) extend(ctx context.Context, due []*attempt) error {
 }
 
 func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
-	params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.ttl)}
+	params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(l.ttl)}
 	for _, a := range batch {
-		params.Ids = append(params.Ids, pgID(a.job.ID))
+		params.Ids = append(params.Ids, pgvalue.UUID(a.job.ID))
 		params.Epochs = append(params.Epochs, a.job.Epoch)
 	}
 	sent := time.Now()
@@ -175,7 +176,7 @@ func (l *leases) extendSome(ctx context.Context, batch []*attempt) error {
 	late := 0
 	l.mu.Lock()
 	for _, a := range batch {
-		ours, listed := kept[leaseKey{pgID(a.job.ID), a.job.Epoch}]
+		ours, listed := kept[leaseKey{pgvalue.UUID(a.job.ID), a.job.Epoch}]
 		switch {
 		case !listed:
 			if a.extended(sent, sent.Add(l.trust)) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,9 +13,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// limits is what a queue's claim loop knows of what operators have set for the
-// queue: that it is paused, how many of its jobs may run at once in all processes
-// together, and how many may start in an interval. A plain claim is refused by a
+// limiter looks at what operators have set for a queue: that it is paused, how many of its jobs may run at once in all
+// processes together, and how many may start in an interval. A plain claim is refused by a
 // queue of which any of it is true; the survey tells why, and from then on claims
 // look first.
 //
@@ -30,13 +28,10 @@ import (
 // leaves running only makes room. A process that stops in the middle is cut off
 // by the server after a second (see BoundClaim). Nothing is fetched ahead: a job
 // that waits in a buffer would use up a place, and start later than its rate says.
-type limits struct {
-	on   atomic.Bool // claims look at the limits first
-	full atomic.Bool // a limit kept the last claim from taking more: whoever settles a job says so
-
-	// The claim loop's own.
-	stopped bool          // by a limit or a pause: rest is how long to wait
-	rest    time.Duration // until the next look, unless something wakes the queue
+type limiter struct {
+	queue  string
+	pool   *pgxpool.Pool
+	claims claims // sent over the connection that holds the queue
 }
 
 // A queue that is paused or at its limit is looked at this often, and up to
@@ -48,52 +43,52 @@ type limits struct {
 const limitPoll = 800 * time.Millisecond
 
 // claimLimited is claim for a queue that is limited or paused.
-func (q *queue) claimLimited(ctx context.Context, plan func(places) claimPlan) (int, error) {
+func (c *claimer) claimLimited(ctx context.Context, plan func(places) claimPlan) (int, error) {
 	// Before the look, so that no room is overlooked:
 	//
 	//	claim    look: full                     sleep
 	//	settle               a job ends, full?
-	q.limits.full.Store(true)
-	places := q.places()
+	c.capacity.atLimit.Store(true)
+	places := c.places()
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
 	defer cancel()
-	conn, err := q.pool.Acquire(bound)
+	conn, err := c.limiter.pool.Acquire(bound)
 	if err != nil {
 		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", places.room, err)
 	}
 	defer conn.Release() // with an open transaction: the pool closes the connection
-	used, err := q.measure(bound, conn)
+	used, err := c.limiter.measure(bound, conn)
 	switch {
 	case pgsession.IsLockedOut(err): // somebody is stuck in the middle of a claim; the server will end that
-		q.limits.stop(q.nextLook())
+		c.stop(c.nextLook())
 		return 0, nil
 	case err != nil:
-		return 0, fmt.Errorf("look at the limits of queue %s: %w", q.name, err)
+		return 0, fmt.Errorf("look at the limits of queue %s: %w", c.queue, err)
 	}
-	q.health.OK()
+	c.health.OK()
 	if used == nil { // nothing is claimed; nor will the next claims look
-		q.limits.on.Store(false)
-		q.limits.full.Store(false)
+		c.capacity.limited.Store(false)
+		c.capacity.atLimit.Store(false)
 		return 0, nil
 	}
 	allowed := used.room(places.room)
-	q.limits.full.Store(allowed < places.room)
-	n, err := q.claimWithin(ctx, conn, allowed, used, plan)
+	c.capacity.atLimit.Store(allowed < places.room)
+	n, err := c.claimWithin(ctx, conn, allowed, used, plan)
 	if err == nil && n == allowed && allowed < places.room {
-		q.limits.stop(min(used.rest(), q.nextLook()))
-		q.metrics.atLimit.WithLabelValues(used.reason()).Inc()
+		c.stop(min(used.rest(), c.nextLook()))
+		c.metrics.atLimit.WithLabelValues(used.reason()).Inc()
 	}
 	return n, err
 }
 
 // claimWithin claims as many jobs as the limits allow, and ends the transaction.
 // Nothing of what it got is started before it has been committed.
-func (q *queue) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int, used *usage, plan func(places) claimPlan) (n int, err error) {
+func (c *claimer) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int, used *usage, plan func(places) claimPlan) (n int, err error) {
 	var batches []*claimBatch
 	if allowed > 0 {
-		places := q.places()
+		places := c.places()
 		places.room = allowed
-		n, err = q.claimFrom(ctx, within{conn, true}, plan(places), func(b *claimBatch) error {
+		n, err = c.claimFrom(ctx, c.limiter.over(conn), plan(places), func(b *claimBatch) error {
 			batches = append(batches, b)
 			return b.err
 		})
@@ -102,25 +97,32 @@ func (q *queue) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int
 		for _, b := range batches {
 			used.add(b.claimed)
 		}
-		err = q.commit(ctx, conn, used, n > 0)
+		err = c.limiter.commit(ctx, conn, used, n > 0)
 	}
 	if err != nil {
-		q.uncertain = time.Now().Add(uncertainFor)
+		c.uncertain = time.Now().Add(uncertainFor)
 		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", allowed, err)
 	}
 	for _, b := range batches {
-		if err := q.take(ctx, b); err != nil {
+		if err := c.take(ctx, b); err != nil {
 			return n, err
 		}
 	}
 	return n, nil
 }
 
+// over is where the claims of a transaction are sent to.
+func (l *limiter) over(conn *pgxpool.Conn) claimSource {
+	within := l.claims
+	within.db, within.limits = conn, true
+	return within
+}
+
 // measure begins the transaction, holds the queue's usage and looks at it. It
 // returns nil, and no transaction, if the queue is neither limited nor paused.
-func (q *queue) measure(ctx context.Context, conn *pgxpool.Conn) (*usage, error) {
+func (l *limiter) measure(ctx context.Context, conn *pgxpool.Conn) (*usage, error) {
 	for range 2 {
-		held, found, err := q.hold(ctx, conn)
+		held, found, err := l.hold(ctx, conn)
 		if err != nil {
 			return nil, err
 		}
@@ -130,23 +132,23 @@ func (q *queue) measure(ctx context.Context, conn *pgxpool.Conn) (*usage, error)
 		if _, err := conn.Exec(ctx, "ROLLBACK"); err != nil || held {
 			return nil, err
 		}
-		if err := sqlgen.New(conn).MakeUsage(ctx, q.name); err != nil {
+		if err := sqlgen.New(conn).MakeUsage(ctx, l.queue); err != nil {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("the row of queue %s in outbox.queue_usage is taken away again and again", q.name)
+	return nil, fmt.Errorf("the row of queue %s in outbox.queue_usage is taken away again and again", l.queue)
 }
 
-func (q *queue) hold(ctx context.Context, conn *pgxpool.Conn) (held bool, found []sqlgen.MeasureQueueRow, err error) {
+func (l *limiter) hold(ctx context.Context, conn *pgxpool.Conn) (held bool, found []sqlgen.MeasureQueueRow, err error) {
 	batch := new(pgx.Batch)
 	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	batch.Queue(sqlgen.BoundClaim)
-	batch.Queue(sqlgen.HoldQueue, q.name).Query(func(rows pgx.Rows) error {
+	batch.Queue(sqlgen.HoldQueue, l.queue).Query(func(rows pgx.Rows) error {
 		held = rows.Next()
 		rows.Close()
 		return rows.Err()
 	})
-	batch.Queue(sqlgen.MeasureQueue, q.name).Query(func(rows pgx.Rows) (err error) {
+	batch.Queue(sqlgen.MeasureQueue, l.queue).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
 		return err
 	})
@@ -155,31 +157,31 @@ func (q *queue) hold(ctx context.Context, conn *pgxpool.Conn) (held bool, found 
 }
 
 // commit ends the transaction, with what was started stored if anything was.
-func (q *queue) commit(ctx context.Context, conn *pgxpool.Conn, used *usage, started bool) error {
+func (l *limiter) commit(ctx context.Context, conn *pgxpool.Conn, used *usage, started bool) error {
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	batch := new(pgx.Batch)
 	if started {
-		batch.Queue(sqlgen.NoteStarts, used.Running, used.CountedWhole, used.Now, used.log.times, used.log.counts, q.name)
+		batch.Queue(sqlgen.NoteStarts, used.Running, used.CountedWhole, used.Now, used.log.times, used.log.counts, l.queue)
 	}
 	batch.Queue("COMMIT")
 	return conn.SendBatch(bound, batch).Close()
 }
 
-func (l *limits) stop(rest time.Duration) { l.stopped, l.rest = true, rest }
+func (c *claimer) stop(rest time.Duration) { c.stopped, c.rest = true, rest }
 
-func (q *queue) nextLook() time.Duration {
-	return min(q.pollInterval(), limitPoll/2+rand.N(limitPoll/2))
+func (c *claimer) nextLook() time.Duration {
+	return min(c.intervals.now(), limitPoll/2+rand.N(limitPoll/2))
 }
 
 // restAtLimit is what a drain does that was stopped by a limit: it returns how long
 // to sleep. A queue that is always at its limit must still learn of priorities
 // that are new to it.
-func (q *queue) restAtLimit(ctx context.Context) (time.Duration, error) {
-	if q.sched.surveyDue(time.Now()) {
-		if _, err := q.survey(ctx); err != nil {
+func (c *claimer) restAtLimit(ctx context.Context) (time.Duration, error) {
+	if c.sched.surveyDue(time.Now()) {
+		if _, err := c.survey(ctx); err != nil {
 			return 0, err
 		}
 	}
-	return q.limits.rest, nil
+	return c.rest, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -156,7 +157,7 @@ func TestABurstAfterAQuietTimeIsNotWalkedOver(t *testing.T) {
 	db := pgtest.New(t)
 	conn := prepared(t, db)
 	q := sqlgen.New(conn)
-	none := []pgtype.UUID{pgID(outbox.NewID())}
+	none := []pgtype.UUID{pgvalue.UUID(outbox.NewID())}
 	acts := map[string]func(id pgtype.UUID) error{
 		"settle": func(id pgtype.UUID) error {
 			_, err := q.SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil}})
@@ -179,15 +180,15 @@ func TestABurstAfterAQuietTimeIsNotWalkedOver(t *testing.T) {
 			return err
 		},
 		"promote": func(pgtype.UUID) error {
-			_, err := conn.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}', '{1}')`, pgID(outbox.RootTenant))
+			_, err := conn.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}', '{1}')`, pgvalue.UUID(outbox.RootTenant))
 			return err
 		},
 		"sweep": func(pgtype.UUID) error {
-			_, err := conn.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}', '{1}', true)`, pgID(outbox.RootTenant))
+			_, err := conn.Exec(t.Context(), `SELECT outbox.promote_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}', '{1}', true)`, pgvalue.UUID(outbox.RootTenant))
 			return err
 		},
 		"forget": func(pgtype.UUID) error {
-			_, err := conn.Exec(t.Context(), `SELECT outbox.forget_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}')`, pgID(outbox.RootTenant))
+			_, err := conn.Exec(t.Context(), `SELECT outbox.forget_keys(ARRAY[$1]::uuid[], '{default}', '{key-7}')`, pgvalue.UUID(outbox.RootTenant))
 			return err
 		},
 	}

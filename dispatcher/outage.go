@@ -1,11 +1,9 @@
 package dispatcher
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,132 +25,89 @@ import (
 //
 // The claimer looks at back before each claim, and after the poke claims once more at least.
 type outages struct {
+	*process
+	queue string
+	waker *waker
 	of    map[string]*outage.Circuit // by kind; never changed
 	some  atomic.Int32               // how many are not closed
 	back  atomic.Bool                // one has been closed since the claimer looked
 	shown sync.Mutex                 // held from the look at a state until its metric is set
-	probe string                     // the kind that the claim under way is a probe of; the claim loop's own
 }
 
-func (q *queue) newOutages() {
-	q.outages.of = make(map[string]*outage.Circuit, len(q.kinds))
-	for _, kind := range q.kinds {
-		q.outages.of[kind] = outage.NewCircuit(q.poke)
+func newOutages(p *process, queue string, w *waker) *outages {
+	o := &outages{process: p, queue: queue, waker: w, of: make(map[string]*outage.Circuit, len(p.kinds))}
+	for _, kind := range p.kinds {
+		o.of[kind] = outage.NewCircuit(w.poke)
 	}
+	return o
 }
 
-// claimable is the kinds that the next claim is for.
-func (q *queue) claimable() []string {
-	o := &q.outages
-	switch {
-	case o.probe != "":
-		return []string{o.probe}
-	case o.some.Load() == 0:
-		return q.kinds
-	}
-	return slices.DeleteFunc(slices.Clone(q.kinds), func(kind string) bool { return o.of[kind].State() != outage.Closed })
-}
-
-// probeKinds claims a job of each kind of which a probe is due. Only the claim loop calls it.
-func (q *queue) probeKinds(ctx context.Context) error {
-	o := &q.outages
-	if o.back.Swap(false) {
-		q.sched.startFromFront()
-		q.limit = firstBatch // what was away may soon be away again
-	}
+// claimable is the kinds that are not unavailable.
+func (o *outages) claimable() []string {
 	if o.some.Load() == 0 {
-		return nil
+		return o.kinds
 	}
-	for _, kind := range q.kinds {
-		if q.room() == 0 {
-			return nil
-		}
-		if c := o.of[kind]; c.Probe() {
-			started := time.Now()
-			n, err := q.claimProbe(ctx, kind)
-			q.claimed += n
-			if n == 0 { // where it is dear to find none, it is done seldom
-				c.NoProbe(restFactor * time.Since(started))
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// claimProbe claims a job of the kind, wherever one is.
-func (q *queue) claimProbe(ctx context.Context, kind string) (n int, err error) {
-	q.outages.probe = kind
-	defer func() { q.outages.probe = "" }()
-	plain, keyed := q.sched.probe(time.Now())
-	for _, p := range []claimPlan{plain, keyed} {
-		if n == 0 && err == nil && !p.empty() {
-			n, err = q.claim(ctx, p, func(places) claimPlan { return p })
-		}
-	}
-	return n, err
+	return slices.DeleteFunc(slices.Clone(o.kinds), func(kind string) bool { return o.of[kind].State() != outage.Closed })
 }
 
 // mayRun reports whether a job that waited for a worker may run, which it may not while what its kind needs is away.
-func (q *queue) mayRun(a *attempt) bool {
-	if q.outages.some.Load() == 0 {
+func (o *outages) mayRun(a *attempt) bool {
+	if o.some.Load() == 0 {
 		return true
 	}
-	ok, probe := q.outages.of[a.job.Kind].Admit()
+	ok, probe := o.of[a.job.Kind].Admit()
 	a.probe = probe
 	return ok
 }
 
 // noteOutcome lets the kind's circuit learn from an attempt that is over.
-func (q *queue) noteOutcome(a *attempt) {
-	c := q.outages.of[a.job.Kind]
+func (o *outages) noteOutcome(a *attempt) {
+	c := o.of[a.job.Kind]
 	switch findingOf(a) {
 	case foundAway:
 		err, _ := errors.AsType[*unavailableError](a.err)
 		if opened := c.Away(a.probe, err.wait); opened {
-			q.outages.some.Add(1)
-			q.showOutage(a.job.Kind)
-			q.logOutage(slog.LevelWarn, "kind unavailable: its jobs wait, and one is tried from time to time", a, slog.Any("err", a.err))
+			o.some.Add(1)
+			o.showOutage(a.job.Kind)
+			o.logOutage(slog.LevelWarn, "kind unavailable: its jobs wait, and one is tried from time to time", a, slog.Any("err", a.err))
 		} else if since, ok := c.Since(); ok && a.probe {
-			q.logOutage(slog.LevelWarn, "kind still unavailable", a, slog.Duration("for", time.Since(since)), slog.Any("err", a.err))
+			o.logOutage(slog.LevelWarn, "kind still unavailable", a, slog.Duration("for", time.Since(since)), slog.Any("err", a.err))
 		}
 	case foundThere:
 		if lasted, closed := c.Reached(); closed {
-			q.outages.some.Add(-1)
-			q.showOutage(a.job.Kind)
-			q.outages.back.Store(true)
-			q.poke()
-			q.logOutage(slog.LevelInfo, "kind available again", a, slog.Duration("after", lasted))
+			o.some.Add(-1)
+			o.showOutage(a.job.Kind)
+			o.back.Store(true)
+			o.waker.poke()
+			o.logOutage(slog.LevelInfo, "kind available again", a, slog.Duration("after", lasted))
 		}
 	}
 }
 
 // showOutage sets the kind's metric. One worker may open the circuit while another closes it: the last one to come
 // here sees the state that stays.
-func (q *queue) showOutage(kind string) {
-	q.outages.shown.Lock()
-	defer q.outages.shown.Unlock()
+func (o *outages) showOutage(kind string) {
+	o.shown.Lock()
+	defer o.shown.Unlock()
 	lasts := 0.0
-	if q.outages.of[kind].State() != outage.Closed {
+	if o.of[kind].State() != outage.Closed {
 		lasts = 1
 	}
-	q.metrics.unavailable.WithLabelValues(kind, q.name).Set(lasts)
+	o.metrics.unavailable.WithLabelValues(kind, o.queue).Set(lasts)
 }
 
 // logOutage logs a beginning or a probe at once and then every ten seconds, and so an end: something may come and go.
-func (q *queue) logOutage(level slog.Level, message string, a *attempt, attrs ...slog.Attr) {
-	what := fmt.Sprintf("%s of %s, again %t", a.job.Kind, q.name, level == slog.LevelInfo)
-	missed, due := q.health.complaints.Due(what, time.Now())
+func (o *outages) logOutage(level slog.Level, message string, a *attempt, attrs ...slog.Attr) {
+	what := fmt.Sprintf("%s of %s, again %t", a.job.Kind, o.queue, level == slog.LevelInfo)
+	missed, due := o.health.complaints.Due(what, time.Now())
 	if !due {
 		return
 	}
-	attrs = append([]slog.Attr{slog.String("kind", a.job.Kind), slog.String("queue", q.name)}, attrs...)
+	attrs = append([]slog.Attr{slog.String("kind", a.job.Kind), slog.String("queue", o.queue)}, attrs...)
 	if missed > 0 {
 		attrs = append(attrs, slog.Int("not_logged", missed))
 	}
-	q.log.LogAttrs(q.jobs, level, message, attrs...)
+	o.log.LogAttrs(o.jobs, level, message, attrs...)
 }
 
 // finding is what the end of an attempt says of what the kind's jobs need.
@@ -166,39 +121,18 @@ const (
 
 // findingOf is foundNothing if the handler was stopped, or was not called: then nobody has asked.
 func findingOf(a *attempt) finding {
-	o := a.outcome
-	if unavailable, ok := errors.AsType[*unavailableError](a.err); ok && o.outageLimit > 0 {
+	end := a.outcome
+	if unavailable, ok := errors.AsType[*unavailableError](a.err); ok && end.outageLimit > 0 {
 		if unavailable.ofTarget {
 			return foundThere // other jobs of the kind may find theirs
 		}
 		return foundAway
 	}
 	switch {
-	case o.status == outbox.Pending && (o.keepDue || o.code != ""): // interrupted, cancelled, at its deadline
+	case end.status == outbox.Pending && (end.keepDue || end.code != ""): // interrupted, cancelled, at its deadline
 		return foundNothing
-	case o.code == outbox.CodeTimeout, o.code == outbox.CodeUndecodablePayload, o.code == outbox.CodeUnreadablePayload:
+	case end.code == outbox.CodeTimeout, end.code == outbox.CodeUndecodablePayload, end.code == outbox.CodeUnreadablePayload:
 		return foundNothing
 	}
 	return foundThere
-}
-
-// Outage is a kind whose jobs wait in a queue of this process, because what they need is unavailable ([Unavailable]).
-type Outage struct {
-	Queue, Kind string
-	Since       time.Time
-}
-
-// Outages returns those that last now, by queue and kind; none unless Run is at work.
-func (d *Dispatcher) Outages() (all []Outage) {
-	if !d.phase.isClaiming() {
-		return nil
-	}
-	for _, name := range slices.Sorted(maps.Keys(d.config.Queues)) {
-		for _, kind := range d.kinds {
-			if since, lasts := d.queueNamed(name).outages.of[kind].Since(); lasts {
-				all = append(all, Outage{name, kind, since})
-			}
-		}
-	}
-	return all
 }

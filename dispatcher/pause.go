@@ -1,12 +1,13 @@
 package dispatcher
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// standing is what the workers of a queue know of whether it is paused.
+// pauseCheck is what the workers of a queue know of whether it is paused.
 //
 // A paused queue refuses claims, so a claim that brought something proves that the
 // queue was open when it was sent. What waits for a worker in this process (it was
@@ -18,9 +19,13 @@ import (
 //	     └──────── may start on this proof ──┘
 //
 // So nothing starts later than a second after its queue was paused, while the
-// database answers within 0.7 s. Jobs that start as soon as they should ask nothing.
-type standing struct {
-	open   atomic.Int64 // until then it is proven to be, by sinceStart
+// database answers within 0.7 c. Jobs that start as soon as they should ask nothing.
+type pauseCheck struct {
+	queue  string
+	db     pauseStatement
+	jobs   context.Context
+	origin time.Time    // from which open counts
+	open   atomic.Int64 // until then the queue is proven to be open, in nanoseconds
 	asking sync.Mutex
 	paused time.Time // until then nobody asks whether it still is; asking is held
 }
@@ -31,7 +36,13 @@ const (
 	pauseReask = 100 * time.Millisecond // thousands of jobs may have to be given back
 )
 
-var processStart = time.Now()
+type pauseStatement interface {
+	QueueIsPaused(ctx context.Context, queue string) (bool, error)
+}
+
+func newPauseCheck(p *process, queue string, db pauseStatement) *pauseCheck {
+	return &pauseCheck{queue: queue, db: db, jobs: p.jobs, origin: time.Now()}
+}
 
 // proven is until when an answer says that a queue is open.
 func proven(sent, answered time.Time) time.Time {
@@ -43,37 +54,36 @@ func proven(sent, answered time.Time) time.Time {
 }
 
 // noteOpen takes the proof of a claim that brought something.
-func (s *standing) noteOpen(sent, answered time.Time) {
-	s.open.Store(int64(proven(sent, answered).Sub(processStart))) // an older one that wins is only asked for sooner
+func (c *pauseCheck) noteOpen(sent, answered time.Time) {
+	c.open.Store(int64(proven(sent, answered).Sub(c.origin))) // an older one that wins is only asked for sooner
 }
 
-func (s *standing) isOpen(now time.Time) bool { return int64(now.Sub(processStart)) < s.open.Load() }
+func (c *pauseCheck) isOpen(now time.Time) bool { return int64(now.Sub(c.origin)) < c.open.Load() }
 
 // mayStart reports whether what waited for a worker may start, which it may not if
 // an operator has paused the queue.
-func (q *queue) mayStart(a *attempt) bool {
-	s := &q.standing
-	if now := time.Now(); now.Before(proven(a.claimed, a.arrived)) || s.isOpen(now) {
+func (c *pauseCheck) mayStart(a *attempt) bool {
+	if now := time.Now(); now.Before(proven(a.claimed, a.arrived)) || c.isOpen(now) {
 		return true
 	}
-	s.asking.Lock()
-	defer s.asking.Unlock()
+	c.asking.Lock()
+	defer c.asking.Unlock()
 	sent := time.Now()
 	switch {
-	case s.isOpen(sent): // somebody else has asked
+	case c.isOpen(sent): // somebody else has asked
 		return true
-	case sent.Before(s.paused):
+	case sent.Before(c.paused):
 		return false
 	}
-	ctx, cancel := bounded(q.jobs)
+	ctx, cancel := bounded(c.jobs)
 	defer cancel()
-	paused, err := q.db.QueueIsPaused(ctx, q.name)
+	paused, err := c.db.QueueIsPaused(ctx, c.queue)
 	if err == nil && paused {
-		s.paused = time.Now().Add(pauseReask)
+		c.paused = time.Now().Add(pauseReask)
 		return false
 	}
 	// Where nobody answers, the job goes on, as those that run do: an operator cannot
 	// reach the database either, and the claims complain.
-	s.noteOpen(sent, time.Now())
+	c.noteOpen(sent, time.Now())
 	return true
 }

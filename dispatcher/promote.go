@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -28,9 +29,14 @@ import (
 // A promotion passes by what somebody has locked meanwhile (outbox.promote_keys tells
 // who that is), and looks at it again soon.
 type promoter struct {
-	*Dispatcher
-	wake chan struct{} // one slot
-	stop chan struct{} // closed when nothing more will leave a key
+	*process
+	db    promoteStatements
+	peers *notifier
+	// offer gives promoted jobs to the claim loops of this process. It reports whether others should hear of them: this
+	// process will not run all of them at once.
+	offer func([]sqlgen.PromoteKeysRow) (elsewhere bool)
+	wake  chan struct{} // one slot
+	stop  chan struct{} // closed when nothing more will leave a key
 
 	mu    sync.Mutex
 	freed map[keyName]int32 // how many slots may be given away
@@ -56,8 +62,16 @@ const (
 	everySlot    = outbox.MaxKeyActive
 )
 
-func newPromoter(d *Dispatcher) *promoter {
-	return &promoter{Dispatcher: d, wake: make(chan struct{}, 1), stop: make(chan struct{}), freed: map[keyName]int32{}, passed: map[keyName]pass{}}
+type promoteStatements interface {
+	FindMovableKeys(context.Context, sqlgen.FindMovableKeysParams) ([]int32, error)
+	PromoteKeys(context.Context, sqlgen.PromoteKeysParams) ([]sqlgen.PromoteKeysRow, error)
+}
+
+func newPromoter(p *process, db promoteStatements, peers *notifier, offer func([]sqlgen.PromoteKeysRow) bool) *promoter {
+	return &promoter{
+		process: p, db: db, peers: peers, offer: offer,
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), freed: map[keyName]int32{}, passed: map[keyName]pass{},
+	}
 }
 
 // left notes the jobs whose attempts have ended, whoever stored it: the handler's
@@ -203,7 +217,7 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 	var look sqlgen.FindMovableKeysParams
 	for i, name := range names {
 		look.Ats = append(look.Ats, int32(i))
-		look.TenantIds = append(look.TenantIds, pgID(name.tenant))
+		look.TenantIds = append(look.TenantIds, pgvalue.UUID(name.tenant))
 		look.Queues = append(look.Queues, name.queue)
 		look.Keys = append(look.Keys, name.key)
 	}
@@ -228,8 +242,7 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 		p.peers.notify() // it may have been committed: the next look finds nothing to promote
 		return err
 	}
-	here := map[*queue]int{}
-	given, elsewhere := map[keyName]int32{}, false
+	given, offered := map[keyName]int32{}, promoted[:0]
 	var locked []keyName
 	for _, job := range promoted {
 		name := keyName{job.TenantID.Bytes, job.Queue, job.Key}
@@ -238,21 +251,9 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 			continue
 		}
 		given[name]++
-		q := p.queueNamed(job.Queue)
-		if q == nil || p.routes[job.Kind] == nil {
-			elsewhere = true
-			continue
-		}
-		q.keyed.offer(job.TenantID.Bytes, job.ID)
-		here[q]++
+		offered = append(offered, job)
 	}
-	for q, n := range here {
-		// When nobody claims here any more, this sees it, or else the others are told
-		// after the last claim.
-		elsewhere = elsewhere || !p.phase.isClaiming() || q.room() < n
-		q.roomMade()
-	}
-	if elsewhere {
+	if p.offer(offered) {
 		p.peers.notify()
 	}
 	owed := make(map[keyName]int32, len(locked))
@@ -260,21 +261,5 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 		owed[name] = max(counts[slices.Index(names, name)]-given[name], 1)
 	}
 	p.noteLocked(names, owed)
-	return nil
-}
-
-// pokeAll has every queue look for jobs.
-func (d *Dispatcher) pokeAll() {
-	for _, q := range d.queues {
-		q.poke()
-	}
-}
-
-func (d *Dispatcher) queueNamed(name string) *queue {
-	for _, q := range d.queues {
-		if q.name == name {
-			return q
-		}
-	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -63,7 +64,7 @@ func (s *settler) succeeded(batch []*attempt, matched map[[16]byte]bool, retried
 	var epochs []int64
 	for _, a := range batch {
 		if !matched[a.job.ID] && (a.job.Completed() || retried && a.outcome.status == outbox.Succeeded) {
-			ids, epochs = append(ids, pgID(a.job.ID)), append(epochs, a.job.Epoch)
+			ids, epochs = append(ids, pgvalue.UUID(a.job.ID)), append(epochs, a.job.Epoch)
 		}
 	}
 	if len(ids) == 0 {
@@ -139,7 +140,7 @@ func (s *settler) reportStored(a *attempt) {
 		s.reportFailure(a, slog.LevelError)
 	}
 	if !a.outcome.keepDue || a.unused || a.route.dies {
-		a.queue.poke() // its next start, or its hook's, may come before what the queue sleeps for
+		a.waker.poke() // its next start, or its hook's, may come before what the queue sleeps for
 	}
 }
 

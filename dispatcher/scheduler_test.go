@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"pgregory.net/rapid"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -354,7 +355,7 @@ func TestAClaimOfKeysLooksAsFarAsItHasTo(t *testing.T) {
 func TestOffers(t *testing.T) {
 	k := newKeyedClaims()
 	for n := range 5 {
-		k.offer(numbered(n%2), pgID(outbox.ID{15: byte(n)}))
+		k.offer(numbered(n%2), pgvalue.UUID(outbox.ID{15: byte(n)}))
 	}
 	if n := len(k.offeredOf()); n != 2 || k.offered() != 5 {
 		t.Errorf("%d offers of %d tenants, want 5 of 2", k.offered(), n)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -206,11 +207,11 @@ type hotStatement struct {
 }
 
 func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStatement {
-	id, front := pgID(outbox.NewID()), pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	id, front := pgvalue.UUID(outbox.NewID()), pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 	return map[string]hotStatement{
 		"ClaimJobs": {func() error {
 			_, err := q.ClaimJobs(ctx, sqlgen.ClaimJobsParams{
-				Worker: "w", LeaseTtl: interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10,
+				Worker: "w", LeaseTtl: pgvalue.Interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10,
 				TenantIds: []pgtype.UUID{id}, Quotas: []int32{1}, Firsts: []int32{1}, Lasts: []int32{1}, Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
 			})
 			return err
@@ -253,21 +254,21 @@ func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStateme
 		}, "jobs_pkey"},
 		"SettleUnfinished": {func() error {
 			_, err := q.SettleUnfinished(ctx, sqlgen.SettleUnfinishedParams{
-				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Statuses: []string{"pending"}, Delays: []pgtype.Interval{interval(1)},
+				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Statuses: []string{"pending"}, Delays: []pgtype.Interval{pgvalue.Interval(1)},
 				ErrorCodes: []string{""}, ErrorMessages: []string{""}, Stacks: []string{""},
 			})
 			return err
 		}, "jobs_pkey"},
 		"SettleUnavailable": {func() error {
 			_, err := q.SettleUnavailable(ctx, sqlgen.SettleUnavailableParams{
-				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, OutageLimits: []pgtype.Interval{interval(1)}, Waits: []pgtype.Interval{interval(1)},
-				Statuses: []string{"retrying"}, Delays: []pgtype.Interval{interval(1)}, ErrorCodes: []string{"a"}, ErrorMessages: []string{"a"},
+				Ids: []pgtype.UUID{id}, Epochs: []int64{1}, OutageLimits: []pgtype.Interval{pgvalue.Interval(1)}, Waits: []pgtype.Interval{pgvalue.Interval(1)},
+				Statuses: []string{"retrying"}, Delays: []pgtype.Interval{pgvalue.Interval(1)}, ErrorCodes: []string{"a"}, ErrorMessages: []string{"a"},
 				Stacks: []string{""}, Fingerprints: []string{""},
 			})
 			return err
 		}, "jobs_pkey"},
 		"ExtendLeases": {func() error {
-			_, err := q.ExtendLeases(ctx, sqlgen.ExtendLeasesParams{Ids: []pgtype.UUID{id}, Epochs: []int64{1}, LeaseTtl: interval(1)})
+			_, err := q.ExtendLeases(ctx, sqlgen.ExtendLeasesParams{Ids: []pgtype.UUID{id}, Epochs: []int64{1}, LeaseTtl: pgvalue.Interval(1)})
 			return err
 		}, "jobs_pkey"},
 	}

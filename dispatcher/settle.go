@@ -253,15 +253,8 @@ func (s *settler) settled(batch []*attempt, stored []pgtype.UUID, retried bool) 
 	s.leases.remove(batch)
 	s.promoter.left(batch)
 	for _, a := range batch {
-		a.queue.jobEnded()
+		a.waker.jobEnded()
 	}
-}
-
-// returnUnstarted gives back a job that was claimed and not started.
-func (s *settler) returnUnstarted(a *attempt) {
-	a.outcome = outcome{status: outbox.Pending, keepDue: true}
-	a.unused = true
-	s.ended <- a
 }
 
 // settleRefused stores, one by one, the outcomes that the database refuses: most

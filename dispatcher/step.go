@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -83,7 +84,7 @@ func StepTx[R any](ctx context.Context, job outbox.Held, db Beginner, name strin
 	var stored [][]byte
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) {
 		if s.mayBeStored() {
-			if stored, err = sqlgen.New(tx).FindStep(ctx, pgID(s.job.ID), name); err != nil || len(stored) > 0 {
+			if stored, err = sqlgen.New(tx).FindStep(ctx, pgvalue.UUID(s.job.ID), name); err != nil || len(stored) > 0 {
 				return err
 			}
 		}
@@ -176,7 +177,7 @@ func (s step) saveIn(ctx context.Context, tx pgx.Tx, result any, took time.Durat
 		return err
 	}
 	stored, err := sqlgen.New(tx).RecordStep(ctx, sqlgen.RecordStepParams{
-		ID: pgID(s.job.ID), Epoch: s.job.Epoch, Name: s.name,
+		ID: pgvalue.UUID(s.job.ID), Epoch: s.job.Epoch, Name: s.name,
 		Took: pgtype.Interval{Microseconds: took.Microseconds(), Valid: true}, Result: encoded,
 	})
 	switch {

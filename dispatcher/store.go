@@ -10,6 +10,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -28,7 +29,7 @@ func (s *settler) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtyp
 			Results: make([][]byte, len(left)),
 		}
 		for i, a := range left {
-			p.Ids[i], p.Epochs[i], p.Results[i] = pgID(a.job.ID), a.job.Epoch, a.job.Result
+			p.Ids[i], p.Epochs[i], p.Results[i] = pgvalue.UUID(a.job.ID), a.job.Epoch, a.job.Result
 		}
 		others, err := s.db.SettleSucceeded(ctx, p)
 		if err != nil {
@@ -51,7 +52,7 @@ func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedPa
 	p := sqlgen.SettleUnfinishedParams{Worker: worker}
 	for _, a := range batch {
 		o := a.outcome
-		p.Ids = append(p.Ids, pgID(a.job.ID))
+		p.Ids = append(p.Ids, pgvalue.UUID(a.job.ID))
 		p.Epochs = append(p.Epochs, a.job.Epoch)
 		p.Statuses = append(p.Statuses, string(o.status))
 		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.delay.Microseconds(), Valid: !o.keepDue})
@@ -92,7 +93,7 @@ func (s *settler) storeInPlace(ctx context.Context, batch []*attempt) (stored []
 		settled[id] = true
 	}
 	for _, a := range near {
-		if a.stored = settled[pgID(a.job.ID)]; !a.stored {
+		if a.stored = settled[pgvalue.UUID(a.job.ID)]; !a.stored {
 			left = append(left, a)
 		}
 	}
@@ -118,7 +119,7 @@ func (s *settler) settleInPlace(ctx context.Context, batch []*attempt) ([]pgtype
 	}
 	results := false
 	for i, a := range batch {
-		p.Places[i], p.Ids[i], p.Epochs[i], p.Results[i] = a.place, pgID(a.job.ID), a.job.Epoch, a.job.Result
+		p.Places[i], p.Ids[i], p.Epochs[i], p.Results[i] = a.place, pgvalue.UUID(a.job.ID), a.job.Epoch, a.job.Result
 		results = results || a.job.Result != nil
 	}
 	if results {
@@ -150,7 +151,7 @@ func (s *settler) storeFollowed(ctx context.Context, batch []*attempt) ([]pgtype
 	}
 	stored := make([]pgtype.UUID, len(settled))
 	for i, id := range settled {
-		stored[i] = pgID(id)
+		stored[i] = pgvalue.UUID(id)
 	}
 	// Also when nothing matched: an earlier try may have committed before its
 	// connection broke, and nobody was woken for that.
@@ -168,7 +169,7 @@ func (s *settler) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgt
 		ErrorCodes: u.ErrorCodes, ErrorMessages: u.ErrorMessages, Stacks: u.Stacks, Fingerprints: u.Fingerprints,
 	}
 	for _, a := range batch {
-		p.OutageLimits = append(p.OutageLimits, interval(a.outcome.outageLimit))
+		p.OutageLimits = append(p.OutageLimits, pgvalue.Interval(a.outcome.outageLimit))
 		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: a.outcome.wait.Microseconds(), Valid: a.outcome.wait > 0})
 	}
 	rows, err := s.db.SettleUnavailable(ctx, p)
@@ -215,7 +216,7 @@ func (s *settler) closeCalledOff(ctx context.Context, batch []*attempt, stored [
 		settled[id] = true
 	}
 	for _, a := range batch {
-		id := pgID(a.job.ID)
+		id := pgvalue.UUID(a.job.ID)
 		if a.stored && !settled[id] { // by an earlier try, whose second half failed
 			settled[id] = true
 			stored = append(stored, id)
@@ -225,7 +226,7 @@ func (s *settler) closeCalledOff(ctx context.Context, batch []*attempt, stored [
 	refused := map[pgtype.UUID]*attempt{}
 	p := sqlgen.CloseAttemptsParams{Worker: s.worker}
 	for _, a := range batch {
-		id := pgID(a.job.ID)
+		id := pgvalue.UUID(a.job.ID)
 		if a.stored || !a.mayBeCalledOff() {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -40,7 +41,7 @@ func (u *usage) room(asked int) int {
 func (u *usage) add(claimed []*attempt) {
 	for _, a := range claimed {
 		if u.MaxRunning != nil {
-			u.Running = append(u.Running, pgID(a.job.ID))
+			u.Running = append(u.Running, pgvalue.UUID(a.job.ID))
 		}
 		if u.Rate != nil {
 			u.log.add(a.job.StartedAt)

@@ -40,7 +40,7 @@ var failed = []Mutant{
 		Name:      "a panic with nil is no panic",
 		Breaks:    "a handler that panics with nil has succeeded, where GODEBUG says panicnil=1",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.call", `if value := recover(); !returned {`, `if value := recover(); value != nil && !returned {`}},
+		Edits:     []Edit{{"dispatcher.catch", `if value := recover(); !returned {`, `if value := recover(); value != nil && !returned {`}},
 		Checks:    []Check{test("memory", "TestOutcomesMeanWhatTheyMeanInADispatcher", "panic")},
 	},
 	{
@@ -57,14 +57,14 @@ var failed = []Mutant{
 		Name:      "what is claimed ahead runs into the outage",
 		Breaks:    "thousands of jobs in the buffer are tried though the first few have found the host away",
 		Invariant: "An outage is quiet",
-		Edits:     []Edit{{"dispatcher.queue.mayRun", `	return ok`, `	return ok || true`}},
+		Edits:     []Edit{{"dispatcher.outages.mayRun", `	return ok`, `	return ok || true`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsClaimedAheadGoesBackInAnOutage", "were tried after the host had gone")},
 	},
 	{
 		Name:      "a kind that is back goes on from where the others are",
 		Breaks:    "what claims have passed by in an outage waits for a look from the front, which is seldom",
 		Invariant: "An outage is quiet",
-		Edits: []Edit{{"dispatcher.queue.probeKinds", `		q.sched.startFromFront()
+		Edits: []Edit{{"dispatcher.claimer.probeKinds", `		c.sched.startFromFront()
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestAKindThatIsBackBeginsAtTheFront/root", "jobs succeed")},
 	},

@@ -23,7 +23,7 @@ var keys = []Mutant{
 		Name:      "a claim that does not look again",
 		Breaks:    "a job is blocked behind one whose slot was given away a moment before",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.queue.take", `	q.promoter.blocked(b.halted)`, ``}},
+		Edits:     []Edit{{"dispatcher.claimer.take", `	c.promoter.blocked(b.tally.halted)`, ``}},
 		Checks:    []Check{test("dispatcher", "TestAClaimLooksAgainAfterItHasBlocked", "in vain: B succeeds")},
 	},
 	{
@@ -51,7 +51,7 @@ var keys = []Mutant{
 		Name:      "a promotion during a stop that is told to nobody",
 		Breaks:    "what a stopping process promotes waits for a poll of another",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.promote", `elsewhere || !p.phase.isClaiming() || q.room() < n`, `elsewhere || q.room() < n`}},
+		Edits:     []Edit{{"dispatcher.Dispatcher.offer", `elsewhere || !d.process.phase.isClaiming() || q.capacity.room() < n`, `elsewhere || q.capacity.room() < n`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: a promoted job")},
 	},
 	{
@@ -66,7 +66,7 @@ var keys = []Mutant{
 		Breaks:    "what was promoted for claims that a stopping process does not make waits for a poll of another, and so do retries that only its timer knew of",
 		Invariant: "No key is stuck",
 		Edits: []Edit{{"dispatcher.Dispatcher.work", `		d.peers.notify()
-		d.working.Wait()`, `		d.working.Wait()`}},
+		d.running.Wait()`, `		d.running.Wait()`}},
 		Checks: []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: nobody claims here any more")},
 	},
 	{

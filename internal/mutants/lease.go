@@ -152,7 +152,7 @@ var workerNameFence = []Edit{
 }`},
 	{"internal/sqlgen.Queries.ExtendLeases", `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)`, `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl, arg.Worker)`},
 	{
-		"dispatcher.leases.extendSome", `params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.ttl)}`,
-		`params := sqlgen.ExtendLeasesParams{LeaseTtl: interval(l.ttl), Worker: batch[0].job.Worker}`,
+		"dispatcher.leases.extendSome", `params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(l.ttl)}`,
+		`params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(l.ttl), Worker: batch[0].job.Worker}`,
 	},
 }

@@ -15,20 +15,20 @@ var limit = []Mutant{
 		Name:      "what runs is counted before the wait",
 		Breaks:    "a claim that has waited for another one does not see what that has started",
 		Invariant: "A queue's limits hold across all processes",
-		Edits: []Edit{{"dispatcher.queue.hold", `	batch.Queue(sqlgen.HoldQueue, q.name).Query(func(rows pgx.Rows) error {
+		Edits: []Edit{{"dispatcher.limiter.hold", `	batch.Queue(sqlgen.HoldQueue, l.queue).Query(func(rows pgx.Rows) error {
 		held = rows.Next()
 		rows.Close()
 		return rows.Err()
 	})
-	batch.Queue(sqlgen.MeasureQueue, q.name).Query(func(rows pgx.Rows) (err error) {
+	batch.Queue(sqlgen.MeasureQueue, l.queue).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
 		return err
 	})
-`, `	batch.Queue(sqlgen.MeasureQueue, q.name).Query(func(rows pgx.Rows) (err error) {
+`, `	batch.Queue(sqlgen.MeasureQueue, l.queue).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
 		return err
 	})
-	batch.Queue(sqlgen.HoldQueue, q.name).Query(func(rows pgx.Rows) error {
+	batch.Queue(sqlgen.HoldQueue, l.queue).Query(func(rows pgx.Rows) error {
 		held = rows.Next()
 		rows.Close()
 		return rows.Err()
@@ -64,7 +64,7 @@ var limit = []Mutant{
 		Name:      "what is claimed starts whatever happens",
 		Breaks:    "what was claimed ahead, or gathered, starts long after its queue was paused",
 		Invariant: "A queue's limits hold across all processes",
-		Edits:     []Edit{{"dispatcher.queue.workOn", `!q.mayStart(a)`, `false`}},
+		Edits:     []Edit{{"dispatcher.workers.workOn", `!w.pause.mayStart(a)`, `false`}},
 		Checks: []Check{
 			test("dispatcher", "TestNothingStartsASecondAfterAPause", "after the pause"),
 			test("dispatcher", "TestABatchOfAPausedQueueGoesBack", "while the queue was paused"),

@@ -89,7 +89,7 @@ var settle = []Mutant{
 		Name:      "what was stored in its place is forgotten when the rest fails",
 		Breaks:    "successes that are stored are reported as lost leases",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.settler.storeInPlace", `a.stored = settled[pgID(a.job.ID)]; !a.stored`, `!settled[pgID(a.job.ID)]`}},
+		Edits:     []Edit{{"dispatcher.settler.storeInPlace", `a.stored = settled[pgvalue.UUID(a.job.ID)]; !a.stored`, `!settled[pgvalue.UUID(a.job.ID)]`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails", "a lease is said to be lost")},
 	},
 	{

@@ -7,35 +7,25 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Reserve keeps a worker for a job that a producer in the same program is about to
-// commit, by itself: the commit then claims it, and it starts when the commit is known,
-// without a wake-up and a claim's own way to the disk and back. It returns nil if the job
-// is to be claimed like any: while the queue has something in hand, one that was
-// reserved for is under way, or the kind is not handled here, or in batches. It never
-// blocks; whoever gets a reservation has to end it. See [outbox.Producer.AlsoClaim].
+// reserved is the job of a queue that a producer in the same program is about to commit, and whose commit claims it
+// (Dispatcher.Reserve). It is one at a time: so a program with many commits at
+// once has its jobs claimed by the hundred, which costs less.
 //
 //	producer     Reserve, send [INSERT claimed, COMMIT]    answer: Committed
 //	dispatcher   a place less to claim for                  held, to a worker
 //	crash        neither job nor claim, or both: then the lease lapses, as after any claim
 //	no answer    Failed: returnOrphans gives the job back, if it was committed
-func (d *Dispatcher) Reserve(kind, queue string, id outbox.ID) outbox.Reservation {
-	if !d.phase.isClaiming() {
-		return nil
-	}
-	q, r := d.queueNamed(queue), d.routes[kind]
-	if q == nil || r == nil || r.many != nil || q.limits.on.Load() || q.inHand.Load() != 0 || q.outages.some.Load() != 0 || !q.reserved.take(id) {
-		return nil
-	}
-	q.inHand.Add(1)
-	return &reservation{queue: q, id: id}
-}
-
-// reserved is a queue's part of it: one job at a time. So a program with many commits at
-// once has its jobs claimed by the hundred, which costs less.
 type reserved struct {
+	*process
+	capacity *capacity
+	workers  *workers
+	leases   *leases
+	reader   *claimReader
+
 	mu     sync.Mutex
 	id     outbox.ID // of the job under way; zero: none
 	ended  chan struct{}
@@ -43,6 +33,15 @@ type reserved struct {
 	closed bool      // no other begins
 	gone   bool      // nor does one start that is under way
 	doubt  time.Time // until then one without an answer may yet be committed
+}
+
+// reserve keeps a place for the job; nil if it is to be claimed like any. The kind is handled here, and not in batches.
+func (r *reserved) reserve(id outbox.ID) *reservation {
+	if r.capacity.limited.Load() || r.capacity.inHand.Load() != 0 || r.workers.outages.some.Load() != 0 || !r.take(id) {
+		return nil
+	}
+	r.capacity.inHand.Add(1)
+	return &reservation{of: r, id: id}
 }
 
 func (r *reserved) take(id outbox.ID) bool {
@@ -88,27 +87,26 @@ func (r *reserved) close() {
 // ask begins a look for jobs that are held without being known, and returns those
 // that are: a job that was reserved for is one, committed or not. Until the look has
 // ended, the next is not.
-func (q *queue) ask() (known []pgtype.UUID) {
-	r := &q.reserved
+func (r *reserved) ask() (known []pgtype.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asking = true
-	known = q.leases.ids()
+	known = r.leases.ids()
 	if !r.id.IsZero() {
-		known = append(known, pgID(r.id))
+		known = append(known, pgvalue.UUID(r.id))
 	}
 	return known
 }
 
-func (q *queue) asked() {
-	q.reserved.mu.Lock()
-	defer q.reserved.mu.Unlock()
-	q.reserved.asking = false
+func (r *reserved) asked() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asking = false
 }
 
 // reservation is the place of one job. Its methods are called by one goroutine.
 type reservation struct {
-	queue   *queue
+	of      *reserved
 	id      outbox.ID
 	sent    time.Time
 	claimed *attempt
@@ -118,12 +116,12 @@ type reservation struct {
 // Lease returns what the job is claimed with.
 func (r *reservation) Lease() (worker string, ttl time.Duration) {
 	r.sent = time.Now()
-	return r.queue.worker, r.queue.leaseTTL
+	return r.of.worker, r.of.leaseTTL
 }
 
 // Read takes the statement's answer, which has the columns of ClaimJobs.
 func (r *reservation) Read(rows pgx.Rows) {
-	h := r.queue.readClaim(rows, 1, r.sent, nil)
+	h := r.of.reader.read(rows, 1, r.sent, nil)
 	r.lost = h.err != nil
 	if len(h.claimed) == 1 && !r.lost {
 		r.claimed = h.claimed[0]
@@ -133,48 +131,48 @@ func (r *reservation) Read(rows pgx.Rows) {
 // Committed ends the reservation when the transaction is committed, and reports
 // whether the job starts.
 func (r *reservation) Committed() bool {
-	q := r.queue
-	q.reserved.mu.Lock()
-	defer q.reserved.mu.Unlock()
-	defer q.reserved.done()
+	of := r.of
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	defer of.done()
 	switch {
 	case r.lost:
-		q.release(true)
+		of.release(true)
 		return false
 	case r.claimed == nil:
-		q.release(false)
+		of.release(false)
 		return false
-	case q.reserved.gone:
+	case of.gone:
 		return true // nobody has to be woken: it is this process's until its lease lapses
 	}
 	a, now := r.claimed, time.Now()
-	q.noteSize(int64(len(a.job.Payload)))
-	q.metrics.claimBatch.Observe(1)
-	q.leases.add([]*attempt{a})
-	q.standing.noteOpen(a.claimed, now)
+	of.capacity.noteSize(int64(len(a.job.Payload)))
+	of.metrics.claimBatch.Observe(1)
+	of.leases.add([]*attempt{a})
+	of.workers.pause.noteOpen(a.claimed, now)
 	a.arrived = now
 	a.route.counts.claimed.Inc()
-	q.buffer <- a // never blocks: there is a place for it
+	of.workers.deliver(a)
 	return true
 }
 
 // Failed ends the reservation when the transaction is not committed, or may be.
 func (r *reservation) Failed(mayHaveCommitted bool) {
-	q := r.queue
-	q.reserved.mu.Lock()
-	defer q.reserved.mu.Unlock()
-	defer q.reserved.done()
-	q.release(mayHaveCommitted)
+	of := r.of
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	defer of.done()
+	of.release(mayHaveCommitted)
 }
 
-// release gives the place back; reserved.mu is held. A claim loop that had no room for it
+// release gives the place back; mu is held. A claim loop that had no room for it
 // looks again.
-func (q *queue) release(doubtful bool) {
+func (r *reserved) release(doubtful bool) {
 	if doubtful {
-		q.reserved.doubt = time.Now().Add(uncertainFor)
+		r.doubt = time.Now().Add(uncertainFor)
 	}
-	q.inHand.Add(-1)
-	if q.hungry.CompareAndSwap(true, false) {
-		q.roomMade()
+	r.capacity.inHand.Add(-1)
+	if r.capacity.hungry.CompareAndSwap(true, false) {
+		r.capacity.roomMade()
 	}
 }

@@ -42,11 +42,11 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 		}
 	}
 	q := d.queues[0]
-	known := q.ask() // a look that began before
+	known := q.reserved.ask() // a look that began before
 	if len(known) != 1 || known[0].Bytes != id {
 		t.Errorf("known are %v, want what is reserved for", known)
 	}
-	q.asked()
+	q.reserved.asked()
 
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -62,7 +62,7 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_ = q.returnOrphans(t.Context())
+	_ = q.claimer.returnOrphans(t.Context())
 	if !r.Committed() {
 		t.Error("the job does not start")
 	}
@@ -71,15 +71,15 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 	}
 
 	// While a look is under way none begins: its job could be told as an orphan.
-	for q.inHand.Load() != 0 {
+	for q.capacity.inHand.Load() != 0 {
 		time.Sleep(time.Millisecond)
 	}
-	q.ask()
+	q.reserved.ask()
 	if r := d.Reserve(tiny{}.Kind(), outbox.DefaultQueue, outbox.NewID()); r != nil {
 		t.Error("there is a reservation while orphans are looked for")
 		r.Failed(false)
 	}
-	q.asked()
+	q.reserved.asked()
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)

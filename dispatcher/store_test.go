@@ -56,7 +56,7 @@ func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 				t.Parallel()
 				db, log := pgtest.New(t), new(bytes.Buffer)
 				d := atRest(t, db, log)
-				asked := &asked{DBTX: d.pool}
+				asked := &asked{DBTX: control(t, db)}
 				d.settler.db = sqlgen.New(asked)
 				batch := succeeded(t, d, db, 3, results)
 				c.meanwhile(t, db, batch)
@@ -119,7 +119,7 @@ func TestASettlementAsAListGivesWay(t *testing.T) {
 	t.Parallel()
 	db, log := pgtest.New(t), new(bytes.Buffer)
 	d := atRest(t, db, log)
-	asked := &asked{DBTX: d.pool}
+	asked := &asked{DBTX: control(t, db)}
 	d.settler.db = sqlgen.New(asked)
 	batch := succeeded(t, d, db, 2, false)
 	first, second := batch[0].job.ID, batch[1].job.ID
@@ -152,7 +152,7 @@ func TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails(t *testing.T) {
 	t.Parallel()
 	db, log := pgtest.New(t), new(bytes.Buffer)
 	d := atRest(t, db, log)
-	asked := &asked{DBTX: d.pool, refuse: "SettleSucceeded"}
+	asked := &asked{DBTX: control(t, db), refuse: "SettleSucceeded"}
 	d.settler.db = sqlgen.New(asked)
 	batch := succeeded(t, d, db, 3, false)
 	change(t, db, `UPDATE outbox.jobs SET watched = true WHERE id = $1`, batch[1].job.ID)
@@ -226,7 +226,7 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int, results boo
 		if results {
 			job.Result = fmt.Appendf(nil, "%q", id)
 		}
-		batch[i] = &attempt{job: job, route: d.routes["tiny"], queue: d.queues[0], claimed: time.Now(), outcome: outcome{status: outbox.Succeeded}}
+		batch[i] = &attempt{job: job, route: d.process.routes["tiny"], waker: d.queues[0].capacity.waker, claimed: time.Now(), outcome: outcome{status: outbox.Succeeded}}
 		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].place); err != nil {
 			t.Fatal(err)
 		}

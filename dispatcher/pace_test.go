@@ -10,42 +10,52 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// broke is a queue that has looked in vain so often that the next look is paid for in an hour.
-func broke() *queue {
-	q := newQueue(new(Dispatcher), "default", QueueConfig{})
-	q.purse.looks, q.purse.counted = -looksPerSecond*3600, time.Now()
+// paced is a claim loop's waker and its pace.
+type paced struct {
+	*waker
+	pace
+	found bool // by the last look
+}
+
+// exhausted has looked in vain so often that there is no token for the next look before an hour is over.
+func exhausted() *paced {
+	q := &paced{waker: newWaker()}
+	q.tokens, q.counted = -tokensPerSecond*3600, time.Now()
+	q.ownFinds.Store(true)
 	return q
 }
 
-// comeNear is what Wake leads to.
-func comeNear(q *queue) {
-	q.purse.near.Store(true)
+func (q *paced) look(ctx context.Context) bool { return q.wait(ctx, q.found, q.wake) }
+
+// wakeOwn is what Wake leads to.
+func (q *paced) wakeOwn() {
+	q.own.Store(true)
 	q.poke()
 }
 
 func TestWakeUpsForNothingArePaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := broke()
-		q.purse.looks = freeLooks
+		q := exhausted()
+		q.tokens = maxTokens
 		began := time.Now()
-		for range freeLooks {
-			if !q.pace(t.Context()) || time.Since(began) > 0 {
-				t.Fatalf("one of the first %d looks waited for %s", freeLooks, time.Since(began))
+		for range maxTokens {
+			if !q.look(t.Context()) || time.Since(began) > 0 {
+				t.Fatalf("one of the first %d looks waited for %s", maxTokens, time.Since(began))
 			}
 		}
 		const looks = 100
 		for range looks {
 			q.poke() // what comes meanwhile changes nothing
-			q.pace(t.Context())
+			q.look(t.Context())
 		}
-		if took, want := time.Since(began), looks*time.Second/looksPerSecond; took < want {
+		if took, want := time.Since(began), looks*time.Second/tokensPerSecond; took < want {
 			t.Errorf("%d looks in %s, want them to take %s", looks, took, want)
 		}
-		q.claimed = 1
+		q.found = true
 		began = time.Now()
 		for range looks {
-			q.pace(t.Context())
+			q.look(t.Context())
 		}
 		if took := time.Since(began); took > 0 {
 			t.Errorf("what finds jobs was held up by %s", took)
@@ -60,21 +70,21 @@ func TestTheOwnProducersJobsDoNotWaitForOthers(t *testing.T) {
 	for name, before := range map[string]bool{"before": true, "meanwhile": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				q := broke()
+				q := exhausted()
 				q.poke()
-				<-q.wake // a notification, which pace is to answer
+				<-q.wake // a notification, which a look is to answer
 				if before {
-					comeNear(q)
+					q.wakeOwn()
 				} else {
 					go func() {
 						time.Sleep(time.Second)
 						q.poke()
 						time.Sleep(time.Second)
-						comeNear(q)
+						q.wakeOwn()
 					}()
 				}
 				began := time.Now()
-				if !q.pace(t.Context()) || time.Since(began) > 2*time.Second {
+				if !q.look(t.Context()) || time.Since(began) > 2*time.Second {
 					t.Errorf("the own producer's job waited for %s", time.Since(began))
 				}
 			})
@@ -82,16 +92,16 @@ func TestTheOwnProducersJobsDoNotWaitForOthers(t *testing.T) {
 	}
 }
 
-// A program whose jobs are all for others pays for its wake-ups like them.
+// A program whose jobs are all for others has its wake-ups paced like them.
 func TestOwnWakeUpsForNothingArePaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := broke()
-		q.purse.nearPays.Store(false)
-		comeNear(q)
+		q := exhausted()
+		q.ownFinds.Store(false)
+		q.wakeOwn()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if q.pace(ctx) {
+		if q.look(ctx) {
 			t.Error("was answered at once")
 		}
 	})
@@ -131,7 +141,7 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 			t.Fatal("the job was not started")
 		}
 	}
-	pays := &d.queues[0].purse.nearPays
+	pays := &d.queues[0].claimer.pace.ownFinds
 	for began := time.Now(); pays.Load(); time.Sleep(time.Millisecond) {
 		if time.Since(began) > time.Minute {
 			t.Fatal("wake-ups that find nothing are trusted")

@@ -1,0 +1,103 @@
+package dispatcher
+
+import (
+	"sync"
+	"time"
+)
+
+// batches is those of a queue that wait for more jobs. They take no slot:
+// what is claimed meanwhile is what they wait for.
+type batches struct {
+	workers *workers
+
+	mu      sync.Mutex
+	open    map[*route]*batch
+	onlyFor bool // the latest claim brought nothing else
+}
+
+func newBatches(w *workers) *batches {
+	g := &batches{workers: w, open: map[*route]*batch{}}
+	w.capacity.seats = g.seats
+	return g
+}
+
+// gather adds a claimed job to the batch of its kind, which goes to the workers
+// when it is full or has waited long enough. The buffer has room for it; see
+// batchRoom.
+func (g *batches) gather(a *attempt) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := g.open[a.route]
+	if b == nil {
+		b = &batch{}
+		g.open[a.route] = b
+		b.timer = time.AfterFunc(a.route.many.Wait, func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if g.open[a.route] == b { // else it was full, or a stop gave it back
+				g.send(a.route)
+			}
+		})
+	}
+	b.attempts = append(b.attempts, a)
+	if len(b.attempts) == a.route.many.Max {
+		b.timer.Stop()
+		g.send(a.route)
+	}
+}
+
+// send hands the open batch of a kind to the workers. mu is held.
+func (g *batches) send(r *route) {
+	b := g.open[r]
+	delete(g.open, r)
+	lead := b.attempts[0]
+	lead.batch, b.sent = b, time.Now()
+	g.workers.capacity.inHand.Add(1)
+	g.workers.deliver(lead)
+}
+
+// seats is how many jobs the open batches have room for. They are asked for as
+// long as all that is claimed is for batches: other jobs would have to wait for a
+// worker.
+func (g *batches) seats() (seats int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.onlyFor {
+		return 0
+	}
+	for r, b := range g.open {
+		seats += r.many.Max - len(b.attempts)
+	}
+	return seats
+}
+
+// noteClaim remembers whether a claim was for batches only.
+func (g *batches) noteClaim(claimed, forBatches int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.onlyFor = claimed == forBatches
+}
+
+// giveBack returns the jobs of open batches; the buffer may be closed then.
+func (g *batches) giveBack() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for r, b := range g.open {
+		b.timer.Stop()
+		delete(g.open, r)
+		for _, a := range b.attempts {
+			g.workers.returnUnstarted(a)
+		}
+	}
+}
+
+// batchRoom is how much more the buffer has to hold because of batches: one that
+// is open for each kind, and as many other jobs as were claimed for their seats.
+func batchRoom(routes map[string]*route) (room int) {
+	for _, r := range routes {
+		if r.many != nil {
+			room += r.many.Max + 1
+		}
+	}
+	return room
+}

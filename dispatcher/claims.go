@@ -1,0 +1,227 @@
+package dispatcher
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// claimRequest is what a claiming statement is to lease.
+type claimRequest struct {
+	shares []share
+	front  bool // from the first due job of each cursor on
+	kinds  []string
+	room   int // jobs, at most
+
+	// Of jobs with a key.
+	reaches []int32       // how many of each share it looks at
+	offered []pgtype.UUID // which it looks at besides
+}
+
+// claimBatch is what one claiming statement has leased.
+type claimBatch struct {
+	claimed []*attempt
+	room    int    // how many were asked for
+	size    int    // bytes of their payloads
+	tally   tally  // of a claim of jobs with a key
+	learn   func() // notes how far the claim came, once its jobs are really ours; nil for a probe
+	err     error  // how the statement ended
+}
+
+// claims sends the claiming statements of a queue over one connection or a pool.
+type claims struct {
+	*claimReader
+	db     querier
+	limits bool // the sender has looked at the queue's limits, and room is what they leave
+}
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// claimJobs leases jobs without a key, the most urgent first.
+func (c claims) claimJobs(ctx context.Context, r claimRequest) *claimBatch {
+	p, sent := newShareParams(r.shares, r.front), time.Now()
+	rows, _ := c.db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL), // its error is also that of Err
+		p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, c.limits, int32(r.room))
+	b := c.read(rows, r.room, sent, nil)
+	slices.SortFunc(b.claimed, byUrgency) // UPDATE … RETURNING promises no order
+	return b
+}
+
+// claimKeyed leases jobs with a key, the most urgent first.
+func (c claims) claimKeyed(ctx context.Context, r claimRequest) *claimBatch {
+	p, sent := newShareParams(r.shares, r.front), time.Now()
+	rows, _ := c.db.Query(ctx, sqlgen.ClaimKeyedJobs, c.worker, pgvalue.Interval(c.leaseTTL), // as above
+		p.tenants, p.quotas, r.reaches, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, r.kinds, r.offered, int32(r.room), c.queue, c.limits)
+	var done tally
+	b := c.read(rows, r.room, sent, &done)
+	b.tally = done
+	slices.SortFunc(b.claimed, byUrgency)
+	return b
+}
+
+// shareParams are shares as a statement takes them.
+type shareParams struct {
+	tenants               []pgtype.UUID
+	quotas, firsts, lasts []int32
+	priorities            []int16
+	fromRunAt             []pgtype.Timestamptz
+	fromID                []pgtype.UUID
+}
+
+func newShareParams(shares []share, front bool) (p shareParams) {
+	for _, share := range shares {
+		p.tenants, p.quotas = append(p.tenants, pgvalue.UUID(share.tenant.id)), append(p.quotas, int32(share.quota))
+		p.firsts = append(p.firsts, int32(len(p.priorities)+1))
+		for _, c := range share.cursors {
+			from := pgtype.Timestamptz{Time: c.at.runAt, Valid: true}
+			if front || c.at.runAt.IsZero() {
+				from = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+			}
+			p.priorities, p.fromRunAt, p.fromID = append(p.priorities, c.priority), append(p.fromRunAt, from), append(p.fromID, pgvalue.UUID(c.at.id))
+		}
+		p.lasts = append(p.lasts, int32(len(p.priorities)))
+	}
+	return p
+}
+
+// claimReader makes attempts of what is leased.
+type claimReader struct {
+	*process
+	queue    string
+	trust    time.Duration // how long after sending a claim we trust the lease
+	waker    *waker
+	recorder *report.Recorder
+}
+
+// read reads the jobs of a claim. When jobs have become far larger than the
+// last ones were, it does not keep what comes after the bound: those, whichever
+// they are, are marked as unused. The first is kept, however large it is, or
+// nobody would ever run it. tally is where the last row of a keyed claim goes.
+func (c *claimReader) read(rows pgx.Rows, room int, sent time.Time, tally *tally) *claimBatch {
+	defer rows.Close()
+	b := &claimBatch{claimed: make([]*attempt, 0, room), room: room}
+	row := newClaimRow(tally)
+	for rows.Next() {
+		if tally != nil && rows.RawValues()[0] == nil {
+			if b.err = tally.read(rows, c.queue); b.err != nil {
+				return b
+			}
+			continue
+		}
+		var a *attempt
+		if a, b.err = c.readAttempt(rows, row, sent); b.err != nil {
+			return b
+		}
+		b.claimed = append(b.claimed, a)
+		if b.size += len(a.job.Payload); b.size > 2*maxClaimBytes && len(b.claimed) > 1 {
+			a.job.Payload, a.unused = nil, true
+		}
+	}
+	b.err = rows.Err()
+	return b
+}
+
+// claimRow is where the columns of a row go that an attempt keeps in another form. One
+// is for all rows of a claim: made for each, it was half of the memory that a job took.
+type claimRow struct {
+	kind, contentType pgtype.DriverBytes // the driver's memory, valid until the next row
+	key               *string
+	timeout           pgtype.Interval
+	backoff           pgtype.FlatArray[pgtype.Interval] // takes whatever somebody stored by hand: one that it refused would stop all claims
+	deadline          pgtype.Timestamptz
+	watched           pgtype.Bool
+	place             pgtype.TID
+	columns           []any // in the order of the columns
+}
+
+// claimColumns is how many columns into points.
+const claimColumns = 19
+
+// newClaimRow is for the rows of ClaimJobs or, with a tally, for those
+// of ClaimKeyedJobs, which have its columns in place of the last one.
+func newClaimRow(tally *tally) *claimRow {
+	r := new(claimRow)
+	r.columns = make([]any, claimColumns, claimColumns+1+len(tally.ignored()))
+	if tally == nil {
+		r.columns = append(r.columns, &r.place)
+	}
+	r.columns = append(r.columns, tally.ignored()...)
+	return r
+}
+
+// into points the columns to a job.
+func (r *claimRow) into(job *outbox.Claimed) []any {
+	copy(r.columns, []any{
+		&job.ID, &job.Tenant, &r.kind, &job.Priority, &job.Attempt, &job.MaxAttempts, &job.LostLeases,
+		&job.Epoch, &r.key, &job.Payload, &r.contentType, &job.RawHeaders, &r.timeout, &r.backoff,
+		&job.RunAt, &job.CreatedAt, &job.StartedAt, &r.deadline, &r.watched,
+	})
+	return r.columns
+}
+
+// readAttempt makes an attempt from a row of a claim. It reads into the final place
+// and keeps no copy of names that are known: this runs for every job.
+func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*attempt, error) {
+	both := &struct { // one piece of memory
+		attempt attempt
+		job     outbox.Claimed
+	}{}
+	a, job := &both.attempt, &both.job
+	if err := rows.Scan(row.into(job)...); err != nil {
+		return nil, err
+	}
+	a.route = c.routes[string(row.kind)]
+	if a.route == nil {
+		return nil, fmt.Errorf("kind %q has no handler and was not asked for", row.kind)
+	}
+	job.Kind, job.Queue, job.Worker = a.route.kind, c.queue, c.worker
+	if job.ContentType = contentJSON; string(row.contentType) != contentJSON {
+		job.ContentType = string(row.contentType)
+	}
+	job.Watched = row.watched.Bool
+	if row.key != nil {
+		job.Key = *row.key
+	}
+	if row.timeout.Valid {
+		job.Timeout = duration(row.timeout)
+	}
+	for _, wait := range row.backoff {
+		job.Backoff = append(job.Backoff, duration(wait))
+	}
+	if hook := a.route.success; hook != nil {
+		job.HookSuccess(hook.kind, hook.withResult)
+	}
+	a.job, a.waker, a.claimed, a.leaseUntil, a.place = job, c.waker, sent, sent.Add(c.trust), row.place
+	if row.deadline.Valid {
+		// Both are readings of the database's clock. The claim was sent before the
+		// second, so we are early by the time that it was on its way, and never late.
+		job.Deadline = row.deadline.Time
+		a.until = sent.Add(job.Deadline.Sub(job.StartedAt))
+	}
+	a.reports.Begin(a, job, c.recorder)
+	return a, nil
+}
+
+const contentJSON = "application/json"
+
+func duration(i pgtype.Interval) time.Duration {
+	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days)*24*time.Hour + time.Duration(i.Months)*30*24*time.Hour
+}
+
+// byUrgency is the order in which jobs are due to start.
+func byUrgency(a, b *attempt) int {
+	return cmp.Or(cmp.Compare(b.job.Priority, a.job.Priority), a.job.RunAt.Compare(b.job.RunAt), bytes.Compare(a.job.ID[:], b.job.ID[:]))
+}

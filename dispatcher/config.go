@@ -1,0 +1,95 @@
+package dispatcher
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Config is how a dispatcher works. Its zero value is a sane production setup
+// that works the queue "default" and polls every two seconds; give it Wake and
+// Hearing, from a listener, to start jobs within milliseconds.
+type Config struct {
+	Queues map[string]QueueConfig // nil works the queue "default". Names are those of outbox.ValidName
+	Worker string                 // who holds the leases; "" is host-pid. A random suffix is added, so names may repeat
+
+	// Wake says that there may be work. A receive is a hint; any number may be lost.
+	Wake <-chan struct{}
+	// Hearing reports whether Wake can be relied on now; nil is never.
+	Hearing func() bool
+
+	PollInterval     time.Duration // between looks while Hearing; 0 is 30 s
+	DeafPollInterval time.Duration // between looks otherwise; 0 is 2 s, or PollInterval if that is less
+	LeaseTTL         time.Duration // 0 is 15 s; at least 1 s. A dead worker's jobs are taken over when it is over
+	Timeout          time.Duration // of one attempt; 0 is 5 min
+	Retry            RetryPolicy   // nil is Exponential(1 s, 1 h)
+	GracePeriod      time.Duration // for running jobs after a stop; 0 is 20 s, negative none
+
+	Logger     *slog.Logger          // nil logs nothing
+	Registerer prometheus.Registerer // nil registers the metrics nowhere
+}
+
+// QueueConfig is how one queue is worked.
+type QueueConfig struct {
+	Concurrency int // jobs of the queue running at once in this process; 0 is 64
+}
+
+func (c Config) withDefaults() Config {
+	if len(c.Queues) == 0 {
+		c.Queues = map[string]QueueConfig{outbox.DefaultQueue: {}}
+	}
+	if c.Worker == "" {
+		host, _ := os.Hostname()
+		c.Worker = fmt.Sprintf("%.40s-%d", cmp.Or(host, "host"), os.Getpid())
+	}
+	c.PollInterval = cmp.Or(c.PollInterval, 30*time.Second)
+	c.DeafPollInterval = cmp.Or(c.DeafPollInterval, min(2*time.Second, c.PollInterval))
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, 15*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
+	c.GracePeriod = cmp.Or(c.GracePeriod, 20*time.Second)
+	if c.Retry == nil {
+		c.Retry = Exponential(time.Second, time.Hour)
+	}
+	if c.Hearing == nil {
+		c.Hearing = func() bool { return false }
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(c.Queues)) {
+		if bad, ok := errors.AsType[*outbox.InvalidError](outbox.ValidName("Config.Queues", name)); ok {
+			errs = append(errs, invalid(bad.Field, "has a queue whose name %s", bad.Reason))
+		}
+		if n := c.Queues[name].Concurrency; n < 0 || n > 100_000 {
+			errs = append(errs, invalid(fmt.Sprintf("Config.Queues[%q].Concurrency", name), "is %d, want 1 to 100000, or 0 for %d", n, defaultConcurrency))
+		}
+	}
+	atLeast := func(field string, d, least time.Duration) {
+		if d < least {
+			errs = append(errs, invalid(field, "is %s, want at least %s", d, least))
+		}
+	}
+	atLeast("Config.LeaseTTL", c.LeaseTTL, time.Second)
+	atLeast("Config.PollInterval", c.PollInterval, 10*time.Millisecond)
+	atLeast("Config.DeafPollInterval", c.DeafPollInterval, 10*time.Millisecond)
+	atLeast("Config.Timeout", c.Timeout, time.Millisecond)
+	return errors.Join(errs...)
+}
+
+func invalid(field, format string, args ...any) error {
+	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,238 @@
+package dispatcher
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// attempt runs one attempt and hands its outcome on. A handler that calls
+// runtime.Goexit (as t.FailNow does) ends this goroutine: then another goes on
+// working in its place.
+func (w *workers) attempt(a *attempt, again func()) {
+	returned := false
+	defer func() {
+		if !returned {
+			exited(a)
+			w.running.Go(again)
+		}
+		if a.tenant != nil {
+			a.tenant.inHand.Add(-1)
+		}
+		w.capacity.finished(a.took)
+		w.hand(a)
+	}()
+	w.run(a)
+	returned = true
+}
+
+// attemptBatch is attempt for a batch.
+func (w *workers) attemptBatch(b *batch, again func()) {
+	returned := false
+	var took time.Duration
+	defer func() {
+		if !returned {
+			for _, a := range b.attempts {
+				if a.outcome.status == "" { // else the handler did not see it
+					exited(a)
+				}
+			}
+			w.running.Go(again)
+		}
+		w.capacity.finished(took)
+		for _, a := range b.attempts {
+			w.hand(a)
+		}
+	}()
+	took = w.runBatch(b)
+	returned = true
+}
+
+// hand has an attempt that is over settled, after its last report if it made any.
+func (w *workers) hand(a *attempt) {
+	w.outages.noteOutcome(a)
+	if !a.reports.End() {
+		w.ended <- a
+	}
+}
+
+var errExited = &codedError{code: outbox.CodeGoexit, err: errors.New("the handler ended its goroutine with runtime.Goexit")}
+
+func exited(a *attempt) {
+	a.err = errExited
+	a.outcome = a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
+}
+
+// run calls the handler and decides what becomes of the job.
+func (w *workers) run(a *attempt) {
+	timeout := a.job.Timeout
+	if timeout <= 0 {
+		timeout = a.route.config.Timeout
+	}
+	started := time.Now()
+	limit, overLimit := started.Add(timeout), ErrTimeout
+	if !a.until.IsZero() && a.until.Before(limit) {
+		limit, overLimit = a.until, ErrDeadline
+	}
+	ctx, cancel := context.WithCancelCause(w.jobs)
+	defer cancel(nil)
+	if w.begin(a, cancel, started, timeout) != nil {
+		return
+	}
+	defer time.AfterFunc(limit.Sub(started), func() {
+		cancel(overLimit)
+		w.reportOverrun(a)
+	}).Stop()
+	a.err = call(attemptContext{ctx, limit}, a.route.handler, a.job)
+	a.returned.Store(true)
+	a.finish(time.Since(started), causeOf(ctx))
+}
+
+// runBatch calls the handler with the jobs that may still run, and decides what becomes
+// of each.
+func (w *workers) runBatch(b *batch) (took time.Duration) {
+	r := b.attempts[0].route
+	started := time.Now()
+	ctx, cancel := context.WithCancelCause(context.WithValue(w.jobs, batchKey{}, b))
+	defer cancel(nil)
+	b.cancel, b.left = cancel, len(b.attempts)
+	b.ended, b.cancels = map[*outbox.Claimed]error{}, map[*outbox.Claimed][]context.CancelCauseFunc{}
+
+	var running []*attempt
+	var jobs []*outbox.Claimed
+	for _, a := range b.attempts {
+		cancelOne := func(cause error) { b.end(a, cause) }
+		if refused := w.begin(a, cancelOne, started, r.config.Timeout, slog.Int("batch", len(b.attempts))); refused != nil {
+			b.end(a, refused)
+			continue
+		}
+		if !a.until.IsZero() {
+			defer time.AfterFunc(a.until.Sub(started), func() { b.end(a, ErrDeadline) }).Stop()
+		}
+		running, jobs = append(running, a), append(jobs, a.job)
+	}
+	if len(running) == 0 {
+		return 0
+	}
+	defer time.AfterFunc(r.config.Timeout, func() {
+		cancel(ErrTimeout)
+		w.reportOverrun(running[0])
+	}).Stop()
+	outcomes := callMany(attemptContext{ctx, started.Add(r.config.Timeout)}, r.many, jobs)
+	running[0].returned.Store(true)
+	cause := causeOf(ctx)
+	took = time.Since(started)
+	for i, a := range running {
+		a.err = outcomes[i]
+		a.finish(took, cmp.Or(b.whyEnded(a), cause))
+	}
+	return took
+}
+
+// begin marks an attempt as running, or decides what becomes of it because its handler may not be called any more, and
+// says why.
+func (w *workers) begin(a *attempt, cancel context.CancelCauseFunc, now time.Time, timeout time.Duration, attrs ...slog.Attr) (refused error) {
+	// What is claimed while the grace period ends is not known to whoever ends it.
+	if !a.begin(cancel, now, now.Add(timeout+w.leaseTTL)) || w.phase.isCutOff() {
+		a.outcome = outcome{status: outbox.Pending, keepDue: true}
+		return outbox.ErrLeaseLost
+	}
+	if !a.until.IsZero() && !a.until.After(now) {
+		a.outcome = outcome{status: outbox.Pending, delay: pastDeadline}
+		return ErrDeadline
+	}
+	a.route.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + now.Sub(a.claimed)).Seconds())
+	if w.log.Enabled(w.jobs, slog.LevelInfo) {
+		w.log.LogAttrs(w.jobs, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", attrs...)...)
+	}
+	return nil
+}
+
+// finish decides what becomes of a job whose handler has returned a.err.
+func (a *attempt) finish(took time.Duration, cause error) {
+	a.took = took
+	a.follows, a.extra = a.job.SealFollowUps()
+	a.route.counts.processing.Observe(took.Seconds())
+	a.outcome = settleFor(a, cause)
+}
+
+// settleFor is decide for errors and policies that may panic themselves.
+func settleFor(a *attempt, cause error) (o outcome) {
+	panicked := catch(func() { o = a.route.config.classify(decide(a.job, a.route.config.Retry, a.err, cause), a.err) })
+	if panicked == nil {
+		return o
+	}
+	panicked.value = fmt.Sprintf("in the error or the retry policy: %v", panicked.value)
+	a.err = panicked
+	return a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
+}
+
+// attemptContext shows the deadline to what the handler calls. One context and a
+// timer cost half of what two nested contexts do, and every job pays it.
+type attemptContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c attemptContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// call turns a panic into an error.
+func call(ctx context.Context, handler Handler, job *outbox.Claimed) (err error) {
+	if panicked := catch(func() { err = handler(ctx, job) }); panicked != nil {
+		return panicked
+	}
+	return err
+}
+
+// callMany is call for a batch.
+func callMany(ctx context.Context, m *many, jobs []*outbox.Claimed) (outcomes []error) {
+	if panicked := catch(func() { outcomes = m.handle(ctx, jobs) }); panicked != nil {
+		outcomes = make([]error, len(jobs))
+		for i := range outcomes {
+			outcomes[i] = panicked
+		}
+	}
+	return outcomes
+}
+
+// catch returns the panic of f with its stack, because a handler's bug must not
+// take the process, and every other job in it, down. That f has not
+// returned is the sign of it, not the recovered value: with GODEBUG=panicnil=1
+// that is nil for panic(nil). After runtime.Goexit it goes nowhere.
+func catch(f func()) (panicked *panicError) {
+	returned := false
+	defer func() {
+		if value := recover(); !returned {
+			panicked = &panicError{value: value, stack: string(debug.Stack())}
+		}
+	}()
+	f()
+	returned = true
+	return nil
+}
+
+// overrunAfter is how long a handler may go on after its time is over before that is
+// reported.
+const overrunAfter = 5 * time.Second
+
+// reportOverrun reports a handler that does not return although its time is over: it
+// ignores the end of its context. It keeps its worker, and no other sign of it is seen
+// from outside until its lease lapses. It is called when the time is over.
+func (w *workers) reportOverrun(a *attempt) {
+	began := time.Now()
+	time.AfterFunc(overrunAfter, func() {
+		if a.returned.Load() {
+			return
+		}
+		a.route.counts.overruns.Inc()
+		w.log.LogAttrs(w.jobs, slog.LevelWarn, "handler_overrun", a.Attrs("handler_overrun",
+			slog.String("late", time.Since(began).Round(time.Second).String()),
+			slog.String("hint", "the handler ignores the end of its context and keeps its worker until it returns"))...)
+	})
+}

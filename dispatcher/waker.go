@@ -1,0 +1,33 @@
+package dispatcher
+
+import "sync/atomic"
+
+// waker makes the claim loop of a queue look again. Any goroutine may use it, and nothing blocks.
+type waker struct {
+	wake     chan struct{} // one slot
+	notified atomic.Bool   // something may have come, and the claim loop has not looked since
+	atLimit  atomic.Bool   // an operator's limit kept the last claim from taking more
+}
+
+func newWaker() *waker { return &waker{wake: make(chan struct{}, 1)} }
+
+// poke makes the claim loop look for jobs that it knows nothing of.
+func (w *waker) poke() {
+	w.notified.Store(true)
+	w.roomMade()
+}
+
+// roomMade makes the claim loop go on with what it knows.
+func (w *waker) roomMade() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// jobEnded has a queue that is at one of its limits look again: there is room.
+func (w *waker) jobEnded() {
+	if w.atLimit.Load() {
+		w.roomMade()
+	}
+}

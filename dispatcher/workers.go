@@ -1,0 +1,196 @@
+package dispatcher
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// staleAfter is how long a job waits in the buffer before it goes back.
+const staleAfter = 2 * time.Second
+
+// workers are what runs the jobs of a queue, one at a time each, and what is claimed waits for them here.
+type workers struct {
+	*process
+	capacity *capacity
+	pause    *pauseCheck
+	outages  *outages
+	ended    chan<- *attempt // to be settled
+	running  *sync.WaitGroup
+
+	buffer  chan *attempt // claimed, not started
+	express chan *attempt // those of them whose tenant holds few: they do not wait behind others' jobs
+	reserve reserve       // for what is in express
+}
+
+// newWorkers makes the channels large enough for all that can be claimed, and for so many jobs more.
+func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, ended chan<- *attempt, running *sync.WaitGroup, more int) *workers {
+	w := &workers{
+		process: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running,
+		buffer:  make(chan *attempt, c.concurrency+maxPrefetch+more+1), // one that a commit has claimed
+		express: make(chan *attempt, c.concurrency+maxPrefetch+more+maxExpress),
+	}
+	w.reserve.state.Store(&reserveState{changed: make(chan struct{})})
+	return w
+}
+
+// start starts the workers; close ends them when nothing waits any more.
+func (w *workers) start() {
+	reserved := w.capacity.concurrency / reservePart
+	for range w.capacity.concurrency - reserved {
+		w.running.Go(w.work)
+	}
+	for range reserved {
+		w.running.Go(w.workReserved)
+	}
+}
+
+// deliver gives a job to the workers. It never blocks: there is a place for all that may be claimed.
+func (w *workers) deliver(a *attempt) { w.buffer <- a }
+
+// deliverExpress gives them a job past those that wait in the buffer.
+func (w *workers) deliverExpress(a *attempt) { w.express <- a }
+
+// close gives back what waits, and ends the workers. Nothing may be delivered any more.
+func (w *workers) close() {
+	for waits := true; waits; {
+		select {
+		case a := <-w.buffer:
+			w.giveBack(a)
+		case a := <-w.express:
+			w.giveBack(a)
+		default:
+			waits = false
+		}
+	}
+	close(w.buffer)
+	close(w.express)
+}
+
+// work runs attempts until the channels are closed.
+func (w *workers) work() { w.workOn(w.nextAttempt, w.work) }
+
+// workReserved is work for a worker that may be reserved.
+func (w *workers) workReserved() { w.workOn(w.nextReserved, w.workReserved) }
+
+// workOn runs the attempts that next returns. If a handler ends its goroutine, another one
+// goes on: again.
+func (w *workers) workOn(next func() *attempt, again func()) {
+	for a := next(); a != nil; a = next() {
+		if !w.pause.mayStart(a) || !w.outages.mayRun(a) {
+			w.giveBack(a)
+			continue
+		}
+		if a.batch != nil {
+			w.attemptBatch(a.batch, again)
+			continue
+		}
+		w.attempt(a, again)
+	}
+}
+
+// nextAttempt waits for the next job that a worker is to run, nil when the buffer
+// is closed. When jobs wait in both channels, select picks at random, so neither starves.
+func (w *workers) nextAttempt() *attempt {
+	if len(w.express) == 0 { // the usual case, at the price of one channel
+		select {
+		case a := <-w.buffer:
+			return a
+		default:
+		}
+	}
+	select {
+	case a := <-w.express:
+		return a
+	case a := <-w.buffer:
+		return a
+	}
+}
+
+// nextReserved is nextAttempt for a worker that may be reserved.
+func (w *workers) nextReserved() *attempt {
+	for {
+		state, buffer := w.reserve.state.Load(), w.buffer
+		if state.on {
+			buffer = nil // never ready
+		}
+		select {
+		case a := <-w.express: // nil when it is closed
+			return a
+		case a := <-buffer:
+			return a
+		case <-state.changed:
+		}
+	}
+}
+
+// reserve says whether some of a queue's workers are reserved for jobs in the express
+// channel: those of tenants that hold few. Which workers they are is fixed when the
+// dispatcher starts; whether they are reserved the claim loop decides.
+type reserve struct {
+	state atomic.Pointer[reserveState]
+}
+
+// reserveState lasts until it has changed, when another takes its place: a worker may be
+// waiting for that.
+type reserveState struct {
+	on      bool
+	changed chan struct{}
+}
+
+// set reserves the workers or frees them. Only the claim loop calls it.
+func (r *reserve) set(on bool) {
+	if old := r.state.Load(); old.on != on {
+		r.state.Store(&reserveState{on, make(chan struct{})})
+		close(old.changed) // after the store: a worker that this wakes looks again
+	}
+}
+
+// giveBackStale returns jobs that have waited in the buffer for long: the
+// handlers became slower than they were when the jobs were fetched ahead. Only
+// the claim loop calls it, because nobody else may send to the buffer, but for one job
+// that has its own place there (reservation).
+func (w *workers) giveBackStale(now time.Time) {
+	w.giveBackStaleOf(w.buffer, now)
+	w.giveBackStaleOf(w.express, now)
+}
+
+func (w *workers) giveBackStaleOf(claimed chan *attempt, now time.Time) {
+	for range len(claimed) {
+		select {
+		case a := <-claimed:
+			if now.Sub(a.bufferedAt()) < staleAfter {
+				claimed <- a // to the back: the order is approximate anyway
+				continue
+			}
+			w.giveBack(a)
+			w.capacity.meanWork.Store(int64(staleAfter)) // fetch no further ahead until jobs are short again
+		default:
+			return
+		}
+	}
+}
+
+// giveBack returns what was in the buffer, a job or a batch.
+func (w *workers) giveBack(a *attempt) {
+	w.capacity.inHand.Add(-1)
+	if a.batch == nil {
+		if a.tenant != nil {
+			a.tenant.inHand.Add(-1)
+		}
+		w.returnUnstarted(a)
+		return
+	}
+	for _, one := range a.batch.attempts {
+		w.returnUnstarted(one)
+	}
+}
+
+// returnUnstarted gives back a job that was claimed and not started.
+func (w *workers) returnUnstarted(a *attempt) {
+	a.outcome = outcome{status: outbox.Pending, keepDue: true}
+	a.unused = true
+	w.ended <- a
+}
