@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/api"
-	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 func readDocs(t *testing.T) string {
@@ -73,11 +73,11 @@ func TestTheDocumentationExplainsEveryCodeAndRoute(t *testing.T) {
 	if err := json.Unmarshal(text, &spec); err != nil {
 		t.Fatal(err)
 	}
-	codes := spec.Components.Schemas["Problem"].Properties["code"].Enum
-	if len(codes) < 15 {
-		t.Fatalf("codes = %v", codes)
+	problems := spec.Components.Schemas["Problem"].Properties["code"].Enum
+	if len(problems) < 15 {
+		t.Fatalf("codes = %v", problems)
 	}
-	for _, code := range codes {
+	for _, code := range problems {
 		if !strings.Contains(doc, "\n### "+code+"\n") {
 			t.Errorf("docs/api.md does not explain %s", code)
 		}
@@ -88,7 +88,7 @@ func TestTheDocumentationExplainsEveryCodeAndRoute(t *testing.T) {
 	for _, row := range said {
 		words = append(words, row[1])
 		for _, m := range regexp.MustCompile("the (problem|job's) `([a-z_]+)`").FindAllStringSubmatch(row[2], -1) {
-			if m[1] == "problem" && !slices.Contains(codes, m[2]) || m[1] == "job's" && !slices.Contains(outbox.ErrorCodes(), m[2]) {
+			if m[1] == "problem" && !slices.Contains(problems, m[2]) || m[1] == "job's" && !slices.Contains(codes.All(), m[2]) {
 				t.Errorf("docs/api.md says of %s that it is the %s %s, which there is none of", row[1], m[1], m[2])
 			}
 		}
@@ -96,8 +96,8 @@ func TestTheDocumentationExplainsEveryCodeAndRoute(t *testing.T) {
 	if want := strings.Fields("job_not_found handler_not_found invalid_input job_timeout job_canceled handler_error internal_error"); !slices.Equal(words, want) {
 		t.Errorf("docs/api.md explains %v, want %v", words, want)
 	}
-	if n := strings.Count(doc, "\n### "); n != len(codes) {
-		t.Errorf("docs/api.md explains %d codes, want %d", n, len(codes))
+	if n := strings.Count(doc, "\n### "); n != len(problems) {
+		t.Errorf("docs/api.md explains %d codes, want %d", n, len(problems))
 	}
 	for _, d := range everyRoute(t) {
 		row := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(string(d.needs)) + "` \\|.*`" + regexp.QuoteMeta(d.method+" "+d.path) + "`.*$")

@@ -174,13 +174,17 @@ func (s *server) submit(ctx context.Context, r outbox.Request) (*enqueueOutput, 
 		return nil, keyBusy.because("Others are submitting to this key; try again.").after(1)
 	case err != nil:
 		return nil, err
-	case done.Verdict == outbox.Rejected:
+	case done.ID.IsZero():
 		return nil, keyFull.because(fmt.Sprintf("%d jobs of this key are waiting; the limit is %d.", done.Queued, r.Options.Key.MaxQueued))
 	}
-	accepted := stored{done.ID, r.Options.Hold && done.Verdict != outbox.Coalesced}.accepted()
-	accepted.Verdict = string(done.Verdict)
-	if !done.Replaced.IsZero() {
-		accepted.Replaced = done.Replaced.String()
+	accepted := stored{done.ID, r.Options.Hold && done.Stored}.accepted()
+	switch {
+	case !done.Stored:
+		accepted.Verdict = "coalesced"
+	case !done.Replaced.IsZero():
+		accepted.Verdict, accepted.Replaced = "replaced", done.Replaced.String()
+	default:
+		accepted.Verdict = "accepted"
 	}
 	return &enqueueOutput{Location: "jobs/" + done.ID.String(), Body: accepted}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 // Job is a job as its clients see it: what was asked for and what became of it.
@@ -212,7 +213,7 @@ func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, er
 	switch job.Status {
 	case outbox.Succeeded:
 	case outbox.Cancelled:
-		r.Error = &JobError{Code: outbox.CodeCancelled} // also of one that never ran, and so has no attempt's
+		r.Error = &JobError{Code: codes.Cancelled} // also of one that never ran, and so has no attempt's
 	default:
 		r.Error = viewError(principal(ctx), job)
 	}

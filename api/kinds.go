@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -32,8 +33,8 @@ func (s *server) listKinds(context.Context, *struct{}) (*kindsOutput, error) {
 // checkJob is what a schema of the API cannot say of a job: that nobody gives himself
 // out for another service, and that the payload is its kind's.
 func (s *server) checkJob(ctx context.Context, job NewJob) *Problem {
-	if said, ok := job.Headers[outbox.HeaderService]; ok && said != callerIn(ctx).Service {
-		return invalidInput.because("", Fault{Pointer: "#/headers/" + outbox.HeaderService, Detail: "is not the name of the token, which it always is"})
+	if said, ok := job.Headers[engine.HeaderService]; ok && said != callerIn(ctx).Service {
+		return invalidInput.because("", Fault{Pointer: "#/headers/" + engine.HeaderService, Detail: "is not the name of the token, which it always is"})
 	}
 	return s.checkPayload(ctx, job.Kind, outbox.Content{Type: "application/json", Bytes: job.payload()})
 }

@@ -102,8 +102,8 @@ var (
 	timedOut          = code{"timeout", http.StatusGatewayTimeout, "It took too long"}
 )
 
-// codes is all of them.
-var codes = []code{
+// problemCodes is all of them.
+var problemCodes = []code{
 	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, routeNotFound, methodNotAllowed, requestTimeout,
 	jobStatusConflict, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 	"github.com/posthaste-dev/posthaste/protect"
 )
 
@@ -68,7 +69,7 @@ func TestResultsAreOfFinishedJobs(t *testing.T) {
 	r.post("/jobs/"+cancelled+"/cancel", "").want(200, nil)
 	var called api.Result
 	r.get("/jobs/"+cancelled+"/result").want(200, &called)
-	if called.Error == nil || called.Error.Code != outbox.CodeCancelled {
+	if called.Error == nil || called.Error.Code != codes.Cancelled {
 		t.Errorf("result of a cancelled job = %+v, want the code that its attempt would have", called)
 	}
 	r.get("/jobs/"+r.reach(outbox.Running)+"/result").problem(409, "job_not_finished")

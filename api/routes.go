@@ -262,7 +262,7 @@ func humaConfig() huma.Config {
 // document describes the problems as we answer them, in place of huma's errors.
 func document(spec *huma.OpenAPI) {
 	schema := spec.Components.Schemas.Schema(problemType, true, "Problem")
-	for _, c := range codes {
+	for _, c := range problemCodes {
 		kind := spec.Components.Schemas.Map()["Problem"].Properties["code"]
 		kind.Enum = append(kind.Enum, c.name)
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/listener"
-	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/reaper"
 	"github.com/posthaste-dev/posthaste/schedule"
 )
@@ -74,7 +73,7 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 }
 
 func (p *process) addListener(wake, wakeReaper listener.Signal) error {
-	l, err := listener.New(p.config.ListenURL, outbox.Channel, wake, listener.Config{
+	l, err := listener.New(p.config.ListenURL, dispatcher.Channel, wake, listener.Config{
 		AlsoWake:  []listener.Signal{wakeReaper},
 		OnHearing: func(bool) { wake.Set(); wakeReaper.Set() }, // they look at their new poll intervals at once
 		Pool:      p.pool, Canary: p.pool, Logger: p.log.With(slog.String("component", "listener")), Registerer: p.config.Registry,

@@ -15,7 +15,6 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/listener"
 	"github.com/posthaste-dev/posthaste/memory"
-	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/reaper"
 	"github.com/posthaste-dev/posthaste/schedule"
 )
@@ -67,7 +66,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 	if _, err := api.New(api.Config{Pool: pool, AnonymousLoopback: true, Registerer: reg}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listener.New("postgres://nobody@127.0.0.1:1/none", outbox.Channel, listener.NewSignal(), listener.Config{Registerer: reg}); err != nil {
+	if _, err := listener.New("postgres://nobody@127.0.0.1:1/none", dispatcher.Channel, listener.NewSignal(), listener.Config{Registerer: reg}); err != nil {
 		t.Fatal(err)
 	}
 	return reg

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -144,7 +145,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending 
 	p.health.leave = func(err error) { leaveServer(err, pool, d.user) }
 	d.db = sqlgen.New(pool)
 	d.waiters = newNotifier(waitersWindow, d.db.WakeWaiters)
-	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.WakeDispatchers(ctx, outbox.Channel) })
+	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.WakeDispatchers(ctx, engine.Channel) })
 	d.leases = newLeases(p, d.db, extending)
 	d.promoter = newPromoter(p, d.db, d.peers, d.offer)
 	d.settler = newSettler(p, d.db, d.leases, d.promoter)
@@ -305,6 +306,10 @@ func (d *Dispatcher) cutOff() {
 	}
 	d.leases.cut()
 }
+
+// Channel is the NOTIFY channel on which dispatchers hear of jobs: what a listener listens to whose
+// signal is Config.Wake. Notifications carry no data: any role may read and forge them.
+const Channel = engine.Channel
 
 // Wake has every queue look for jobs now. It is for the producer in the same program,
 // which has just committed one ([outbox.Producer.AlsoWake]). It never blocks, may be

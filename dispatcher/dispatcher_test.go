@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -130,7 +131,7 @@ func listen(t *testing.T, db *pgxpool.Pool) (told func(what string)) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if _, err := conn.Exec(t.Context(), `LISTEN `+outbox.Channel); err != nil {
+	if _, err := conn.Exec(t.Context(), `LISTEN `+engine.Channel); err != nil {
 		t.Fatal(err)
 	}
 	return func(what string) {

@@ -15,6 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 var errAway = errors.New("connection refused")
@@ -198,7 +199,7 @@ func TestKindsJudgeFailures(t *testing.T) {
 		"a code that does not":             {dispatcher.KindConfig{FailOn: []string{"gone"}}, 1, dispatcher.WithCode("spent", boom), "dead", "spent", "boom 7"},
 		"an outage that fails for good":    {dispatcher.KindConfig{FailOn: []string{"gone"}}, 5, dispatcher.Unavailable(dispatcher.WithCode("gone", boom), 0), "failed", "gone", "boom 7"},
 		"an outage that is not spared":     {dispatcher.KindConfig{OutageLimit: -1}, 1, dispatcher.Unavailable(boom, 0), "dead", "error", "boom 7"},
-		"a panic that fails for good":      {dispatcher.KindConfig{FailOn: []string{outbox.CodePanic}}, 5, nil, "failed", "panic", "panic: boom 7"},
+		"a panic that fails for good":      {dispatcher.KindConfig{FailOn: []string{codes.Panic}}, 5, nil, "failed", "panic", "panic: boom 7"},
 		"a discarded outage":               {dispatcher.KindConfig{}, 5, dispatcher.Discard(dispatcher.Unavailable(boom, 0)), "failed", "error", "boom 7"},
 		"an outage without an error, over": {dispatcher.KindConfig{OutageLimit: time.Nanosecond, Retry: dispatcher.Delays()}, 2, dispatcher.Unavailable(nil, 0), "dead", "error", "unavailable"},
 	} {

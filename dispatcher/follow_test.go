@@ -237,7 +237,7 @@ func stored(t *testing.T, db outbox.DB, id outbox.ID) string {
 func TestThenRefuses(t *testing.T) {
 	t.Parallel()
 	job := &outbox.Claimed{ID: outbox.NewID(), Tenant: outbox.RootTenant}
-	big := outbox.Raw{KindName: "big", Payload: make([]byte, outbox.MaxFollowUpBytes-1), ContentType: "application/octet-stream"}
+	big := outbox.Raw{KindName: "big", Payload: make([]byte, engine.MaxFollowUpBytes-1), ContentType: "application/octet-stream"}
 	for field, try := range map[string]func() error{
 		"Options.IdempotencyKey": func() error { _, err := job.Then(next{}, outbox.Options{IdempotencyKey: "k"}); return err },
 		"Options.Tenant":         func() error { _, err := job.Then(next{}, outbox.Options{Tenant: outbox.NewID()}); return err },
@@ -259,7 +259,7 @@ func TestThenRefuses(t *testing.T) {
 	many, large := new(outbox.Claimed), new(outbox.Claimed)
 	var wg sync.WaitGroup // it may be called concurrently
 	var added atomic.Int64
-	for range outbox.MaxFollowUps + 20 {
+	for range engine.MaxFollowUps + 20 {
 		wg.Go(func() {
 			_, err := many.Then(next{}, outbox.Options{})
 			if bad, ok := errors.AsType[*outbox.InvalidError](err); err == nil {
@@ -270,8 +270,8 @@ func TestThenRefuses(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if added.Load() != outbox.MaxFollowUps {
-		t.Errorf("follow-ups added = %d, want %d", added.Load(), outbox.MaxFollowUps)
+	if added.Load() != engine.MaxFollowUps {
+		t.Errorf("follow-ups added = %d, want %d", added.Load(), engine.MaxFollowUps)
 	}
 	if _, err := large.Then(big, outbox.Options{}); err != nil {
 		t.Error(err)

@@ -8,8 +8,10 @@ import (
 	"slices"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 // What is added to a kind to name the kind of its hook.
@@ -55,7 +57,7 @@ func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Conte
 	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error {
 		result, err := outbox.DecodeResult[R](job.Args.ID, job.Args.Result)
 		if err != nil {
-			return Discard(&codedError{outbox.CodeUndecodableResult, err})
+			return Discard(&codedError{codes.UndecodableResult, err})
 		}
 		return hook(ctx, job, result)
 	}, config)
@@ -93,8 +95,8 @@ func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.J
 }
 
 func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.Job[outbox.Ended[T]]) error, config []KindConfig) {
-	if len(kind) > outbox.MaxNameBytes {
-		panic(fmt.Errorf("dispatcher: %w", invalid("kind", "of the hook, %q, is %d bytes long, want at most %d", kind, len(kind), outbox.MaxNameBytes)))
+	if len(kind) > engine.MaxNameBytes {
+		panic(fmt.Errorf("dispatcher: %w", invalid("kind", "of the hook, %q, is %d bytes long, want at most %d", kind, len(kind), engine.MaxNameBytes)))
 	}
 	m.HandleRaw(kind, func(ctx context.Context, claimed *outbox.Claimed) error {
 		job, err := decode[outbox.Ended[T]](claimed)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 // BatchConfig says how the jobs of a kind are gathered. The zero value is up to
@@ -71,7 +72,7 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 		for i, c := range claimed {
 			if batch.Protect != nil {
 				if err := c.Open(ctx, batch.Protect); err != nil {
-					outcomes[i] = &codedError{outbox.CodeUnreadablePayload, err}
+					outcomes[i] = &codedError{codes.UnreadablePayload, err}
 					continue
 				}
 			}

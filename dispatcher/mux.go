@@ -11,7 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 // Handler carries out one attempt of a job. Returning nil settles it as
@@ -48,8 +50,8 @@ func (c KindConfig) Validate() error {
 		errs = append(errs, invalid("KindConfig.Timeout", "is %s, want more than 0, or 0 for that of the process", c.Timeout))
 	}
 	for _, code := range c.FailOn {
-		if code == "" || len(code) > outbox.MaxNameBytes { // no failure is stored with such a code
-			errs = append(errs, invalid("KindConfig.FailOn", "has the code %q, want 1 to %d bytes", code, outbox.MaxNameBytes))
+		if code == "" || len(code) > engine.MaxNameBytes { // no failure is stored with such a code
+			errs = append(errs, invalid("KindConfig.FailOn", "has the code %q, want 1 to %d bytes", code, engine.MaxNameBytes))
 		}
 	}
 	return errors.Join(errs...)
@@ -171,10 +173,10 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 func decode[T any](claimed *outbox.Claimed) (*outbox.Job[T], error) {
 	job := &outbox.Job[T]{Claimed: claimed}
 	if strings.HasPrefix(claimed.ContentType, outbox.SealedTypes) {
-		return nil, &codedError{outbox.CodeUnreadablePayload, fmt.Errorf("the payload of %s is %s: it needs mux.Use(dispatcher.Opens(…)), or BatchConfig.Protect", claimed.Kind, claimed.ContentType)}
+		return nil, &codedError{codes.UnreadablePayload, fmt.Errorf("the payload of %s is %s: it needs mux.Use(dispatcher.Opens(…)), or BatchConfig.Protect", claimed.Kind, claimed.ContentType)}
 	}
 	if err := json.Unmarshal(claimed.Payload, &job.Args); err != nil {
-		return nil, Discard(&codedError{code: outbox.CodeUndecodablePayload, err: fmt.Errorf("decode the payload of %s: %w", claimed.Kind, err)})
+		return nil, Discard(&codedError{code: codes.UndecodablePayload, err: fmt.Errorf("decode the payload of %s: %w", claimed.Kind, err)})
 	}
 	return job, nil
 }

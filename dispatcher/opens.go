@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 // Opens returns middleware that has p open the payloads that a protector sealed
@@ -14,7 +15,7 @@ func Opens(p outbox.Protector) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, job *outbox.Claimed) error {
 			if err := job.Open(ctx, p); err != nil {
-				return &codedError{outbox.CodeUnreadablePayload, err}
+				return &codedError{codes.UnreadablePayload, err}
 			}
 			if err := next(ctx, job); err != nil {
 				return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 // outages are the kinds of a queue whose handlers may have found away what they need ([Unavailable]). After
@@ -131,7 +132,7 @@ func findingOf(a *attempt) finding {
 	switch {
 	case end.status == outbox.Pending && (end.keepDue || end.code != ""): // interrupted, cancelled, at its deadline
 		return foundNothing
-	case end.code == outbox.CodeTimeout, end.code == outbox.CodeUndecodablePayload, end.code == outbox.CodeUnreadablePayload:
+	case end.code == codes.Timeout, end.code == codes.UndecodablePayload, end.code == codes.UnreadablePayload:
 		return foundNothing
 	}
 	return foundThere

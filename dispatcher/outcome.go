@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 // Causes with which a handler's context ends, besides [outbox.ErrLeaseLost].
@@ -80,7 +82,7 @@ type panicError struct {
 }
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
-func (e *panicError) Code() string  { return outbox.CodePanic }
+func (e *panicError) Code() string  { return codes.Panic }
 
 func cmpErr(err error, otherwise string) error {
 	if err == nil {
@@ -114,9 +116,9 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 	case err == nil && job.Completed():
 		// The handler says that its own transaction finished the job. If it did, this
 		// finds no row; if it rolled back, the attempt has failed.
-		return failure(job, 0, &codedError{outbox.CodeCompleteNotCommitted, errors.New("job.Complete was called, but its transaction did not commit")})
+		return failure(job, 0, &codedError{codes.CompleteNotCommitted, errors.New("job.Complete was called, but its transaction did not commit")})
 	case err == nil && len(job.Result) > outbox.MaxPayloadBytes:
-		o := failure(job, 0, &codedError{outbox.CodeResultTooLarge, fmt.Errorf("the result is %d bytes, want at most %d", len(job.Result), outbox.MaxPayloadBytes)})
+		o := failure(job, 0, &codedError{codes.ResultTooLarge, fmt.Errorf("the result is %d bytes, want at most %d", len(job.Result), outbox.MaxPayloadBytes)})
 		o.status, o.keepDue = outbox.Failed, true
 		return o
 	case err == nil:
@@ -125,11 +127,11 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 		// Interrupted is not failed. If the lease is really lost, this finds no row.
 		return outcome{status: outbox.Pending, keepDue: true}
 	case errors.Is(cause, ErrCancelled):
-		return calledOff(job, 0, &codedError{outbox.CodeCancelled, err})
+		return calledOff(job, 0, &codedError{codes.Cancelled, err})
 	case errors.Is(cause, ErrDeadline):
-		return calledOff(job, pastDeadline, &codedError{outbox.CodeDeadline, err})
+		return calledOff(job, pastDeadline, &codedError{codes.Deadline, err})
 	case errors.Is(cause, ErrTimeout):
-		err = &codedError{outbox.CodeTimeout, err}
+		err = &codedError{codes.Timeout, err}
 	}
 	if _, ok := errors.AsType[*discardError](err); ok {
 		o := failure(job, 0, err)
@@ -151,7 +153,7 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 }
 
 func failure(job *outbox.Claimed, wait time.Duration, err error) outcome {
-	o := outcome{status: outbox.Retrying, delay: max(wait, 0), code: outbox.CodeError, message: pgvalue.Text(err.Error(), maxMessage)}
+	o := outcome{status: outbox.Retrying, delay: max(wait, 0), code: codes.Error, message: pgvalue.Text(err.Error(), maxMessage)}
 	if job.Attempt >= job.MaxAttempts {
 		o.status, o.keepDue = outbox.Dead, true
 	}
@@ -159,7 +161,7 @@ func failure(job *outbox.Claimed, wait time.Duration, err error) outcome {
 		error
 		Code() string
 	}](err); ok && coded.Code() != "" {
-		o.code = pgvalue.Text(coded.Code(), outbox.MaxNameBytes)
+		o.code = pgvalue.Text(coded.Code(), engine.MaxNameBytes)
 	}
 	if panicked, ok := errors.AsType[*panicError](err); ok {
 		o.stack = pgvalue.Text(panicked.stack, maxStack)
@@ -170,7 +172,7 @@ func failure(job *outbox.Claimed, wait time.Duration, err error) outcome {
 // spellInASCII escapes what is not ASCII in the error, and reports whether anything was.
 func (o *outcome) spellInASCII() bool {
 	before := *o
-	o.code = pgvalue.ASCII(o.code, outbox.MaxNameBytes)
+	o.code = pgvalue.ASCII(o.code, engine.MaxNameBytes)
 	o.message = pgvalue.ASCII(o.message, maxMessage)
 	o.stack = pgvalue.ASCII(o.stack, maxStack)
 	return *o != before

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -59,7 +60,7 @@ type keyName struct {
 
 const (
 	promoteBatch = 1000
-	everySlot    = outbox.MaxKeyActive
+	everySlot    = engine.MaxKeyActive
 )
 
 type promoteStatements interface {

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -81,7 +82,7 @@ func TestReportsAreCoalescedAndTheLastOneIsKept(t *testing.T) {
 			t.Errorf("progress = %q, want %q", got, want)
 		}
 		var want []string
-		for i := reports - outbox.MaxLogLines; i < reports; i++ {
+		for i := reports - engine.MaxLogLines; i < reports; i++ {
 			want = append(want, fmt.Sprint("INFO line ", i+1))
 		}
 		if diff := cmp.Diff(want, logged(t, db, id)); diff != "" {
@@ -163,7 +164,7 @@ func TestTheNextAttemptGetsTheCheckpoint(t *testing.T) {
 	}, dispatcher.KindConfig{Retry: dispatcher.Delays(0)}), quiet(nil))
 	awaitSucceeded(t, db, 1)
 	var want []string
-	for row := 5*perAttempt - outbox.MaxLogLines; row < 5*perAttempt; row++ {
+	for row := 5*perAttempt - engine.MaxLogLines; row < 5*perAttempt; row++ {
 		want = append(want, fmt.Sprint("WARN row ", row+1))
 	}
 	if diff := cmp.Diff(want, logged(t, db, id)); diff != "" {

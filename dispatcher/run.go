@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 // attempt runs one attempt and hands its outcome on. A handler that calls
@@ -62,7 +63,7 @@ func (w *workers) hand(a *attempt) {
 	}
 }
 
-var errExited = &codedError{code: outbox.CodeGoexit, err: errors.New("the handler ended its goroutine with runtime.Goexit")}
+var errExited = &codedError{code: codes.Goexit, err: errors.New("the handler ended its goroutine with runtime.Goexit")}
 
 func exited(a *attempt) {
 	a.err = errExited

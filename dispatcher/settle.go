@@ -16,6 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 const (
@@ -222,9 +223,9 @@ func (s *settler) storeRefused(a *attempt, statement storeFunc, err error) {
 	case !pgsession.IsUnacceptable(err):
 		s.refused <- a // still held: its lease goes on
 	case a.outcome.status == outbox.Succeeded:
-		code := outbox.CodeResultNotStored
+		code := codes.ResultNotStored
 		if a.follows { // one of these, or the result: the message tells
-			code = outbox.CodeFollowUpsNotStored
+			code = codes.FollowUpsNotStored
 		}
 		a.err = Discard(&codedError{code, err})
 		a.job.Result = nil

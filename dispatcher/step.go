@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -26,7 +27,7 @@ import (
 // The name tells the steps of a job apart, like the name of a kind: letters,
 // digits and _ . : / -. A second step of the same name in one attempt is an error,
 // unless the first one failed. The result is stored as JSON, of at most
-// [outbox.MaxStepBytes]; one that is not acceptable, or no longer decodes into R
+// 256 KiB; one that is not acceptable, or no longer decodes into R
 // because the program has changed, fails the job for good. What JSON does not keep
 // of R, later attempts do not get.
 //
@@ -115,8 +116,8 @@ func beginStep(job *outbox.Claimed, name string) (step, error) {
 	invalid := func(format string, args ...any) (step, error) {
 		return step{}, fmt.Errorf("begin a step of job %s: %w", job.ID, &outbox.InvalidError{Field: "name", Reason: fmt.Sprintf(format, args...)})
 	}
-	if len(name) > outbox.MaxNameBytes {
-		return invalid("is %d bytes long, want at most %d", len(name), outbox.MaxNameBytes)
+	if len(name) > engine.MaxNameBytes {
+		return invalid("is %d bytes long, want at most %d", len(name), engine.MaxNameBytes)
 	}
 	if !stepName.MatchString(name) {
 		return invalid("is %q, want letters, digits and _ . : / -, first a letter or digit", name)
@@ -163,8 +164,8 @@ func (s step) encode(result any) ([]byte, error) {
 		err = fmt.Errorf("encode its result: %w", err)
 	case !utf8.Valid(encoded):
 		err = errors.New("its result is not valid UTF-8 as JSON")
-	case len(encoded) > outbox.MaxStepBytes:
-		err = fmt.Errorf("its result is %d bytes as JSON, want at most %d; store large data elsewhere and return a reference", len(encoded), outbox.MaxStepBytes)
+	case len(encoded) > engine.MaxStepBytes:
+		err = fmt.Errorf("its result is %d bytes as JSON, want at most %d; store large data elsewhere and return a reference", len(encoded), engine.MaxStepBytes)
 	default:
 		return encoded, nil
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -259,7 +260,7 @@ func TestStepsThatAreNotAcceptable(t *testing.T) {
 	}{
 		"a result that is too large": {
 			func(ctx context.Context, job *outbox.Job[probe]) error {
-				_, err := dispatcher.Step(ctx, job, "big", func(context.Context) (string, error) { return strings.Repeat("x", outbox.MaxStepBytes), nil })
+				_, err := dispatcher.Step(ctx, job, "big", func(context.Context) (string, error) { return strings.Repeat("x", engine.MaxStepBytes), nil })
 				return err
 			}, "step_not_storable: step big: its result is 262146 bytes as JSON, want at most 262144; store large data elsewhere and return a reference",
 		},

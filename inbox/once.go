@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -50,9 +51,9 @@ var consumerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]*$`)
 func validConsumer(s string) error {
 	switch {
 	case s == "":
-		return invalid("consumer", "is empty, want 1 to %d characters", outbox.MaxNameBytes)
-	case len(s) > outbox.MaxNameBytes:
-		return invalid("consumer", "is %d bytes long, want at most %d", len(s), outbox.MaxNameBytes)
+		return invalid("consumer", "is empty, want 1 to %d characters", engine.MaxNameBytes)
+	case len(s) > engine.MaxNameBytes:
+		return invalid("consumer", "is %d bytes long, want at most %d", len(s), engine.MaxNameBytes)
 	case !consumerName.MatchString(s):
 		return invalid("consumer", "is %q, want letters, digits and _ . : / -, first a letter or digit", s)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -17,7 +18,7 @@ func TestAJobIsFoundOpenAndClosed(t *testing.T) {
 	j := job(t, o, id)
 	if j.ID != id || j.Status != outbox.Pending || j.Kind != "mail" || j.Queue != "post" || j.Key != "k" || j.Timeout != time.Minute || !slices.Equal(j.Backoff, outbox.Backoff{0, time.Hour}) ||
 		string(j.Payload) != `{"n":1}` || j.PayloadBytes != 7 || string(j.Headers) != `{"a": "b"}` || j.Tenant != outbox.RootTenant ||
-		j.MaxAttempts != outbox.DefaultMaxAttempts || j.CreatedAt.IsZero() || !j.StartedAt.IsZero() || !j.FinishedAt.IsZero() {
+		j.MaxAttempts != engine.DefaultMaxAttempts || j.CreatedAt.IsZero() || !j.StartedAt.IsZero() || !j.FinishedAt.IsZero() {
 		t.Errorf("a pending job is %+v", j)
 	}
 	epoch := claim(t, db, "post")[id]

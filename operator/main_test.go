@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -128,7 +129,7 @@ func woken(t *testing.T, db *pgxpool.Pool, act func()) bool {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if _, err := conn.Exec(t.Context(), "LISTEN "+outbox.Channel+"; LISTEN sentinel"); err != nil {
+	if _, err := conn.Exec(t.Context(), "LISTEN "+engine.Channel+"; LISTEN sentinel"); err != nil {
 		t.Fatal(err)
 	}
 	act()
@@ -139,5 +140,5 @@ func woken(t *testing.T, db *pgxpool.Pool, act func()) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n.Channel == outbox.Channel
+	return n.Channel == engine.Channel
 }

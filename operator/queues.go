@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -188,7 +189,7 @@ func (o *Operator) checkQueue(ctx context.Context, queue string) error {
 	switch {
 	case bad == nil:
 		return nil
-	case queue == "" || len(queue) > outbox.MaxNameBytes:
+	case queue == "" || len(queue) > engine.MaxNameBytes:
 		return bad
 	}
 	if err := validTexts(map[string]string{"queue": queue}); err != nil {

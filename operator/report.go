@@ -76,7 +76,7 @@ func (o *Operator) Checkpoint(ctx context.Context, id outbox.ID) (Checkpoint, er
 }
 
 // Logs returns the lines of a job's log after the given position, oldest first,
-// or [ErrNotFound]. A job's newest [outbox.MaxLogLines] lines are kept, over all
+// or [ErrNotFound]. A job's newest 200 lines are kept, over all
 // its attempts: who follows a log that grows faster than it is read misses lines,
 // and sees it by their numbers.
 func (o *Operator) Logs(ctx context.Context, id outbox.ID, after LogPosition) ([]LogLine, error) {

@@ -3,6 +3,8 @@ package outbox
 import (
 	"encoding/json"
 	"unicode/utf8"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
 // Args is what a job is to be done with. Kind names what is to be done, the same
@@ -48,8 +50,8 @@ func (r Raw) encode() ([]byte, string, error) {
 	if err := validText("Raw.ContentType", contentType); err != nil {
 		return nil, "", err
 	}
-	if len(contentType) > MaxNameBytes {
-		return nil, "", invalid("Raw.ContentType", "is %d bytes long, want at most %d", len(contentType), MaxNameBytes)
+	if len(contentType) > engine.MaxNameBytes {
+		return nil, "", invalid("Raw.ContentType", "is %d bytes long, want at most %d", len(contentType), engine.MaxNameBytes)
 	}
 	if contentType == contentJSON {
 		if !utf8.Valid(r.Payload) {

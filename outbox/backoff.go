@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
 // Backoff is how long a job waits after its first failed attempt, after its second
@@ -19,7 +21,7 @@ func Doubling(first, limit time.Duration) Backoff {
 		return Backoff{min(first, limit)}
 	}
 	var b Backoff
-	for wait := first; wait < limit && len(b) < MaxBackoffs-1; wait *= 2 {
+	for wait := first; wait < limit && len(b) < engine.MaxBackoffs-1; wait *= 2 {
 		b = append(b, wait)
 		if wait > limit/2 {
 			break
@@ -29,8 +31,8 @@ func Doubling(first, limit time.Duration) Backoff {
 }
 
 func (b Backoff) validate() error {
-	if len(b) > MaxBackoffs {
-		return invalid("Options.Backoff", "has %d waits, want at most %d", len(b), MaxBackoffs)
+	if len(b) > engine.MaxBackoffs {
+		return invalid("Options.Backoff", "has %d waits, want at most %d", len(b), engine.MaxBackoffs)
 	}
 	for i, wait := range b {
 		if wait < 0 || wait > maxHorizon {

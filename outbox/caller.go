@@ -1,9 +1,14 @@
 package outbox
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+)
 
 // Caller is who asked for a job, as far as is known. It is stored in the job's
-// headers, goes on to its follow-ups and is handed to its handler.
+// headers (caller-service, caller-user, correlation-id), goes on to its follow-ups and
+// is handed to its handler.
 type Caller struct {
 	// Service enqueued the job. Over the API it is the name of the token or the JWT,
 	// which no request can change; a producer in Go says what it likes.
@@ -15,14 +20,6 @@ type Caller struct {
 	CorrelationID string
 }
 
-// Headers of a job that hold its [Caller]; those of its trace are traceparent and
-// tracestate, as W3C has them.
-const (
-	HeaderService       = "caller-service"
-	HeaderUser          = "caller-user"
-	HeaderCorrelationID = "correlation-id"
-)
-
 // AddTo returns headers with what is known of the caller. It changes nothing that is
 // there, and not the map either.
 func (c Caller) AddTo(headers map[string]string) map[string]string {
@@ -30,7 +27,7 @@ func (c Caller) AddTo(headers map[string]string) map[string]string {
 		return headers
 	}
 	added := make(map[string]string, len(headers)+3)
-	for name, value := range map[string]string{HeaderService: c.Service, HeaderUser: c.User, HeaderCorrelationID: c.CorrelationID} {
+	for name, value := range map[string]string{engine.HeaderService: c.Service, engine.HeaderUser: c.User, engine.HeaderCorrelationID: c.CorrelationID} {
 		if value != "" {
 			added[name] = value
 		}
@@ -42,5 +39,5 @@ func (c Caller) AddTo(headers map[string]string) map[string]string {
 // Caller returns who asked for the job, as far as its headers say.
 func (c *Claimed) Caller() Caller {
 	headers := c.Headers()
-	return Caller{Service: headers[HeaderService], User: headers[HeaderUser], CorrelationID: headers[HeaderCorrelationID]}
+	return Caller{Service: headers[engine.HeaderService], User: headers[engine.HeaderUser], CorrelationID: headers[engine.HeaderCorrelationID]}
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"unicode/utf8"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
 // SaveCheckpoint stores where the handler is, for the next attempt of the job to
@@ -17,7 +19,7 @@ import (
 // waits for it, until ctx ends; then the checkpoint may be stored, or not. In a
 // Claimed that a test made by hand it is kept nowhere.
 //
-// A checkpoint that is not acceptable, one larger than [MaxCheckpointBytes] as
+// A checkpoint that is not acceptable, one larger than 256 KiB as
 // JSON among them, gets an [*InvalidError].
 func SaveCheckpoint[C any](ctx context.Context, job Held, checkpoint C) error {
 	c := job.Untyped()
@@ -28,8 +30,8 @@ func SaveCheckpoint[C any](ctx context.Context, job Held, checkpoint C) error {
 	if !utf8.Valid(encoded) { // a json.RawMessage or MarshalJSON is not checked for it
 		return invalid("checkpoint", "is not valid UTF-8 as JSON")
 	}
-	if len(encoded) > MaxCheckpointBytes {
-		return invalid("checkpoint", "is %d bytes as JSON, want at most %d; store large data elsewhere and keep a reference", len(encoded), MaxCheckpointBytes)
+	if len(encoded) > engine.MaxCheckpointBytes {
+		return invalid("checkpoint", "is %d bytes as JSON, want at most %d; store large data elsewhere and keep a reference", len(encoded), engine.MaxCheckpointBytes)
 	}
 	if c.Recorder == nil {
 		return nil

@@ -38,7 +38,7 @@ func TestTheJobThatStandsForARequestWaitsForItsCommit(t *testing.T) {
 			exec(t, listener, `LISTEN outbox_jobs`)
 
 			tx := begin(t, db, pgx.ReadCommitted)
-			if done, err := Submit(t.Context(), tx, greet{"ada"}, opts); err != nil || done.Verdict != Coalesced || done.ID != first.ID {
+			if done, err := Submit(t.Context(), tx, greet{"ada"}, opts); err != nil || done.Stored || done.ID != first.ID {
 				t.Fatalf("submitted %+v, %v; want coalesced into %s", done, err, first.ID)
 			}
 			// As claims and promotions lock.
@@ -91,7 +91,7 @@ func TestAJobThatStartsMeanwhileDoesNotDo(t *testing.T) {
 	if err := claim.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if a := <-answers; a.err != nil || a.Verdict != Accepted {
+	if a := <-answers; a.err != nil || !a.Stored {
 		t.Errorf("submitted %+v, want a job of its own", a)
 	}
 }
@@ -104,11 +104,11 @@ func TestNoOtherKindStandsForARequest(t *testing.T) {
 	if _, err := Submit(t.Context(), db, Raw{KindName: "other", Payload: []byte("{}")}, opts); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := Submit(t.Context(), db, greet{"ada"}, opts); err != nil || done.Verdict != Rejected {
+	if done, err := Submit(t.Context(), db, greet{"ada"}, opts); err != nil || done.Stored || !done.ID.IsZero() {
 		t.Errorf("submitted %+v, %v; want rejected: nothing of this kind waits", done, err)
 	}
 	exec(t, db, `UPDATE outbox.jobs SET deadline = now() - interval '1 second'`)
-	if done, err := Submit(t.Context(), db, greet{"ada"}, opts); err != nil || done.Verdict != Accepted {
+	if done, err := Submit(t.Context(), db, greet{"ada"}, opts); err != nil || !done.Stored {
 		t.Errorf("submitted %+v, %v; want accepted: what waits is past its deadline", done, err)
 	}
 }

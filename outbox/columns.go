@@ -3,6 +3,7 @@ package outbox
 import (
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -49,7 +50,7 @@ func columnsOf(r *row) (set columnSet) {
 	needs(queueColumn, r.Queue != DefaultQueue)
 	needs(tenantColumn, r.TenantID.Bytes != RootTenant)
 	needs(priorityColumn, r.Priority != 0)
-	needs(maxAttemptsColumn, r.MaxAttempts != DefaultMaxAttempts)
+	needs(maxAttemptsColumn, r.MaxAttempts != engine.DefaultMaxAttempts)
 	needs(runAtColumn, r.RunAt.Valid)
 	needs(timeoutColumn, r.Timeout.Valid)
 	needs(backoffColumn, r.Backoff != nil)

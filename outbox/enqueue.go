@@ -14,10 +14,6 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// Channel is the NOTIFY channel that dispatchers listen to. Notifications carry
-// no data: any role may read and forge them.
-const Channel = "outbox_jobs"
-
 // DB is what a job can be stored through: a pgx.Tx, *pgx.Conn or *pgxpool.Pool,
 // or a database/sql transaction by [FromSQL]. Only a transaction ties the job to
 // your business change.
@@ -158,7 +154,7 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 		into.Queue = DefaultQueue
 	}
 	if into.MaxAttempts == 0 {
-		into.MaxAttempts = DefaultMaxAttempts
+		into.MaxAttempts = engine.DefaultMaxAttempts
 	}
 	return nil
 }

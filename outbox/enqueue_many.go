@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -151,7 +152,7 @@ func atomically(ctx context.Context, db DB, notify bool, do func(DB) error) erro
 		if err := do(db); err != nil || !notify {
 			return err
 		}
-		_, err := db.Exec(ctx, `SELECT pg_notify($1, '')`, Channel)
+		_, err := db.Exec(ctx, `SELECT pg_notify($1, '')`, engine.Channel)
 		return err
 	}
 	switch db := db.(type) {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -390,7 +391,7 @@ func TestTheFirstOfARepeatedKeyCountsAcrossChunks(t *testing.T) {
 
 func TestChunksAreBoundedByCountAndBytes(t *testing.T) {
 	t.Parallel()
-	large, headers := make([]byte, MaxPayloadBytes), strings.Repeat(" ", MaxHeadersBytes)
+	large, headers := make([]byte, MaxPayloadBytes), strings.Repeat(" ", engine.MaxHeadersBytes)
 	for name, c := range map[string]struct {
 		n    int
 		row  row

@@ -9,13 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
-)
-
-// Limits on what one attempt may add by [Claimed.Then].
-const (
-	MaxFollowUps     = 100
-	MaxFollowUpBytes = MaxPayloadBytes // of all their payloads and headers
 )
 
 // ErrTooLate is what [Claimed.Then] returns when the attempt's settlement can take
@@ -47,7 +42,7 @@ type successHook struct {
 // refused: a follow-up exists once as it is.
 //
 // What is not acceptable gets [*InvalidError]s, joined, and adds nothing; so do more
-// than [MaxFollowUps] or [MaxFollowUpBytes]. Then may be called concurrently.
+// than 100 follow-ups, or than 4 MiB of payloads and headers. Then may be called concurrently.
 func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	opts.fillFrom(args)
 	var errs []error
@@ -83,10 +78,10 @@ func (f *followUps) add(job row, completed bool) error {
 	switch {
 	case f.sealed || completed:
 		return ErrTooLate
-	case len(f.jobs) == MaxFollowUps:
-		return invalid("Then", "was called %d times, want at most %d follow-ups a job", len(f.jobs)+1, MaxFollowUps)
-	case bytes > MaxFollowUpBytes:
-		return invalid("Then", "has %d bytes of follow-ups, want at most %d", bytes, MaxFollowUpBytes)
+	case len(f.jobs) == engine.MaxFollowUps:
+		return invalid("Then", "was called %d times, want at most %d follow-ups a job", len(f.jobs)+1, engine.MaxFollowUps)
+	case bytes > engine.MaxFollowUpBytes:
+		return invalid("Then", "has %d bytes of follow-ups, want at most %d", bytes, engine.MaxFollowUpBytes)
 	}
 	f.jobs, f.bytes = append(f.jobs, job), bytes
 	return nil
@@ -191,6 +186,6 @@ func (c *Claimed) hookRow(hook *successHook) row {
 	}
 	return row{
 		ID: NewID().pg(), TenantID: c.Tenant.pg(), Queue: c.Queue, Kind: hook.kind, Priority: int16(c.Priority),
-		MaxAttempts: DefaultMaxAttempts, Payload: payload, ContentType: contentJSON, Headers: c.headersText(),
+		MaxAttempts: engine.DefaultMaxAttempts, Payload: payload, ContentType: contentJSON, Headers: c.headersText(),
 	}
 }

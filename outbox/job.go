@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -80,7 +81,7 @@ func (c *Claimed) Headers() map[string]string {
 //
 // What the handler has reported (Progress, Log) is stored with it.
 //
-// It stores c.Result, of at most [MaxResultBytes]: set it before. A handler of
+// It stores c.Result, of at most [MaxPayloadBytes]: set it before. A handler of
 // dispatcher.HandleResult has to, too: the value that it returns comes too late.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -88,8 +89,8 @@ func (c *Claimed) Headers() map[string]string {
 //		return job.Complete(ctx, tx)
 //	})
 func (c *Claimed) Complete(ctx context.Context, tx DB) error {
-	if n := len(c.Result); n > MaxResultBytes {
-		return fmt.Errorf("complete job %s: %w", c.ID, invalid("Claimed.Result", "is %d bytes, want at most %d", n, MaxResultBytes))
+	if n := len(c.Result); n > engine.MaxResultBytes {
+		return fmt.Errorf("complete job %s: %w", c.ID, invalid("Claimed.Result", "is %d bytes, want at most %d", n, engine.MaxResultBytes))
 	}
 	if err := c.stored("complete"); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -316,7 +317,7 @@ func TestLogsLeaveThePayloadOut(t *testing.T) {
 
 func TestCompleteRefusesAResultThatIsTooLarge(t *testing.T) {
 	t.Parallel()
-	job := &Claimed{Result: make([]byte, MaxResultBytes+1)}
+	job := &Claimed{Result: make([]byte, engine.MaxResultBytes+1)}
 	want := []InvalidError{{"Claimed.Result", "is 4194305 bytes, want at most 4194304"}}
 	if diff := cmp.Diff(want, mistakes(job.Complete(t.Context(), untouched{t: t}))); diff != "" {
 		t.Errorf("mistakes (-want +got):\n%s", diff)
@@ -327,7 +328,7 @@ func TestCompleteRefusesAResultThatIsTooLarge(t *testing.T) {
 
 	db := pgtest.New(t)
 	job = claim(t, db)
-	job.Result = make([]byte, MaxResultBytes)
+	job.Result = make([]byte, engine.MaxResultBytes)
 	if err := job.Complete(t.Context(), db); err != nil {
 		t.Errorf("the largest result: %v", err)
 	}

@@ -3,15 +3,13 @@ package outbox
 import (
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
 // maxKeyQueued bounds what a submission counts.
 const maxKeyQueued = 100_000
-
-// MaxKeyActive is the most that KeyRules.MaxActive can ask for.
-const MaxKeyActive = 1000
 
 // DeathPolicy says what becomes of the jobs behind an ordered one that is failed
 // or dead.
@@ -69,8 +67,8 @@ func (k *KeyRules) validate(idempotencyKey string) (errs []error) {
 	if err := validKey("Options.Key", k.Name); err != nil {
 		errs = append(errs, err)
 	}
-	if k.MaxActive < 0 || k.MaxActive > MaxKeyActive {
-		add(".MaxActive", "is %d, want 1 to %d, or 0 for 1", k.MaxActive, MaxKeyActive)
+	if k.MaxActive < 0 || k.MaxActive > engine.MaxKeyActive {
+		add(".MaxActive", "is %d, want 1 to %d, or 0 for 1", k.MaxActive, engine.MaxKeyActive)
 	}
 	if k.Ordered && k.MaxActive > 1 {
 		add(".MaxActive", "is %d, but jobs that run one after the other (Options.Key.Ordered) cannot run at once", k.MaxActive)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/puddle/v2"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -69,7 +70,7 @@ type coalescer struct {
 func newCoalescer(db DB) *coalescer {
 	q := sqlgen.New(db)
 	return &coalescer{
-		send:     func(ctx context.Context) error { return q.WakeDispatchers(ctx, Channel) },
+		send:     func(ctx context.Context) error { return q.WakeDispatchers(ctx, engine.Channel) },
 		progress: make(chan struct{}),
 	}
 }

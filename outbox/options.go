@@ -10,20 +10,12 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Limits on what a job may carry.
+// Limits of a job. All others are said where they apply.
 const (
-	MaxNameBytes    = 128      // a kind or a queue
-	MaxKeyBytes     = 512      // Key and IdempotencyKey
-	MaxBackoffs     = 64       // waits of a Backoff
-	MaxHeadersBytes = 64 << 10 // all headers as JSON
+	// DefaultQueue is the queue of jobs whose options name none.
+	DefaultQueue = "default"
+	// MaxPayloadBytes is the most that a payload may have as it is stored, sealed or not; and a result.
 	MaxPayloadBytes = 4 << 20
-	MaxResultBytes  = MaxPayloadBytes // what a handler leaves with its job
-)
-
-// Defaults of Options.
-const (
-	DefaultQueue       = "default"
-	DefaultMaxAttempts = 25
 )
 
 // Options say how a job is to be run. The zero value is a job of the default
@@ -89,7 +81,7 @@ func (o *Options) validate() []error {
 		add(invalid("Options.Deadline", "is %s, want it after Options.RunAt, %s", o.Deadline.Format(time.RFC3339Nano), o.RunAt.Format(time.RFC3339Nano)))
 	}
 	if o.MaxAttempts < 0 || o.MaxAttempts > math.MaxInt16 {
-		add(invalid("Options.MaxAttempts", "is %d, want 1 to 32767, or 0 for %d", o.MaxAttempts, DefaultMaxAttempts))
+		add(invalid("Options.MaxAttempts", "is %d, want 1 to 32767, or 0 for %d", o.MaxAttempts, engine.DefaultMaxAttempts))
 	}
 	if o.Timeout < 0 || o.Timeout > maxHorizon {
 		add(invalid("Options.Timeout", "is %s, want 0 to 100 years", o.Timeout))
@@ -120,23 +112,23 @@ func (o *Options) headersJSON() (*string, error) {
 	if err != nil {
 		return nil, invalid("Options.Headers", "cannot be encoded: %v", err)
 	}
-	if len(b) > MaxHeadersBytes {
-		return nil, invalid("Options.Headers", "are %d bytes as JSON, want at most %d", len(b), MaxHeadersBytes)
+	if len(b) > engine.MaxHeadersBytes {
+		return nil, invalid("Options.Headers", "are %d bytes as JSON, want at most %d", len(b), engine.MaxHeadersBytes)
 	}
 	text := string(b)
 	return &text, nil
 }
 
-// ValidName accepts what can be the name of a kind or a queue: 1 to [MaxNameBytes]
+// ValidName accepts what can be the name of a kind or a queue: 1 to 128
 // letters, digits and _ . : / -, first a letter or digit, which are safe in a URL, a
 // metric label and a shell. For anything else it returns an [*InvalidError] of field.
 // outbox.enqueue in SQL has the same rule.
 func ValidName(field, name string) error {
 	if name == "" {
-		return invalid(field, "is empty, want 1 to %d characters", MaxNameBytes)
+		return invalid(field, "is empty, want 1 to %d characters", engine.MaxNameBytes)
 	}
-	if len(name) > MaxNameBytes {
-		return invalid(field, "is %d bytes long, want at most %d", len(name), MaxNameBytes)
+	if len(name) > engine.MaxNameBytes {
+		return invalid(field, "is %d bytes long, want at most %d", len(name), engine.MaxNameBytes)
 	}
 	for i := range len(name) {
 		c := name[i]
@@ -149,8 +141,8 @@ func ValidName(field, name string) error {
 }
 
 func validKey(field, s string) error {
-	if len(s) > MaxKeyBytes {
-		return invalid(field, "is %d bytes long, want at most %d", len(s), MaxKeyBytes)
+	if len(s) > engine.MaxKeyBytes {
+		return invalid(field, "is %d bytes long, want at most %d", len(s), engine.MaxKeyBytes)
 	}
 	return validText(field, s)
 }

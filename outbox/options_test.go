@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -56,7 +57,7 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 		"a header name that is not UTF-8":      {Options{Headers: map[string]string{"\xff": "b"}}, []InvalidError{{"Options.Headers name", "is not valid UTF-8"}}},
 		"a header value with a NUL":            {Options{Headers: map[string]string{"a": "\x00"}}, []InvalidError{{"Options.Headers[a]", "has a NUL at byte 0, which Postgres text cannot hold"}}},
 		"a header value that is not UTF-8":     {Options{Headers: map[string]string{"a": "\xff"}}, []InvalidError{{"Options.Headers[a]", "is not valid UTF-8"}}},
-		"headers that are too large":           {Options{Headers: map[string]string{"a": strings.Repeat("x", MaxHeadersBytes)}}, []InvalidError{{"Options.Headers", "are 65544 bytes as JSON, want at most 65536"}}},
+		"headers that are too large":           {Options{Headers: map[string]string{"a": strings.Repeat("x", engine.MaxHeadersBytes)}}, []InvalidError{{"Options.Headers", "are 65544 bytes as JSON, want at most 65536"}}},
 		"everything wrong, and all of it is said": {
 			Options{Queue: " ", Priority: 1 << 20, Delay: -1, RunAt: time.Unix(-1, 0).UTC(), MaxAttempts: -1, Timeout: -1, Key: KeyRules{Name: "\x00"}, IdempotencyKey: "\xff", Headers: map[string]string{"a": "\x00"}},
 			[]InvalidError{
@@ -95,10 +96,10 @@ func TestTheLargestAcceptedOptionsCanBeStored(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	for name, opts := range map[string]Options{
-		"the longest names":   {Queue: strings.Repeat("q", MaxNameBytes), Key: KeyRules{Name: strings.Repeat("é", MaxKeyBytes/2)}, IdempotencyKey: strings.Repeat("\x01", MaxKeyBytes)},
-		"the largest headers": {Headers: map[string]string{"a": strings.Repeat("x", MaxHeadersBytes-len(`{"a":""}`))}},
+		"the longest names":   {Queue: strings.Repeat("q", engine.MaxNameBytes), Key: KeyRules{Name: strings.Repeat("é", engine.MaxKeyBytes/2)}, IdempotencyKey: strings.Repeat("\x01", engine.MaxKeyBytes)},
+		"the largest headers": {Headers: map[string]string{"a": strings.Repeat("x", engine.MaxHeadersBytes-len(`{"a":""}`))}},
 		"the latest time":     {RunAt: time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC), Timeout: maxHorizon},
-		"the longest waits":   {Backoff: slices.Repeat(Backoff{maxHorizon}, MaxBackoffs)},
+		"the longest waits":   {Backoff: slices.Repeat(Backoff{maxHorizon}, engine.MaxBackoffs)},
 		"any tenant":          {Tenant: ID(slices.Repeat([]byte{0xff}, 16))},
 	} {
 		for _, request := range [][]Request{slices.Repeat([]Request{{greet{"ada"}, opts}}, 2), slices.Repeat([]Request{{greet{"ada"}, opts}}, copyFrom)} {
@@ -107,7 +108,7 @@ func TestTheLargestAcceptedOptionsCanBeStored(t *testing.T) {
 			}
 		}
 		opts.IdempotencyKey = ""
-		if _, err := Enqueue(t.Context(), db, Raw{KindName: strings.Repeat("k", MaxNameBytes), Payload: []byte("1")}, opts); err != nil {
+		if _, err := Enqueue(t.Context(), db, Raw{KindName: strings.Repeat("k", engine.MaxNameBytes), Payload: []byte("1")}, opts); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -133,8 +134,8 @@ func FuzzOptions(f *testing.F) {
 		{"", "", "", "", ""},
 		{"a\x00", "\xff", strings.Repeat("k", 513), "\x00", ""},
 		{"\u2028<&>", "\\\"\u007f", "\ufeff", "\xc3", "\xa9"},
-		{HeaderUser, "eve", "k", "shop", "ada"},
-		{"big", strings.Repeat("v", MaxHeadersBytes), "k", "", ""},
+		{engine.HeaderUser, "eve", "k", "shop", "ada"},
+		{"big", strings.Repeat("v", engine.MaxHeadersBytes), "k", "", ""},
 	} {
 		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4])
 	}
@@ -150,7 +151,7 @@ func FuzzOptions(f *testing.F) {
 			return
 		}
 		var headers map[string]string
-		if err := json.Unmarshal([]byte(*job.Headers), &headers); err != nil || len(*job.Headers) > MaxHeadersBytes || strings.Contains(*job.Headers, `\u0000`) && !strings.Contains(*job.Headers, `\\u0000`) {
+		if err := json.Unmarshal([]byte(*job.Headers), &headers); err != nil || len(*job.Headers) > engine.MaxHeadersBytes || strings.Contains(*job.Headers, `\u0000`) && !strings.Contains(*job.Headers, `\\u0000`) {
 			t.Fatalf("%+v has the headers %s, %v", opts, *job.Headers, err)
 		}
 		want := opts.Caller.AddTo(opts.Headers)

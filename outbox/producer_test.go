@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -32,7 +33,7 @@ func listen(t *testing.T, db *pgxpool.Pool) *ear {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	exec(t, conn, `LISTEN `+Channel)
+	exec(t, conn, `LISTEN `+engine.Channel)
 	return &ear{t, db, conn}
 }
 
@@ -40,7 +41,7 @@ func listen(t *testing.T, db *pgxpool.Pool) *ear {
 // delivers in the order of commits, so a last one of our own ends the wait.
 func (e *ear) heard() (n int) {
 	e.t.Helper()
-	exec(e.t, e.db, `SELECT pg_notify($1, 'enough')`, Channel)
+	exec(e.t, e.db, `SELECT pg_notify($1, 'enough')`, engine.Channel)
 	for {
 		notification, err := e.conn.WaitForNotification(e.t.Context())
 		if err != nil {

@@ -4,16 +4,8 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
-)
-
-// Limits on what a job may report.
-const (
-	MaxLogLines        = 200       // of a job, over all its attempts: the newest are kept
-	MaxLogBytes        = 1000      // a line's; what is longer is cut
-	MaxProgressBytes   = 500       // a progress message's; what is longer is cut
-	MaxCheckpointBytes = 256 << 10 // as JSON
-	MaxStepBytes       = 256 << 10 // a step's result as JSON
 )
 
 // Recorder stores what an attempt reports, fenced by its epoch. Dispatchers
@@ -49,14 +41,14 @@ func (c *Claimed) Progress(ctx context.Context, current, total int64, message st
 		return invalid("total", "is %d, want at least 0; 0 is not known", total)
 	}
 	if c.Recorder != nil {
-		if err := c.Recorder.Progress(current, total, pgvalue.Text(message, MaxProgressBytes)); err != nil {
+		if err := c.Recorder.Progress(current, total, pgvalue.Text(message, engine.MaxProgressBytes)); err != nil {
 			return err
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// Log adds a line to the job's own log, of which the newest [MaxLogLines] are
+// Log adds a line to the job's own log, of which the newest 200 are
 // kept: for what its user asks about this one job (posthaste jobs logs,
 // operator.Logs). It is stored like [Claimed.Progress], and returns the same
 // errors; levels beyond ±1000 are not acceptable.
@@ -65,7 +57,7 @@ func (c *Claimed) Log(ctx context.Context, level slog.Level, message string) err
 		return invalid("level", "is %d, want -1000 to 1000", int(level))
 	}
 	if c.Recorder != nil {
-		if err := c.Recorder.Log(level, pgvalue.Text(message, MaxLogBytes)); err != nil {
+		if err := c.Recorder.Log(level, pgvalue.Text(message, engine.MaxLogBytes)); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
 // heard is a recorder that keeps what it is told.
@@ -50,7 +51,7 @@ func TestReportsThatAreNotAcceptable(t *testing.T) {
 		"an absurd level":     {func(c *Claimed) error { return c.Log(ctx, 1001, "") }, InvalidError{"level", "is 1001, want -1000 to 1000"}},
 		"an absurd low level": {func(c *Claimed) error { return c.Log(ctx, math.MinInt, "") }, InvalidError{"level", "is -9223372036854775808, want -1000 to 1000"}},
 		"a checkpoint that is too large": {
-			func(c *Claimed) error { return SaveCheckpoint(ctx, c, strings.Repeat("x", MaxCheckpointBytes)) },
+			func(c *Claimed) error { return SaveCheckpoint(ctx, c, strings.Repeat("x", engine.MaxCheckpointBytes)) },
 			InvalidError{"checkpoint", "is 262146 bytes as JSON, want at most 262144; store large data elsewhere and keep a reference"},
 		},
 		"a checkpoint that JSON has no form for": {

@@ -25,23 +25,13 @@ const (
 	ReplaceOldest DepthPolicy = "replace-oldest"
 )
 
-// Verdict is what became of a request.
-type Verdict string
-
-// What Submit decides.
-const (
-	Accepted  Verdict = "accepted"  // the job is stored
-	Rejected  Verdict = "rejected"  // nothing is stored
-	Coalesced Verdict = "coalesced" // nothing is stored; a job that waits stands for the request
-	Replaced  Verdict = "replaced"  // the job is stored, and another one was closed
-)
-
-// Submitted is what [Submit] decided.
+// Submitted is what [Submit] decided. The request's own job is stored, another job that waits
+// stands for it, or, with a zero ID, the key is full and it was rejected.
 type Submitted struct {
-	Verdict  Verdict
-	ID       ID  // of the job that stands for the request; zero if it was rejected
-	Replaced ID  // of the job that was closed; zero unless the verdict is Replaced
-	Queued   int // jobs of the key that waited before
+	Stored   bool // the request's own job is stored
+	ID       ID   // of the job that stands for the request: its own, or the one that it was coalesced into; zero if it was rejected
+	Replaced ID   // of the job that was closed to make room; zero if none was
+	Queued   int  // jobs of the key that waited before
 }
 
 // QueueFullError says that a key has as many jobs waiting as the request allows.
@@ -76,7 +66,7 @@ func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (S
 		if err != nil {
 			return Submitted{}, err
 		}
-		return Submitted{Verdict: Accepted, ID: id}, nil
+		return Submitted{Stored: true, ID: id}, nil
 	}
 	job, err := newRow(ctx, args, &opts)
 	if err != nil {
@@ -102,15 +92,15 @@ func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobPara
 	if err != nil {
 		return Submitted{}, err
 	}
-	done := Submitted{Verdict: Verdict(room.Verdict), Queued: int(room.Queued)}
-	switch done.Verdict {
-	case Accepted, Replaced:
-		done.ID, done.Replaced = ID(job.ID.Bytes), ID(room.Job.Bytes)
+	done := Submitted{Queued: int(room.Queued)}
+	switch room.Verdict {
+	case "accepted", "replaced":
+		done.Stored, done.ID, done.Replaced = true, ID(job.ID.Bytes), ID(room.Job.Bytes)
 		return done, q.EnqueueJob(ctx, job)
-	case Coalesced:
+	case "coalesced":
 		done.ID = ID(room.Job.Bytes)
 		return done, nil
-	case Rejected:
+	case "rejected":
 		return done, nil
 	}
 	return Submitted{}, invalid("Options.Key.MaxQueued", "needs a READ COMMITTED transaction: another's snapshot is too old to count")
@@ -119,7 +109,7 @@ func submitRow(ctx context.Context, q *sqlgen.Queries, job sqlgen.EnqueueJobPara
 // enqueueIfRoom is Enqueue with MaxQueued.
 func enqueueIfRoom(ctx context.Context, db DB, args Args, opts Options, notify bool) (ID, error) {
 	done, err := submit(ctx, db, args, opts, notify)
-	if err == nil && done.Verdict == Rejected {
+	if err == nil && done.ID.IsZero() {
 		queue := opts.Queue
 		if queue == "" {
 			queue = DefaultQueue

@@ -14,6 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 const (
@@ -130,7 +131,7 @@ func (r *Reaper) reportExpired(ctx context.Context, rows []sqlgen.ExpireLeasesRo
 		r.log.LogAttrs(ctx, slog.LevelError, "job_failed",
 			slog.String("event", "job_failed"), slog.String("job_id", outbox.ID(row.ID.Bytes).String()),
 			slog.String("kind", row.Kind), slog.String("queue", row.Queue), slog.Int("attempt", int(row.Attempt)),
-			slog.String("worker_id", row.Worker), slog.String("error_code", outbox.CodeLeaseLost),
+			slog.String("worker_id", row.Worker), slog.String("error_code", codes.LeaseLost),
 			slog.Bool("will_retry", false), slog.String("status", row.Status))
 	}
 	for worker, jobs := range workers {

@@ -10,6 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 func TestALapsedLeaseIsTakenAway(t *testing.T) {
@@ -92,7 +93,7 @@ func TestTheDeadOfALapsedLeaseAreGroupedByKind(t *testing.T) {
 
 	expirePass(t, r)
 
-	want := fingerprint.Of("test", outbox.CodeLeaseLost, "")
+	want := fingerprint.Of("test", codes.LeaseLost, "")
 	got := query[int](t, db, `
 		SELECT count(*) FROM outbox.jobs
 		WHERE CASE WHEN status = 'dead' THEN error_fingerprint = $1 AND failed_at > now() - interval '1 minute'

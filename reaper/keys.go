@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 	// What is found stuck is looked at again after this: as a rule whoever freed a
 	// slot is about to promote the next job.
 	sweepPatience = 250 * time.Millisecond
-	everySlot     = 1000 // of a key; outbox.MaxKeyActive
+	everySlot     = 1000 // of a key; engine.MaxKeyActive
 )
 
 // keys names some keys, as the statements take them.
@@ -117,7 +117,7 @@ func (r *Reaper) promote(ctx context.Context, k keys, patient bool) (promoted in
 		rows = slices.DeleteFunc(rows, func(row sqlgen.PromoteKeysRow) bool { return !row.ID.Valid }) // what is locked, the next sweep sees
 		if len(rows) > 0 {
 			promoted += len(rows)
-			_ = sqlgen.New(r.leases).WakeDispatchers(bound, outbox.Channel) // a hint
+			_ = sqlgen.New(r.leases).WakeDispatchers(bound, engine.Channel) // a hint
 		}
 		cancel()
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -117,7 +118,7 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 		TenantID: pgvalue.UUID(o.Tenant), Name: s.name,
 		Missed: string(cmp.Or(s.opts.Missed, Once)), MissedLimit: int32(cmp.Or(s.opts.MissedLimit, defaultMissedLimit)),
 		Kind: job.KindName, Queue: cmp.Or(o.Queue, outbox.DefaultQueue), Priority: int16(o.Priority),
-		MaxAttempts: int32(cmp.Or(o.MaxAttempts, outbox.DefaultMaxAttempts)), Timeout: pgvalue.IntervalOrNull(o.Timeout), Backoff: intervals(o.Backoff),
+		MaxAttempts: int32(cmp.Or(o.MaxAttempts, engine.DefaultMaxAttempts)), Timeout: pgvalue.IntervalOrNull(o.Timeout), Backoff: intervals(o.Backoff),
 		Payload: job.Payload, ContentType: job.ContentType,
 		Every: pgvalue.IntervalOrNull(s.timing.every),
 	}

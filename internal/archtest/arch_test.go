@@ -34,19 +34,20 @@ var allowed = map[string]string{
 	"migrations":           "",
 	"migrations/migrate":   "migrations",
 
-	"listener":   "internal/backoff internal/dsn internal/pgsession",
-	"outbox":     "internal/engine internal/sqlgen internal/pgsession internal/pgvalue",
-	"inbox":      "outbox internal/sqlgen internal/pgsession",
-	"protect":    "outbox",
-	"await":      "outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
-	"dispatcher": "outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue dispatcher/internal/report",
+	"listener":     "internal/backoff internal/dsn internal/pgsession",
+	"outbox":       "internal/engine internal/sqlgen internal/pgsession internal/pgvalue",
+	"outbox/codes": "",
+	"inbox":        "internal/engine outbox internal/sqlgen internal/pgsession",
+	"protect":      "outbox",
+	"await":        "outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
+	"dispatcher":   "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue dispatcher/internal/report",
 
-	"dispatcher/internal/report": "outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
+	"dispatcher/internal/report": "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
 
-	"reaper":        "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
-	"schedule":      "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
+	"reaper":        "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
+	"schedule":      "internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
 	"memory":        "outbox dispatcher",
-	"operator":      "outbox internal/sqlgen internal/pgsession internal/pgvalue",
+	"operator":      "internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue",
 	"doctor":        "operator migrations internal/pgsession internal/pgvalue",
 	"access":        "outbox internal/sqlgen internal/pgvalue",
 	"relay/webhook": "outbox dispatcher",
@@ -55,7 +56,7 @@ var allowed = map[string]string{
 	"internal/changefeed": "outbox internal/sqlgen",
 
 	"kinds":  "outbox",
-	"api":    "access outbox operator kinds internal/changefeed internal/outage internal/pgsession",
+	"api":    "outbox/codes internal/engine access outbox operator kinds internal/changefeed internal/outage internal/pgsession",
 	"client": "",
 
 	// One process of the others, the same with the API, and the command.
@@ -82,14 +83,14 @@ var allowed = map[string]string{
 	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
-	"internal/verify":         "outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
-	"internal/verify/probe":   "app outbox inbox dispatcher schedule relay/webhook internal/verify/ledger",
+	"internal/verify":         "internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
+	"internal/verify/probe":   "internal/engine app outbox inbox dispatcher schedule relay/webhook internal/verify/ledger",
 	"internal/verify/checker": "outbox",
 	"internal/verify/ledger":  "outbox",
 	"internal/verify/child":   "",
 	"internal/verify/fault":   "",
 	"internal/verify/lease":   "outbox internal/sqlgen",
-	"internal/verify/model":   "outbox operator internal/sqlgen",
+	"internal/verify/model":   "internal/engine outbox operator internal/sqlgen",
 	"docs/model":              "",
 
 	"integration/...": "",

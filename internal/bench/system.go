@@ -102,7 +102,7 @@ func (o *ours) Work(ctx context.Context, handle func(context.Context, int)) (fun
 		return nil
 	})
 	wake := listener.NewSignal()
-	l, err := listener.New(o.url, outbox.Channel, wake, listener.Config{Canary: o.pool})
+	l, err := listener.New(o.url, dispatcher.Channel, wake, listener.Config{Canary: o.pool})
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
 // forgedNotifications is row C5: the same load without a storm and in one.
@@ -131,7 +131,7 @@ func (r *Run) forge(ctx context.Context, aSecond int) (n int, err error) {
 	}
 	u.User = url.User("stranger")
 	// Postgres folds equal notifications of a transaction into one: these differ.
-	statement := fmt.Sprintf(`SELECT pg_notify('%s', i::text) FROM generate_series(1, %d) AS i`, outbox.Channel, batch)
+	statement := fmt.Sprintf(`SELECT pg_notify('%s', i::text) FROM generate_series(1, %d) AS i`, engine.Channel, batch)
 	errs := make([]error, strangers)
 	var sent atomic.Int64
 	var forging sync.WaitGroup

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -60,7 +61,7 @@ func acceptable() []request {
 		rawOf("NaN that is no JSON", "text/plain", []byte("NaN")),
 		with("extremes", outbox.Options{Priority: math.MaxInt16, MaxAttempts: math.MaxInt16, Timeout: 100 * 365 * 24 * time.Hour}),
 		with("other extremes", outbox.Options{Priority: math.MinInt16, Timeout: time.Hour, RunAt: time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC)}),
-		with("longest key", outbox.Options{Key: outbox.KeyRules{Name: strings.Repeat("k", outbox.MaxKeyBytes)}, IdempotencyKey: strings.Repeat("é", outbox.MaxKeyBytes/2)}),
+		with("longest key", outbox.Options{Key: outbox.KeyRules{Name: strings.Repeat("k", engine.MaxKeyBytes)}, IdempotencyKey: strings.Repeat("é", engine.MaxKeyBytes/2)}),
 		with("large headers", outbox.Options{Headers: map[string]string{"h": strings.Repeat("x", 65_000), "": ""}}),
 		with("another tenant", outbox.Options{Tenant: outbox.ID([]byte(strings.Repeat("\xff", 16)))}),
 	}
@@ -114,8 +115,8 @@ func unacceptable() []request {
 		with("too many attempts", outbox.Options{MaxAttempts: math.MaxInt64}),
 		with("attempts below zero", outbox.Options{MaxAttempts: math.MinInt64}),
 		with("an odd queue", outbox.Options{Queue: "a b"}),
-		with("too long a key", outbox.Options{Key: outbox.KeyRules{Name: strings.Repeat("k", outbox.MaxKeyBytes+1)}}),
-		with("too large headers", outbox.Options{Headers: map[string]string{"h": strings.Repeat("x", outbox.MaxHeadersBytes)}}),
+		with("too long a key", outbox.Options{Key: outbox.KeyRules{Name: strings.Repeat("k", engine.MaxKeyBytes+1)}}),
+		with("too large headers", outbox.Options{Headers: map[string]string{"h": strings.Repeat("x", engine.MaxHeadersBytes)}}),
 	}
 	for name, text := range map[string]string{"NUL": "a\x00b", "a lone surrogate": "\xed\xa0\x80", "an overlong form": "\xc0\x80"} {
 		all = append(all,

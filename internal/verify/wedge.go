@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // wedgedListener is row C6: a process is stopped while so much is notified that
@@ -147,7 +147,7 @@ func (r *Run) held(ctx context.Context, pid int) (n int) {
 func (r *Run) notifyMuch(ctx context.Context) error {
 	const batch = 1000
 	for n := 0; n < notifiedTimes; n += batch {
-		_, err := r.DB.Exec(ctx, `SELECT pg_notify($1, i || repeat('x', $2)) FROM generate_series(1, $3::int) AS i`, outbox.Channel, notifiedBytes, batch)
+		_, err := r.DB.Exec(ctx, `SELECT pg_notify($1, i || repeat('x', $2)) FROM generate_series(1, $3::int) AS i`, engine.Channel, notifiedBytes, batch)
 		if err != nil {
 			return fmt.Errorf("notify: %w", err)
 		}

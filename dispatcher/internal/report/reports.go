@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -119,7 +120,7 @@ func (a *Reports) Progress(current, total int64, message string) error {
 func (a *Reports) Log(level slog.Level, message string) error {
 	now := time.Now()
 	_, err := a.note(false, func(r *record) {
-		if len(r.lines) == outbox.MaxLogLines { // the oldest would be overwritten anyway
+		if len(r.lines) == engine.MaxLogLines { // the oldest would be overwritten anyway
 			r.lines = slices.Delete(r.lines, 0, 1)
 		}
 		r.lines = append(r.lines, logLine{Line: r.lineCount, Level: level.String(), Message: message, at: now, revision: r.revision})
@@ -307,9 +308,9 @@ func (a *Reports) spellInASCII() (changed bool) {
 		changed = changed || escaped != *text
 		*text = escaped
 	}
-	escape(&a.record.progress.message, outbox.MaxProgressBytes)
+	escape(&a.record.progress.message, engine.MaxProgressBytes)
 	for i := range a.record.lines {
-		escape(&a.record.lines[i].Message, outbox.MaxLogBytes)
+		escape(&a.record.lines[i].Message, engine.MaxLogBytes)
 	}
 	return changed
 }

@@ -54,24 +54,24 @@ func (m *KeyedMachine) submit(ctx context.Context, d Draws) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	want := outbox.Submitted{Verdict: outbox.Accepted, ID: done.ID, Queued: len(waiting)}
+	want := outbox.Submitted{Stored: true, ID: done.ID, Queued: len(waiting)}
 	if len(waiting) >= opts.Key.MaxQueued {
 		switch opts.Key.WhenFull {
 		case outbox.RejectFull:
-			want.Verdict, want.ID = outbox.Rejected, outbox.ID{}
+			want.Stored, want.ID = false, outbox.ID{}
 		case outbox.CoalesceFull:
-			want.Verdict, want.ID = outbox.Coalesced, newestOf(waiting).id
+			want.Stored, want.ID = false, newestOf(waiting).id
 		case outbox.ReplaceOldest:
-			want.Verdict, want.Replaced = outbox.Replaced, oldestOf(waiting).id
+			want.Replaced = oldestOf(waiting).id
 		}
 	}
 	if done != want {
 		return false, fmt.Errorf("submitted to key %s with %d waiting: %+v, want %+v", opts.Key.Name, len(waiting), done, want)
 	}
-	if want.Verdict == outbox.Accepted || want.Verdict == outbox.Replaced {
+	if want.Stored {
 		m.known = append(m.known, done.ID)
 	}
-	if want.Verdict == outbox.Replaced {
+	if !want.Replaced.IsZero() {
 		if err := m.look(ctx); err != nil {
 			return false, err
 		}

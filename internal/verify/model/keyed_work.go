@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -73,7 +74,7 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 			return fmt.Errorf("after it was blocked: %w", err)
 		}
 	}
-	return m.moveOn(ctx, halted, outbox.MaxKeyActive)
+	return m.moveOn(ctx, halted, engine.MaxKeyActive)
 }
 
 // moveOn is what a dispatcher's promoter does for keys that jobs have left.
@@ -215,7 +216,7 @@ func (m *KeyedMachine) expire(ctx context.Context, d Draws) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return true, m.moveOn(ctx, row.Keys, outbox.MaxKeyActive)
+	return true, m.moveOn(ctx, row.Keys, engine.MaxKeyActive)
 }
 
 func (m *KeyedMachine) becomeDue(ctx context.Context, _ Draws) (bool, error) {
@@ -260,7 +261,7 @@ func (m *KeyedMachine) sweep(ctx context.Context, _ Draws) (bool, error) {
 	for _, row := range rows {
 		if row.Stuck {
 			move.TenantIds, move.Queues, move.Keys = append(move.TenantIds, row.TenantID), append(move.Queues, row.Queue), append(move.Keys, row.Key)
-			move.Counts = append(move.Counts, outbox.MaxKeyActive)
+			move.Counts = append(move.Counts, engine.MaxKeyActive)
 		}
 	}
 	if len(move.Keys) > 0 {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -28,7 +29,7 @@ func (h *handlers) echo(_ context.Context, job *outbox.Claimed) error {
 		err = errors.New(string(job.Payload))
 		entry.Error = class(err)
 	}
-	if len(job.Payload) <= outbox.MaxResultBytes {
+	if len(job.Payload) <= engine.MaxResultBytes {
 		job.Result = job.Payload
 	}
 	h.book.Write(entry)

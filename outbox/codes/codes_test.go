@@ -1,4 +1,4 @@
-package outbox_test
+package codes_test
 
 import (
 	"os"
@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
 func TestTheDocumentationListsEveryErrorCode(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/jobs.md")
+	page, err := os.ReadFile("../../docs/jobs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestTheDocumentationListsEveryErrorCode(t *testing.T) {
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(section, -1) {
 		documented = append(documented, row[1])
 	}
-	if codes := outbox.ErrorCodes(); !slices.Equal(documented, codes) {
+	if codes := codes.All(); !slices.Equal(documented, codes) {
 		t.Errorf("docs/jobs.md lists %v, the code %v", documented, codes)
 	}
 }

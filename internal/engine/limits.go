@@ -1,0 +1,35 @@
+package engine
+
+// Limits of what is stored with a job. The public documentation says each where it applies.
+const (
+	MaxNameBytes    = 128      // a kind or a queue
+	MaxKeyBytes     = 512      // a key and an idempotency key
+	MaxKeyActive    = 1000     // the jobs of a key that may run at once
+	MaxBackoffs     = 64       // the waits of a job's own back-off
+	MaxHeadersBytes = 64 << 10 // all headers as JSON
+	MaxResultBytes  = 4 << 20  // what a handler leaves with its job
+
+	MaxFollowUps     = 100     // of one attempt
+	MaxFollowUpBytes = 4 << 20 // all their payloads and headers
+
+	MaxLogLines        = 200       // of a job, over all its attempts: the newest are kept
+	MaxLogBytes        = 1000      // a line's; what is longer is cut
+	MaxProgressBytes   = 500       // a progress message's; what is longer is cut
+	MaxCheckpointBytes = 256 << 10 // as JSON
+	MaxStepBytes       = 256 << 10 // a step's result as JSON
+)
+
+// DefaultMaxAttempts is how often a job is attempted whose options do not say.
+const DefaultMaxAttempts = 25
+
+// Channel is the NOTIFY channel that dispatchers listen to. Notifications carry no data: any role
+// may read and forge them.
+const Channel = "outbox_jobs"
+
+// Headers of a job that hold who asked for it (outbox.Caller); those of its trace are traceparent
+// and tracestate, as W3C has them.
+const (
+	HeaderService       = "caller-service"
+	HeaderUser          = "caller-user"
+	HeaderCorrelationID = "correlation-id"
+)

@@ -1,0 +1,31 @@
+// Package codes names the error codes that Posthaste itself gives to failed attempts: what
+// operator.Job, await.JobError and dispatcher.Ended have as a code. A handler gives its own with
+// any error that has a method Code() string, or with dispatcher.WithCode; the senders of package
+// relay document theirs. docs/jobs.md says what to do about each.
+package codes
+
+// The codes.
+const (
+	Error                = "error"                  // the handler returned an error without a code
+	Timeout              = "job_timeout"            // the attempt took longer than its timeout
+	Panic                = "panic"                  // the handler panicked; the attempt's record has the stack
+	Goexit               = "goexit"                 // the handler ended its goroutine with runtime.Goexit
+	Deadline             = "deadline"               // the job's deadline came while it ran; it has expired
+	Cancelled            = "cancelled"              // the job was cancelled while it ran
+	UnreadablePayload    = "unreadable_payload"     // the payload is sealed, and there is no key or no dispatcher.Opens
+	UndecodableResult    = "undecodable_result"     // a hook's type is not that of the result; fails for good
+	LeaseLost            = "lease_lost"             // the worker died, stalled, or could not reach the database
+	UndecodablePayload   = "undecodable_payload"    // the payload is not what the handler's type says; fails for good
+	ResultTooLarge       = "result_too_large"       // the handler's result is larger than outbox.MaxPayloadBytes; fails for good
+	ResultNotStored      = "result_not_stored"      // the database refuses the result; fails for good
+	FollowUpsNotStored   = "follow_ups_not_stored"  // the database refuses a follow-up or the result; fails for good
+	CompleteNotCommitted = "complete_not_committed" // Complete was called, but its transaction did not commit
+)
+
+// All returns the codes, in the order of docs/jobs.md.
+func All() []string {
+	return []string{
+		Error, Timeout, Panic, Goexit, Deadline, Cancelled, UnreadablePayload, UndecodableResult, LeaseLost,
+		UndecodablePayload, ResultTooLarge, ResultNotStored, FollowUpsNotStored, CompleteNotCommitted,
+	}
+}
