@@ -114,7 +114,10 @@ var enqueue = []Mutant{
 		Invariant: "Atomic",
 		Edits: []Edit{{"outbox.producerTx.Begin", `	t.direct = true
 `, ``}},
-		Checks: []Check{test("outbox", "TestASavepointThatIsTakenBackTakesEveryJobSince/through_the_outer", "1 jobs, want 0")},
+		Checks: []Check{
+			test("outbox", "TestASavepointThatIsTakenBackTakesEveryJobSince/through_the_outer", "1 jobs, want 0"),
+			row("A11", "orphans: jobs without a business row"),
+		},
 	},
 	{
 		Name:      "jobs are kept back beside the connection",
@@ -122,6 +125,9 @@ var enqueue = []Mutant{
 		Invariant: "Atomic",
 		Edits: []Edit{{"outbox.producerTx.Conn", `	t.direct = true
 `, ``}},
-		Checks: []Check{test("outbox", "TestASavepointThatIsTakenBackTakesEveryJobSince/the_connection$", "1 jobs, want 0")},
+		Checks: []Check{
+			test("outbox", "TestASavepointThatIsTakenBackTakesEveryJobSince/the_connection$", "1 jobs, want 0"),
+			row("A11", "orphans: jobs without a business row"),
+		},
 	},
 }

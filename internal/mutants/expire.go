@@ -70,6 +70,7 @@ var expire = []Mutant{
 			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_root,_a_key", "a reaper took the job"),
 			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_a_tenant$", "a reaper took the job"),
 			test("dispatcher", "TestATransactionThatOutlastsTheLeaseKeepsItsJob/Guard,_a_tenant,_a_key", "a reaper took the job"),
+			row("B11", "jobs that succeeded in their first attempt, with its result"),
 		},
 	},
 	{

@@ -247,6 +247,9 @@ RETURNING id`},
 		Breaks:    "a success whose COMMIT was not answered is told as a lost lease",
 		Invariant: "Nothing lost",
 		Edits:     []Edit{{"dispatcher.settler.succeeded", `	if len(ids) == 0 {`, `	if true {`}},
-		Checks:    []Check{test("dispatcher", "TestACompleteWhoseAnswerIsLostIsASuccess/it_has_committed", "counted as completed: 0, want 4")},
+		Checks: []Check{
+			test("dispatcher", "TestACompleteWhoseAnswerIsLostIsASuccess/it_has_committed", "counted as completed: 0, want 4"),
+			row("A12", "lines of the log: lease_lost"),
+		},
 	},
 }

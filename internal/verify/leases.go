@@ -46,5 +46,10 @@ func leases() []Row {
 			Workload: "P 13 s, S 5 min, and on until everybody has acted often enough",
 			Pass:     "deadlocks 0, 40P01 and 40001 that an operator, a producer or a worker saw 0, illegal moves 0, L1 0",
 		},
+		{
+			Name: "B11", Fault: "handlers whose transaction holds their job's row for longer than the lease, which is the default one: P 16 to 20 s, S 16 to 45 s", Tiers: both, run: heldRows,
+			Workload: "40 jobs to one process, and beside them 40 to four; root's and a tenant's, with keys and without, of one attempt each; after the COMMIT each works on for a second",
+			Pass:     "all succeed in their first attempt, with its result, illegal moves 0, L1 0, L2 0, lost 0",
+		},
 	}
 }

@@ -47,6 +47,16 @@ func nothingLost() []Row {
 			Workload: "P 4,500, S 200,000 jobs from 4 producers that repeat, 3 workers",
 			Pass:     accounts + ", unacknowledged in the end 0, first completion after the promotion ≤ 10 s",
 		},
+		{
+			Name: "A11", Fault: "savepoints of a Producer's transaction rolled back, and jobs enqueued through every handle of it meanwhile", Tiers: both, run: savepoints, direct: true,
+			Workload: "P 600, S 20,000 random transactions from 4 writers: orders and jobs by the transaction, by its savepoints and by Conn(), savepoints in each other, released or rolled back",
+			Pass:     accounts + ", jobs as many as were not rolled back",
+		},
+		{
+			Name: "A12", Fault: "connections of handlers cut before, inside and after the COMMIT of the transaction that completes their job", Tiers: both, run: unanswered,
+			Workload: "P 1,200, S 40,000 jobs to one worker, root's and a tenant's, with keys and without; handlers return the error of their COMMIT",
+			Pass:     accounts + ", jobs told as completed = jobs, as a lost lease 0",
+		},
 	}
 }
 

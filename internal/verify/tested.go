@@ -19,6 +19,11 @@ type Tested struct {
 func TestedRows() []Tested {
 	return []Tested{
 		{
+			"A13", "Postgres stands still, recovers from a crash, or has the table locked for longer than the leases: what lapses spends no attempt and counts as no lost lease, root's and a tenant's, with a key and without",
+			"integration",
+			[]string{"TestA13AnOutageOfTwoLeasesSpendsNoAttempt"},
+		},
+		{
 			"G1", "every route of the API × who asks × every thing of another tenant: nothing is shown, nothing changes, and what is another's answers and costs what nobody's does",
 			"api",
 			[]string{"TestG1NoRouteReachesAnotherTenant", "TestG1AnothersAnswersAndCostsAsNobodys"},
@@ -50,7 +55,7 @@ func TestedRows() []Tested {
 		{"H1", "random input: validators, ranges, times to wait and names of files", "handlers/download", []string{"FuzzContentRange", "FuzzValidator", "FuzzRetryAfter", "FuzzPartName"}},
 		{"H1", "random input: error messages", "internal/fingerprint", []string{"FuzzNormalise"}},
 		{"H1", "random input: payloads against their schemas", "kinds", []string{"FuzzCheck"}},
-		{"H1", "random input: positions of streams", "operator", []string{"FuzzParsePosition"}},
+		{"H1", "random input: positions of streams", "internal/changefeed", []string{"FuzzParsePosition"}},
 		{"H1", "random input: payloads, names, options, ids and statuses", "outbox", []string{"FuzzRawJSON", "FuzzParseID", "FuzzValidName", "FuzzOptions", "FuzzParseStatus"}},
 		{"H1", "random input: sealed payloads and references to stored ones", "protect", []string{"FuzzOpen", "FuzzSeal", "FuzzReference"}},
 		{"H1", "random input: targets, headers and answers", "relay/webhook", []string{"FuzzTarget", "FuzzHeaders", "FuzzAnswer"}},

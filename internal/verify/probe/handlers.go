@@ -150,6 +150,7 @@ func (h *handlers) hold(ctx context.Context, job *outbox.Job[Task], wait time.Du
 	if err != nil {
 		return err
 	}
+	job.Result = []byte(`"held"`)
 	return pause(ctx, time.Second)
 }
 

@@ -8,6 +8,7 @@
 //
 //	VERIFY_LEDGER       the file to which it appends a line for everything it does
 //	VERIFY_NAME         what it calls itself there
+//	VERIFY_QUEUE        the queue that it works; "" is "default"
 //	VERIFY_CONCURRENCY  jobs at once; 0 is the default
 //	VERIFY_POOL         connections of the handlers' pool; 0 is 8
 //	VERIFY_RETRY        wait after a failed attempt; 0 is the default policy
@@ -126,7 +127,7 @@ func workerConfig() (app.Config, error) {
 	}
 	concurrency, err := number("VERIFY_CONCURRENCY")
 	errs := []error{err}
-	c.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: concurrency}}
+	c.Queues = map[string]dispatcher.QueueConfig{cmp.Or(os.Getenv("VERIFY_QUEUE"), outbox.DefaultQueue): {Concurrency: concurrency}}
 	retry := duration("VERIFY_RETRY", &errs)
 	c.PollInterval = duration("OUTBOX_POLL_INTERVAL", &errs)
 	c.LeaseTTL = duration("OUTBOX_LEASE_TTL", &errs)
