@@ -79,8 +79,8 @@ func (t *Tokens) find(ctx context.Context, id string) (*known, error) {
 	return k, nil
 }
 
-// touch notes that a token was used. Who calls is not refused for it, and it is
-// noted even if the caller goes away.
+// touch notes that a token was used. A failure to note it refuses nobody, and
+// it is noted even if the caller goes away.
 func (t *Tokens) touch(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), touchTimeout)
 	defer cancel()

@@ -18,11 +18,11 @@ const (
 	cacheFor = 4 * time.Second
 
 	// cacheSize bounds the tokens that are remembered, and apart from them the ids
-	// that are none: whoever makes ids up pushes no token out.
+	// that are none: made-up ids push no token out.
 	cacheSize = 10_000
 
-	// strangers is how many looks for ids that were no token a moment ago are made
-	// at a time: whoever makes ids up leaves most of the pool's connections to others.
+	// strangers is how many looks for ids that were no token a moment ago are made at
+	// a time: made-up ids leave most of the pool's connections to others.
 	strangers = 2
 )
 
@@ -48,8 +48,8 @@ func newTokenCache(find func(context.Context, string) (*known, error)) *tokenCac
 	return &tokenCache{find: find, queue: make(chan struct{}, strangers), tokens: map[string]look{}, nothing: map[string]look{}}
 }
 
-// get returns a token as it was at most cacheFor ago; nil if there is none. Who is
-// told to stop waiting does not stop the look for the others.
+// get returns a token as it was at most cacheFor ago; nil if there is none. A
+// caller that stops waiting does not stop the look for the others.
 func (c *tokenCache) get(ctx context.Context, id string) (*known, error) {
 	if l, ok := c.recall(id, time.Now()); ok {
 		return l.token, nil

@@ -13,6 +13,6 @@
 //     process, whatever is cached.
 //   - What is not granted is refused: an unknown capability, a claim that is not
 //     mapped, a tenant that is not named grant nothing.
-//   - Whoever guesses learns nothing: every refusal is [ErrUnauthenticated], and an
-//     id that does not exist costs what a wrong secret costs.
+//   - Guesses learn nothing: every refusal is [ErrUnauthenticated], and an id that
+//     does not exist costs what a wrong secret costs.
 package access

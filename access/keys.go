@@ -24,8 +24,8 @@ const (
 	keysFresh = 10 * time.Minute
 	keysStale = 24 * time.Hour
 
-	// keysRest is the time between two questions, whatever bearers claim: who makes
-	// key ids up has the provider asked no more often.
+	// keysRest is the time between two questions, whatever bearers claim: made-up
+	// key ids do not make us ask the provider more often.
 	keysRest = 30 * time.Second
 
 	maxKeys    = 100
@@ -108,8 +108,8 @@ func (p *providerKeys) ask(ctx context.Context) <-chan singleflight.Result {
 		return nil
 	}
 	return p.flight.DoChan("", func() (any, error) {
-		// Who looked at the time and only now gets here may have been overtaken by a
-		// whole flight.
+		// A caller that looked at the time before it got here may have been
+		// overtaken by a whole flight.
 		if p.resting() {
 			return nil, nil //nolint:nilnil // nobody reads it
 		}

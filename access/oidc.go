@@ -142,7 +142,8 @@ type boundedAnswers struct{ http.RoundTripper }
 
 func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := b.RoundTripper.RoundTrip(r)
-	if err == nil && response.StatusCode == http.StatusSwitchingProtocols { // the body is the connection, which no timeout closes
+	// The body is the connection, which no timeout closes.
+	if err == nil && response.StatusCode == http.StatusSwitchingProtocols {
 		response.Body.Close()
 		return nil, fmt.Errorf("the provider answered %s", response.Status)
 	}

@@ -347,8 +347,8 @@ func (o *OIDC) knowsOnly(id string) bool {
 	return ok && len(o.keys.known) == 1
 }
 
-// The provider is away: who is known goes on; who is not cannot be judged, which
-// is not the same as refused.
+// The provider is away: known bearers go on; others cannot be judged, which is
+// not the same as refused.
 func TestKnownKeysOutliveTheProvider(t *testing.T) {
 	t.Parallel()
 	ec, unknown := ecKey("ec"), ecKey("unknown")

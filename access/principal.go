@@ -68,8 +68,8 @@ const allTenants = "*"
 
 // ErrUnauthenticated says that a bearer is not good: malformed, unknown, wrong,
 // expired or revoked. What it is wrapped in names the reason for the log; callers
-// must not be told more than that they are not known. Any other error says that
-// the bearer could not be judged, because the database or the provider is away.
+// must learn no more than that they are not known. Any other error says that the
+// bearer could not be judged, because the database or the provider is away.
 var ErrUnauthenticated = errors.New("unauthenticated")
 
 // ErrProviderAway says that a JWT could not be judged: the provider would have to

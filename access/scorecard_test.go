@@ -56,7 +56,8 @@ func fill(t *testing.T, db *pgxpool.Pool, n tenant) (empty []string) {
 	t.Helper()
 	exec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'report', '1 hour', 'mail', '{}', now())`, n.id)
 	for _, rel := range relations(t, db) {
-		if rel.Kind == "v" || rel.Name == "tokens" || rel.Name == "schema_version" || rel.Name == "schema_files" || rel.Name == "freed_keys" { // whose rows are gone before anybody sees them
+		// Rows of freed_keys are gone before anybody sees them.
+		if rel.Kind == "v" || rel.Name == "tokens" || rel.Name == "schema_version" || rel.Name == "schema_files" || rel.Name == "freed_keys" {
 			continue
 		}
 		count := `SELECT count(*) FROM outbox.` + rel.Name + ` WHERE ` + rel.of(n)
@@ -103,7 +104,7 @@ func TestG3NoVerbReachesAnotherTenantsRows(t *testing.T) {
 		for _, context := range []string{ours.id.String(), "", "unset", outbox.NewID().String()} {
 			for _, rel := range all {
 				if rel.Name == "tokens" {
-					continue // who calls is not known before its token is
+					continue // the caller is not known before its token is
 				}
 				if !rel.HasTenant && (rel.Name == "queues" || rel.Name == "schema_version" || rel.Name == "schema_files" || rel.Kind == "v") {
 					continue // which have no tenant to be kept apart, or have it under another name

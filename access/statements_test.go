@@ -70,7 +70,7 @@ func explain(t *testing.T, conn *pgx.Conn, name, sql string) (string, error) {
 		_, _ = conn.Exec(t.Context(), `DEALLOCATE "`+name+`"`)
 	}()
 	exec(t, tx, `SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
-		SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL jit = off`) // those of our sessions
+		SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL jit = off`) // as our sessions
 	exec(t, tx, `PREPARE "`+name+`" AS `+sql)
 	n := ask[int](t, tx, `SELECT coalesce(cardinality(parameter_types), 0) FROM pg_prepared_statements WHERE name = $1`, name)
 	call := `"` + name + `"`

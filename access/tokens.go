@@ -116,8 +116,8 @@ func NewTokens(pool *pgxpool.Pool, config TokensConfig) *Tokens {
 	return t
 }
 
-// audit records an act on a token as operators' acts are. Who revokes what is
-// revoked is recorded too, with when it was revoked first.
+// audit records an act on a token as operators' acts are. A second revocation
+// is recorded too, with the time of the first.
 func audit(ctx context.Context, tx pgx.Tx, act TokenAct) error {
 	after := map[string]any{"name": act.Token.Name, "revoked_at": instant(act.Token.RevokedAt)}
 	before := map[string]any{"revoked_at": nil}

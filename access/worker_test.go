@@ -105,8 +105,8 @@ func TestAWorkerRunsTheWholeEngine(t *testing.T) {
 	}
 }
 
-// Who owns the tables, as a member of outbox_owner or by any other name, and is no
-// superuser, is subject to the policies too, and is let through by them.
+// An owner of the tables that is no superuser, a member of outbox_owner or of any
+// other name, is subject to the policies too, and they let it through.
 func TestAnOwnerThatIsNoSuperuserRunsTheWholeEngine(t *testing.T) {
 	t.Parallel()
 	pgtest.New(t) // the roles are there

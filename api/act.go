@@ -54,7 +54,7 @@ func (s *server) cancelJob(ctx context.Context, in *actInput) (*answerOutput, er
 	return out, nil
 }
 
-// by is the operator who acts for whoever makes the request: the audit names them.
+// by is the operator who acts for the request's principal: the audit names both.
 func (s *server) by(ctx context.Context) *operator.Operator {
 	return s.operator.As(operator.Actor{Name: principal(ctx).Name, RequestID: requestID(ctx)})
 }

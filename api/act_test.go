@@ -65,7 +65,7 @@ func TestManyJobsAreActedOnAtOnce(t *testing.T) {
 	}
 }
 
-// A process counts when it starts, so that who asks first does not wait.
+// A process counts when it starts, so that the first request does not wait.
 func TestTheFirstCountIsMadeAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.CountAtOnce = true })

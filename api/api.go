@@ -41,17 +41,19 @@ type Config struct {
 	// http.Server.Shutdown: give a channel that is closed before. Their clients come back.
 	Stopping <-chan struct{}
 
-	MaxInFlight   int           // requests that are worked on at once; 0 is 64. One caller may have three quarters of what the others leave
-	MaxQueued     int           // requests that wait for that; 0 is 128, shared in the same way. Others get a 429
-	MaxBodyBytes  int           // of a request; 0 is 1 MiB. A batch may have 16 times that
-	MaxBodies     int           // bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes, and 48 times the least. Those of one caller may be half of what the others leave. More get a 429
+	MaxInFlight  int // requests in progress at once; 0 is 64. One caller may have 3/4 of what the others leave
+	MaxQueued    int // requests that wait for that; 0 is 128, shared in the same way. Others get a 429
+	MaxBodyBytes int // of a request; 0 is 1 MiB. A batch may have 16 times that
+	// MaxBodies bounds the bytes of bodies in memory at once, with those that are arriving; 0 is 64 times MaxBodyBytes,
+	// and 48 times is the least. Bodies of one caller may be half of what the others leave. More get a 429.
+	MaxBodies     int
 	RequestsLimit float64       // of one principal, a second; 0 is without limit
 	Timeout       time.Duration // of a request; 0 is 15 s
 	MaxStreams    int           // streams of changes at once; 0 is 256. Others get a 429
 	CallerStreams int           // of them, those of one caller; 0 is a quarter of MaxStreams, and 4 at least
 
-	// CountAtOnce has New begin to count the open jobs of all tenants, and go on with it
-	// twice a minute until Stopping is closed, so that who asks for them need not wait.
+	// CountAtOnce makes New begin to count the open jobs of all tenants, twice a minute
+	// until Stopping is closed, so that no request waits for a count.
 	CountAtOnce bool
 
 	Logger     *slog.Logger          // nil logs nothing
@@ -161,7 +163,7 @@ func New(config Config) (http.Handler, error) {
 		unknown: newLimits(unknownRate),
 		answers: newPlaces("requests under way", 1, 8*config.MaxInFlight, 2*config.MaxInFlight),
 		bodies:  newBodies(int64(config.MaxBodies), int64(config.MaxBodyBytes), config.MaxQueued),
-		refused: outage.Complaints{Most: maxRefusedTold},
+		refused: outage.Complaints{Most: maxRefusedLogged},
 	}
 	if config.RequestsLimit > 0 {
 		s.limits = newLimits(config.RequestsLimit)

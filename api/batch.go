@@ -59,8 +59,8 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 	}
 	jobs, err := s.store(ctx, requests, keyPatience)
 	if jobs != nil && err != nil && slices.ContainsFunc(requests, hasNoKey) {
-		// They are stored. To be told of a failure would have the client store some of
-		// them again; how a repeat's first request was stored is the lesser matter.
+		// They are stored. After an error the client would store some of them again;
+		// how a repeat's first request was stored is the lesser matter.
 		_ = s.explain(ctx, err)
 		err = nil
 	}

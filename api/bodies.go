@@ -14,8 +14,8 @@ import (
 )
 
 // smallBody is what any request may keep in memory without asking: no more than its
-// connection takes anyway, so the bound on connections bounds it. Whoever asks for
-// something small is held up by nobody's large bodies.
+// connection takes anyway, so the bound on connections bounds it. Large bodies hold
+// up no small request.
 const smallBody = 8 << 10
 
 // growth is what part of the largest body one that does not say how long it is may have
@@ -23,10 +23,10 @@ const smallBody = 8 << 10
 const growth = 8
 
 // bodies bounds the bytes of bodies that are in memory at once, from before the first of
-// them is read until the request is done. Who finds no room waits for it a little, with
-// the body still on his side of the connection, and is refused then. One caller may take
-// half of what others leave, and batches that are larger than other bodies can be, three
-// quarters of all: neither leaves the others without any.
+// them is read until the request is done. A request that finds no room waits for it a
+// little, with the body still on the client's side of the connection, and is refused
+// then. One caller may take half of what others leave, and batches that are larger than
+// other bodies can be, three quarters of all: neither leaves the others without any.
 type bodies struct {
 	total int64
 	large int64 // what is more than that is large

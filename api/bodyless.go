@@ -12,13 +12,15 @@ import (
 // maxNothing is how much of a body is read where there is to be none.
 const maxNothing = 64
 
-// wantNoBody refuses a body that a route would not look at: who sends dryRun to a route
-// that has no such thing must not find it done. Nothing, white space and {} say nothing.
+// wantNoBody refuses a body that a route would not look at: a client that sends dryRun
+// to a route without it must not find the act done. Nothing, white space and {} say
+// nothing.
 func (s *server) wantNoBody(w http.ResponseWriter, r *http.Request) *Problem {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.ContentLength == 0 {
 		return nil
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout))) // not supported in some tests
+	// Some tests' connections do not support it.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout)))
 	text, err := io.ReadAll(io.LimitReader(r.Body, maxNothing+1))
 	if err != nil {
 		return bodyProblem(err, maxNothing)
@@ -31,7 +33,7 @@ func (s *server) wantNoBody(w http.ResponseWriter, r *http.Request) *Problem {
 }
 
 // keyless are the routes that store jobs and take no Idempotency-Key, and what to do
-// instead: who sends one counts on it.
+// instead: a client that sends one counts on it.
 var keyless = map[string]string{
 	"/jobs/batch":           "is not taken here: give each line its own idempotencyKey",
 	"/schedules/{name}/run": "is not taken here: every run enqueues another job",

@@ -107,8 +107,8 @@ func (a bulkAct) wouldDo(job candidate) (requested bool, err error) {
 }
 
 // actOnMany acts on one job after the other, each in a transaction of its own: what is
-// done stays done, and is told, whatever becomes of the others. It answers before its
-// client loses patience, also if each job has to be waited for.
+// done stays done, and is in the answer, whatever becomes of the others. It answers
+// before its client loses patience, also if each job has to be waited for.
 func (s *server) actOnMany(ctx context.Context, b Bulk, act bulkAct) (*bulkOutput, error) {
 	began, most := time.Now(), min(maxActTime, s.config.Timeout/2)
 	enough := began.Add(most)

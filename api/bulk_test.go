@@ -95,7 +95,8 @@ func TestAnActOnManySurvivesALockedJob(t *testing.T) {
 	}
 }
 
-// When there is no time for the rest, what was done is told, and what to ask for then.
+// When there is no time for the rest, the answer says what was done, and what to ask
+// for next.
 func TestAnActOnManyThatTakesLongTellsHowFarItCame(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.Timeout = 3 * time.Second })

@@ -14,8 +14,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Each stream is told first of what comes last: all that came before is not what it
-// wants.
+// What comes last is the first change of each stream: its filter leaves out all
+// that came before.
 func TestAStreamTellsWhatItsFilterMeans(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, quick).as("operator-a")
@@ -63,8 +63,8 @@ func TestBadFiltersOfEventsAreRefusedWithTheirPlace(t *testing.T) {
 	}
 }
 
-// A filter leaves out; it does not show what the token may not see, whoever else
-// listens to it.
+// A filter leaves out; it does not show what the token may not see, whatever
+// else is streamed to others.
 func TestAFilterDoesNotWidenAStream(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, quick)
@@ -108,8 +108,8 @@ func TestAFilterDoesNotWidenAStream(t *testing.T) {
 	}
 }
 
-// A stream that is told nothing moves on all the same: who comes back to it does not
-// begin where it was when it had told something last.
+// A stream that is sent nothing moves on all the same: a client that comes back to
+// it does not begin where it was when something was last sent.
 func TestAQuietFilteredStreamMovesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.Streams(5*time.Millisecond, 10*time.Millisecond, 0, 0, 0) }).as("operator-a")
@@ -155,9 +155,9 @@ func TestAQuietFilteredStreamMovesOn(t *testing.T) {
 }
 
 // A transaction of the cluster that has been writing since before holds the position
-// where it was; see hub.look. What did not fit is said once, what comes later is told,
-// and so is what was being written, also under a savepoint, of which the snapshot of
-// the look that marked knew nothing.
+// where it was; see hub.look. What did not fit is one resync, what comes later is
+// sent, and so is what was being written, also under a savepoint, of which the
+// snapshot of the look with the resync knew nothing.
 func TestAMarkIsSaidOnceWhileTheHorizonIsHeld(t *testing.T) {
 	t.Parallel()
 	few := func(c *api.Config) { c.Streams(10*time.Millisecond, 0, 0, 10, 0) }
@@ -190,7 +190,7 @@ func TestAMarkIsSaidOnceWhileTheHorizonIsHeld(t *testing.T) {
 	for range 15 { // more than fit, one after the other
 		comes(l, r.enqueue(`{"kind":"mail"}`))
 	}
-	// Who begins meanwhile has missed none of it.
+	// A stream that begins meanwhile has missed none of it.
 	other := rigOn(t, r.db, few).as("operator-a")
 	m := other.listen(other.serve(), "/changes", "")
 	m.next()

@@ -164,7 +164,7 @@ func TestAStreamTellsWhatBecomesOfJobs(t *testing.T) {
 //
 // The position is the oldest transaction that was running, A's. A savepoint gives rows an
 // id above that of their transaction: it must not count for less.
-func TestWhatCommitsLateIsTold(t *testing.T) {
+func TestWhatCommitsLateIsSent(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(context.Context, pgx.Tx) (pgx.Tx, error){
 		"a transaction": func(_ context.Context, tx pgx.Tx) (pgx.Tx, error) { return tx, nil },
@@ -194,7 +194,7 @@ func TestWhatCommitsLateIsTold(t *testing.T) {
 				}
 			}
 			r.succeed(r.db, b)
-			l.until(b, "succeeded") // not the first event: what was a moment ago may be told
+			l.until(b, "succeeded") // not the first change: one of a moment ago may be sent
 			// Looks go on, and move as far as they can.
 			l.until(r.reach(outbox.Pending), "pending")
 			again := r.listen(server, "/changes", l.lastID)
@@ -230,7 +230,7 @@ func (r *rig) succeed(db outbox.DB, id string) {
 
 // Jobs are committed concurrently, some in transactions that commit late or have
 // savepoints, while a client loses its connection again and again. In the end it knows the
-// last state of every job, and was never told an older one after a newer one.
+// last state of every job, and was never sent an older one after a newer one.
 func TestAClientThatComesBackHasMissedNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.Streams(5*time.Millisecond, 20*time.Millisecond, 0, 0, 0) }).as("operator-a")
@@ -256,10 +256,10 @@ func TestAClientThatComesBackHasMissedNothing(t *testing.T) {
 			}
 		})
 	}
-	told := map[string]api.JobChange{}
+	got := map[string]api.JobChange{}
 	reconnects, missing := 0, func() (n int) {
 		committed.Range(func(id, _ any) bool {
-			if told[id.(string)].Status != "succeeded" {
+			if got[id.(string)].Status != "succeeded" {
 				n++
 			}
 			return true
@@ -285,24 +285,24 @@ func TestAClientThatComesBackHasMissedNothing(t *testing.T) {
 			if e.name != "job" {
 				continue
 			}
-			if before := told[e.data.ID]; before.Epoch > e.data.Epoch || before.Status == "succeeded" && e.data.Status != "succeeded" {
+			if before := got[e.data.ID]; before.Epoch > e.data.Epoch || before.Status == "succeeded" && e.data.Status != "succeeded" {
 				t.Errorf("told %+v after %+v", e.data, before)
 			}
-			told[e.data.ID] = e.data
+			got[e.data.ID] = e.data
 		}
 		l.close()
 		l = r.listen(server, "/changes", l.lastID)
 		reconnects++
 	}
 	wg.Wait()
-	if reconnects < 3 || len(told) < settlers*each {
-		t.Errorf("%d jobs told over %d connections: this test shows nothing", len(told), reconnects)
+	if reconnects < 3 || len(got) < settlers*each {
+		t.Errorf("%d jobs told over %d connections: this test shows nothing", len(got), reconnects)
 	}
 }
 
-// What one look found is told again to who lost the connection within: only its end is a
-// place to go on from.
-func TestABatchThatWasCutOffIsToldAgain(t *testing.T) {
+// What one look found is sent again to a client that lost the connection within: only
+// its end is a position to go on from.
+func TestABatchThatWasCutOffIsSentAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, quick).as("operator-a")
 	server := r.serve()
@@ -315,11 +315,11 @@ func TestABatchThatWasCutOffIsToldAgain(t *testing.T) {
 	}
 	l.close()
 	again := r.listen(server, "/changes", l.lastID)
-	told := map[string]bool{}
+	got := map[string]bool{}
 	var last event
-	for len(told) < jobs {
+	for len(got) < jobs {
 		last = again.job()
-		told[last.data.ID] = true
+		got[last.data.ID] = true
 	}
 	if last.id == "" {
 		t.Error("the last event has no id")
@@ -406,8 +406,9 @@ func TestASlowReaderIsDroppedWithAMark(t *testing.T) {
 	}
 }
 
-// More than can be told one by one, or from too long ago, is a mark with a new place.
-func TestWhatCannotBeToldIsAMark(t *testing.T) {
+// More than can be sent one by one, or from too long ago, is a resync with a new
+// position.
+func TestWhatCannotBeSentIsAMark(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.Streams(50*time.Millisecond, 0, 0, 10, 0) }).as("operator-a")
 	server := r.serve()
@@ -443,8 +444,8 @@ func TestWhatCannotBeToldIsAMark(t *testing.T) {
 }
 
 // Readers that come back in the same moment share one reading of what they have missed.
-// A position of another database has no part in it: its reader is told to start anew,
-// and the others miss nothing, although its time is later than theirs.
+// A position of another database has no part in it: its reader gets a resync, and the
+// others miss nothing, although its time is later than theirs.
 func TestAnotherDatabasesPositionBesideAGoodOneIsAMark(t *testing.T) {
 	t.Parallel()
 	r := newOwnersRig(t)
@@ -487,17 +488,17 @@ func TestAnotherDatabasesPositionBesideAGoodOneIsAMark(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, order := range [][]changefeed.Position{{good, strange}, {strange, good}} {
-				told, err := api.CatchUp(t.Context(), r.pool, outbox.ID{}, order...)
+				got, err := api.CatchUp(t.Context(), r.pool, outbox.ID{}, order...)
 				if err != nil {
 					t.Fatal(err)
 				}
 				for i, from := range order {
-					marked := strings.HasPrefix(told[i], "event: resync")
-					if from.String() == good.String() && (marked || !strings.Contains(told[i], missed)) {
-						t.Errorf("the good one is told %q, want the job %s", told[i], missed)
+					marked := strings.HasPrefix(got[i], "event: resync")
+					if from.String() == good.String() && (marked || !strings.Contains(got[i], missed)) {
+						t.Errorf("the good one is told %q, want the job %s", got[i], missed)
 					}
 					if from.String() == strange.String() && marked != other.marked {
-						t.Errorf("the other one is told %q, want a mark: %t", told[i], other.marked)
+						t.Errorf("the other one is told %q, want a mark: %t", got[i], other.marked)
 					}
 				}
 			}
@@ -517,11 +518,11 @@ func TestAStreamIsItsTenants(t *testing.T) {
 	a, b := r.as("operator-a").reach(outbox.Succeeded), r.as("operator-b").reach(outbox.Succeeded)
 	tenants := map[string]string{a: tenantA.String(), b: tenantB.String()}
 	for token, sees := range map[string][]string{"operator-a": {a}, "operator-b": {b}, "root": {a, b}} {
-		told := map[string]bool{}
-		for !hasAll(told, sees) {
+		got := map[string]bool{}
+		for !hasAll(got, sees) {
 			e := streams[token].job()
 			if e.data.Status == "succeeded" {
-				told[e.data.ID] = true
+				got[e.data.ID] = true
 			}
 			if token == "root" && e.data.Tenant != tenants[e.data.ID] {
 				t.Errorf("root is told %+v, want tenant %s", e.data, tenants[e.data.ID])
@@ -545,9 +546,9 @@ func TestAStreamIsItsTenants(t *testing.T) {
 	}
 }
 
-func hasAll(told map[string]bool, ids []string) bool {
+func hasAll(got map[string]bool, ids []string) bool {
 	for _, id := range ids {
-		if !told[id] {
+		if !got[id] {
 			return false
 		}
 	}
@@ -682,7 +683,7 @@ func TestOneCallersStreamsLeavePlacesToOthers(t *testing.T) {
 	}
 }
 
-// A writer without deadlines could not get rid of who does not read.
+// A writer without deadlines could not drop a client that does not read.
 func TestAStreamNeedsDeadlines(t *testing.T) {
 	t.Parallel()
 	r := newRig(t).as("root")
@@ -690,8 +691,8 @@ func TestAStreamNeedsDeadlines(t *testing.T) {
 	r.get("/jobs/"+r.reach(outbox.Pending)+"/changes").problem(500, "internal_error")
 }
 
-// Who comes back waits for a look at what he has missed, with a place of its own: requests
-// are worked on meanwhile. Who reads from now on waits for none.
+// A client that comes back waits for a look at what it has missed, with a place of its
+// own: requests are worked on meanwhile. One that reads from now on waits for none.
 func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) {
@@ -731,8 +732,8 @@ func TestAStreamThatWaitsToBeginKeepsNobodyOut(t *testing.T) {
 	}
 }
 
-// Readers who come back again and again, each from somewhere else, with more behind them
-// than can be told, hold up neither those who read already nor who joins them.
+// Readers that come back again and again, each from somewhere else, with more behind
+// them than can be sent, hold up neither other readers nor those that join.
 func TestReadersWhoKeepComingBackDelayNobodyElse(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.Streams(50*time.Millisecond, 0, 0, 0, 0) })
@@ -797,7 +798,7 @@ func (*looks) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {
 
 // After a restart of the API all readers come back at once. One reading of the open jobs
 // is for all of them, or those who stayed would wait for as many as come.
-func TestReadersWhoComeBackTogetherAreToldTogether(t *testing.T) {
+func TestReadersThatComeBackTogetherAreReadForTogether(t *testing.T) {
 	t.Parallel()
 	const readers = 30
 	db := pgtest.New(t)

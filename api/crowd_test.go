@@ -66,8 +66,8 @@ func jobOf(n int) string {
 	return `{"kind":"mail","payload":{"text":"` + strings.Repeat("x", n) + `"}}`
 }
 
-// Bodies that are on their way take the memory that there is for them; whoever asks
-// beside them for less is served.
+// Bodies that are on their way take the memory that there is for them; smaller
+// requests beside them are served.
 func TestBodiesOnTheirWayHoldUpNobodyWithLess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.MaxBodyBytes, c.MaxBodies = 64<<10, 3<<20 })
@@ -141,8 +141,8 @@ func (s stuck) Write(b []byte) (int, error) {
 	return s.ResponseRecorder.Write(b)
 }
 
-// Who does not read holds no place that another could be worked for in, and has no more
-// than his share of what is on its way.
+// A client that does not read holds no place of another request, and has no more than
+// its share of the responses on their way.
 func TestSlowReadersKeepNobodyOut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.MaxInFlight, c.MaxQueued = 1, 1 })

@@ -91,7 +91,7 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 	if err != nil && progress.Last.IsZero() {
 		return nil, err
 	}
-	if err != nil { // what was done is told, and whoever goes on meets it
+	if err != nil { // the answer has what was done, and the next request meets the error
 		_ = s.explain(ctx, err)
 	}
 	out := &actedOutput{Body: LettersActed{Matched: progress.Matched, Done: progress.Done, Passed: progress.Passed}}

@@ -283,7 +283,8 @@ func TestTheAuditIsListedByPages(t *testing.T) {
 	}
 }
 
-// What was done before something failed is told; whoever goes on meets the failure.
+// What was done before something failed is answered; the next request meets the
+// failure.
 func TestAnActOnDeadLettersThatFailsTellsHowFarItCame(t *testing.T) {
 	t.Parallel()
 	r := newRig(t).as("operator-a")

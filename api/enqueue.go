@@ -201,7 +201,7 @@ func (in *enqueueInput) takeHeader() *Problem {
 	return nil
 }
 
-// stored is what a repeat is told as well, whatever has become of the job.
+// stored is what a repeat gets as well, whatever has become of the job.
 type stored struct {
 	id   outbox.ID
 	held bool
@@ -217,8 +217,8 @@ func (j stored) accepted() Accepted {
 
 // storeGroup stores the jobs of several requests in one transaction. If the database
 // refuses it, nothing was stored, and each is tried by itself: the bad one fails
-// alone. If it is not known what became of it, all are told so; to try again could
-// store jobs twice.
+// alone. If it is not known what became of it, all are answered so; to try again
+// could store jobs twice.
 //
 // A key that somebody else's transaction uses holds the group up once. Then each of its
 // requests waits next to nothing: those of other tenants are behind them.
@@ -274,7 +274,7 @@ func wasRefused(err error) bool {
 }
 
 // store stores all of the jobs or none, those of each tenant tied to it. It waits for
-// a transaction that uses the same idempotency key, but no longer than told: others
+// a transaction that uses the same idempotency key, but no longer than it may: others
 // wait with it. With jobs they are stored, also when there is an error besides: nobody
 // may store them again who has no idempotency key.
 func (s *server) store(ctx context.Context, requests []outbox.Request, most time.Duration) ([]stored, error) {

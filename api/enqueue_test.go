@@ -113,7 +113,7 @@ func TestConcurrentRequestsShareATransactionButNotAFault(t *testing.T) {
 }
 
 // A transaction that somebody left open uses the key: the request that needs it is
-// told so soon, and the others are stored.
+// refused soon, and the others are stored.
 func TestABusyIdempotencyKeyDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -146,8 +146,8 @@ func TestABusyIdempotencyKeyDoesNotHoldUpOthers(t *testing.T) {
 }
 
 // Clients of one tenant who ask again and again for keys that transactions are using hold
-// up no other tenant, neither his requests nor his jobs with keys. A batch of theirs is
-// told what it waits for, as a single request is.
+// up no other tenant, neither his requests nor his jobs with keys. The answer to a batch
+// of theirs says what it waits for, as that to a single request does.
 func TestBusyIdempotencyKeysHoldUpNoOtherTenant(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -270,7 +270,7 @@ func TestARepeatOfAHeldJobAnswersLikeTheFirst(t *testing.T) {
 	}
 }
 
-// A job that SQL has stored, held, is told as it was stored.
+// The answer for a job that SQL has stored, held, is as it was stored.
 func TestARepeatOfAJobThatSQLHasHeldAnswersLikeTheFirst(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -358,7 +358,8 @@ func TestAFullKeyDecidesAboutARequest(t *testing.T) {
 	submit("").problem(409, "idempotency_key_busy")
 }
 
-// A key in the header would be one for all lines: whoever sends it counts on it.
+// A key in the header would be one for all lines: a client that sends it counts
+// on it.
 func TestABatchTakesNoIdempotencyKeyInItsHeader(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -426,7 +427,7 @@ func TestABodyThatIsEncodedIsRefusedAsSuch(t *testing.T) {
 	r.do("POST", "/jobs", `{"kind":"mail"}`, "Content-Encoding", "Identity").want(202, nil)
 }
 
-// A mistake in the header is told of the header.
+// A mistake in the header is reported for the header.
 func TestAMistakeInTheHeaderIsNotTheBodys(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -216,11 +216,11 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 
 // admit finds out who makes the request, whether they may, and how often.
 func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refused *Problem) {
-	who, err := s.authenticate(r) // whoever waits for a look at a token holds no place
+	who, err := s.authenticate(r) // a request whose token is being looked up holds no place
 	if err != nil {
 		p := s.explain(r.Context(), err).(*Problem)
 		if p.Status == http.StatusUnauthorized && s.unknown.take(access.Principal{}) > 0 {
-			_ = s.gate.hold(r.Context()) // who has gone reads no answer
+			_ = s.gate.hold(r.Context()) // a client that has gone reads no answer
 		}
 		return who, p
 	}
@@ -261,13 +261,14 @@ func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w htt
 	if lines {
 		limit *= batchFactor
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout))) // not supported in some tests
+	// Some tests' connections do not support it.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout)))
 	data, err := room.read(w, r, limit)
 	if err != nil {
 		room.keep(0)
 		p := bodyProblem(err, limit)
 		if p.Status == http.StatusTooManyRequests {
-			_ = s.gate.hold(r.Context()) // who has gone reads no answer
+			_ = s.gate.hold(r.Context()) // a client that has gone reads no answer
 		}
 		return p
 	}
@@ -308,7 +309,7 @@ func checkParameters(r *http.Request) *Problem {
 	for _, name := range []string{"Idempotency-Key", "Content-Type", "Last-Event-ID", headerUser, headerCorrelationID} {
 		if values := r.Header.Values(name); len(values) > 1 {
 			return malformed.because("", Fault{Header: name, Detail: "is there twice"})
-		} else if len(values) == 1 && values[0] == "" && name == "Idempotency-Key" { // a client's mistake that would store repeats
+		} else if len(values) == 1 && values[0] == "" && name == "Idempotency-Key" { // would store repeats
 			return malformed.because("", Fault{Header: name, Detail: "is empty"})
 		}
 	}
@@ -338,8 +339,8 @@ func textFault(s string) string {
 
 func printable(s string) string { return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "?"), "?") }
 
-// explain logs what is not for clients, and says what is. An outage is told once in
-// ten seconds.
+// explain logs what is not for clients, and says what is. An outage is logged once
+// in ten seconds.
 func (s *server) explain(ctx context.Context, err error) error {
 	p := problemOf(err)
 	level := slog.LevelWarn

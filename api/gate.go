@@ -23,10 +23,10 @@ const (
 	// a fraction of what a request costs, and the processor is there for those that
 	// were taken and for dispatchers.
 	refusalWait = 200 * time.Millisecond
-	maxRefusals = 4096 // held back at once; others are told at once
+	maxRefusals = 4096 // held back at once; others are refused at once
 
-	// unknownRate is how many bearers that are not good are told so at once, in a
-	// second; more are held back like refusals.
+	// unknownRate is how many bad bearers are refused at once, in a second; more
+	// are held back like other refusals.
 	unknownRate = 50
 )
 

@@ -151,8 +151,8 @@ func TestOneCallerLeavesPlacesToOthers(t *testing.T) {
 	})
 }
 
-// Whoever makes bearers up is told so at once some times; then he is held back, like one
-// who asks for more than there is room for.
+// A caller that makes bearers up is refused at once some times, and then held back, like
+// one that asks for more than there is room for.
 func TestAFloodOfBadBearersIsHeldBack(t *testing.T) {
 	config := Config{Authenticator: nobody{}}.withDefaults()
 	synctest.Test(t, func(t *testing.T) {

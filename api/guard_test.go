@@ -26,7 +26,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// asked is an authenticator that does as told.
+// asked is an authenticator that answers as the test says.
 type asked func(context.Context, string) (access.Principal, error)
 
 func (f asked) Authenticate(ctx context.Context, bearer string) (access.Principal, error) {
@@ -34,7 +34,7 @@ func (f asked) Authenticate(ctx context.Context, bearer string) (access.Principa
 }
 
 // The database does not answer: the places are taken, the queue is full, and all
-// others are told so at once.
+// others are refused at once.
 func TestOverloadIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *api.Config) { c.MaxInFlight, c.MaxQueued = 2, 1 })
@@ -228,7 +228,7 @@ func TestOnlyThisMachineMayBeAnonymous(t *testing.T) {
 	}
 }
 
-func TestMistakesInTheConfigurationAreTold(t *testing.T) {
+func TestMistakesInTheConfigurationAreReported(t *testing.T) {
 	t.Parallel()
 	_, err := api.New(api.Config{MaxInFlight: -1, Timeout: -1})
 	for _, word := range []string{"Pool", "Authenticator", "MaxInFlight", "Timeout"} {

@@ -140,7 +140,8 @@ func (h *hub) run() {
 		}
 		begun := time.Now()
 		if begun.Before(nextLook) {
-			h.round(slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool { return !f.position.IsZero() })) // only new feeds
+			// Only new feeds.
+			h.round(slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool { return !f.position.IsZero() }))
 		} else {
 			h.round(feeds)
 			nextLook = time.Now().Add(max(h.every, lookBudget*time.Since(begun)))

@@ -12,7 +12,7 @@ import (
 // leaves most of them to the others.
 type places struct {
 	what       string
-	again      int // seconds, for who is refused
+	again      int // seconds, for callers that are refused
 	most, each int
 
 	mu      sync.Mutex

@@ -119,8 +119,8 @@ func (p *Problem) after(seconds int) *Problem {
 	return p
 }
 
-// problemOf says what clients are told of an error. What is not theirs to know is
-// an internal error without details.
+// problemOf maps an error to the problem that clients get. What they must not
+// know is an internal error without details.
 func problemOf(err error) *Problem {
 	if p, ok := errors.AsType[*Problem](err); ok {
 		return p

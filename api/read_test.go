@@ -75,8 +75,8 @@ func TestResultsAreOfFinishedJobs(t *testing.T) {
 	r.get("/jobs/"+r.reach(outbox.Running)+"/result").problem(409, "job_not_finished")
 }
 
-// A result that a protector sealed is handed out as it is stored, and says so; whoever
-// has the key opens it.
+// A result that a protector sealed is handed out as it is stored, and says so; the
+// holder of the key opens it.
 func TestASealedResultSaysSo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

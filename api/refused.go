@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// maxRefusedTold bounds the lines about refused bearers, and what is remembered of
-	// them, in any ten seconds: whoever makes bearers up fills no log.
-	maxRefusedTold = 20
+	// maxRefusedLogged bounds the lines about refused bearers, and what is remembered of
+	// them, in any ten seconds: a caller that makes bearers up does not fill the log.
+	maxRefusedLogged = 20
 
 	maxReasonBytes = 300 // a JWT's claims are quoted in some
 	minSecretBytes = 8   // nothing shorter is a secret, and "a" is in every reason
 )
 
-// noteRefused logs a bearer that was refused, with the reason, which the caller is not
-// told: once in ten seconds for each caller's address and reason.
+// noteRefused logs a bearer that was refused, with the reason, which the caller does
+// not get: once in ten seconds for each caller's address and reason.
 func (s *server) noteRefused(r *http.Request, bearer string, err error) {
 	reason := strings.TrimPrefix(err.Error(), access.ErrUnauthenticated.Error()+": ")
 	if len(bearer) >= minSecretBytes { // an Authenticator that is not ours may quote it

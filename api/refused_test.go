@@ -26,8 +26,8 @@ func (l *logbook) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// told are the lines with a message.
-func (l *logbook) told(t *testing.T, message string) []map[string]any {
+// logged are the lines with a message.
+func (l *logbook) logged(t *testing.T, message string) []map[string]any {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,11 +72,11 @@ func TestARefusedBearerIsLoggedWithItsReason(t *testing.T) {
 			t.Errorf("the caller is told: %s", text)
 		}
 	}
-	for range 3 { // told once
+	for range 3 { // logged once
 		refuse(token.Reveal(), "192.0.2.1")
 	}
 	refuse("whatever-this-is", "192.0.2.2")
-	lines := log.told(t, "bearer refused")
+	lines := log.logged(t, "bearer refused")
 	if len(lines) != 2 {
 		t.Fatalf("told %d times, want one line for each reason: %v", len(lines), lines)
 	}
@@ -93,7 +93,7 @@ func TestARefusedBearerIsLoggedWithItsReason(t *testing.T) {
 	for n := range 100 { // made up, from everywhere
 		refuse("ph_"+strings.Repeat("a", 14)+string(rune('a'+n/26))+string(rune('a'+n%26))+"_"+strings.Repeat("b", 52), fmt.Sprintf("192.0.2.%d", n))
 	}
-	if lines := log.told(t, "bearer refused"); len(lines) != 20 {
+	if lines := log.logged(t, "bearer refused"); len(lines) != 20 {
 		t.Errorf("told %d times within a moment, want 20", len(lines))
 	}
 	for _, secret := range []string{token.Reveal()[20:], strings.Repeat("b", 52), "whatever-this-is"} {

@@ -83,7 +83,7 @@ func (s *server) listLogs(ctx context.Context, in *logsInput) (*logsOutput, erro
 	return out, nil
 }
 
-// A log cursor is a position, with a version before it. Clients are not told epochs.
+// A log cursor is a position, with a version before it. Clients do not see epochs.
 const logCursorVersion = 1
 
 func makeLogCursor(p operator.LogPosition) string {

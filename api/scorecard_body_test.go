@@ -74,8 +74,8 @@ func TestG10NoNumberLosesItsPlace(t *testing.T) {
 	}
 }
 
-// G10, bodies: who says something to a route that has no body, dryRun perhaps, must not
-// find the act done.
+// G10, bodies: a client that sends a body, dryRun perhaps, to a route without one must
+// not find the act done.
 func TestG10NoRouteWithoutABodyTakesOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -133,8 +133,9 @@ func TestG1NoRouteReachesAnotherTenant(t *testing.T) {
 	t.Logf("%d requests", requests)
 }
 
-// told is what a client can tell of an answer, with the names in it made alike.
-func told(answer response, n names) string {
+// learned is what a client can learn from an answer, with the names in it made
+// alike.
+func learned(answer response, n names) string {
 	text := fmt.Sprint(answer.Code) + headerText(answer) + answer.Body.String()
 	return strings.NewReplacer(n.id, "ID", n.key, "KEY", n.schedule, "NAME").Replace(text)
 }
@@ -156,9 +157,9 @@ func TestG1AnothersAnswersAndCostsAsNobodys(t *testing.T) {
 			n := theirs.of(status)
 			for i, body := range n.bodies(route) {
 				log.take()
-				absent := told(r.as("operator-a").ask(route, nobodys.target(route), nobodys.bodies(route)[i]), nobodys)
+				absent := learned(r.as("operator-a").ask(route, nobodys.target(route), nobodys.bodies(route)[i]), nobodys)
 				cost := log.take()
-				foreign := told(r.as("operator-a").ask(route, n.target(route), body), n)
+				foreign := learned(r.as("operator-a").ask(route, n.target(route), body), n)
 				if absent != foreign {
 					t.Errorf("%s of a foreign thing, %s:\n%s\nof none:\n%s", route, status, foreign, absent)
 				}
@@ -362,7 +363,8 @@ func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 			r.t = t
 			tenant := outbox.NewID()
 			seen := false
-			for round := range 4 { // what is resumed must have been paused before; some acts are a tenant's, some everybody's
+			// What is resumed must have been paused before; some acts are one tenant's, some of all tenants.
+			for round := range 4 {
 				r.handler = r.withToken("actor", access.Principal{Name: "actor", Tenant: tenant, AllTenants: round < 2, Capabilities: can(allCapabilities...)})
 				ours := r.as("actor").give("actor", tenant)
 				for _, status := range []outbox.Status{outbox.Dead, outbox.Failed, outbox.Created, outbox.Pending, outbox.Retrying, outbox.Running, outbox.Succeeded} {
@@ -381,7 +383,8 @@ func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 							t.Errorf("%s: %d %s: it changed something, and there is no row in the audit (-before +after):\n%s", body, answer.Code, answer.Body, changed)
 						}
 						for _, row := range rows {
-							if row.Actor != "actor" || row.Act == "" || !row.Been && row.Act != "schedule.delete" || !row.Was && row.Act != "schedule.run" { // the one leaves nothing, the other makes a job where there was none
+							// Deleting a schedule leaves nothing, and running one makes a job where there was none.
+							if row.Actor != "actor" || row.Act == "" || !row.Been && row.Act != "schedule.delete" || !row.Was && row.Act != "schedule.run" {
 								t.Errorf("%s: the audit says %+v, want who did what, and how it was before and after", body, row)
 							}
 						}
@@ -491,7 +494,8 @@ func TestH2OddInputIsRefusedOrTakenAsItIs(t *testing.T) {
 				text, _ := json.Marshal(object) // of strings
 				return string(text)
 			})
-			at(route, usual(route), func(odd string) string { return `{"` + name + `":` + odd + `}` }) // as JSON, which it mostly is not
+			// As JSON, which it mostly is not.
+			at(route, usual(route), func(odd string) string { return `{"` + name + `":` + odd + `}` })
 		}
 	}
 }

@@ -9,15 +9,13 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Counting a million open jobs takes a quarter of a second, so nobody waits for it who
-// can be shown an older count: it is made anew beside the answer when it is older than
-// countedFor, and every recountEvery for keptFor after somebody asked, so that there is
-// one for who asks next. While there is a count of all tenants that is made anew so, for
-// as long as the process runs if it was told to keep it, a tenant is shown what that says
-// of it, and nothing is counted for it alone. Only a count older than recountBy is not
-// shown any more: then nobody asked for long, or counts fail, and their error is the
-// answer. After an act that changed much, who asks waits for a new count, but no longer
-// than patience.
+// Counting a million open jobs takes a quarter of a second, so requests are answered with
+// an older count. It is refreshed in the background when it is older than countedFor, and
+// every recountEvery for keptFor after the last request. While there is a count of all
+// tenants that is refreshed so (for as long as the process runs, with
+// Config.CountAtOnce), a tenant's count is taken from it. A count older than recountBy is
+// not shown: nobody asked for long, or counts fail, and their error is the answer. After
+// an act that changed much, requests wait for a new count, but no longer than patience.
 const (
 	countedFor   = 5 * time.Second
 	recountEvery = 30 * time.Second

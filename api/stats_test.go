@@ -145,7 +145,7 @@ func TestAnErrorIsNotHiddenBehindAnOldCount(t *testing.T) {
 	})
 }
 
-// Who asks after an act is shown what it did, if that can be counted soon.
+// A request after an act gets what it did, if that can be counted soon.
 func TestAfterAnActACountIsWaitedForButNotForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlowCounts(t)

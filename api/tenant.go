@@ -19,8 +19,8 @@ var (
 )
 
 // tenant is whose the request means; zero, which only a principal of all tenants can
-// mean, is any. Whoever names another tenant than its own learns nothing: that is
-// refused before anybody looks.
+// mean, is any. A caller that names another tenant than its own learns nothing: that
+// is refused before anything is read.
 func (in OfTenant) tenant(ctx context.Context) (outbox.ID, error) { return in.tenantAt(ctx, inQuery) }
 
 func (in OfTenant) tenantAt(ctx context.Context, place Fault) (outbox.ID, error) {

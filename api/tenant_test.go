@@ -9,8 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Whoever may see all tenants may ask for one; others have their own, and are refused
-// another's before anybody looks.
+// Callers that may see all tenants may ask for one; others have their own, and are
+// refused another's before anybody looks.
 func TestListsAndCountsAreOfATenant(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -87,7 +87,7 @@ func (a *admin) start() (stop func()) {
 		bound, cancel := context.WithTimeout(background, time.Second)
 		defer cancel()
 		if a.server.Shutdown(bound) != nil {
-			_ = a.server.Close() // whoever takes a profile now is cut off
+			_ = a.server.Close() // cuts off profiles that are being taken
 		}
 		<-ended
 	}

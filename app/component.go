@@ -29,7 +29,7 @@ type component struct {
 	needSchema bool         // starts once the schema is there
 
 	running atomic.Bool
-	stopped atomic.Bool           // for good, as it was told to
+	stopped atomic.Bool           // for good, as it was asked to
 	failure atomic.Pointer[error] // why it stopped by itself
 	untidy  error                 // why it did not stop in good order; written before supervise returns
 }

@@ -44,12 +44,14 @@ type Config struct {
 	Timeout      time.Duration                     // of one attempt; 0 is 5 min
 	Retry        dispatcher.RetryPolicy            // nil is exponential from 1 s to 1 h
 	GracePeriod  time.Duration                     // for running jobs at a stop; 0 is 20 s, negative none
-	Keep         time.Duration                     // of closed jobs, at least 24 h; 0 is 30 days, and 14 for those that succeeded
-	KeepByStatus map[outbox.Status]time.Duration   // of outcomes that differ from Keep, and of dead letters (90 days)
+	// Keep is how long closed jobs are kept, at least 24 h; 0 is 30 days, and 14 for those that succeeded.
+	Keep         time.Duration
+	KeepByStatus map[outbox.Status]time.Duration // of outcomes that differ from Keep, and of dead letters (90 days)
 	KeepByQueue  map[string]map[outbox.Status]time.Duration
 
-	// Schedules are declared at the start: package schedule tells what that means
-	// for those that are there already. Whatever is stored is fired, whoever declared it.
+	// Schedules are declared at the start: package schedule says what that means for
+	// those that are there already. The process fires all stored schedules, also those
+	// that others declared.
 	Schedules []schedule.Schedule
 
 	// Cut, when closed, ends a stop at once; see [Signals]. Nil never does.

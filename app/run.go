@@ -19,7 +19,7 @@ import (
 var background = context.Background()
 
 // stopMargin is what a stop may take beyond the grace period, for outcomes to be
-// stored, until Run gives up on a handler that does not heed its context.
+// stored, until Run gives up on a handler that ignores its context.
 const stopMargin = 10 * time.Second
 
 // ErrCut is what Run returns when [Config.Cut] ended a stop before its time.

@@ -114,11 +114,11 @@ func (w *Waiter) askSome(ctx context.Context, pool *pgxpool.Pool, ids []outbox.I
 		asked[i] = pgvalue.UUID(id)
 	}
 	rows, _ := pool.Query(ctx, sqlgen.FindEnded, asked) // its error is also that of Err
-	told := make(map[outbox.ID]bool)
+	found := make(map[outbox.ID]bool)
 	var id outbox.ID
 	var e end
 	_, err := pgx.ForEachRow(rows, []any{&id, &e.status, &e.tenant, &e.result, &e.code, &e.message}, func() error {
-		told[id] = true
+		found[id] = true
 		w.tell(id, e)
 		e = end{}
 		return nil
@@ -129,7 +129,7 @@ func (w *Waiter) askSome(ctx context.Context, pool *pgxpool.Pool, ids []outbox.I
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range ids {
-		if job := w.waits[id]; job != nil && !told[id] {
+		if job := w.waits[id]; job != nil && !found[id] {
 			job.seen = true
 		}
 	}

@@ -36,8 +36,8 @@
 //     was lost, and queries are at least 5 ms and as long as the last one took apart.
 //   - An outage of the database is waited out. Only ctx bounds a Wait.
 //   - A job that ended otherwise than by success is an [*outbox.JobError]. Dead
-//     letters, which are failed or dead, count as ended although a person may have
-//     them run again: then wait again.
+//     letters, which are failed or dead, count as ended although they may be
+//     retried: then wait again.
 //   - A repeat of an idempotency key gives a reference to the first job, whose end
 //     is announced if that was enqueued as watched.
 //   - [outbox.ErrNotFound] says that Wait has not found the job for 10 seconds: its

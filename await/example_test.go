@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Resize asks for a picture's thumbnail; whoever does it returns its Size.
+// Resize asks for a picture's thumbnail; its handler returns the Size.
 type Resize struct {
 	outbox.Returns[Size]
 	URL string

@@ -20,8 +20,8 @@ func ring(t *testing.T, current protect.Key, old ...protect.Key) *protect.Keyrin
 	return r
 }
 
-// What was sealed for a job of some tenant is read by whoever has the key, by Wait and
-// by Result, and by nobody else, who is told why.
+// What was sealed for a job of some tenant is read, by Wait and by Result, by those
+// who have the key; others get an error that says why.
 func TestSealedResultsAreReadByWhoHasTheKey(t *testing.T) {
 	t.Parallel()
 	lastYears, todays := protect.Key{ID: "2025", Secret: [32]byte{1}}, protect.Key{ID: "2026", Secret: [32]byte{2}}

@@ -163,7 +163,7 @@ func (r *results) writeLosses(w io.Writer) {
 	fmt.Fprintln(w, strings.Join(losses, "\n"))
 }
 
-// writeSettings lists what each system was told, and how that was chosen.
+// writeSettings lists the settings of each system, and how they were chosen.
 func (r *results) writeSettings(w io.Writer) {
 	fmt.Fprintf(w, "\n## Settings\n\n%s\n\n", "The flags are those of the programs in bench/, which pass them on under the name that the system gives them. "+
 		"Where several were tried, the best was taken, in this run, before the first round.")

@@ -50,7 +50,7 @@ func (c *Client) DismissJob(ctx context.Context, id string) (Job, error) {
 type Bulk struct {
 	IDs    []string   `json:"ids,omitempty"`
 	Filter *JobFilter `json:"filter,omitempty"` // at least one condition; without a status: those that the act is for
-	While  []string   `json:"while,omitempty"`  // with IDs: only those that are in one of these statuses when their turn comes
+	While  []string   `json:"while,omitempty"`  // with IDs: only those that are in one of these statuses by then
 	DryRun bool       `json:"dryRun,omitempty"` // only tell which
 	Reason string     `json:"reason,omitempty"` // for the audit
 	Cursor string     `json:"cursor,omitempty"` // with a filter: Next of the answer before
@@ -61,8 +61,9 @@ type BulkResult struct {
 	Done    int       `json:"done"` // acted on, or would be
 	Refused int       `json:"refused"`
 	Jobs    []Outcome `json:"jobs"`
-	More    bool      `json:"more"`           // there may be more: by a filter with Next, by ids those that are not among Jobs
-	Next    string    `json:"next,omitempty"` // the Cursor that goes on
+	// More reports that there may be more: by a filter with Next, by ids those that are not among Jobs.
+	More bool   `json:"more"`
+	Next string `json:"next,omitempty"` // the Cursor that goes on
 }
 
 // Outcome is what became of one.

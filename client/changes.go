@@ -37,7 +37,7 @@ type JobChange struct {
 	Kind       string    `json:"kind"`
 	Queue      string    `json:"queue"`
 	Status     string    `json:"status"`
-	Epoch      int64     `json:"epoch"` // rises with every attempt and its end; ignore a change with a lower one than you know
+	Epoch      int64     `json:"epoch"` // rises with every attempt and its end; ignore lower ones than you know
 	Attempt    int       `json:"attempt"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"` // zero while it is open
 	Error      *JobError `json:"error,omitempty"`     // of the latest failed attempt

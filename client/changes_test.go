@@ -48,8 +48,8 @@ func (c *cutting) Write(text []byte) (int, error) {
 	return c.ResponseWriter.Write(text)
 }
 
-// Connections break all the time, and with them what was just to be told. Each job is
-// told nevertheless, those of the time without a connection included.
+// Connections break all the time, and lose what was just being sent. The change of
+// each job arrives nevertheless, those of the time without a connection included.
 func TestNoEventIsLostWithItsConnection(t *testing.T) {
 	t.Parallel()
 	var (
@@ -79,7 +79,7 @@ func TestNoEventIsLostWithItsConnection(t *testing.T) {
 			missing[s.ID] = true
 		}
 	}
-	told := func(id string) (all bool) {
+	received := func(id string) (all bool) {
 		mu.Lock()
 		defer mu.Unlock()
 		delete(missing, id)
@@ -95,7 +95,7 @@ func TestNoEventIsLostWithItsConnection(t *testing.T) {
 		if e.Name == client.ChangeJob && (e.Job.Tenant != outbox.RootTenant.String() || e.Job.Status != "pending") {
 			t.Errorf("got %+v", e.Job)
 		}
-		switch all := told(e.Job.ID); {
+		switch all := received(e.Job.ID); {
 		case all && connections.Load() > 4:
 			return
 		case all:
@@ -146,7 +146,7 @@ func TestAJobIsFollowedUntilItHasClosed(t *testing.T) {
 			t.Error("an id that is none was taken")
 		}
 	}
-	// A context that ends is the last that is told.
+	// A context's end is yielded last.
 	ctx, stop = context.WithCancel(t.Context())
 	defer stop()
 	var last error

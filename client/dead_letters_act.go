@@ -23,7 +23,7 @@ type ReplayAct struct {
 
 // LettersActed is how far an act on many dead letters has come.
 type LettersActed struct {
-	Matched      int64   `json:"matched"` // dead letters that the filter means; not counted again where a cursor goes on
+	Matched      int64   `json:"matched"` // dead letters that the filter matches; not counted again with a cursor
 	Done         int64   `json:"done"`    // of this request
 	Passed       int64   `json:"passed"`  // left alone: something else happened to them meanwhile
 	Next         string  `json:"next,omitempty"`
@@ -36,10 +36,11 @@ type LettersActed struct {
 
 // EditedReplay is a dead letter's new payload.
 type EditedReplay struct {
-	Payload       json.RawMessage `json:"payload,omitempty"`      // any JSON
-	PayloadBase64 []byte          `json:"payloadBase64,omitzero"` // in place of Payload if that is no JSON; not encoded yet. nil is none, an empty one is empty
-	Reason        string          `json:"reason,omitempty"`       // for the audit, which keeps the old payload
-	DryRun        bool            `json:"dryRun,omitempty"`       // only say whether it would be done: the problem, or the job as it is
+	Payload json.RawMessage `json:"payload,omitempty"` // any JSON
+	// PayloadBase64 is the payload, not yet encoded, if it is no JSON. Nil is none, an empty one is empty.
+	PayloadBase64 []byte `json:"payloadBase64,omitzero"`
+	Reason        string `json:"reason,omitempty"` // for the audit, which keeps the old payload
+	DryRun        bool   `json:"dryRun,omitempty"` // only say whether it would be done: the problem, or the job
 }
 
 // ReplayDeadLetters has dead letters run again, up to 1 000 a request.

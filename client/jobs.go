@@ -15,26 +15,28 @@ import (
 
 // NewJob is a job to enqueue. Only Kind is required.
 type NewJob struct {
-	Kind           string            `json:"kind"`
-	Payload        any               `json:"payload,omitempty"` // becomes JSON; nil is {}
-	Queue          string            `json:"queue,omitempty"`
-	Priority       int               `json:"priority,omitempty"` // higher is more urgent
-	DelaySeconds   float64           `json:"delaySeconds,omitempty"`
-	RunAt          time.Time         `json:"runAt,omitzero"` // excludes DelaySeconds
-	MaxAttempts    int               `json:"maxAttempts,omitempty"`
-	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"` // of one attempt
-	BackoffSeconds []float64         `json:"backoffSeconds,omitempty"` // waits between attempts, the last from then on; nil: its kind's
-	Deadline       time.Time         `json:"deadline,omitzero"`        // from then on it neither starts nor succeeds
-	Hold           bool              `json:"hold,omitempty"`           // it is not run before somebody releases it
-	Key            string            `json:"key,omitempty"`            // jobs of a queue with the same key run one at a time, or as KeyRules say
+	Kind           string    `json:"kind"`
+	Payload        any       `json:"payload,omitempty"` // becomes JSON; nil is {}
+	Queue          string    `json:"queue,omitempty"`
+	Priority       int       `json:"priority,omitempty"` // higher is more urgent
+	DelaySeconds   float64   `json:"delaySeconds,omitempty"`
+	RunAt          time.Time `json:"runAt,omitzero"` // excludes DelaySeconds
+	MaxAttempts    int       `json:"maxAttempts,omitempty"`
+	TimeoutSeconds float64   `json:"timeoutSeconds,omitempty"` // of one attempt
+	// BackoffSeconds is the waits between attempts, the last from then on; nil leaves them to the kind.
+	BackoffSeconds []float64 `json:"backoffSeconds,omitempty"`
+	Deadline       time.Time `json:"deadline,omitzero"` // from then on it neither starts nor succeeds
+	Hold           bool      `json:"hold,omitempty"`    // it is not run before somebody releases it
+	// Jobs of a queue with the same Key run one at a time, or as KeyRules say.
+	Key            string            `json:"key,omitempty"`
 	IdempotencyKey string            `json:"idempotencyKey,omitempty"` // makes it safe to repeat
 	Headers        map[string]string `json:"headers,omitempty"`
 
 	KeyRules
 }
 
-// KeyRules are how jobs with the same key share it. The zero value has them run one at a
-// time.
+// KeyRules are how jobs with the same key share it. With the zero value they run one at
+// a time.
 type KeyRules struct {
 	MaxActive        int     `json:"maxActive,omitempty"`
 	Ordered          bool    `json:"ordered,omitempty"`          // start only as the first that is not finished
@@ -77,7 +79,7 @@ type Job struct {
 	CancelRequestedAt time.Time `json:"cancelRequestedAt,omitzero"` // when its handler was asked to stop
 
 	Payload            json.RawMessage `json:"payload,omitempty"`
-	PayloadBase64      []byte          `json:"payloadBase64,omitempty"` // in place of Payload if that is no JSON; decoded
+	PayloadBase64      []byte          `json:"payloadBase64,omitempty"` // decoded, if it is no JSON
 	PayloadContentType string          `json:"payloadContentType,omitempty"`
 	Internals          *Internals      `json:"internals,omitempty"`
 }
@@ -108,9 +110,10 @@ type Result struct {
 	ID           string          `json:"id"`
 	Status       string          `json:"status"`
 	Result       json.RawMessage `json:"result,omitempty"`
-	ResultBase64 []byte          `json:"resultBase64,omitempty"` // in place of Result if that is no JSON, or sealed; decoded
-	ResultSealed string          `json:"resultSealed,omitempty"` // of a sealed result: the content type of the seal. outbox.OpenResult opens ResultBase64
-	Error        *JobError       `json:"error,omitempty"`        // why there is no result
+	ResultBase64 []byte          `json:"resultBase64,omitempty"` // decoded, if it is no JSON or sealed
+	// ResultSealed is the content type of the seal if the result is sealed: outbox.OpenResult opens ResultBase64.
+	ResultSealed string    `json:"resultSealed,omitempty"`
+	Error        *JobError `json:"error,omitempty"` // why there is no result
 }
 
 // Attempt is an attempt that failed.

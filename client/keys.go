@@ -65,7 +65,8 @@ func (c *Client) KeyPage(ctx context.Context, f KeyFilter, limit int, cursor str
 }
 
 // Keys yields the keys that the filter means, page after page, and an error at last if
-// there is one. A key that moves in the order meanwhile may be told twice, or not at all.
+// there is one. A key that moves in the order meanwhile may be yielded twice, or not at
+// all.
 func (c *Client) Keys(ctx context.Context, f KeyFilter) iter.Seq2[Key, error] {
 	return pages(func(cursor string) ([]Key, string, error) {
 		page, err := c.KeyPage(ctx, f, 200, cursor)

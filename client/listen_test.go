@@ -72,7 +72,7 @@ func TestALineThatTakesLongIsNoSilence(t *testing.T) {
 
 // listenTo is the events of a server whose answers take turns, the last for good, and
 // the Last-Event-IDs with which it was asked.
-func listenTo(t *testing.T, c Config, answers ...http.HandlerFunc) (told string, asked []string, err error) {
+func listenTo(t *testing.T, c Config, answers ...http.HandlerFunc) (yielded string, asked []string, err error) {
 	t.Helper()
 	var n atomic.Int32
 	ids := make(chan string, 100)
@@ -94,12 +94,12 @@ func listenTo(t *testing.T, c Config, answers ...http.HandlerFunc) (told string,
 			err = failed
 			continue
 		}
-		told += e.Name + e.Job.ID + "(" + e.ID + ") "
+		yielded += e.Name + e.Job.ID + "(" + e.ID + ") "
 	}
 	for range n.Load() {
 		asked = append(asked, <-ids)
 	}
-	return told, asked, err
+	return yielded, asked, err
 }
 
 func tell(text string) http.HandlerFunc {
@@ -132,8 +132,8 @@ func TestAStreamIsTakenUpWhereItBrokeOff(t *testing.T) {
 		return "event: job\n" + position + "data: {\"id\":\"" + id + "\"}\n\n"
 	}
 	for name, test := range map[string]struct {
-		answers     []http.HandlerFunc
-		told, asked string
+		answers        []http.HandlerFunc
+		yielded, asked string
 	}{
 		"within an event": {
 			[]http.HandlerFunc{breakOff(soon + job("a", "id: 1\n") + "event: job\nid: 2\ndata: {"), tell(job("b", "id: 2\n")), refuse(204)},
@@ -154,9 +154,9 @@ func TestAStreamIsTakenUpWhereItBrokeOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			told, asked, err := listenTo(t, Config{}, test.answers...)
-			if told != test.told || strings.Join(asked, ",") != test.asked || err != nil {
-				t.Errorf("told %q, asked with %q, %v; want %q and %q", told, asked, err, test.told, test.asked)
+			yielded, asked, err := listenTo(t, Config{}, test.answers...)
+			if yielded != test.yielded || strings.Join(asked, ",") != test.asked || err != nil {
+				t.Errorf("told %q, asked with %q, %v; want %q and %q", yielded, asked, err, test.yielded, test.asked)
 			}
 		})
 	}
@@ -168,14 +168,14 @@ func TestAStreamEndsWhereWaitingDoesNotHelp(t *testing.T) {
 		"401": refuse(401), "422": refuse(422), "and no event stream": refuse(200), "longer than": tell(":" + strings.Repeat("x", 3*maxEvent)),
 		"cannot be read": tell("event: job\ndata: {\n\n"),
 	} {
-		if told, asked, err := listenTo(t, Config{}, answer); told != "" || len(asked) != 1 || err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: told %q after %d requests, %v", name, told, len(asked), err)
+		if yielded, asked, err := listenTo(t, Config{}, answer); yielded != "" || len(asked) != 1 || err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: told %q after %d requests, %v", name, yielded, len(asked), err)
 		}
 	}
 }
 
 // The server says when to come again, in either way, and is obeyed up to MaxWait.
-func TestAStreamStaysAwayAsLongAsItIsTold(t *testing.T) {
+func TestAStreamStaysAwayAsLongAsItIsAskedTo(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	if _, _, err := listenTo(t, Config{}, tell("retry: 1000\n\n"), refuse(204)); err != nil || time.Since(began) < time.Second {

@@ -81,7 +81,7 @@ func (c *Client) Stats(ctx context.Context, ofTenant string) (Stats, error) {
 	return ask[Stats](ctx, c, get("/stats", tenant(ofTenant)))
 }
 
-// Worker is a dispatcher as it told of itself, every minute.
+// Worker is a dispatcher as it last reported itself; it does so every minute.
 type Worker struct {
 	Name      string         `json:"name"` // as in the leases
 	Version   string         `json:"version"`

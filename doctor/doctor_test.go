@@ -193,7 +193,7 @@ func TestAPoolerWithoutPreparedStatementsIsNamed(t *testing.T) {
 	}
 }
 
-// What the encoding costs is told before a job meets it.
+// What the encoding costs is reported before a job meets it.
 func TestAnEncodingThatLacksCharactersIsFound(t *testing.T) {
 	t.Parallel()
 	for encoding, want := range map[string]string{"LATIN1": "are refused, and errors are stored with these escaped", "SQL_ASCII": "is not converted"} {

@@ -137,7 +137,7 @@ func newCaller(t *testing.T) *caller {
 }
 
 // A story of each route with the real binary, which also carries the jobs out. A route
-// that is added fails this until it is told here, too.
+// that is added fails this until it has a story here, too.
 func TestEveryRouteOfTheAPI(t *testing.T) {
 	c := newCaller(t)
 	c.tellOfJobs()

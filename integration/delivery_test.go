@@ -163,9 +163,9 @@ func TestProcessedTwiceChangedOnce(t *testing.T) {
 }
 
 // Jobs fail and panic at every attempt: they are tried as often as they may be,
-// end dead with every attempt told and the panic's stack kept, and take neither
-// the process nor their neighbours down.
-func TestFailuresAreBoundedAndTold(t *testing.T) {
+// end dead with every attempt logged and the panic's stack kept, and take
+// neither the process nor their neighbours down.
+func TestFailuresAreBoundedAndLogged(t *testing.T) {
 	s := newStory(t)
 	s.worker("a", "VERIFY_RETRY=50ms").ready()
 	failing := s.enqueueMany(10, func(i int) task { return task{N: i, Do: []string{"fail", "panic"}[i%2]} }, outbox.Options{MaxAttempts: 3})

@@ -152,13 +152,13 @@ func TestTheServerTurnsReadOnly(t *testing.T) {
 	for _, p := range []*process{a, b} {
 		p.awaitReadyz(http.StatusServiceUnavailable, "unready", "database", "read-only")
 	}
-	time.Sleep(time.Second) // until the server has told of what was before
+	time.Sleep(time.Second) // until the server's statistics have what was before
 	lines, statements := len(a.lines())+len(b.lines()), s.transactions()
 	time.Sleep(duration)
 	lines, statements = len(a.lines())+len(b.lines())-lines, s.transactions()-statements
 	t.Logf("while read-only, in %s: %d log lines, %d transactions, of two processes", duration, lines, statements)
-	// Who spins does thousands. The transactions are also those of new sessions and
-	// of autovacuum, which a new database has a lot of.
+	// A loop that spins does thousands. The transactions are also those of new
+	// sessions and of autovacuum, which a new database has a lot of.
 	if most := int(duration.Seconds()) * 20; lines > most {
 		t.Errorf("they log %d lines in %s, want %d at most", lines, duration, most)
 	}

@@ -77,7 +77,8 @@ func (p *process) terminate() {
 	p.must(p.Terminate())
 }
 
-// exit waits for the end of a process that was told to, and returns its status.
+// exit waits for the end of a process that was asked to, and returns its
+// status.
 func (p *process) exit(within time.Duration) int {
 	p.s.Helper()
 	select {

@@ -34,7 +34,7 @@ func TestScorecard(t *testing.T) {
 		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(scorecard), func(i, j int) { scorecard[i], scorecard[j] = scorecard[j], scorecard[i] })
 	}
 	places := make(chan struct{}, 3) // rows wait more than they work
-	var machine sync.RWMutex         // held by whoever needs all of it
+	var machine sync.RWMutex         // held by tests that need all of it
 	for _, row := range scorecard {
 		if row.Test != "" {
 			continue

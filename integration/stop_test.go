@@ -24,12 +24,12 @@ func TestStopUnderLoad(t *testing.T) {
 	ids = append(ids, s.enqueueMany(1000, func(i int) task { return task{N: 2000 + i, Do: "sleep", Ms: 1500} })...)
 	s.awaitEntries(8, "start", doing("sleep"))
 
-	told := time.Now()
+	asked := time.Now()
 	a.terminate()
 	if code := a.exit(grace + exitMargin); code != 0 {
 		t.Errorf("exit status %d, want 0", code)
 	}
-	t.Logf("gone after %s", time.Since(told).Round(time.Millisecond))
+	t.Logf("gone after %s", time.Since(asked).Round(time.Millisecond))
 
 	if n := s.count(`SELECT count(*) FROM outbox.jobs WHERE status <> 'pending' OR attempt <> 0`); n > 0 {
 		t.Errorf("%d jobs were left running or have spent an attempt, for example %v", n,
@@ -116,10 +116,10 @@ func TestStopWhileTheDatabaseIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.awaitReadyz(503, "unready", "database", "down")
-	told := time.Now()
+	asked := time.Now()
 	a.terminate()
 	code := a.exit(grace + exitMargin)
-	t.Logf("gone after %s with a grace period of %s, exit status %d", time.Since(told).Round(time.Millisecond), grace, code)
+	t.Logf("gone after %s with a grace period of %s, exit status %d", time.Since(asked).Round(time.Millisecond), grace, code)
 
 	if err := s.server.StartAgain(t.Context()); err != nil {
 		t.Fatal(err)

@@ -136,7 +136,7 @@ func tail(path string) string {
 	return string(content)
 }
 
-// await looks until what is told has come true.
+// await polls until the condition holds.
 func (s *story) await(what string, true func() bool) {
 	s.Helper()
 	s.awaitFor(patience, what, true)

@@ -18,8 +18,8 @@ var verbs = []string{"succeed", "succeed-late", "fail", "fail-late", "discard", 
 // A worker is stopped for longer than its leases, another takes over, and the
 // first is continued while the other still runs the jobs. Whatever the first one
 // tries then (succeed, fail, give up, snooze, extend, a guarded write, Complete in
-// a transaction) is refused and leaves the jobs as they are, and its handlers are
-// told that their leases are lost.
+// a transaction) is refused and leaves the jobs as they are, and its handlers
+// learn that their leases are lost.
 func TestAZombieIsRefused(t *testing.T) {
 	z := newZombie(t, outbox.Options{})
 	z.takeOver("b")
@@ -178,7 +178,7 @@ func (z *zombie) finish() {
 }
 
 // check fails unless every job ended by its new owner's hand, and the zombie's
-// handlers were refused and told.
+// handlers were refused and noticed it.
 func (z *zombie) check(attempt int) {
 	z.Helper()
 	z.checkClosed(z.ids)

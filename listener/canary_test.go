@@ -29,7 +29,7 @@ func TestHalfOpenConnectionIsNoticedAndReplaced(t *testing.T) {
 	r.awaitWake(t)
 	stop()
 
-	r.wantTold(t, true, false, true, false)
+	r.wantReported(t, true, false, true, false)
 	want := []string{"INFO listener connected", "WARN listener is deaf", "INFO listener connected", "INFO listener stopped"}
 	if diff := cmp.Diff(want, r.log.news(t)); diff != "" {
 		t.Errorf("news (-want +got):\n%s", diff)
@@ -44,7 +44,7 @@ func TestUnlistenBehindOurBackIsNoticed(t *testing.T) {
 	r.awaitWake(t) // from the new connection
 	await(t, "it hears again", r.Hearing)
 	stop()
-	r.wantTold(t, true, false, true, false)
+	r.wantReported(t, true, false, true, false)
 }
 
 func TestPoolerThatSwallowsListenIsDeafFromTheStart(t *testing.T) {
@@ -91,7 +91,7 @@ func TestBrokenPoolDoesNotMeanDeaf(t *testing.T) {
 			stop := r.startHearing(t)
 			await(t, "three canaries came back", func() bool { return r.metric(t, "outbox_listener_canary_seconds") >= 3 })
 			stop()
-			r.wantTold(t, true, false)
+			r.wantReported(t, true, false)
 			if got := r.metric(t, "outbox_listener_canary_failures_total") > 0; got != tt.failures {
 				t.Errorf("canary failures counted = %t, want %t", got, tt.failures)
 			}
@@ -125,7 +125,7 @@ func TestNoWayToSendACanary(t *testing.T) {
 		if !r.Hearing() {
 			t.Error("deaf although notifications arrive")
 		}
-		r.wantTold(t, true)
+		r.wantReported(t, true)
 	})
 }
 
@@ -148,7 +148,7 @@ func TestHalfOpenConnectionIsNoticedBetweenCanaries(t *testing.T) {
 	r.notify(t)
 	r.awaitWake(t)
 	stop()
-	r.wantTold(t, true, false, true, false)
+	r.wantReported(t, true, false, true, false)
 }
 
 // A question is no statement: the server answers, and what it last began is still

@@ -18,8 +18,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// Config is what a Listener may be told. Its zero value is a sane production
-// setup.
+// Config configures a Listener. Its zero value is a sane production setup.
 type Config struct {
 	// AppName names the process to Postgres, at most 54 bytes: pg_stat_activity
 	// shows the listener's connection as "<AppName>-listener". Empty means

@@ -20,9 +20,9 @@
 //   - The signal is set for every notification that arrives, and each time that
 //     LISTEN has succeeded, the first time included: whatever was committed
 //     while nobody listened is found by the scan that follows.
-//   - The connection is always being read. No handler blocks, whoever reads the
-//     signal, because a client that stops reading its notifications keeps vacuum
-//     from cleaning up in the whole database.
+//   - The connection is always being read. No handler blocks it, however slowly
+//     the signal is read, because a client that stops reading its notifications
+//     keeps vacuum from cleaning up in the whole database.
 //   - Hearing is true only on evidence: a canary, that is a notification which
 //     only this listener listens for, made its way from the pool through Postgres
 //     to us. This finds out poolers that swallow LISTEN, and an UNLISTEN behind

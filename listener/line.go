@@ -25,7 +25,7 @@ var keepAlive = net.KeepAliveConfig{
 const userTimeout = 10 * time.Second
 
 // line is a connection and the socket beneath it. Only one goroutine may use
-// the connection, but any may close the socket, and whoever is blocked on the
+// the connection, but any may close the socket: a call that is blocked on the
 // connection then returns.
 type line struct {
 	conn  *pgx.Conn
@@ -105,7 +105,8 @@ func (e ear) Read(b []byte) (int, error) {
 // question is the message Sync. Between queries a server, or a pooler, answers it
 // with ReadyForQuery and does nothing else: it is no statement, begins no
 // transaction, and leaves the text of the last query in pg_stat_activity, by which
-// the reaper knows our listeners. Whoever waits for notifications skips the answer.
+// the reaper knows our listeners. The loop that waits for notifications skips the
+// answer.
 var question = []byte{'S', 0, 0, 0, 4}
 
 // ask asks whether anybody is there. Any goroutine may, once the connection does

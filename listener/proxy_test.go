@@ -38,7 +38,7 @@ const (
 // pair is one proxied connection.
 type pair struct {
 	client, server net.Conn
-	frozen         atomic.Bool // bytes vanish; nobody is told
+	frozen         atomic.Bool // bytes vanish, and nobody notices
 }
 
 func newProxy(t testing.TB, server func() net.Conn) *proxy {
@@ -87,7 +87,7 @@ func (p *proxy) down() {
 }
 
 // freeze makes the connections of now half-open: whatever either side sends
-// vanishes, and neither is told.
+// vanishes, and neither notices.
 func (p *proxy) freeze() {
 	for _, pair := range p.current() {
 		pair.frozen.Store(true)

@@ -23,7 +23,7 @@ func TestTerminatedBackendIsReplacedAndTheGapAnnounced(t *testing.T) {
 	r.notify(t)
 	r.awaitWake(t)
 	stop()
-	r.wantTold(t, true, false, true, false, true, false, true, false)
+	r.wantReported(t, true, false, true, false, true, false, true, false)
 }
 
 func TestServerThatIsDownAtStartIsTriedWithPatience(t *testing.T) {
@@ -54,7 +54,7 @@ func TestServerThatIsDownAtStartIsTriedWithPatience(t *testing.T) {
 	if got := int(r.proxy.refused.Load()); got != attempts {
 		t.Errorf("connections refused = %d, want one for each of %d attempts", got, attempts)
 	}
-	r.wantTold(t, true, false)
+	r.wantReported(t, true, false)
 	want := []string{"WARN listener could not connect", "INFO listener connected", "INFO listener stopped"}
 	if diff := cmp.Diff(want, r.log.news(t)); diff != "" {
 		t.Errorf("news (-want +got):\n%s", diff)

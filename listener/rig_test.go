@@ -42,8 +42,8 @@ type rig struct {
 
 	password string // in the listener's connection string
 
-	mu   sync.Mutex
-	told []bool // to OnHearing
+	mu       sync.Mutex
+	reported []bool // to OnHearing
 }
 
 // newRig makes a listener with a short canary interval; change adapts it.
@@ -92,7 +92,7 @@ func newRig(t *testing.T, change func(*rig, *listener.Config)) *rig {
 func (r *rig) hearing(now bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = append(r.told, now)
+	r.reported = append(r.reported, now)
 }
 
 // start runs the listener. The function that it returns stops it and fails the
@@ -170,11 +170,11 @@ func (r *rig) metric(t *testing.T, name string) float64 {
 	return 0
 }
 
-func (r *rig) wantTold(t *testing.T, want ...bool) {
+func (r *rig) wantReported(t *testing.T, want ...bool) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if diff := cmp.Diff(want, r.told); diff != "" {
+	if diff := cmp.Diff(want, r.reported); diff != "" {
 		t.Errorf("OnHearing was told (-want +got):\n%s", diff)
 	}
 }

@@ -141,8 +141,9 @@ func (s *session) probe(ctx context.Context) error {
 	}
 
 	s.metrics.canaryFailures.Inc()
-	// In a storm the canary may be late, but whoever stands in a storm hears. And
-	// if the canary could not even be sent, its silence says nothing.
+	// In a storm of notifications the canary may be late, but a listener that
+	// gets them hears. And if the canary could not even be sent, its silence says
+	// nothing.
 	if s.heard.Load() || !sent && heardBefore {
 		return nil
 	}

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// state is what the listener last told the world about itself.
+// state is what the listener last reported about itself.
 type state int
 
 const (

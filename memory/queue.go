@@ -19,7 +19,7 @@ import (
 // Errors of [Queue.Submit].
 var (
 	// ErrBackpressure says that as many jobs wait as may: try again later, or tell
-	// whoever asked to.
+	// the caller to.
 	ErrBackpressure = errors.New("too many jobs wait in memory")
 	// ErrStopped says that the process is stopping, or has stopped, working.
 	ErrStopped = errors.New("the queue in memory has stopped")
@@ -120,19 +120,20 @@ func New(mux *Mux, config Config) (*Queue, error) {
 // are an [outbox.Defaulter] fill in what is left to the zero value; of their options,
 // those that are not here mean nothing.
 type Options struct {
-	MaxAttempts    int               // 0 is 1
-	Timeout        time.Duration     // of one attempt; 0 is the kind's
-	Backoff        outbox.Backoff    // waits between attempts; nil is the kind's retry policy
-	IdempotencyKey string            // unique per tenant and kind: as long as its job is known, a repeat returns that job's id
+	MaxAttempts int            // 0 is 1
+	Timeout     time.Duration  // of one attempt; 0 is the kind's
+	Backoff     outbox.Backoff // waits between attempts; nil is the kind's retry policy
+	// IdempotencyKey is unique per tenant and kind: while its job is known, a repeat returns that job's id.
+	IdempotencyKey string
 	Headers        map[string]string // handed to the handler
 	Tenant         outbox.ID         // zero is outbox.RootTenant
 }
 
 // Submit takes a job, to be started as soon as a worker is free, and returns at
-// once: with [ErrBackpressure] if too many wait, [ErrStopped] once Run was told to
-// stop, and an [*outbox.InvalidError] that names the field for bad input or a kind
-// without a handler. Jobs start in the order in which they were taken. Before Run,
-// they wait.
+// once: with [ErrBackpressure] if too many wait, [ErrStopped] once Run was asked
+// to stop, and an [*outbox.InvalidError] that names the field for bad input or a
+// kind without a handler. Jobs start in the order in which they were taken. Before
+// Run, they wait.
 func (q *Queue) Submit(args outbox.Args, opts Options) (outbox.ID, error) {
 	opts = opts.withDefaults(args)
 	r, err := q.newRecord(args, opts)

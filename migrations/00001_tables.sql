@@ -73,9 +73,11 @@ CREATE DOMAIN outbox.key_rules AS outbox.key_facts
 -- Open jobs only: it stays small, whatever the history grows to. A job that closes moves
 -- to outbox.history in the statement that closes it.
 CREATE TABLE outbox.jobs (
-    id                 uuid                 NOT NULL PRIMARY KEY, -- v7, made by the producer: COPY and safe retries need it before the insert
+    -- UUIDv7, made by the producer: COPY and safe retries need it before the insert.
+    id                 uuid                 NOT NULL PRIMARY KEY,
     tenant_id          uuid                 NOT NULL DEFAULT '00000000-0000-0000-0000-000000000001',
-    run_at             timestamptz          NOT NULL DEFAULT statement_timestamp(), -- stable, not volatile: COPY keeps its multi-row inserts
+    -- The default is stable, not volatile: COPY keeps its multi-row inserts.
+    run_at             timestamptz          NOT NULL DEFAULT statement_timestamp(),
     created_at         timestamptz          NOT NULL DEFAULT statement_timestamp(),
     epoch              bigint               NOT NULL DEFAULT 0, -- the fence: only ever rises
     status             outbox.job_status    NOT NULL DEFAULT 'pending',
@@ -83,14 +85,17 @@ CREATE TABLE outbox.jobs (
     max_attempts       integer              NOT NULL DEFAULT 25,
     lost_leases        integer              NOT NULL DEFAULT 0,
     priority           smallint             NOT NULL DEFAULT 0, -- higher is more urgent
-    queue              text COLLATE "C"     NOT NULL DEFAULT 'default', -- compared byte by byte: claims do not depend on the database's locale
+    -- Compared byte by byte: claims do not depend on the database's locale.
+    queue              text COLLATE "C"     NOT NULL DEFAULT 'default',
     kind               text COLLATE "C"     NOT NULL,
-    payload            bytea                NOT NULL, -- bytes exactly as given: jsonb would refuse \u0000 and reorder keys
+    -- The bytes exactly as given: jsonb would refuse \u0000 and reorder keys.
+    payload            bytea                NOT NULL,
     content_type       text                 NOT NULL DEFAULT 'application/json',
     key                text COLLATE "C",
     headers            jsonb,
     timeout            interval,
-    backoff            interval[], -- the job's own waits between attempts: one after each, the last from then on. NULL leaves them to the kind
+    -- The job's own waits between attempts: one after each, the last from then on. NULL leaves them to the kind.
+    backoff            interval[],
     lease_owner        text,
     lease_expires_at   timestamptz,
     started_at         timestamptz,
@@ -122,7 +127,8 @@ CREATE TABLE outbox.jobs (
         run_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
         AND created_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'),
     CONSTRAINT jobs_deadline_is_a_time CHECK (deadline BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'),
-    CONSTRAINT jobs_lease CHECK ( -- the rows of an enqueue and of a claim are seen to be right without making a composite of each
+    -- Enqueues and claims can check their rows without making a composite of each.
+    CONSTRAINT jobs_lease CHECK (
         (status = 'pending' AND lease_owner IS NULL AND lease_expires_at IS NULL AND cancel_requested_at IS NULL)
         OR (status = 'running' AND lease_owner IS NOT NULL AND lease_expires_at IS NOT NULL AND started_at IS NOT NULL AND attempt > 0 AND epoch > 0)
         OR (ROW(status, attempt, epoch, started_at, lease_expires_at, lease_owner, cancel_requested_at)::outbox.lease) IS DISTINCT FROM NULL),
@@ -159,7 +165,8 @@ CREATE TABLE outbox.history (
     run_at             timestamptz       NOT NULL,
     created_at         timestamptz       NOT NULL,
     started_at         timestamptz,
-    finished_at        timestamptz       NOT NULL DEFAULT clock_timestamp(), -- the statement may have waited: a job never ends before it starts
+    -- The statement may have waited, and a job never ends before it starts.
+    finished_at        timestamptz       NOT NULL DEFAULT clock_timestamp(),
     epoch              bigint            NOT NULL,
     status             outbox.job_status NOT NULL,
     closed_from        outbox.job_status NOT NULL, -- the status that it left: the last move is checked like every other
@@ -216,7 +223,8 @@ CREATE TABLE outbox.idempotency_keys (
     key        text        NOT NULL,
     job_id     uuid        NOT NULL,
     created_at timestamptz NOT NULL DEFAULT statement_timestamp(),
-    held       boolean, -- whether the job was stored held: a repeat answers like the first, also after its release. NULL is false
+    -- Whether the job was stored held: a repeat is answered like the first, also after its release. NULL is false.
+    held       boolean,
     PRIMARY KEY (tenant_id, kind, key)
 );
 
@@ -250,7 +258,8 @@ CREATE TABLE outbox.queues (
 -- every queue, and this is written by every limited one.
 CREATE TABLE outbox.queue_usage (
     queue        text COLLATE "C" NOT NULL PRIMARY KEY,
-    running      uuid[]           NOT NULL DEFAULT '{}', -- jobs that limited claims have started; those that run no more are found out by looking
+    -- Jobs that limited claims have started. Those that no longer run are found by looking at them.
+    running      uuid[]           NOT NULL DEFAULT '{}',
     counted_at   timestamptz, -- when all running jobs of the queue were looked for last
     start_times  timestamptz[]    NOT NULL DEFAULT '{}', -- the latest start of each hundredth of the interval,
     start_counts integer[]        NOT NULL DEFAULT '{}'  -- and how many there were
@@ -385,12 +394,13 @@ CREATE TABLE outbox.schedules (
     payload      bytea            NOT NULL,
     content_type text             NOT NULL DEFAULT 'application/json',
     headers      jsonb,
-    since        timestamptz      NOT NULL DEFAULT statement_timestamp(), -- ticks before it are none: it was declared, changed or resumed then
+    -- Ticks before it do not count: the schedule was declared, changed or resumed then.
+    since        timestamptz      NOT NULL DEFAULT statement_timestamp(),
     next_at      timestamptz      NOT NULL,
     last_at      timestamptz,                         -- the latest tick that enqueued a job
     paused_at    timestamptz,
     created_at   timestamptz      NOT NULL DEFAULT statement_timestamp(),
-    updated_at   timestamptz      NOT NULL DEFAULT statement_timestamp(), -- of the latest declaration that changed something
+    updated_at   timestamptz      NOT NULL DEFAULT statement_timestamp(), -- of the latest declaration with a change
     deadline     interval, -- after the tick
     hold         boolean,  -- NULL for false, as in jobs
     max_active   smallint,
@@ -415,8 +425,8 @@ CREATE TABLE outbox.schedules (
         AND (on_lapse IS NULL OR on_lapse IN ('fail-stale', 'block')))
 );
 
--- Bearer tokens of the API. Only hashes are stored: whoever reads this table, or
--- a backup of it, can call nothing.
+-- Bearer tokens of the API. Only hashes are stored: a reader of this table, or
+-- of a backup of it, can call nothing.
 CREATE TABLE outbox.tokens (
     id           text COLLATE "C" NOT NULL PRIMARY KEY, -- the part of the token that may be shown
     secret_hash  bytea            NOT NULL,
@@ -450,7 +460,7 @@ CREATE TABLE outbox.workers (
     seen_at     timestamptz        NOT NULL DEFAULT statement_timestamp()
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100);
 
--- Who did what: a row for each act of an operator, written by the statement or the
+-- The audit: a row for each act of an operator, written by the statement or the
 -- transaction that acts, so that there is no act without its row and no row without its
 -- act.
 CREATE TABLE outbox.audit (

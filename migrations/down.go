@@ -25,7 +25,7 @@ func down(ctx context.Context, tx pgx.Tx) error {
 	if err := tx.QueryRow(ctx, `SELECT to_regclass('outbox.schema_files') IS NOT NULL`).Scan(&exists); err != nil || !exists {
 		return err
 	}
-	// Whoever wants to store something waits until the schema is gone.
+	// Callers that want to store something wait until the schema is gone.
 	if _, err := tx.Exec(ctx, `LOCK TABLE outbox.jobs, outbox.history, outbox.schedules, outbox.tokens, outbox.audit IN ACCESS EXCLUSIVE MODE`); err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ var update = flag.Bool("update", false, "write testdata/schema.golden")
 
 const golden = "testdata/schema.golden"
 
-// The schema at a glance, for whoever reviews a change of it.
+// The schema at a glance, for reviews of a change.
 func TestTheSchemaIsTheGoldenOne(t *testing.T) {
 	t.Parallel()
 	got := schema(t, pgtest.New(t), outline)

@@ -70,7 +70,7 @@ func TestPrivilegesAreTheGoldenOnes(t *testing.T) {
 	}
 }
 
-// What no table, view or function may be, whoever added it.
+// What no table, view or function may be.
 func TestNothingIsLeftUnsecured(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -105,7 +105,7 @@ func TestNothingIsLeftUnsecured(t *testing.T) {
 	}
 }
 
-// Who calls it may have added a table, or changed a grant by hand.
+// An administrator may have added a table, or changed a grant by hand.
 func TestSecureAgainChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

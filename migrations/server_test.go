@@ -71,7 +71,7 @@ func TestDatabasesOfOneServerShareTheRoles(t *testing.T) {
 		run(t, admin, fmt.Sprintf("DROP DATABASE shared_%d", i))
 	}
 
-	// Whoever migrates may not make roles, and there are none.
+	// The migrating role may not make roles, and there are none.
 	const roles = `outbox_owner, outbox_producer, outbox_worker, outbox_api, outbox_reader`
 	run(t, admin, `DROP ROLE `+roles+`; CREATE ROLE lesser LOGIN PASSWORD 'secret'`)
 	target, err := url.Parse(database(t, admin, server, "managed"))

@@ -312,8 +312,8 @@ func awaitLock(t *testing.T, db *pgxpool.Pool) {
 	t.Fatal("nobody waits for a lock")
 }
 
-// Whoever asked for some statuses leaves a job alone that is in none of them, and so it
-// is when the job moves while its act waits for it.
+// An act on some statuses leaves a job alone that is in none of them, also when the job
+// moves while its act waits for it.
 func TestOnlyJobsInTheStatusesAreActedOn(t *testing.T) {
 	t.Parallel()
 	acts := map[string]struct {

@@ -21,7 +21,7 @@ import (
 type DeadLetter struct {
 	Job                   // without payload, headers, result and attempts
 	FailedAt    time.Time // when it became one
-	Fingerprint string    // dead letters that failed alike have the same; "" for one that something else than a worker made
+	Fingerprint string    // the same for dead letters with the same error; "" without a worker's error
 }
 
 // DeadLetterFilter says which dead letters are meant. Its zero value is all of them.

@@ -27,21 +27,22 @@ func ExampleOperator_Unblock() {
 	_ = unblock
 }
 
-// One job failed because of what it was told. How does it run again with the mistake
-// mended, or is put away?
+// One job failed because of its payload. How do I run it again with another one, or
+// dismiss it?
 func ExampleOperator_ReplayEdited() {
 	mend := func(ctx context.Context, o *operator.Operator, schemas outbox.Checker, id outbox.ID, corrected []byte) error {
 		if corrected == nil {
 			return o.Because("the customer has left").Dismiss(ctx, id)
 		}
-		o = o.CheckedBy(schemas)                                                           // of package kinds: the new payload is its kind's, or refused
-		return o.Because("a typing error in the address").ReplayEdited(ctx, id, corrected) // the audit keeps the old payload
+		o = o.CheckedBy(schemas) // refuses a payload that does not fit the kind
+
+		return o.Because("a typing error in the address").ReplayEdited(ctx, id, corrected)
 	}
 	_ = mend
 }
 
-// How do I keep a schedule from firing while its target is rebuilt, and have it run
-// once when that is done?
+// How do I keep a schedule from firing while its target is rebuilt, and run it once
+// when that is done?
 func ExampleOperator_RunSchedule() {
 	rebuild := func(ctx context.Context, o *operator.Operator, work func() error) error {
 		if err := o.PauseSchedule(ctx, outbox.RootTenant, "weekday-report"); err != nil {

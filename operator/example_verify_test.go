@@ -8,7 +8,7 @@ import (
 )
 
 // How do I know that nobody has edited the audit? Verify it every day, and keep the
-// head of the chain where whoever can change the database cannot.
+// head of the chain where people who can change the database cannot write.
 func ExampleOperator_VerifyAudit() {
 	daily := func(ctx context.Context, o *operator.Operator, yesterday string, note func(head string) error) error {
 		noted, err := operator.ParseAuditHead(yesterday)

@@ -33,7 +33,8 @@ func TestIntervalsBeyondDurationsAreTheLongest(t *testing.T) {
 		{Microseconds: 1_500_000, Days: 1}: 24*time.Hour + 1500*time.Millisecond,
 		{Months: 1_200_000}:                math.MaxInt64,
 		{Months: -1_200_000}:               math.MinInt64,
-		{Microseconds: math.MaxInt64, Days: math.MaxInt32, Months: math.MaxInt32}: math.MaxInt64, // 'infinity', from PostgreSQL 17 on
+		// 'infinity', from PostgreSQL 17 on.
+		{Microseconds: math.MaxInt64, Days: math.MaxInt32, Months: math.MaxInt32}: math.MaxInt64,
 		{Microseconds: math.MaxInt64}: math.MaxInt64,
 	} {
 		if got := duration(given); got != want {

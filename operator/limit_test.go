@@ -94,9 +94,9 @@ func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-// A kind of which no dispatcher has a handler is told, also while the queue's limit
-// is reached; one that has is not.
-func TestUnhandledKindsAreTold(t *testing.T) {
+// A kind of which no dispatcher has a handler is listed, also while the queue's
+// limit is reached; one that has is not.
+func TestUnhandledKindsAreListed(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	if _, _, err := o.Limit(t.Context(), "default", operator.Limits{MaxRunning: new(1)}); err != nil {

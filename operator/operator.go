@@ -65,9 +65,9 @@ func (o *Operator) CheckedBy(check outbox.Checker) *Operator {
 }
 
 // Only returns an operator whose Cancel, Release, Retry and Dismiss leave alone, with a
-// [*StatusError], a job that is in none of these statuses when they come to it: whoever
-// has counted the waiting jobs does not stop those that are running by then. Without
-// statuses it is like this one.
+// [*StatusError], a job that is in none of these statuses when they come to it: an
+// operator who has counted the waiting jobs does not stop those that are running by
+// then. Without statuses it is like this one.
 func (o *Operator) Only(statuses ...outbox.Status) *Operator {
 	strict := *o
 	strict.only = nil

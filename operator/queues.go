@@ -21,7 +21,9 @@ type Queue struct {
 	MaxRunning  int                     // see [Limits]; 0 is any number
 	Rate        Rate                    // see [Limits]; zero is any
 	Jobs        map[outbox.Status]int64 // open jobs; a status without any is left out
-	Unavailable map[string]time.Time    // kinds whose jobs found away what they need, as far as any were tried, and since when; only from [Operator.Queues]
+	// Unavailable has the kinds whose dependency was unavailable when a process tried them last, and since when. Only
+	// [Operator.Queues] fills it.
+	Unavailable map[string]time.Time
 }
 
 const maxQueues = 1000
@@ -182,8 +184,8 @@ func (o *Operator) Resume(ctx context.Context, queue string) error {
 }
 
 // checkQueue accepts the names that queues can have, and any other in which the database
-// holds open jobs or which has rules already: whoever inserts into outbox.jobs past
-// outbox.enqueue may call a queue what he likes, and it has to be possible to stop it.
+// holds open jobs or which has rules already: a producer that inserts into outbox.jobs
+// past outbox.enqueue can use any name, and it has to be possible to stop that queue.
 func (o *Operator) checkQueue(ctx context.Context, queue string) error {
 	bad, _ := errors.AsType[*outbox.InvalidError](outbox.ValidName("queue", queue))
 	switch {

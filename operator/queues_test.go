@@ -117,8 +117,9 @@ func TestAQueueNeedsAName(t *testing.T) {
 	}
 }
 
-// A name that no job can have stores nothing. Whoever inserts into outbox.jobs himself
-// can call a queue what the database takes: it is as easily stopped as any other.
+// A name that no job can have stores nothing. A producer that inserts into outbox.jobs
+// itself can use any name that the database takes: it is as easily stopped as any
+// other.
 func TestAQueueHasANameThatJobsCanHave(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)

@@ -135,8 +135,8 @@ func refused(err error) iter.Seq2[BulkProgress, error] {
 
 // MatchDeadLetters counts the dead letters that f means, in Matched, and says of when
 // that is, in FailedUntil. With this FailedUntil in the filter [Operator.ReplayAll] and
-// [Operator.DismissAll] touch nothing that becomes a dead letter later: whoever is asked
-// about so many says yes to no more.
+// [Operator.DismissAll] leave alone what becomes a dead letter later: a person who
+// confirms a number of dead letters confirms no more.
 func (o *Operator) MatchDeadLetters(ctx context.Context, f DeadLetterFilter) (BulkProgress, error) {
 	f.After = outbox.ID{}
 	return o.begin(ctx, &f)
@@ -238,12 +238,11 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ReplayEdited makes a dead letter pending again with another payload. The payload
-// has to be JSON if the old one was to be, no larger than any other, and one of the
-// job's kind if the operator is told how to know ([Operator.CheckedBy]); else it is
-// refused by [*outbox.InvalidError]s, joined. The audit tells both payloads apart by hash and length
-// and keeps the old one, up to 64 KiB. It returns a [*StatusError] for a job that is
-// no dead letter, or is none any more, and [ErrNotFound].
+// ReplayEdited makes a dead letter pending again with another payload. The payload has to be JSON if
+// the old one was to be, no larger than any other, and one of the job's kind if the operator has its
+// schemas ([Operator.CheckedBy]); else it is refused by [*outbox.InvalidError]s, joined. The audit
+// tells both payloads apart by hash and length and keeps the old one, up to 64 KiB. It returns a
+// [*StatusError] for a job that is no dead letter, or is none any more, and [ErrNotFound].
 func (o *Operator) ReplayEdited(ctx context.Context, id outbox.ID, payload []byte) error {
 	return o.replayEdited(ctx, id, payload, o.db.ReplayEdited)
 }

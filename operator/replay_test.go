@@ -429,7 +429,7 @@ func TestLargeDeadLettersAreDismissedAFewAtATime(t *testing.T) {
 	}
 }
 
-// Who was told how many there are acts on no more.
+// An act after a count acts on no more than was counted.
 func TestMatchedDeadLettersBoundTheAct(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)

@@ -76,9 +76,9 @@ func (o *Operator) Checkpoint(ctx context.Context, id outbox.ID) (Checkpoint, er
 }
 
 // Logs returns the lines of a job's log after the given position, oldest first,
-// or [ErrNotFound]. A job's newest 200 lines are kept, over all
-// its attempts: who follows a log that grows faster than it is read misses lines,
-// and sees it by their numbers.
+// or [ErrNotFound]. A job's newest 200 lines are kept, over all its attempts: a
+// reader that is slower than the log grows misses lines, and sees it by their
+// numbers.
 func (o *Operator) Logs(ctx context.Context, id outbox.ID, after LogPosition) ([]LogLine, error) {
 	rows, err := listOf(ctx, o, id, "the log", func(ctx context.Context) ([]sqlgen.ListLogsRow, error) {
 		return o.db.ListLogs(ctx, sqlgen.ListLogsParams{JobID: pgvalue.UUID(id), AfterEpoch: after.Epoch, AfterLine: after.Line - 1})

@@ -20,9 +20,9 @@ import (
 var ErrNoAuditChain = errors.New("no chain of the audit is seen: connect as the owner or a member of outbox_worker, or set app.tenant_id to *; if you did, somebody has emptied outbox.audit_chain")
 
 // AuditHead is a link of the audit's chain: its number and its hash, which stands for
-// everything that was recorded before it. Noted where whoever changes the database
-// cannot write, it tells later whether all that is still there: see
-// [Operator.VerifyAudit].
+// everything that was recorded before it. Keep it where those who can change the
+// database cannot write: a later check against it finds whether all that is still
+// there, see [Operator.VerifyAudit].
 type AuditHead struct {
 	Seq  int64
 	Hash [sha256.Size]byte
@@ -56,7 +56,7 @@ type AuditCheck struct {
 	Breaks  []AuditBreak
 }
 
-// AuditBreak is such a place. Of many the first hundred are told.
+// AuditBreak is such a place. Of many the first hundred are returned.
 type AuditBreak struct {
 	Seq     int64 // of the link; 0 if there is none
 	AuditID int64 // of the act; 0 if it is not known
@@ -81,8 +81,8 @@ const (
 )
 
 // VerifyAudit goes through the whole audit and its chain, and finds every act that was
-// changed, removed, slipped in or moved since it was recorded, unless whoever did that
-// also made all links behind it anew, or cut off the end: noted, a head of an earlier
+// changed, removed, slipped in or moved since it was recorded, unless all links behind
+// it were made anew as well, or the end was cut off: noted, a head of an earlier
 // check, finds that. The zero head is none.
 //
 // The hashes are computed here, so that no function in the database has to be trusted.

@@ -137,8 +137,8 @@ func TestG12NoColumnOfTheAuditCanBeEdited(t *testing.T) {
 	}
 }
 
-// fork makes the chain anew from a link on, as whoever knows the function and owns the
-// tables can.
+// fork makes the chain anew from a link on, as an owner of the tables who knows the
+// function can.
 const fork = `; DO $$
 	DECLARE link outbox.audit_chain; previous bytea;
 	BEGIN
@@ -205,8 +205,8 @@ func TestG12WhoeverTampersWithTheAuditIsFound(t *testing.T) {
 	}
 }
 
-// Of many breaks all are counted, and the first are told.
-func TestOfManyBreaksTheFirstAreTold(t *testing.T) {
+// Of many breaks all are counted, and the first are returned.
+func TestOfManyBreaksTheFirstAreReturned(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	act(t, db, 1)
@@ -216,7 +216,7 @@ func TestOfManyBreaksTheFirstAreTold(t *testing.T) {
 	}
 }
 
-// Whoever is not a superuser is refused before anything can be found.
+// A role that is no superuser is refused before anything can be found.
 func TestTheAuditKeepsItsActs(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
@@ -312,7 +312,7 @@ func TestALinkWaitsForTheOneBeforeIt(t *testing.T) {
 	wantWhole(t, o, 2)
 }
 
-// A transaction that sees the database as it was cannot see the head: it is told to try
+// A transaction that sees the database as it was cannot see the head: it has to try
 // again, and does not fork the chain.
 func TestAnActUnderAnOldSnapshotIsASerializationFailure(t *testing.T) {
 	t.Parallel()
@@ -386,7 +386,8 @@ func TestG12TrimmingLeavesTheChainWhole(t *testing.T) {
 	if check := verify(t, o, operator.AuditHead{}); check.Broken != 1 || check.Breaks[0].Seq != 4 {
 		t.Errorf("an anchor that was changed: broken at %v, want link 4, which hangs on it", check.Breaks)
 	}
-	tamper(t, db, `UPDATE outbox.audit SET at = now() - interval '31 days'`) // with which the chain is broken, and trimmed all the same
+	// It breaks the chain, which is trimmed all the same.
+	tamper(t, db, `UPDATE outbox.audit SET at = now() - interval '31 days'`)
 	if n := trim(t, db, 100); n != 2 {
 		t.Errorf("trimmed %d, want what is left", n)
 	}

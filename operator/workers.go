@@ -8,9 +8,9 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
-// Worker is a dispatcher as it told of itself. It does so every minute; a row
-// is taken away when the dispatcher stops, and an hour after one that was killed
-// was last seen.
+// Worker is a dispatcher as it last reported itself. It does so every minute;
+// its row is deleted when the dispatcher stops, and an hour after one that was
+// killed was last seen.
 type Worker struct {
 	Name      string         // as in the leases
 	Version   string         // of its program
@@ -23,7 +23,7 @@ type Worker struct {
 	Missing   bool // not seen for longer than it takes to be seen twice
 }
 
-// missingAfter is when a dispatcher must have told of itself twice.
+// missingAfter is when a dispatcher must have reported itself twice.
 const missingAfter = 150 * time.Second
 
 // Workers returns the dispatchers that there are, by name.

@@ -37,7 +37,7 @@ func ExampleKeyring() {
 		fmt.Println(job.Args.IBAN)
 		return nil
 	})
-	_ = func(pool *pgxpool.Pool) (*await.Waiter, error) { // who waits for results
+	_ = func(pool *pgxpool.Pool) (*await.Waiter, error) { // for callers that wait for results
 		return await.New(pool, await.Config{Protect: ring})
 	}
 }

@@ -155,7 +155,8 @@ func FuzzSeal(f *testing.F) {
 func FuzzReference(f *testing.F) {
 	stored := kept{}
 	c := &ClaimCheck{Store: stored, Above: 1}
-	part := outbox.Part{Tenant: outbox.RootTenant, Job: outbox.RootTenant, Column: "payload"} // in every process the same
+	// The same in every process.
+	part := outbox.Part{Tenant: outbox.RootTenant, Job: outbox.RootTenant, Column: "payload"}
 	good, err := c.Seal(f.Context(), part, plain)
 	if err != nil {
 		f.Fatal(err)

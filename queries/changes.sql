@@ -52,7 +52,8 @@ LEFT JOIN (
     UNION ALL
     (SELECT id, tenant_id, queue, kind, status, epoch, attempt, finished_at, last_error_code
      FROM outbox.history
-     WHERE finished_at >= greatest(@since::timestamptz, statement_timestamp() - interval '2 hours') -- a position that is older is lost
+     -- A position that is older is lost.
+     WHERE finished_at >= greatest(@since::timestamptz, statement_timestamp() - interval '2 hours')
        AND age(history.xmin) <= (SELECT age(CAST(CAST(@horizon::text AS xid8) AS xid)))
        AND (age(history.xmin) <= (SELECT age(CAST(CAST(@known::text AS xid8) AS xid)))
             OR history.xmin IN (SELECT CAST(CAST(u::text AS xid8) AS xid) FROM unnest(@unsettled::bigint[]) AS u))

@@ -9,10 +9,10 @@
 -- whatever the plan. A sub-select to join with may be carried out again for each row,
 -- and would choose others (docs/adr/0015-chosen-as-a-list.md).
 --
--- The locked rows are found again by their place: nobody else can move them. One
--- that was changed between this statement's snapshot and its lock is at a place
--- that the snapshot does not see, and is left alone; whoever changed it so that it is
--- due (an operator, a dispatcher that gave it back) wakes the dispatchers after committing.
+-- The locked rows are found again by their place: nobody else can move them. One that was
+-- changed between this statement's snapshot and its lock is at a place that the snapshot
+-- does not see, and is left alone; a change that makes a job due (an operator's, or of a
+-- dispatcher that gave it back) wakes the dispatchers after its commit.
 UPDATE outbox.jobs
 SET status           = 'running',
     attempt          = jobs.attempt + 1,
@@ -68,10 +68,10 @@ RETURNING {{claimed "jobs"}}, (jobs).ctid::tid AS place;
 -- holds a snapshot, is never read, as long as a cursor stands for it.
 --
 -- The future begins at @since, when the survey before this one was made: a job that became
--- due after the last claim had looked is told with a wait below zero, and once only. What
--- has no cursor yet is told with a wait of minus infinity. The row of no tenant carries the
--- time of this survey; another one, whose wait is not a number, says that the queue is
--- paused or limited.
+-- due after the last claim had looked is returned with a wait below zero, and once only. A
+-- tenant and priority without a cursor has a wait of minus infinity. The row of no tenant
+-- carries the time of this survey; another one, whose wait is not a number, says that the
+-- queue is paused or limited.
 --
 -- A gap between two tenants with cursors is from the one after the first to the one before
 -- the second, both included: a range of one column, because PostgreSQL ends the scan of a

@@ -1,10 +1,9 @@
 -- name: ClaimKeyedJobs :many
--- ClaimKeyedJobs is ClaimJobs for jobs with a key, no more of a key than it has slots. Of
--- each tenant it looks at as many candidates as its reach says, and at the jobs @also, and
--- blocks those that cannot run. The rows are those of ClaimJobs, in no particular order. Those without an id name the keys
--- of which something was blocked, and the one without a key, too, tells how many
--- candidates were looked at, how many were passed by because somebody else had
--- them or their key, and how many jobs were blocked and promoted.
+-- ClaimKeyedJobs is ClaimJobs for jobs with a key, no more of a key than it has slots. Of each tenant it looks at as
+-- many candidates as its reach says, and at the jobs @also, and blocks those that cannot run. The rows are those of
+-- ClaimJobs, in no particular order. Those without an id name the keys of which something was blocked, and the one
+-- without a key, too, tells how many candidates were looked at, how many were passed by because somebody else had them
+-- or their key, and how many jobs were blocked and promoted.
 WITH open AS MATERIALIZED (
     -- Whether the queue is paused is asked by the function.
     SELECT @queue::text AS queue
@@ -142,9 +141,10 @@ SELECT coalesce(room.verdict, '')::text AS verdict, room.job::uuid AS job, coale
 FROM room;
 
 -- name: PromoteKeysOfJobs :exec
--- PromoteKeysOfJobs moves on the keys of jobs, open or closed, and wakes the
--- dispatchers if that promoted something. It is for whoever takes jobs away from
--- their keys: a statement of its own, after that has been committed.
+-- PromoteKeysOfJobs moves on the keys of jobs,
+-- open or closed, and wakes the dispatchers if that promoted something. It is
+-- for operations that take jobs away from their keys: a statement of its own,
+-- after that has been committed.
 WITH freed AS MATERIALIZED (
     -- A sub-select hides how many ids there are, or every call would be planned anew
     -- for just as many, with all partitions: that takes five times as long as the rest.
@@ -167,10 +167,10 @@ WHERE promoted.id IS NOT NULL
 LIMIT 1;
 
 -- name: ListKeys :many
--- ListKeys returns up to @max_keys keys with jobs that cannot run, or that are
--- parked, those first that have waited longest, from the place after the given one on. It reads all jobs with a key, of the @tenant if
--- there is one; each part has an index. Held jobs of a line have none, and are looked
--- for only when they would be all that is known of the @key.
+-- ListKeys returns up to @max_keys keys with jobs that cannot run, or that are parked, those first that have waited
+-- longest, from the place after the given one on. It reads all jobs with a key, of the @tenant if there is one; each
+-- part has an index. Held jobs of a line have none, and are looked for only when they would be all that is known of the
+-- @key.
 WITH standing AS MATERIALIZED (
     SELECT jobs.tenant_id, jobs.queue, jobs.key,
            count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying')) AS waiting,

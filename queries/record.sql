@@ -22,7 +22,8 @@ WITH input AS MATERIALIZED (
            unnest(@messages::text[])           AS message,
            unnest(@progress_ages::interval[])  AS progress_age,  -- NULL: no progress to store
            unnest(@checkpoints::bytea[])       AS checkpoint,    -- NULL: no checkpoint to store
-           nullif(unnest(@log_starts::smallint[]), -1)    AS log_start, -- the slot of the attempt's line 0; -1: not known
+           -- The slot of the attempt's line 0; -1 if it is not known.
+           nullif(unnest(@log_starts::smallint[]), -1)    AS log_start,
            nullif(unnest(@log_lines::text[]), '')::jsonb  AS log_lines, -- of {line, age, level, message}; '': none
            nullif(unnest(@steps::text[]), '')::jsonb      AS steps      -- of {name, took, result in base64}; '': none
 ), ours AS MATERIALIZED (

@@ -1,6 +1,6 @@
 -- name: FindToken :many
--- FindToken returns what authenticating a token needs. How long it is still good
--- is told by the database's clock, infinitely long as NULL.
+-- FindToken returns what authenticating a token needs. How
+-- long it is still good is by the database's clock; NULL is infinitely long.
 SELECT secret_hash, name, tenant_id, all_tenants, capabilities,
        (revoked_at IS NOT NULL)::boolean AS revoked,
        (expires_at - statement_timestamp())::interval AS expires_in,

@@ -32,8 +32,9 @@ type sight struct {
 	asked  time.Time // by our clock: when the first statement after that was sent; zero: none was
 	failed bool      // and one has failed
 
-	from, until, end time.Time // of the latest outage: leases that lapse from, until, of jobs that were claimed before its end
-	always           bool      // from is the beginning of time
+	// Of the latest outage: leases that lapse from, until, of jobs that were claimed before its end.
+	from, until, end time.Time
+	always           bool // from is the beginning of time
 }
 
 const (

@@ -20,7 +20,7 @@ import (
 // we are deaf, one that nobody has announced is found by the poll.
 const (
 	deadlineIdle    = 10 * time.Minute
-	deadlineDear    = time.Minute            // instead, where looking far back takes long
+	deadlineSlow    = time.Minute            // instead, where looking far back takes long
 	deadlinePoll    = 800 * time.Millisecond // while we are deaf, or one was seen lately:
 	deadlineMemory  = time.Minute
 	wholeLook       = 15                     // every so many looks is far back, unless
@@ -129,7 +129,7 @@ func (r *Reaper) deadlinePass(ctx context.Context) error {
 	}
 	wait := deadlineIdle
 	if !cheap {
-		wait = deadlineDear
+		wait = deadlineSlow
 	}
 	if !whole { // the rest, as soon as it is affordable
 		wait = max(d.scan.paid.Sub(now), deadlinePoll)
@@ -142,7 +142,7 @@ func (r *Reaper) deadlinePass(ctx context.Context) error {
 }
 
 // deadlineSpan closes the jobs whose deadline lies within the span, and returns
-// what it cost to look for them, and what the last statement told.
+// what it cost to look for them, and what the last statement returned.
 func (r *Reaper) deadlineSpan(ctx context.Context, s span) (cost time.Duration, last sqlgen.ExpireDeadlinesRow, err error) {
 	d := &r.deadlines
 	params := sqlgen.ExpireDeadlinesParams{

@@ -30,13 +30,13 @@ func (r *Reaper) listPartitions(ctx context.Context, shorter []pgtype.Interval) 
 // dropPartition drops a day of the history, unless somebody is reading it or
 // another reaper is at it; dropped says whether it is gone.
 //
-// A drop needs the partition and its parent for itself alone, and whoever wants a
-// lock while it waits for one waits behind it. So it waits a tenth of a second
-// for each. It takes the partition first: a report that reads the day stops it
-// there, where no settlement comes. For the parent it waits only for statements
-// that are under way; they insert into another day and are done in milliseconds.
-// Who locked the parent and waits for the partition is in a deadlock with us,
-// which our giving up resolves.
+// A drop needs the partition and its parent for itself alone, and everyone else
+// who wants a lock while it waits for one waits behind it. So it waits a tenth of
+// a second for each. It takes the partition first: a report that reads the day
+// stops it there, where no settlement comes. For the parent it waits only for
+// statements that are under way; they insert into another day and are done in
+// milliseconds. A transaction that locked the parent and waits for the partition
+// is in a deadlock with us, which our giving up resolves.
 func (r *Reaper) dropPartition(ctx context.Context, name string) (dropped bool, err error) {
 	err = r.onChores(ctx, statementTimeout, func(ctx context.Context, conn *pgxpool.Conn, _ *sqlgen.Queries) error {
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {

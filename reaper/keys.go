@@ -16,9 +16,9 @@ import (
 const (
 	sweepInterval = 2 * time.Second
 	sweepPage     = 500
-	sweepShare    = 19 // times as long as a sweep took there is none, as with scans
-	// What is found stuck is looked at again after this: as a rule whoever freed a
-	// slot is about to promote the next job.
+	sweepShare    = 19 // times what a sweep took, the next one is that far away
+	// A key that is found stuck is looked at again after this: as a rule the
+	// process that freed a slot is about to promote the next job.
 	sweepPatience = 250 * time.Millisecond
 	everySlot     = 1000 // of a key; engine.MaxKeyActive
 )
@@ -34,10 +34,10 @@ func (k *keys) add(tenant pgtype.UUID, queue, name string, count int32) {
 	k.tenants, k.queues, k.names, k.counts = append(k.tenants, tenant), append(k.queues, queue), append(k.names, name), append(k.counts, count)
 }
 
-// sweepKeys looks at every key and moves on what is stuck: whoever freed a slot
-// died before he had promoted the next job, or a head has been dead for long
-// enough. It forgets keys that no open job bears. This is what makes keys
-// correct; that the others promote at once makes them fast.
+// sweepKeys looks at every key and promotes where a slot is free: the process
+// that freed it died before it had promoted the next job, or a head has been
+// dead for long enough. It forgets keys that no open job bears. This is what
+// makes keys correct; that the others promote at once makes them fast.
 func (r *Reaper) sweepKeys(ctx context.Context) (time.Duration, error) {
 	if !r.keyed.Load() { // as the last pass over the leases saw, so that an idle process asks nothing
 		return jittered(sweepInterval), nil
@@ -114,7 +114,8 @@ func (r *Reaper) promote(ctx context.Context, k keys, patient bool) (promoted in
 		rows, err := sqlgen.New(r.leases).PromoteKeys(bound, sqlgen.PromoteKeysParams{
 			TenantIds: k.tenants[:n], Queues: k.queues[:n], Keys: k.names[:n], Counts: k.counts[:n], Patient: patient,
 		})
-		rows = slices.DeleteFunc(rows, func(row sqlgen.PromoteKeysRow) bool { return !row.ID.Valid }) // what is locked, the next sweep sees
+		// The next sweep sees what is locked.
+		rows = slices.DeleteFunc(rows, func(row sqlgen.PromoteKeysRow) bool { return !row.ID.Valid })
 		if len(rows) > 0 {
 			promoted += len(rows)
 			_ = sqlgen.New(r.leases).WakeDispatchers(bound, engine.Channel) // a hint

@@ -46,8 +46,8 @@ func parked(t testing.TB, db *pgxpool.Pool) bool {
 	return query[bool](t, db, `SELECT parked_at IS NOT NULL FROM outbox.keys WHERE key = 'k'`)
 }
 
-// Whoever freed the slot died before he had promoted the next job; or somebody
-// took jobs away by hand.
+// The process that freed the slot died before it had promoted the next job; or
+// somebody took jobs away by hand.
 func TestTheSweepMovesStuckKeysOn(t *testing.T) {
 	t.Parallel()
 	type job struct {
@@ -150,7 +150,8 @@ func TestTheSweepParksKeysOfDeadHeads(t *testing.T) {
 	if by := query[bool](t, db, `SELECT parked_for = $1 FROM outbox.keys`, mustUUID(head)); !by {
 		t.Error("the key does not say for which job it was parked")
 	}
-	exec(t, db, `UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1 WHERE id = $1`, mustUUID(head)) // the head alone is retried
+	// The head alone is retried.
+	exec(t, db, `UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1 WHERE id = $1`, mustUUID(head))
 	sweep(t, r)
 	if !parked(t, db) || statusOf(t, db, next) != outbox.Blocked {
 		t.Error("a parked key moves on though nobody unblocked it")
@@ -293,7 +294,8 @@ func TestAPromotionLocksNoMoreThanItPromotes(t *testing.T) {
 	for range 20 {
 		storeKeyed(t, db, "a", outbox.Blocked, "max_active = 3")
 	}
-	stored := query[int64](t, db, `SELECT pg_current_xact_id()::text::bigint`) // the updates have locked what they changed
+	// The updates have locked what they changed.
+	stored := query[int64](t, db, `SELECT pg_current_xact_id()::text::bigint`)
 	var hot keys
 	hot.add(mustUUID(outbox.RootTenant), "default", "k", everySlot)
 	if n, err := r.promote(t.Context(), hot, false); err != nil || n != 2 {

@@ -44,7 +44,7 @@ type Reaper struct {
 	keyed      atomic.Bool // there are keys to sweep
 	scan       scan        // used by expire only, as are:
 	sight      sight
-	lapsesIn   float64                     // seconds, from the last look on; infinite if nobody looked, or none does soon
+	lapsesIn   float64                     // seconds, from the last look on; infinite if no lease lapses soon
 	looksAhead bool                        // the last pass was cheap enough for that
 	trimmed    map[string]int64            // used by trim only; see trimDays
 	surveyed   map[string]map[string]int64 // used by trim only: jobs by outcome in days that wait to be dropped
@@ -147,8 +147,8 @@ func (r *Reaper) repeat(ctx context.Context, name string, chore func(context.Con
 	}
 }
 
-// complaint is what an error is told as: while the server is out of reach every
-// chore fails of the same cause, which is told once for all of them.
+// complaint is what an error is logged as: while the server is out of reach
+// every chore fails of the same cause, which is logged once for all of them.
 func complaint(chore string, err error) string {
 	if pgsession.State(err) == "" {
 		return "no answer"

@@ -60,7 +60,8 @@ func (s *scan) spans(now time.Time) []span {
 	if affordable && s.slice == 0 {
 		return []span{{from: always, before: never, near: true, sweep: true}}
 	}
-	near := span{from: never, before: never, near: true} // the statement begins an overlap before the database's now at the latest
+	// The statement begins an overlap before the database's now at the latest.
+	near := span{from: never, before: never, near: true}
 	if !s.passed.IsZero() {
 		near.from = instant(s.passed.Add(-overlap))
 	}

@@ -72,7 +72,7 @@ func TestEveryPassIsFullWhileThatIsCheap(t *testing.T) {
 	}
 }
 
-func TestADearSweepTakesATenthOfTheTimeAndStillCoversEverything(t *testing.T) {
+func TestASlowSweepTakesATenthOfTheTimeAndStillCoversEverything(t *testing.T) {
 	for name, perHour := range map[string]time.Duration{
 		"half a second at once":               5 * time.Millisecond,
 		"more than a statement may take":      100 * time.Millisecond,
@@ -119,7 +119,7 @@ func TestAFailedPassIsNotCountedAsComplete(t *testing.T) {
 	}
 }
 
-func TestAfterADearSweepHasBecomeCheapEveryPassIsFullAgain(t *testing.T) {
+func TestAfterASlowSweepHasBecomeQuickEveryPassIsFullAgain(t *testing.T) {
 	l := newTimeline(100, time.Second)
 	for range 1000 {
 		l.pass()

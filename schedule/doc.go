@@ -17,8 +17,8 @@
 //     of the expression, so that a restart or a pause does not move them.
 //   - What nobody fired in time is fired by what [Options.Missed] says, as soon as
 //     a process is there.
-//   - A schedule that cannot be fired (the database refuses its job) is told in the
-//     log, tried again every minute, and holds up no other.
+//   - A schedule that cannot be fired (the database refuses its job) is reported in
+//     the log, tried again every minute, and holds up no other.
 //
 // # When the clocks change
 //

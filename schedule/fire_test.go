@@ -178,8 +178,8 @@ func TestManyLargeJobsAreFiredInParts(t *testing.T) {
 	}
 }
 
-// Whoever holds the row fires; nobody waits for it, and whoever comes after finds
-// the next tick.
+// The process that holds the row fires; nobody waits for it, and a process that
+// comes after finds the next tick.
 func TestATickIsFiredByOneProcess(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

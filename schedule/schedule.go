@@ -33,7 +33,7 @@ type Schedule struct {
 // FRI#2 the second. @hourly, @daily, @weekly, @monthly and @yearly stand for
 // themselves.
 //
-// A mistake is told by Validate, and by app.Run before it starts anything.
+// Validate returns mistakes, and so does app.Run before it starts anything.
 func Cron(name, expression, zone string, args outbox.Args, opts Options) Schedule {
 	timing, err := newCron(expression, zone)
 	return Schedule{name: name, timing: timing, args: args, opts: opts, err: err}
@@ -66,10 +66,11 @@ type Options struct {
 	MaxAttempts int
 	Timeout     time.Duration
 	Backoff     outbox.Backoff
-	Key         outbox.KeyRules   // without Sequence and MaxQueued: Deadline keeps jobs that nobody gets round to from piling up
-	Headers     map[string]string // "schedule" and "scheduled_for" are taken
-	Tenant      outbox.ID
-	Hold        bool
+	// Key must be without Sequence and MaxQueued: a Deadline keeps jobs that nobody runs from piling up.
+	Key     outbox.KeyRules
+	Headers map[string]string // "schedule" and "scheduled_for" are taken
+	Tenant  outbox.ID
+	Hold    bool
 
 	// Deadline is how long after its tick a job expires, whenever it was enqueued: one
 	// for a tick that was missed for longer expires at once. 0 is never. With the

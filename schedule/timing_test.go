@@ -345,7 +345,8 @@ func (o oracle) allows(minutes int64) bool {
 func expressionsNear(random *rand.Rand, change time.Time) (expressions []string) {
 	near := change.Add(time.Duration(random.IntN(300)-150) * time.Minute)
 	_, before := change.Add(-time.Second).Zone()
-	skipped := change.UTC().Add(time.Duration(before)*time.Second + time.Duration(random.IntN(60))*time.Minute) // as a wall time
+	// As a wall time.
+	skipped := change.UTC().Add(time.Duration(before)*time.Second + time.Duration(random.IntN(60))*time.Minute)
 	for _, at := range []time.Time{near, skipped} {
 		m, h, day, month, weekday := at.Minute(), at.Hour(), at.Day(), int(at.Month()), int(at.Weekday())
 		expressions = append(expressions,

@@ -28,7 +28,7 @@ type boundedListener struct {
 	close  func()
 	idle   func() // ends connections that are
 	log    *slog.Logger
-	told   time.Time // Accept is called by one goroutine
+	logged time.Time // Accept is called by one goroutine
 }
 
 func boundConnections(ln net.Listener, most int, endIdle func(), log *slog.Logger) *boundedListener {
@@ -42,8 +42,8 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	select {
 	case b.places <- struct{}{}:
 	default:
-		if now := time.Now(); now.Sub(b.told) > tellEvery {
-			b.told = now
+		if now := time.Now(); now.Sub(b.logged) > tellEvery {
+			b.logged = now
 			b.log.LogAttrs(context.Background(), slog.LevelWarn, "API has as many connections as it may, others wait", slog.Int("connections", cap(b.places)))
 		}
 		if err := b.await(); err != nil {

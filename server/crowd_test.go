@@ -185,7 +185,8 @@ func crowd(url, path, contentType string, body []byte, n int) (taken <-chan stru
 			own := http.Client{Timeout: time.Minute, Transport: named(fmt.Sprint("client-", i))}
 			defer own.CloseIdleConnections()
 			for {
-				if res, err := own.Post(url+path, contentType, bytes.NewReader(body)); err == nil { // a batch may be refused before it was sent
+				// A batch may be refused before it was sent.
+				if res, err := own.Post(url+path, contentType, bytes.NewReader(body)); err == nil {
 					_, _ = io.Copy(io.Discard, res.Body)
 					_ = res.Body.Close()
 					mu.Lock()
@@ -271,8 +272,8 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.Transport.RoundTrip(r)
 }
 
-// Connections have a bound: who comes when it is reached takes the place of one that is
-// idle, or waits until another leaves, and a stop does not wait for either.
+// Connections have a bound: one that comes when it is reached takes the place of an
+// idle one, or waits until another leaves, and a stop does not wait for either.
 func TestConnectionsHaveABound(t *testing.T) {
 	t.Parallel()
 	const most = 3
@@ -299,7 +300,8 @@ func TestConnectionsHaveABound(t *testing.T) {
 	var busy []net.Conn
 	for range most {
 		conn := dial()
-		if _, err := io.WriteString(conn, "GET /openapi.json HTTP/1.1\r\nHost: local"); err != nil { // the rest comes later
+		// The rest comes later.
+		if _, err := io.WriteString(conn, "GET /openapi.json HTTP/1.1\r\nHost: local"); err != nil {
 			t.Fatal(err)
 		}
 		busy = append(busy, conn)

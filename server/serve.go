@@ -157,13 +157,14 @@ func (a *apiServer) run(ctx context.Context) error {
 		a.stopping() // Shutdown would wait for them
 		err := server.Shutdown(bound)
 		if err != nil {
-			_ = server.Close() // whoever asks now is cut off
+			_ = server.Close() // cuts off requests that are in progress
 		}
 		_ = a.producer.Flush(bound) // the poll covers a lost wake-up
 		stopped <- err
 	})
 	endIdle := func() {
-		server.SetKeepAlivesEnabled(false) // this ends those that are idle; an answer on its way may say that its connection is over
+		// This ends idle connections; an answer on its way may say that its connection is over.
+		server.SetKeepAlivesEnabled(false)
 		server.SetKeepAlivesEnabled(true)
 	}
 	err := server.Serve(boundConnections(ln, a.connections, endIdle, a.log))

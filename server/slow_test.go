@@ -159,7 +159,8 @@ func TestH3HeadersHaveABound(t *testing.T) {
 			path += "?x=" + strings.Repeat("x", 1<<20)
 		}
 		_ = conn.SetDeadline(time.Now().Add(time.Minute))
-		go func() { _, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n", path, header) }() // the server may close first
+		// The server may close the connection first.
+		go func() { _, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n", path, header) }()
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err == nil && res.StatusCode < 400 {
 			t.Errorf("%s: %d, want it refused", name, res.StatusCode)

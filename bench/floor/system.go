@@ -81,7 +81,7 @@ func (f *floor) Work(ctx context.Context, handle func(context.Context, int)) (fu
 				defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 				err = loop(conn)
 			}
-			if err != nil && context.Cause(ctx) == nil { // whoever waits for the jobs would wait for ever
+			if err != nil && context.Cause(ctx) == nil { // or the caller would wait for the jobs for ever
 				fmt.Fprintln(os.Stderr, "floor:", err)
 				os.Exit(1)
 			}
@@ -154,7 +154,8 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 		}
 		b := claimed{make([]pgtype.TID, 0, batch), make([]pgtype.UUID, 0, batch), make([]int64, 0, batch)}
 		for rows.Next() {
-			row := rows.RawValues() // id, epoch, run_at and place are the 1st, 8th, 15th and 20th: see queries/claim.sql
+			// Id, epoch, run_at and place are the 1st, 8th, 15th and 20th: see queries/claim.sql.
+			row := rows.RawValues()
 			id := pgtype.UUID{Bytes: [16]byte(row[0]), Valid: true}
 			from.advance(binary.BigEndian.Uint64(row[14]), id)
 			b.places = append(b.places, pgtype.TID{BlockNumber: binary.BigEndian.Uint32(row[19]), OffsetNumber: binary.BigEndian.Uint16(row[19][4:]), Valid: true})

@@ -19,7 +19,7 @@ type system struct {
 	settings
 	pool     *pgxpool.Pool
 	producer *river.Client[pgx.Tx]
-	params   sync.Pool // of *[]river.InsertManyParams: who stores many keeps the memory for the next ones
+	params   sync.Pool // of *[]river.InsertManyParams: the memory of a large batch is kept for the next
 }
 
 type noop struct {

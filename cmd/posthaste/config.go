@@ -20,7 +20,7 @@ func (p *program) configCommand() *cli.Command {
 			if err := p.print(c, p.effective(c)); err != nil {
 				return err
 			}
-			_, err := p.load(c) // what is wrong is told after what is there
+			_, err := p.load(c) // mistakes are printed after the settings
 			_, more := p.load(c, "api", "token")
 			return errors.Join(err, more)
 		},

@@ -241,8 +241,8 @@ func progressBar(p operator.BulkProgress) string {
 	return fmt.Sprintf("[%s%s] %3.0f %% %d of %d", strings.Repeat("#", full), strings.Repeat(".", width-full), part*100, p.Done+p.Passed, p.Matched)
 }
 
-// sure asks before an act on more than one. That nobody is there to ask is no yes:
-// whoever wrote the script is to say it.
+// sure asks before an act on more than one. Without a terminal it refuses: a
+// script has to say --yes.
 func (p *program) sure(ctx context.Context, c *cli.Command, verb string, n int, what string) error {
 	if n <= 1 || c.Bool("yes") {
 		return nil
@@ -255,7 +255,7 @@ func (p *program) sure(ctx context.Context, c *cli.Command, verb string, n int, 
 	if isScreen(p.stderr) {
 		return p.confirm(ctx, p.stderr, question)
 	}
-	screen, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0) // of whoever typed 2>file
+	screen, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0) // also with 2>file
 	if err != nil {
 		return nobody
 	}

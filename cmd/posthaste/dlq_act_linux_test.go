@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// shownOn is what a terminal is told, from now on.
+// shownOn is what a terminal shows, from now on.
 func shownOn(ours *os.File) *lockedBuffer {
 	shown := new(lockedBuffer)
 	go func() { // ends when our end is closed
@@ -59,7 +59,7 @@ func TestAYesIsToTheDeadLettersThatWereCounted(t *testing.T) {
 	}
 }
 
-// Whoever sends the errors to a file is asked all the same.
+// The question is asked also if the errors go to a file.
 func TestTheQuestionIsOnTheTerminalWhereverErrorsGo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

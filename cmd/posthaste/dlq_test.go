@@ -173,7 +173,7 @@ func TestSomebodyIsAskedBeforeMany(t *testing.T) {
 	}
 }
 
-// Whoever presses Ctrl-C at a question wants to be rid of it.
+// Ctrl-C at a question ends the command.
 func TestAQuestionEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	nobody, typing := io.Pipe()
@@ -204,7 +204,7 @@ func TestAnEmptyPayloadIsSaidSo(t *testing.T) {
 	}
 }
 
-// What somebody stored does not write on the screen of who reads of it.
+// Stored text cannot control the terminal of the reader.
 func TestErrorsHaveNoControlCharacters(t *testing.T) {
 	t.Parallel()
 	db, direct, through := ways(t)

@@ -103,7 +103,8 @@ func TestAJobOfWhichNothingIsKnownIsAnError(t *testing.T) {
 	if r.code != exitFailed || r.out != "cancel: 1 done, 0 passed over\n" || !strings.Contains(r.errOut, ids[0]+": timeout") || !strings.Contains(r.errOut, ids[1]+": timeout") {
 		t.Errorf("%+v, want both jobs that are locked named, and exit status 1", r)
 	}
-	awaitLocks(t, db, false) // the server hears of a statement that was given up a moment later, and may do it until then
+	// The server may run the statement until it hears, a moment later, that it was given up.
+	awaitLocks(t, db, false)
 	_ = tx.Rollback(t.Context())
 	if out := ok(t, direct, "jobs", "cancel", "--kind", "greet", "--yes"); out != "cancel: 2 done, 0 passed over\n" {
 		t.Errorf("afterwards: %q", out)
@@ -153,7 +154,7 @@ func TestAnActByFilterPassesOverWhatHasMoved(t *testing.T) {
 	}
 }
 
-// Who asked for the waiting jobs interrupts none that has begun to run.
+// An act on waiting jobs interrupts none that has begun to run.
 func TestAnActByFilterKeepsToItsStatuses(t *testing.T) {
 	t.Parallel()
 	db, direct, through := ways(t)
@@ -165,7 +166,8 @@ func TestAnActByFilterKeepsToItsStatuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-		if _, err := tx.Exec(t.Context(), claimSQL+` AND id = $2`, kind, ids[1]); err != nil { // which the listing does not see
+		// The listing does not see this claim.
+		if _, err := tx.Exec(t.Context(), claimSQL+` AND id = $2`, kind, ids[1]); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan ran, 1)

@@ -83,8 +83,8 @@ func (p *program) printStreamed(c *cli.Command, known *remembered, e client.JobC
 	return p.printChange(c, before.status.String(), j)
 }
 
-// remembered is how jobs were when they were last told, of the last ones that were:
-// at least as many as most, and less than twice as many.
+// remembered is the states that were printed last, of the newest jobs: at least as
+// many as most, and less than twice as many.
 type remembered struct {
 	most         int
 	newer, older map[string]mark
@@ -132,7 +132,7 @@ type lineState struct {
 	comment func(string)
 
 	up, away bool  // somebody has answered; nobody does at the moment
-	begun    bool  // something was told
+	begun    bool  // something was sent
 	failed   error // why there was no first connection
 }
 

@@ -73,13 +73,14 @@ func awaitChange(t *testing.T, out *lockedBuffer, what func(change) bool, again 
 	return change{}
 }
 
-func TestTailIsToldByTheAPI(t *testing.T) {
+func TestTailReadsTheStreamOfTheAPI(t *testing.T) {
 	t.Parallel()
 	db, direct, through := ways(t)
 	o := operator.New(db)
 	old := store(t, db, "old")
 	out, said, stop := tailFor(t, through)
-	awaitChange(t, out, func(c change) bool { return c.Kind == "first" }, func() { store(t, db, "first") }) // it has begun
+	// Wait until it has begun.
+	awaitChange(t, out, func(c change) bool { return c.Kind == "first" }, func() { store(t, db, "first") })
 	id := store(t, db, "greet")
 	awaitChange(t, out, func(c change) bool { return c.ID == id.String() && c.Status == "pending" }, nil)
 	for _, job := range []outbox.ID{id, old} {
@@ -191,8 +192,8 @@ func (r *restarted) start() {
 
 func (r *restarted) stop() { _ = r.server.Close(); <-r.ended }
 
-// What changes while the API is away is told when it is back, once, and nothing of
-// before again.
+// What changes while the API is away is printed when it is back, once, and nothing
+// of before again.
 func TestTailGoesOnWhenTheAPIIsBack(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -213,16 +214,17 @@ func TestTailGoesOnWhenTheAPIIsBack(t *testing.T) {
 	if text := said.String(); strings.Contains(text, "left out") || strings.Count(text, "\n") != 2 {
 		t.Errorf("it said %s", text)
 	}
-	told := map[string]bool{}
+	printed := map[string]bool{}
 	for _, c := range changes(t, out) {
-		if told[c.ID] {
+		if printed[c.ID] {
 			t.Errorf("told twice: %+v", c)
 		}
-		told[c.ID] = true
+		printed[c.ID] = true
 	}
 }
 
-// A mark is said, and what is told again or is older than what was told is not.
+// A resync is printed; a state that is sent again, or is older than what was
+// printed, is not.
 func TestTailOfEventsThatComeAgain(t *testing.T) {
 	t.Parallel()
 	id := outbox.NewID().String()

@@ -29,11 +29,11 @@ func jobValues(j operator.Job) []any {
 	if j.Timeout != 0 {
 		timeout = j.Timeout.String()
 	}
-	told := func(v any) any { return orNull(j.MaxAttempts != 0, v) }
+	known := func(v any) any { return orNull(j.MaxAttempts != 0, v) }
 	return []any{
-		j.ID, j.Status, j.Kind, j.Queue, told(j.Attempt), told(j.MaxAttempts), instant(j.CreatedAt), instant(j.RunAt), j.ErrorCode,
-		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), told(j.Worker), j.Priority, j.Key, told(j.LostLeases), told(j.Epoch), told(j.Tenant), told(timeout), told(backoffText(j.Backoff)),
-		told(j.ErrorMessage), textOrNull(j.ContentType), told(j.PayloadBytes), instant(j.Deadline), instant(j.CancelRequestedAt), parentOf(j),
+		j.ID, j.Status, j.Kind, j.Queue, known(j.Attempt), known(j.MaxAttempts), instant(j.CreatedAt), instant(j.RunAt), j.ErrorCode,
+		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), known(j.Worker), j.Priority, j.Key, known(j.LostLeases), known(j.Epoch), known(j.Tenant), known(timeout), known(backoffText(j.Backoff)),
+		known(j.ErrorMessage), textOrNull(j.ContentType), known(j.PayloadBytes), instant(j.Deadline), instant(j.CancelRequestedAt), parentOf(j),
 	}
 }
 
@@ -154,8 +154,8 @@ func readable(b []byte) string {
 	return string(b)
 }
 
-// resultObject is content for a result. One that is sealed says so: whoever has the
-// key opens the base64 by outbox.OpenResult.
+// resultObject is content for a result. One that is sealed says so: with the key,
+// outbox.OpenResult opens the base64.
 func resultObject(b []byte) any {
 	if sealed := outbox.SealedResult(b); sealed != "" {
 		return map[string]any{"sealed": sealed, "base64": b}
@@ -179,11 +179,11 @@ const newJob = "new"
 func (p *program) printChange(c *cli.Command, from string, j operator.Job) error {
 	seen := time.Now()
 	if c.String("output") == "json" {
-		told := j.MaxAttempts == 0
+		known := j.MaxAttempts == 0
 		object, err := listing{header: []string{
 			"seen_at", "id", "from", "status", "kind", "queue", "attempt", "max_attempts", "worker", "error_code", "run_at", "finished_at", "epoch", "tenant",
 		}}.object([]any{
-			instant(seen), j.ID, orNull(from != "" && from != newJob, from), j.Status, j.Kind, j.Queue, j.Attempt, orNull(!told, j.MaxAttempts), orNull(!told, j.Worker),
+			instant(seen), j.ID, orNull(from != "" && from != newJob, from), j.Status, j.Kind, j.Queue, j.Attempt, orNull(!known, j.MaxAttempts), orNull(!known, j.Worker),
 			j.ErrorCode, instant(j.RunAt), instant(j.FinishedAt), j.Epoch, orNull(!j.Tenant.IsZero(), j.Tenant),
 		})
 		if err != nil {

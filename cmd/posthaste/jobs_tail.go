@@ -59,7 +59,7 @@ func (p *program) tailCommand() *cli.Command {
 
 const tailMostJobs = 100 // that are named; the API takes no more
 
-// tailed is what is to be told.
+// tailed is what to print.
 type tailed struct {
 	filter operator.Filter // its statuses are those that a job has come to
 	jobs   []outbox.ID     // nil is any
@@ -177,15 +177,15 @@ func (t *tail) run(ctx context.Context, o found, interval time.Duration) error {
 	}
 }
 
-// printError says that nobody can be told any more.
+// printError means that the output is gone.
 type printError struct{ err error }
 
 func (e *printError) Error() string { return e.err.Error() }
 func (e *printError) Unwrap() error { return e.err }
 
-// begin learns which jobs there are, and tells nothing. The floor comes first: a job
-// that is enqueued from then on, and any that commits after its page was read, is
-// above it and unknown, and so it is told by the next look.
+// begin learns which jobs there are, and prints nothing. The floor comes first: a
+// job that is enqueued from then on, and any that commits after its page was read,
+// is above it and unknown, so the next look prints it.
 func (t *tail) begin(ctx context.Context, o found) error {
 	if t.jobs != nil {
 		named, err := t.named(ctx, o)
@@ -326,7 +326,7 @@ func (t *tail) look(ctx context.Context, o found) error {
 }
 
 // tell prints what differs from what is known. A job is known before it is printed:
-// nothing is told twice.
+// nothing is printed twice.
 func (t *tail) tell(jobs []operator.Job) error {
 	slices.SortStableFunc(jobs, func(a, b operator.Job) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	for _, j := range jobs {

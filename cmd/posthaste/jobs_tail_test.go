@@ -19,10 +19,10 @@ import (
 // tailing is a tail whose looks a test makes itself.
 type tailing struct {
 	*tail
-	t    *testing.T
-	from found
-	told []string // "kind: from → to"
-	said []string
+	t       *testing.T
+	from    found
+	printed []string // "kind: from → to"
+	said    []string
 }
 
 func newTail(t *testing.T, from found) *tailing {
@@ -31,7 +31,7 @@ func newTail(t *testing.T, from found) *tailing {
 	f.tail = &tail{
 		known: map[outbox.ID]mark{},
 		print: func(from outbox.Status, j operator.Job) error {
-			f.told = append(f.told, j.Kind+": "+from.String()+" → "+j.Status.String())
+			f.printed = append(f.printed, j.Kind+": "+from.String()+" → "+j.Status.String())
 			return nil
 		},
 		comment: func(text string) { f.said = append(f.said, text) },
@@ -42,15 +42,15 @@ func newTail(t *testing.T, from found) *tailing {
 	return f
 }
 
-// want looks and compares what was told.
-func (f *tailing) want(told ...string) {
+// want looks and compares what was printed.
+func (f *tailing) want(printed ...string) {
 	f.t.Helper()
-	f.told = nil
+	f.printed = nil
 	if err := f.look(f.t.Context(), f.from); err != nil {
 		f.t.Fatal(err)
 	}
-	if !slices.Equal(f.told, told) {
-		f.t.Errorf("told %q, want %q", f.told, told)
+	if !slices.Equal(f.printed, printed) {
+		f.t.Errorf("told %q, want %q", f.printed, printed)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestTailTellsEachChangeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := newTail(t, o)
-	f.want() // what was there is not told
+	f.want() // what was there is not printed
 
 	store(t, db, "new")
 	f.want("new:  → pending")
@@ -159,8 +159,8 @@ func TestTailSaysWhenItLeavesJobsOut(t *testing.T) {
 	if err := f.look(t.Context(), f.from); err != nil {
 		t.Fatal(err)
 	}
-	if len(f.told) != 1000 || len(f.said) != 1 || !strings.Contains(f.said[0], "left out") {
-		t.Errorf("told %d, said %q, want 1000 and that some were left out", len(f.told), f.said)
+	if len(f.printed) != 1000 || len(f.said) != 1 || !strings.Contains(f.said[0], "left out") {
+		t.Errorf("told %d, said %q, want 1000 and that some were left out", len(f.printed), f.said)
 	}
 	if f = newTail(t, operator.New(db)); len(f.said) != 1 || !strings.Contains(f.said[0], "more than 1000 open jobs") {
 		t.Errorf("said %q, want that not all are followed", f.said)
@@ -188,10 +188,10 @@ func TestTailGoesOnAfterAnOutage(t *testing.T) {
 	from := &faulty{found: operator.New(db), broken: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	var said []string
-	told := make(chan string, 10)
+	printed := make(chan string, 10)
 	tl := &tail{
 		known:   map[outbox.ID]mark{},
-		print:   func(_ outbox.Status, j operator.Job) error { told <- j.Kind; return nil },
+		print:   func(_ outbox.Status, j operator.Job) error { printed <- j.Kind; return nil },
 		comment: func(text string) { said = append(said, text) },
 	}
 	ended := make(chan error, 1)
@@ -199,7 +199,7 @@ func TestTailGoesOnAfterAnOutage(t *testing.T) {
 	<-from.broken
 	store(t, db, "meanwhile")
 	select {
-	case kind := <-told:
+	case kind := <-printed:
 		if kind != "meanwhile" {
 			t.Errorf("told of %s", kind)
 		}

@@ -183,7 +183,7 @@ func TestCancelAndRelease(t *testing.T) {
 	}
 }
 
-// What is sealed is told by its size and type; only machines get the bytes.
+// Of what is sealed the size and type are printed; only machines get the bytes.
 func TestASealedResultIsNotShownAsText(t *testing.T) {
 	t.Parallel()
 	ring, err := protect.NewKeyring(protect.Key{ID: "k", Secret: [32]byte{1}})

@@ -49,7 +49,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 		return exitOK
 	}
 	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintf(stderr, "posthaste: %s\n", oneLine(strings.TrimRight(line, "\n"))) // it may quote what somebody stored
+		// The line may quote text from the database.
+		fmt.Fprintf(stderr, "posthaste: %s\n", oneLine(strings.TrimRight(line, "\n")))
 	}
 	if errors.Is(err, errNoDatabase) && getenv("OUTBOX_API_URL") != "" {
 		fmt.Fprintln(stderr, "posthaste: "+notThroughAPI)
@@ -75,7 +76,7 @@ type program struct {
 	stderr io.Writer
 }
 
-// usageError is a mistake of whoever typed the command or set the environment.
+// usageError is a mistake in the command line or the environment.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }

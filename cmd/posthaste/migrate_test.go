@@ -81,8 +81,8 @@ func TestMigrateStatusNamesAnEditedFile(t *testing.T) {
 	}
 }
 
-// Who may not make roles migrates without row security, and learns so: now, whenever they
-// look, and from doctor, with what to do about it.
+// A role that may not make roles migrates without row security. The command says so at once, migrate status
+// and doctor say it later, with what to do about it.
 func TestMigrateWithoutTheRightToMakeRolesSaysSo(t *testing.T) {
 	t.Parallel()
 	server, err := pgtest.StartServer(t.Context()) // roles are the server's: this one has none of ours

@@ -224,7 +224,8 @@ func FuzzSettings(f *testing.F) {
 		f.Add(i, s.fallback)
 		f.Add(i, "\x00\xff\n")
 	}
-	all := slices.DeleteFunc(slices.Concat(allSettings, apiSettings), func(s setting) bool { return s.flag == "api-schemas" }) // it reads files
+	// api-schemas reads files.
+	all := slices.DeleteFunc(slices.Concat(allSettings, apiSettings), func(s setting) bool { return s.flag == "api-schemas" })
 	f.Fuzz(func(t *testing.T, which int, text string) {
 		s := all[uint(which)%uint(len(all))]
 		var one, other settings

@@ -10,8 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// lettersAct is an act on what the filter means. No condition at all is one for the
-// API to refuse; whoever typed --all means both statuses.
+// lettersAct is an act on what the filter means. The API refuses an act without any
+// condition; --all means both statuses.
 func (r *remote) lettersAct(f operator.DeadLetterFilter) client.LettersAct {
 	filter := letterFilterOf(f)
 	if len(filter.Status) == 0 {

@@ -62,8 +62,8 @@ func values(t *testing.T, out string) (v any) {
 	return v
 }
 
-// dropUntold takes what the API does not tell from two listings, where it says so by null.
-func dropUntold(want, got any) {
+// dropUnknown takes what the API does not tell from two listings, where it says so by null.
+func dropUnknown(want, got any) {
 	wanted, _ := want.([]any)
 	gotten, _ := got.([]any)
 	for i := range min(len(wanted), len(gotten)) {
@@ -99,7 +99,7 @@ func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
 	} {
 		args := append(strings.Fields(line), "-o", "json")
 		want, got := values(t, ok(t, direct, args...)), values(t, ok(t, through, args...))
-		dropUntold(want, got)
+		dropUnknown(want, got)
 		if letters, _ := want.([]any); line == "dlq list" && (letters[0].(map[string]any)["deadline"] != "2099-01-02T00:00:00Z" || letters[0].(map[string]any)["parent"] != id) {
 			t.Errorf("a dead letter is listed as %v, without its deadline and its parent", letters[0])
 		}
@@ -282,7 +282,8 @@ func TestJobsAreEnqueuedThroughTheAPI(t *testing.T) {
 	}
 	tried := map[string]bool{
 		"database-url": true, "api": true, "token": true, "notify": true, // the ways
-		"idempotency-key": true, "delay": true, "max-queued": true, "when-full": true, "content-type": true, "tenant": true, // below
+		// These have tests of their own below.
+		"idempotency-key": true, "delay": true, "max-queued": true, "when-full": true, "content-type": true, "tenant": true,
 	}
 	for kind, args := range map[string][]string{
 		"options": {

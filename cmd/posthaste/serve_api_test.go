@@ -72,7 +72,7 @@ func newKey(t *testing.T) *rsa.PrivateKey {
 	return key
 }
 
-// jwt is signed with the key, whoever's it is.
+// jwt is signed with the key.
 func jwt(t *testing.T, algorithm jose.SignatureAlgorithm, key any, keyID string, claims map[string]any) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", keyID))
@@ -166,7 +166,8 @@ func TestG4ServeTakesTheProvidersJWTsAndNoOthers(t *testing.T) {
 	}
 	sign := func(claims map[string]any) string { return jwt(t, jose.RS256, first, "first", claims) }
 	enqueue := func(bearer string) (int, string) { return asked(t, "POST", jobs, bearer, `{"kind":"mail"}`) }
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // until the provider is discovered
+	// Until the provider is discovered.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		code, text := enqueue(sign(good))
 		if code == http.StatusAccepted {
 			break
@@ -270,8 +271,8 @@ func TestServeStartsWithoutItsProvider(t *testing.T) {
 	}
 }
 
-// A token that asks too often is told when to come back, by the real process, and others
-// go on.
+// A token that asks too often gets the time of its next request, from the real process,
+// and others go on.
 func TestServeBoundsTheRequestsOfAToken(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)

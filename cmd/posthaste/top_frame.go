@@ -61,7 +61,7 @@ func (w *watch) head() []string {
 	}
 	counted, rates := "", w.rates.String()
 	if v.onlyCounts {
-		counted, rates = " (when the API counted)", notTold
+		counted, rates = " (when the API counted)", notInTheAPI
 	}
 	lines := []string{
 		fmt.Sprintf("posthaste   %s%s   looked in %s", v.AsOf.Local().Format("2006-01-02 15:04:05"), counted, v.took.Round(time.Millisecond)),
@@ -79,8 +79,8 @@ func (w *watch) head() []string {
 		fmt.Sprintf("dead        %d letters wait for a person", v.Jobs(outbox.Failed, outbox.Dead)))
 }
 
-// notTold is of what there is no route for.
-const notTold = "not known (the API does not tell)"
+// notInTheAPI stands for figures that the API has no route for.
+const notInTheAPI = "not known (not in the API)"
 
 func (s sight) oldestWords() string {
 	at := s.OldestDue()
@@ -88,7 +88,7 @@ func (s sight) oldestWords() string {
 	case !at.IsZero():
 		return brief(s.AsOf.Sub(at))
 	case s.onlyCounts:
-		return notTold
+		return notInTheAPI
 	case s.NoOldest:
 		return "not known (somebody holds a snapshot: posthaste doctor)"
 	}

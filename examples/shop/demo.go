@@ -24,7 +24,7 @@ var (
 	errTooLong     = errors.New("the jobs did not come to an end")
 )
 
-// demo is one demonstration. Its story is told by tell.
+// demo is one demonstration. See tell for its story.
 type demo struct {
 	orders   int
 	over     time.Duration // how long the customers take
@@ -50,7 +50,7 @@ func runDemo(ctx context.Context, args []string) error {
 	flags.DurationVar(&d.leaseTTL, "lease-ttl", 15*time.Second, "when a dead worker's jobs are taken over")
 	flags.BoolVar(&d.stay, "stay", false, "leave the shop running until Ctrl-C")
 	if err := flags.Parse(args); err != nil {
-		return flag.ErrHelp // Parse has told
+		return flag.ErrHelp // Parse has printed the mistake
 	}
 	if d.orders < 1 || d.over <= 0 || d.leaseTTL < time.Second {
 		return errors.New("want --orders 1 or more, --for more than 0, --lease-ttl 1s or more")
@@ -74,7 +74,7 @@ func runDemo(ctx context.Context, args []string) error {
 	return errInterrupted
 }
 
-// run sets up, has the story told, and clears away.
+// run sets up, tells the story, and clears away.
 func (d *demo) run(ctx context.Context, fail context.CancelCauseFunc) (err error) {
 	d.screen = newScreen(os.Stdout, fail)
 	d.premises, err = prepare(ctx, d.screen)
@@ -222,14 +222,14 @@ func (d *demo) killed() string {
 
 // follow tells of the dead worker's jobs as they run again.
 func (d *demo) follow(ctx context.Context, t *takeover) error {
-	told := false
+	reported := false
 	return poll(ctx, 100*time.Millisecond, func() (bool, error) {
 		if err := t.look(ctx, d.db); err != nil {
 			return false, err
 		}
-		if t.again > 0 && !told && !t.complete() {
+		if t.again > 0 && !reported && !t.complete() {
 			d.event("the first of worker %s's jobs ran again %s after the kill", t.worker, seconds(t.first))
-			told = true
+			reported = true
 		}
 		if t.complete() {
 			d.event("all %d jobs of worker %s ran again, %s to %s after the kill", len(t.ids), t.worker, seconds(t.first), seconds(t.last))
@@ -274,8 +274,8 @@ func endedBy(ctx context.Context, err error) error {
 	return err
 }
 
-// watchParent ends the demonstration when whoever started it is gone, such as a
-// `go run` that was killed: nobody could stop it any more.
+// watchParent ends the demonstration when the process that started it is gone,
+// such as a `go run` that was killed: nobody could stop it any more.
 func watchParent(ctx context.Context, fail context.CancelCauseFunc) {
 	parent := os.Getppid()
 	for sleep(ctx, time.Second) == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// asShop has this test binary be the program, for demonstrations and their workers.
+// asShop makes this test binary the program, for demonstrations and their workers.
 const asShop = "SHOP_TEST_RUN"
 
 func TestMain(m *testing.M) {

@@ -16,7 +16,7 @@ type screen struct {
 	out      *os.File
 	terminal bool
 	colors   bool
-	broken   func(error) // is told that nobody reads any more
+	broken   func(error) // is called when nobody reads any more
 
 	mu    sync.Mutex
 	block []string
@@ -40,7 +40,7 @@ func (s *screen) show(block ...string) {
 	}
 }
 
-// Write says whole lines, for whoever wants an io.Writer.
+// Write says whole lines, as an io.Writer.
 func (s *screen) Write(p []byte) (int, error) {
 	s.say("%s", strings.TrimRight(string(p), "\n"))
 	return len(p), nil

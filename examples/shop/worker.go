@@ -27,7 +27,7 @@ func runWorker(ctx context.Context, args []string) error {
 	leaseTTL := flags.Duration("lease-ttl", 0, "when a dead worker's jobs are taken over (default 15s)")
 	child := flags.Bool("child", false, "end at once when standard input does: whoever started this is dead")
 	if err := flags.Parse(args); err != nil {
-		return flag.ErrHelp // Parse has told
+		return flag.ErrHelp // Parse has printed the mistake
 	}
 	if *child {
 		go exitAtEOF(os.Stdin)

@@ -11,14 +11,14 @@
 // one. Nothing is written outside of the root, also not through symbolic links.
 //
 // An attempt writes to a part file of its own beside the target, named after the
-// job and the attempt's epoch, and only ever appends to it; what it has told the
-// database (a checkpoint) is on disk. The next attempt copies that much into a
-// file of its own and asks the server for the rest: guarded by If-Range, so that
-// bytes of two versions never meet. A worker that lost its job without knowing it
-// thus writes where nobody reads. Before it moves its file it has to save a last
-// checkpoint, which it no longer can. Only if it is stopped exactly between the
-// two may the file of an earlier attempt, whole and verified as well, replace that
-// of a later one.
+// job and the attempt's epoch, and only ever appends to it; what it has saved as a
+// checkpoint is on disk. The next attempt copies that much into a file of its own
+// and asks the server for the rest: guarded by If-Range, so that bytes of two
+// versions never meet. A worker that lost its job without knowing it thus writes
+// where nobody reads. Before it moves its file it has to save a last checkpoint,
+// which it no longer can. Only if it is stopped exactly between the two may the
+// file of an earlier attempt, whole and verified as well, replace that of a later
+// one.
 //
 // Part files (.posthaste-*.part) of jobs that failed for good are removed; those
 // of dead letters stay for a retry.

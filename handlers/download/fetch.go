@@ -172,7 +172,8 @@ func (t *transfer) judge(res *http.Response) error {
 // retryAfter reads seconds or a date (RFC 9110, 10.2.3).
 func retryAfter(value string, now time.Time) (time.Duration, bool) {
 	var wait time.Duration
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) { // then it is the most there is
+	// A number that is out of range counts as the largest there is.
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		wait = time.Duration(seconds) * time.Second
 	} else if date, err := http.ParseTime(value); err == nil {
 		wait = date.Sub(now)

@@ -13,7 +13,7 @@ import (
 )
 
 // part is the file that one attempt writes to. It is only ever appended to: what
-// an earlier checkpoint says of it stays true, whoever reads it.
+// an earlier checkpoint says of it stays true.
 type part struct {
 	file *os.File
 	name string

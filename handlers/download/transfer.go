@@ -35,7 +35,7 @@ type transfer struct {
 	validator validator // of the representation that part is a part of
 	total     int64     // its length; -1: not known
 	resumed   bool      // part has bytes of an earlier attempt
-	saved     int64     // bytes of part that the last checkpoint told of
+	saved     int64     // bytes of part in the last checkpoint
 	savedAt   time.Time
 }
 

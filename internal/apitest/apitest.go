@@ -1,5 +1,5 @@
 // Package apitest checks answers of the API against its description: those of its own
-// tests, and those of the tests of whoever asks it. Failures are the test's.
+// tests, and those that other packages' tests get. Failures are the test's.
 package apitest
 
 import (

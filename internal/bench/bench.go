@@ -25,8 +25,9 @@ import (
 // Options are what the workloads can be asked for; a zero takes the workload's
 // own default.
 type Options struct {
-	DatabaseURL  string        // of a server; every workload makes a database there and drops it
-	Jobs         int           // burndown, bulk, latency, held-snapshot, future, backlog, keys, hot-key, tenants, processes
+	DatabaseURL string // of a server; every workload makes a database there and drops it
+	// Of burndown, bulk, latency, held-snapshot, future, backlog, keys, hot-key, tenants and processes.
+	Jobs         int
 	Keys         int           // keys, tenants
 	Duration     time.Duration // steady, enqueue, idle, api
 	Every        time.Duration // latency, tenants: between two jobs

@@ -14,7 +14,8 @@ import (
 // forgetPeak makes peakMiB count from now on.
 func forgetPeak() {
 	debug.FreeOSMemory()
-	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // not on every system: then the peak is that of the whole run
+	// Not every system has it: then the peak is that of the whole run.
+	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)
 }
 
 // peakMiB is the most resident memory that this process has had, 0 where the

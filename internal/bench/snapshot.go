@@ -154,7 +154,8 @@ type loneStart struct {
 	at  time.Time
 }
 
-// wait commits a job, not at once after the one before, and returns how long it took from the COMMIT until it has started.
+// wait commits a job, not at once after the one before, and returns how long it took from the COMMIT until it has
+// started.
 func (l *loneJobs) wait(ctx context.Context, opts outbox.Options) (time.Duration, error) {
 	if err := sleep(ctx, loneEvery); err != nil {
 		return 0, err

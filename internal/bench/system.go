@@ -51,7 +51,7 @@ type ours struct {
 	producer *outbox.Producer
 	options  *outbox.Options // of the jobs of EnqueueMany; nil is none
 	key      func(job int) string
-	requests sync.Pool // of *[]outbox.Request: who stores many keeps the memory for the next ones
+	requests sync.Pool // of *[]outbox.Request: the memory of a large batch is kept for the next
 }
 
 func (r *rig) ours(pool *pgxpool.Pool, mode outbox.NotifyMode) *ours {

@@ -107,8 +107,8 @@ var service = []Mutant{
 			{"internal/sqlgen.FindPosition", `pg_snapshot_xmin(pg_current_snapshot())::text AS horizon`, `pg_snapshot_xmax(pg_current_snapshot())::text AS horizon`},
 		},
 		Checks: []Check{
-			test("api", "TestWhatCommitsLateIsTold/a_transaction", "was never told"),
-			test("api", "TestWhatCommitsLateIsTold/a_savepoint", "was never told"),
+			test("api", "TestWhatCommitsLateIsSent/a_transaction", "was never told"),
+			test("api", "TestWhatCommitsLateIsSent/a_savepoint", "was never told"),
 		},
 	},
 	{
@@ -123,7 +123,7 @@ var service = []Mutant{
 		Breaks:    "a client that loses the connection within a batch is not sent its rest",
 		Invariant: "Who comes back has missed nothing",
 		Edits:     []Edit{{"api.batch.write", `		if i == len(b.changes)-1 {`, `		if i >= 0 {`}},
-		Checks:    []Check{test("api", "TestABatchThatWasCutOffIsToldAgain", "misses the others")},
+		Checks:    []Check{test("api", "TestABatchThatWasCutOffIsSentAgain", "misses the others")},
 	},
 	{
 		Name:      "changes of all tenants",

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Complaints remembers what was told, and when. The zero value is ready to use. It
-// is safe for concurrent use.
+// Complaints remembers what was logged, and when. The zero value is ready to use.
+// It is safe for concurrent use.
 type Complaints struct {
-	// Most is how many different ones are told, and remembered, in any ten seconds: for
-	// what others have a say in. 0 is without limit.
+	// Most is how many different complaints are logged, and remembered, in any ten
+	// seconds: for texts that others can choose. 0 is without limit.
 	Most int
 
 	mu     sync.Mutex
-	told   map[string]*complaint
+	logged map[string]*complaint
 	missed int // of those that were too many, and of those that are forgotten
 }
 
@@ -27,15 +27,15 @@ type complaint struct {
 
 const every = 10 * time.Second
 
-// Due reports whether a complaint is to be told now, and how often it was not told
-// since the last time; with a limit, also how often others were not that are forgotten.
+// Due reports whether to log a complaint now, and how often it was left out since the
+// last time; with a limit, also how often others were that are forgotten.
 func (c *Complaints) Due(what string, now time.Time) (missed int, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.told == nil {
-		c.told = map[string]*complaint{}
+	if c.logged == nil {
+		c.logged = map[string]*complaint{}
 	}
-	last := c.told[what]
+	last := c.logged[what]
 	if last != nil && now.Sub(last.at) < every {
 		last.missed++
 		return 0, false
@@ -47,20 +47,21 @@ func (c *Complaints) Due(what string, now time.Time) (missed int, due bool) {
 		return 0, false
 	}
 	missed, c.missed = missed+c.missed, 0
-	c.told[what] = &complaint{at: now}
+	c.logged[what] = &complaint{at: now}
 	return missed, true
 }
 
-// roomFor reports whether one more can be told, and forgets what is over if it has to.
+// roomFor reports whether one more can be logged, and forgets expired ones if it has
+// to.
 func (c *Complaints) roomFor(now time.Time) bool {
-	if c.Most == 0 || len(c.told) < c.Most {
+	if c.Most == 0 || len(c.logged) < c.Most {
 		return true
 	}
-	for what, last := range c.told {
+	for what, last := range c.logged {
 		if now.Sub(last.at) >= every {
 			c.missed += last.missed
-			delete(c.told, what)
+			delete(c.logged, what)
 		}
 	}
-	return len(c.told) < c.Most
+	return len(c.logged) < c.Most
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestComplaintsAreToldOnceInAWhile(t *testing.T) {
+func TestComplaintsAreLoggedOnceInAWhile(t *testing.T) {
 	var c Complaints
 	start := time.Now()
 	for _, step := range []struct {
@@ -28,17 +28,18 @@ func TestComplaintsAreToldOnceInAWhile(t *testing.T) {
 	}
 }
 
-// What others have a say in is told so often in all, and the rest is counted.
-func TestOnlySoManyDifferentComplaintsAreTold(t *testing.T) {
+// Texts that others can choose are logged so often in all, and the rest is
+// counted.
+func TestOnlySoManyDifferentComplaintsAreLogged(t *testing.T) {
 	c := Complaints{Most: 3}
-	start, told := time.Now(), 0
+	start, logged := time.Now(), 0
 	for n := range 100 {
 		if _, due := c.Due(strconv.Itoa(n), start.Add(time.Duration(n)*time.Millisecond)); due {
-			told++
+			logged++
 		}
 	}
-	if told != 3 || len(c.told) != 3 {
-		t.Errorf("%d of 100 were told and %d are remembered, want 3", told, len(c.told))
+	if logged != 3 || len(c.logged) != 3 {
+		t.Errorf("%d of 100 were told and %d are remembered, want 3", logged, len(c.logged))
 	}
 	if missed, due := c.Due("0", start.Add(time.Second)); due || missed != 0 {
 		t.Errorf("again within the ten seconds: %v, %d missed", due, missed)

@@ -176,8 +176,8 @@ func (c *cluster) startOnce(ctx context.Context, port int) error {
 	return nil
 }
 
-// awaitReady returns when our server answers queries. Whoever else took the
-// port would answer too, or keep us waiting: hence the look at the data
+// awaitReady returns when our server answers queries. Another server that took
+// the port would answer too, or keep us waiting: hence the look at the data
 // directory, and the end of all trying when the process ends.
 func (c *cluster) awaitReady(ctx context.Context, port int) error {
 	alive, cancel := context.WithCancel(ctx)

@@ -109,8 +109,8 @@ func TestAnArchiveCannotWriteOutside(t *testing.T) {
 	}
 }
 
-// TestAServerThatIsNotInstalled runs a real server of the newest version, which most
-// machines do not have installed: then npm fetches it, once per machine. A machine without npm at least hears what to do.
+// TestAServerThatIsNotInstalled runs a real server of the newest version, which most machines do not have installed:
+// then npm fetches it, once per machine. A machine without npm at least hears what to do.
 func TestAServerThatIsNotInstalled(t *testing.T) {
 	t.Parallel()
 	s, err := Start(t.Context(), Options{Major: "18", Fast: true, Log: t.Output()})

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// folder is the place of one owned server: data, log and socket. Whoever holds
-// it holds a lock on the file "lock" in it, which ends with the process.
+// folder is the place of one owned server: data, log and socket. Its owner
+// holds a lock on the file "lock" in it, which ends with the process.
 type folder struct {
 	path      string
 	temporary bool

@@ -57,7 +57,8 @@ func (c *cluster) backup(ctx context.Context, to *folder) error {
 	cmd := exec.CommandContext(ctx, "cp", "-R", "-p", c.data(), to.data())
 	cmd.Dir, cmd.SysProcAttr = to.path, to.account.attributes()
 	out, err := cmd.CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !(ok && exit.ExitCode() == 1) { // 1: a temporary file went away meanwhile
+	// Exit code 1 means that a temporary file went away meanwhile.
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !(ok && exit.ExitCode() == 1) {
 		return fmt.Errorf("cp: %w%s", err, indent(out))
 	}
 	var label string
@@ -73,7 +74,7 @@ func (c *cluster) backup(ctx context.Context, to *folder) error {
 	return os.Remove(filepath.Join(to.data(), "postmaster.pid"))
 }
 
-// waitForStandby has every commit wait for the standby, from when it follows.
+// waitForStandby makes every commit wait for the standby, once that follows.
 func (s *Server) waitForStandby(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {

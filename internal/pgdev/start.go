@@ -12,7 +12,7 @@
 // can be restarted and killed, and it does not outlive this process, not even
 // one that is killed with -9 (Linux and other Unixes; best effort elsewhere).
 //
-// Owned servers listen on 127.0.0.1 and trust whoever connects, as superuser:
+// Owned servers listen on 127.0.0.1 and trust every connection, as superuser:
 // they are for development and tests, never for data that matters to others.
 package pgdev
 
@@ -80,7 +80,7 @@ type Server struct {
 // server given by URL: that URL). It stays the same across restarts.
 func (s *Server) URL() string { return s.url }
 
-// SocketURL is URL by way of the server's Unix socket, for whoever counts
+// SocketURL is URL by way of the server's Unix socket, for measurements of
 // microseconds (a third more round trips on two busy cores). Without a socket
 // it is URL.
 func (s *Server) SocketURL() string { return cmp.Or(s.socketURL, s.url) }

@@ -292,7 +292,7 @@ func TestAPoolLeavesSessionsThatTakeNoWrites(t *testing.T) {
 	}
 }
 
-func TestStatesAreToldApart(t *testing.T) {
+func TestStatesAreDistinguished(t *testing.T) {
 	t.Parallel()
 	pg := func(code, constraint string) error {
 		return fmt.Errorf("claim: %w", &pgconn.PgError{Code: code, ConstraintName: constraint})

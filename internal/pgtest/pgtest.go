@@ -107,8 +107,8 @@ func open(t testing.TB, url string) *pgxpool.Pool {
 	return pool
 }
 
-// closePool closes the pool, which waits for connections in use: those that the
-// test forgot would have it wait for ever.
+// closePool closes the pool, which waits for connections in use: it would wait
+// for ever for those that the test forgot.
 func closePool(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	closed := make(chan struct{})

@@ -79,12 +79,11 @@ type ClaimKeyedJobsRow struct {
 	Promoted    int32
 }
 
-// ClaimKeyedJobs is ClaimJobs for jobs with a key, no more of a key than it has slots. Of
-// each tenant it looks at as many candidates as its reach says, and at the jobs @also, and
-// blocks those that cannot run. The rows are those of ClaimJobs, in no particular order. Those without an id name the keys
-// of which something was blocked, and the one without a key, too, tells how many
-// candidates were looked at, how many were passed by because somebody else had
-// them or their key, and how many jobs were blocked and promoted.
+// ClaimKeyedJobs is ClaimJobs for jobs with a key, no more of a key than it has slots. Of each tenant it looks at as
+// many candidates as its reach says, and at the jobs @also, and blocks those that cannot run. The rows are those of
+// ClaimJobs, in no particular order. Those without an id name the keys of which something was blocked, and the one
+// without a key, too, tells how many candidates were looked at, how many were passed by because somebody else had them
+// or their key, and how many jobs were blocked and promoted.
 func (q *Queries) ClaimKeyedJobs(ctx context.Context, arg ClaimKeyedJobsParams) ([]ClaimKeyedJobsRow, error) {
 	rows, err := q.db.Query(ctx, ClaimKeyedJobs,
 		arg.Worker,
@@ -310,10 +309,10 @@ type ListKeysRow struct {
 	ParkedFor    pgtype.UUID
 }
 
-// ListKeys returns up to @max_keys keys with jobs that cannot run, or that are
-// parked, those first that have waited longest, from the place after the given one on. It reads all jobs with a key, of the @tenant if
-// there is one; each part has an index. Held jobs of a line have none, and are looked
-// for only when they would be all that is known of the @key.
+// ListKeys returns up to @max_keys keys with jobs that cannot run, or that are parked, those first that have waited
+// longest, from the place after the given one on. It reads all jobs with a key, of the @tenant if there is one; each
+// part has an index. Held jobs of a line have none, and are looked for only when they would be all that is known of the
+// @key.
 func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysRow, error) {
 	rows, err := q.db.Query(ctx, ListKeys,
 		arg.Key,
@@ -484,9 +483,10 @@ WHERE promoted.id IS NOT NULL
 LIMIT 1
 `
 
-// PromoteKeysOfJobs moves on the keys of jobs, open or closed, and wakes the
-// dispatchers if that promoted something. It is for whoever takes jobs away from
-// their keys: a statement of its own, after that has been committed.
+// PromoteKeysOfJobs moves on the keys of jobs,
+// open or closed, and wakes the dispatchers if that promoted something. It is
+// for operations that take jobs away from their keys: a statement of its own,
+// after that has been committed.
 func (q *Queries) PromoteKeysOfJobs(ctx context.Context, ids []pgtype.UUID) error {
 	_, err := q.db.Exec(ctx, PromoteKeysOfJobs, ids)
 	return err

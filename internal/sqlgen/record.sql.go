@@ -233,7 +233,8 @@ WITH input AS MATERIALIZED (
            unnest($6::text[])           AS message,
            unnest($7::interval[])  AS progress_age,  -- NULL: no progress to store
            unnest($8::bytea[])       AS checkpoint,    -- NULL: no checkpoint to store
-           nullif(unnest($9::smallint[]), -1)    AS log_start, -- the slot of the attempt's line 0; -1: not known
+           -- The slot of the attempt's line 0; -1 if it is not known.
+           nullif(unnest($9::smallint[]), -1)    AS log_start,
            nullif(unnest($10::text[]), '')::jsonb  AS log_lines, -- of {line, age, level, message}; '': none
            nullif(unnest($11::text[]), '')::jsonb      AS steps      -- of {name, took, result in base64}; '': none
 ), ours AS MATERIALIZED (

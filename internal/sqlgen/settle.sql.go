@@ -132,8 +132,8 @@ WITH input AS MATERIALIZED (
     RETURNING jobs.id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.tenant_id,
         (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack
 ), recorded AS (
-    -- Of what was settled, not of what was found: whoever settled it meanwhile
-    -- leaves no trace of our attempt.
+    -- Of what was settled, not of what was found: a job that another settled
+    -- meanwhile has no trace of our attempt.
     INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id)
     SELECT id, epoch - 1, attempt, $9::text, started_at, error_code, coalesce(error_message, ''), stack, tenant_id
     FROM settled

@@ -91,8 +91,8 @@ type FindTokenRow struct {
 	TouchDue     bool
 }
 
-// FindToken returns what authenticating a token needs. How long it is still good
-// is told by the database's clock, infinitely long as NULL.
+// FindToken returns what authenticating a token needs. How
+// long it is still good is by the database's clock; NULL is infinitely long.
 func (q *Queries) FindToken(ctx context.Context, id string) ([]FindTokenRow, error) {
 	rows, err := q.db.Query(ctx, FindToken, id)
 	if err != nil {

@@ -24,15 +24,16 @@ func backlog(ctx context.Context, r *Run) error {
 		return err
 	}
 	r.Expect(fmt.Sprintf("claim p99 with %d due jobs, as a multiple of that with %d", many, few), large.Seconds()/small.Seconds(), "<=", 2)
-	// A worker that is told to stop gives back what it has not begun, and one that is told a moment later may take that: a second
-	// epoch of a first attempt.
+	// A worker that is told to stop gives back what it has not begun, and one that stops a moment later may take
+	// that: a second epoch of a first attempt.
 	for what, sql := range map[string]string{
 		"due jobs that vanished":                 `SELECT $1 - (SELECT count(*) FROM outbox.jobs) - (SELECT count(*) FROM outbox.history)`,
 		"jobs left running after the stop":       `SELECT count(*) + 0 * $1::integer FROM outbox.jobs WHERE status = 'running'`,
 		"jobs that needed more than one attempt": `SELECT count(*) + 0 * $1::integer FROM outbox.history WHERE attempt > 1`,
 	} {
 		var n int
-		if err := r.DB.QueryRow(ctx, sql, few+many).Scan(&n); err != nil { // without a deadline: ten million rows take a while to count
+		// Without a deadline: ten million rows take a while to count.
+		if err := r.DB.QueryRow(ctx, sql, few+many).Scan(&n); err != nil {
 			return err
 		}
 		r.Expect(what, float64(n), "=", 0)
@@ -46,12 +47,14 @@ func (r *Run) claimsFrom(ctx context.Context, jobs int, lasts time.Duration) (p9
 	if err := r.fillQueue(ctx, jobs); err != nil {
 		return 0, err
 	}
-	// 4 workers of 4 that take 16 ms a job: as many claims as the machine likes to make, none of which empties the small queue.
+	// 4 workers of 4 that take 16 ms a job: as many claims as the machine likes to make, none of which empties the
+	// small queue.
 	crew, err := r.Crew(4, "VERIFY_CONCURRENCY=4", tracing)
 	if err != nil {
 		return 0, err
 	}
-	if err := errors.Join(r.awaitStatus(ctx, "ready", crew.workers...), sleep(ctx, time.Second)); err != nil { // until all are warm
+	// Until all are warm.
+	if err := errors.Join(r.awaitStatus(ctx, "ready", crew.workers...), sleep(ctx, time.Second)); err != nil {
 		return 0, err
 	}
 	measured := span{from: time.Now()}
@@ -79,7 +82,8 @@ func (r *Run) fillQueue(ctx context.Context, jobs int) error {
 	for done := 0; done < jobs; done += part {
 		r.Progress("fill the queue", done, jobs)
 		err := pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`); err != nil { // these leave no moves
+			// Without triggers the rows leave no moves.
+			if _, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`); err != nil {
 				return err
 			}
 			_, err := tx.Exec(ctx, `INSERT INTO outbox.jobs (id, kind, run_at, payload)

@@ -48,7 +48,7 @@ func (r *Run) claimBesideALock(ctx context.Context, c *claimed) (free bool, err 
 			return false, err
 		}
 		err := c.claimOnce(ctx, sqlgen.New(conn), 0, settings, random)
-		if refused, told := errors.AsType[*pgconn.PgError](err); told && refused.Code == "55P03" {
+		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "55P03" {
 			waited = append(waited, settings)
 			break // the others would wait as long
 		}

@@ -17,7 +17,7 @@ type books struct {
 	executions map[outbox.ID][]checker.Execution
 	keys       map[outbox.ID]string
 	effects    map[string]bool // "job epoch": seen to commit
-	open       map[string]bool // "job epoch": executions of "effect" that told of no success
+	open       map[string]bool // "job epoch": executions of "effect" that recorded no success
 	inVain     int             // executions that ended with an error
 	unended    []string        // executions of which nobody knows when they ended
 
@@ -244,7 +244,8 @@ func (r *Run) checkOverlaps(ctx context.Context, b *books, givenUp map[checker.L
 	for job, list := range b.executions {
 		executions += len(list)
 		overlaps.Add(job.String(), list, windows, r.Lease*2/3) // an extension may have been under way
-		if r.clock == "" {                                     // else the moves were made at other times than the ledgers'
+		// Otherwise the moves were made at other times than the ledgers'.
+		if r.clock == "" {
 			wentOn = append(wentOn, checker.WentOn(job.String(), list, givenUp, slack)...)
 		}
 	}

@@ -14,9 +14,10 @@ import (
 
 const (
 	claimingProducers = 6
-	claimingMark      = "claims-at-commit-" // begins the names of their dispatchers, and is in no other statement's arguments
-	strikeWithin      = 60                  // of the commits that claim, one of the first so many is struck
-	afterACut         = 2500 * time.Millisecond
+	// claimingMark begins the names of their dispatchers, and is in no other statement's arguments.
+	claimingMark = "claims-at-commit-"
+	strikeWithin = 60 // of the commits that claim, one of the first so many is struck
+	afterACut    = 2500 * time.Millisecond
 )
 
 const killAtClaim = "kill -9 producer at a COMMIT that claims"

@@ -61,7 +61,8 @@ func claimers(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// staleStatistics stores the jobs behind the planner's back: it was told of one.
+// staleStatistics stores the jobs behind the planner's back: its statistics know
+// of one.
 func (r *Run) staleStatistics(ctx context.Context) error {
 	if _, err := r.DB.Exec(ctx, `ALTER TABLE outbox.jobs SET (autovacuum_enabled = off)`); err != nil {
 		return err

@@ -1,6 +1,6 @@
 package verify
 
-// consumers is family F: those who are told twice act once.
+// consumers is family F: consumers that get a message twice act once.
 func consumers() []Row {
 	return []Row{
 		{

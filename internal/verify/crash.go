@@ -70,7 +70,7 @@ func (r *Run) crashInSilence(ctx context.Context) (placed int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	told := ledger.NewTail(r.ledgerOf(w.Name))
+	entries := ledger.NewTail(r.ledgerOf(w.Name))
 	if err := r.awaitStatus(ctx, "ready", w); err != nil {
 		return 0, err
 	}
@@ -91,7 +91,7 @@ func (r *Run) crashInSilence(ctx context.Context) (placed int, err error) {
 		if kept == 0 {
 			continue // lost: Check tells
 		}
-		if err := r.awaitEntries(ctx, told, ledger.Start, i+1); err != nil {
+		if err := r.awaitEntries(ctx, entries, ledger.Start, i+1); err != nil {
 			return 0, err
 		}
 		if err := r.crash(ctx, silentCrash); err != nil {

@@ -20,7 +20,8 @@ import (
 // fightRows is how many jobs everybody acts on.
 const fightRows = 2000
 
-// deadlocks is row B10: whoever locks jobs, all at once, on the same few rows.
+// deadlocks is row B10: everything that locks jobs, all at once, on the same
+// few rows.
 func deadlocks(ctx context.Context, r *Run) error {
 	workers, err := r.Crew(2, "VERIFY_CONCURRENCY=200", "VERIFY_POOL=16", "VERIFY_RETRY=1ms")
 	if err != nil {

@@ -98,7 +98,7 @@ func (r *Run) foundOut(all []deafness, found, back time.Duration) {
 	r.Expect("seconds from then until it hears again, worst", worst.back.Seconds(), "<=", back.Seconds())
 }
 
-// aJobEvery100ms is what a producer is told in rows in which little has to happen.
+// aJobEvery100ms is what a producer does in rows in which little has to happen.
 func aJobEvery100ms(more ...string) []string {
 	return append([]string{"VERIFY_CLIENTS=1", "VERIFY_PACE=100ms", "VERIFY_MIX=effect,nothing,once"}, more...)
 }

@@ -14,7 +14,7 @@ import (
 // disk is a file system of a size of our choice.
 type disk struct{ path string }
 
-// newDisk mounts one, in a folder that whoever runs Postgres can reach.
+// newDisk mounts one, in a folder that the user who runs Postgres can reach.
 func newDisk(name string, mib int) (*disk, error) {
 	path, err := os.MkdirTemp("", "posthaste-verify-"+name+"-")
 	if err != nil {

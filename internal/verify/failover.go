@@ -15,7 +15,7 @@ import (
 const failedOver = "failover"
 
 // failover is row A7: the server has a standby that every commit waits for. It is
-// killed, and the standby promoted; whoever connects knows both by one DSN.
+// killed, and the standby promoted; all clients know both by one DSN.
 func failover(ctx context.Context, r *Run) (err error) {
 	standby, err := r.Server.Standby(ctx, 0)
 	if err != nil {

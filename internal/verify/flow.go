@@ -19,7 +19,7 @@ type flow struct {
 	producers   int
 	workers     int
 	concurrency int           // of a worker
-	patience    time.Duration // for production, and again for the drain; 0 is enough for what hangs to be told from what is slow
+	patience    time.Duration // for production, and again for the drain; 0 is enough to tell hanging from slow
 	producerEnv []string
 	workerEnv   []string
 

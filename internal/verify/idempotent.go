@@ -110,7 +110,7 @@ func (c *rush) atCommit() fault.Cut {
 	return where
 }
 
-// place has all callers insist on one order until each has been told its id.
+// place makes all callers insist on one order until each has got its id.
 func (c *rush) place(ctx context.Context, n int) error {
 	ids := make([]outbox.ID, callers)
 	errs := make([]error, callers)

@@ -35,7 +35,7 @@ func (r *Run) Inject(ctx context.Context, plan []fault.Planned, how acts) error 
 func (r *Run) restartPostgres(ctx context.Context, _ fault.Planned) error {
 	defer r.Faults.Begin("restart Postgres -m immediate", "")()
 	err := r.Server.Restart(ctx, pgdev.Immediate)
-	r.DB.Reset() // our own connections are gone, too: whoever asks next gets an answer
+	r.DB.Reset() // our own connections are gone, too, and the next question needs an answer
 	return err
 }
 

@@ -166,8 +166,8 @@ func (o *odd) refused(name string, err error) bool {
 	if err == nil {
 		return false
 	}
-	said, told := errors.AsType[*pgconn.PgError](err)
-	if !told || said.Code[:2] != "22" && said.Code[:2] != "23" && said.Code[:2] != "54" {
+	said, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || said.Code[:2] != "22" && said.Code[:2] != "23" && said.Code[:2] != "54" {
 		o.strange = append(o.strange, fmt.Sprintf("%s: %v", name, err))
 	}
 	o.Count("requests refused", 1)
@@ -206,10 +206,10 @@ func (o *odd) check(ctx context.Context, worker *child.Process) error {
 	}
 	var undelivered, changed []string
 	for id, digest := range o.want {
-		switch told, delivered := got[id]; {
+		switch digestGot, delivered := got[id]; {
 		case !delivered:
 			undelivered = append(undelivered, fmt.Sprintf("%s: %s", id, o.names[id]))
-		case told != digest:
+		case digestGot != digest:
 			changed = append(changed, fmt.Sprintf("%s: %s", id, o.names[id]))
 		}
 	}

@@ -13,8 +13,8 @@ import (
 const behind = 6 * time.Second
 
 // commitLate leaves two transactions open, each with a job, until every worker has
-// carried out jobs that came later, and then commits them. Nobody is told, and all
-// claims have gone past their places:
+// carried out jobs that came later, and then commits them. Nobody is notified, and
+// all claims have gone past their places:
 //
 //	clerk      begin: a job due now, one due an hour ago                             commit
 //	workers                                                claim what came 6 s later         find both
@@ -36,7 +36,8 @@ func (r *Run) commitLate(ctx context.Context, workers int) error {
 		}
 		defer o.rollBack(ctx) // does nothing to what is committed
 		late = append(late, o)
-		if err := o.tx.QueryRow(ctx, `SELECT now()`).Scan(&begun); err != nil { // with it goes what a Producer keeps back
+		// A Producer sends with it what it keeps back.
+		if err := o.tx.QueryRow(ctx, `SELECT now()`).Scan(&begun); err != nil {
 			return err
 		}
 	}

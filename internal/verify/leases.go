@@ -1,6 +1,7 @@
 package verify
 
-// leases is family B: a job has one live lease, and whoever lost it writes nothing.
+// leases is family B: a job has one live lease, and a worker that lost it writes
+// nothing.
 func leases() []Row {
 	const fenced = "all refused, stored rows unchanged (leases too), effects missing 0 and twice 0, L1 0, L2 unexplained 0"
 	return []Row{
@@ -42,7 +43,8 @@ func leases() []Row {
 		},
 		{
 			Name: "B10", Fault: "batched settlements, Complete, claims, extensions, reapers, trimming and four operators who retry and dismiss in orders of their own, all on the same 2,000 jobs, whose leases lapse early", Tiers: both, run: deadlocks,
-			Settings: map[string]string{"deadlock_timeout": "20ms"}, // so that one is found at once, and another can follow
+			// A deadlock is found at once, and another can follow.
+			Settings: map[string]string{"deadlock_timeout": "20ms"},
 			Workload: "P 13 s, S 5 min, and on until everybody has acted often enough",
 			Pass:     "deadlocks 0, 40P01 and 40001 that an operator, a producer or a worker saw 0, illegal moves 0, L1 0",
 		},

@@ -42,7 +42,7 @@ func behindAPooler(ctx context.Context, r *Run) error {
 			n, err := r.closed(ctx)
 			return n > jobs/3, err
 		})
-		if ctx.Err() != nil { // production is over: who counts the faults will say that there were none
+		if ctx.Err() != nil { // production is over: the count of the faults will show that there were none
 			return nil
 		}
 		if err != nil {
@@ -77,9 +77,9 @@ func behindAPooler(ctx context.Context, r *Run) error {
 // pooler is a PgBouncer in front of the run's database, by its console.
 type pooler struct{ console string }
 
-// startPooler has the processes that are started from then on go by way of PgBouncer,
-// which needs to be installed. What it is told as root not to be, it becomes: the
-// owner of the server.
+// startPooler connects the processes that are started from then on by way of
+// PgBouncer, which needs to be installed. PgBouncer refuses to run as root, so it
+// runs as the owner of the server.
 func (r *Run) startPooler(ctx context.Context) (*pooler, error) {
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {

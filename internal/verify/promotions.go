@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// Whoever frees a slot promotes the next job at once: it looks and commits. Of some
-	// hundred the slowest took 0.2 s on two cores, and 0.5 s beside ten times as much work
-	// as these can do. The sweep, which repairs what was lost, would come after 2 s.
+	// A process that frees a slot promotes the next job at once: it looks and commits. Of
+	// some hundred the slowest took 0.2 s on two cores, and 0.5 s beside ten times as much
+	// work as these can do. The sweep, which repairs what was lost, would come after 2 s.
 	promoteWithin = time.Second
 	// A sweep begins up to 2.5 s after the last one, and looks again 250 ms later at
 	// what it has found, before it promotes.

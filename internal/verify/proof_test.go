@@ -75,7 +75,8 @@ func TestTheProofCountsTheSeedsSinceTheLastFailure(t *testing.T) {
 		passed  bool
 	}{{"15.18", 1, true}, {"15.18", 2, false}, {"15.18", 3, true}, {"18.1", 3, true}, {"15.19", 4, true}, {"15.19", 4, true}, {"18.1", 4, true}}
 	for i, run := range runs {
-		r := &Record{Row: "A1", Tier: TierP, Seed: run.seed, Passed: run.passed, Started: time.Unix(int64(min(i, 5)), 0)} // the last two in one second
+		// The last two are in one second.
+		r := &Record{Row: "A1", Tier: TierP, Seed: run.seed, Passed: run.passed, Started: time.Unix(int64(min(i, 5)), 0)}
 		r.Server.Version = run.version
 		in := filepath.Join(folder, strconv.Itoa(i), "deeper")
 		if err := os.MkdirAll(in, 0o755); err != nil {

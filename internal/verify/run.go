@@ -27,7 +27,7 @@ type Options struct {
 	Major   string // of PostgreSQL; "" is any
 	Pooler  bool   // the processes reach Postgres by way of PgBouncer in transaction mode, but for LISTEN
 	Log     io.Writer
-	// Progress is told how far a run is; nil tells nobody.
+	// Progress gets how far a run is; nil prints nothing.
 	Progress func(stage string, done, total int)
 }
 
@@ -182,7 +182,7 @@ func (r *Run) Count(name string, n int) {
 	r.record.Counts[name] += n
 }
 
-// maxExamples is how many violations are told of one expectation.
+// maxExamples is how many violations of one expectation are printed.
 const maxExamples = 5
 
 // Expect notes what had to hold and whether it did: op is "=", "<=" or ">=". The

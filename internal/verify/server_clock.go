@@ -68,7 +68,7 @@ func serverClock(ctx context.Context, r *Run) (err error) {
 		f.least[failedOver] = 5
 	}
 	steps := 0
-	// A step stays until the next; nobody can be told of it.
+	// A step stays until the next; no process can learn of it.
 	f.faults = func(ctx context.Context, c *crew) error {
 		for ; sleep(ctx, time.Second) == nil; steps++ {
 			var fail **pgdev.Server
@@ -91,7 +91,8 @@ func serverClock(ctx context.Context, r *Run) (err error) {
 	if _, err := f.run(ctx, r); err != nil {
 		return err
 	}
-	r.Expect("leases lapsed by a step", float64(r.record.Counts["leases lapsed"]), ">=", 1) // those of the killed worker at least
+	// Those of the killed worker at least.
+	r.Expect("leases lapsed by a step", float64(r.record.Counts["leases lapsed"]), ">=", 1)
 	r.allAcked(f.jobs)
 	return nil
 }

@@ -62,7 +62,7 @@ func slowDatabase(ctx context.Context, r *Run) error {
 func (r *Run) slowJobs() int { return r.Size(1, 20_000) }
 
 // slowDown makes the database slow for a while and returns how many answers it
-// held back. Whoever waits may not learn in time that its lease is over.
+// held back. A worker that waits may not learn in time that its lease is over.
 func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall time.Duration) (stalled int64, err error) {
 	defer r.Faults.Begin("partition", "")()
 	defer r.Faults.Begin("500 ms a round trip, one answer in ten stalled", "")()

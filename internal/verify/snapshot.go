@@ -134,7 +134,8 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 		after, seen := c.p99s(now.Add(-5*time.Second), now)
 		fast := 0
 		for _, p99 := range after[max(len(after)-3, 0):] {
-			if p99 <= max(2*before, before+20*time.Millisecond) { // a scan over the dead takes a hundred; the rest is a busy machine's
+			// A scan over dead entries takes a hundred milliseconds; the rest is a busy machine's.
+			if p99 <= max(2*before, before+20*time.Millisecond) {
 				fast++
 			}
 		}
@@ -144,7 +145,8 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 	if recovered != nil && ctx.Err() != nil {
 		return recovered
 	}
-	if _, err := r.DB.Exec(ctx, `ANALYZE verify.moves`); err != nil { // it grew by two hundred thousand rows: the joins below take a minute by a plan for few
+	// It grew by two hundred thousand rows, and the joins below take a minute by a plan for few.
+	if _, err := r.DB.Exec(ctx, `ANALYZE verify.moves`); err != nil {
 		return err
 	}
 	r.Figure("claim_p99_before_ms", milliseconds(before))
@@ -190,7 +192,8 @@ func (r *Run) endSteady(ctx context.Context, producer *child.Process, crew *crew
 			return err
 		}
 	}
-	if err := r.Drain(ctx, 0, time.Duration(r.Size(1, 10))*time.Minute); err != nil { // a slow database leaves a soak with thousands
+	// A slow database leaves a soak with thousands.
+	if err := r.Drain(ctx, 0, time.Duration(r.Size(1, 10))*time.Minute); err != nil {
 		return err
 	}
 	if err := r.stop(ctx, crew.workers...); err != nil {

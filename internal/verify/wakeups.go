@@ -51,7 +51,7 @@ func wakeUps() []Row {
 
 const (
 	poll      = time.Second            // of the harness's workers
-	deafPoll  = 2 * time.Second        // of a worker that hears nothing, whatever it was told
+	deafPoll  = 2 * time.Second        // of a worker that hears nothing, whatever its settings
 	pollSlack = 250 * time.Millisecond // for the look itself
 )
 

@@ -62,7 +62,7 @@ func (z *zombie) expect(stops int) {
 		z.Expect("late "+v.name+": refused with the lease lost", float64(z.refused[v.verb]), "=", float64(stops*zombieRounds))
 	}
 	z.None("rows that a zombie changed", z.changed)
-	z.None("handlers of a zombie that were not told of the lost lease", z.untold)
+	z.None("handlers of a zombie that were not told of the lost lease", z.unaware)
 	z.Figure("context_ended_max_s", z.slowest.Seconds())
 	z.Figure("woken_max_s", z.woken.Seconds())
 	// The machine comes to each of them twice, to wake it and to tell it of the end; to
@@ -75,13 +75,13 @@ func (z *zombie) expect(stops int) {
 // replacement runs them, and refused.
 type zombie struct {
 	*Run
-	worker string // the id of both; "" gives each its own
-	a, b   *child.Process
-	told   *ledger.Tail // the zombie's ledger
+	worker       string // the id of both; "" gives each its own
+	a, b         *child.Process
+	zombieLedger *ledger.Tail // the zombie's ledger
 
 	refused map[string]int // by verb
 	changed []string
-	untold  []string
+	unaware []string
 	slowest time.Duration // from SIGCONT to the end of a handler that waits for its context
 	woken   time.Duration // and of one that waits for nothing: what the machine takes to get to them all
 }
@@ -126,7 +126,7 @@ func (z *zombie) stopA(ctx context.Context, n int, list []probe.Task, retried bo
 	if z.a, err = z.Worker(fmt.Sprintf("a%d", n), z.env("VERIFY_STALL=on", "OUTBOX_REAP=off")...); err != nil {
 		return nil, err
 	}
-	z.told = ledger.NewTail(z.ledgerOf(z.a.Name))
+	z.zombieLedger = ledger.NewTail(z.ledgerOf(z.a.Name))
 	half := 0
 	if retried {
 		half = len(list) / 2
@@ -138,7 +138,7 @@ func (z *zombie) stopA(ctx context.Context, n int, list []probe.Task, retried bo
 		return nil, err
 	}
 	z.Progress("hold", 0, len(list))
-	if err := z.awaitEntries(ctx, z.told, ledger.Stalled, len(list)); err != nil {
+	if err := z.awaitEntries(ctx, z.zombieLedger, ledger.Stalled, len(list)); err != nil {
 		return nil, err
 	}
 	healed = z.Faults.Begin("pause", z.a.Name)
@@ -238,7 +238,7 @@ func (z *zombie) wake(ctx context.Context, jobs int, healed func()) error {
 // settlement was refused, and counts. One that was not refused is missing from
 // the count: that is no reason to go no further.
 func (z *zombie) awaitRefusals(ctx context.Context, jobs int, resumed time.Time) error {
-	if err := z.awaitEntries(ctx, z.told, ledger.End, jobs); err != nil {
+	if err := z.awaitEntries(ctx, z.zombieLedger, ledger.End, jobs); err != nil {
 		return err
 	}
 	refused := map[string]bool{} // settlements, by the zombie's log
@@ -254,7 +254,7 @@ func (z *zombie) awaitRefusals(ctx context.Context, jobs int, resumed time.Time)
 			return err
 		}
 	}
-	entries, err := z.told.Entries()
+	entries, err := z.zombieLedger.Entries()
 	if err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ func (z *zombie) awaitRefusals(ctx context.Context, jobs int, resumed time.Time)
 }
 
 // readEnds returns the jobs whose transaction was refused, and notes how the
-// handlers' contexts ended. The verbs that return at once are not told.
+// handlers' contexts ended. It leaves out the verbs that return at once.
 func (z *zombie) readEnds(entries []ledger.Entry, resumed time.Time) map[outbox.ID]bool {
 	inTx := map[outbox.ID]bool{}
 	for _, e := range entries {
@@ -297,7 +297,7 @@ func (z *zombie) readEnds(entries []ledger.Entry, resumed time.Time) map[outbox.
 			fallthrough
 		case slices.Contains([]string{"guard", "complete"}, verb):
 			if e.Cause != outbox.ErrLeaseLost.Error() {
-				z.untold = append(z.untold, fmt.Sprintf("%s at epoch %d: its context ended with %q", e.Job, e.Epoch, e.Cause))
+				z.unaware = append(z.unaware, fmt.Sprintf("%s at epoch %d: its context ended with %q", e.Job, e.Epoch, e.Cause))
 			}
 		default:
 			z.woken = max(z.woken, e.At.Sub(resumed))

@@ -1,8 +1,8 @@
--- audit_hash is the link of an entry: SHA-256 of the link before it and of the
--- entry's place and columns as a JSON array of texts and nulls, in which the end of one
--- cannot be taken for the beginning of the next. No setting of a session has a part in it.
--- ReadAuditChain (queries/audit.sql) says the same again, because whoever checks must
--- not have to trust a function of this schema.
+-- audit_hash is the link of an entry: SHA-256 of the link before it and of the entry's
+-- place and columns as a JSON array of texts and nulls, in which the end of one cannot be
+-- taken for the beginning of the next. No setting of a session has a part in it.
+-- ReadAuditChain (queries/audit.sql) says the same again, because a check must not have to
+-- trust a function of this schema.
 --
 -- A column that the audit gets later is added at the end, and only where it is not NULL:
 -- the links of older entries stay what they are.

@@ -9,8 +9,8 @@
 -- It waits for a transaction that has locked the job: a claim, a settlement, or a
 -- handler's own that has called Complete or Guard.
 --
--- Whoever calls it, an operator or the program that enqueued the job: what it does is in
--- the audit, as it is for POST /jobs/{id}/cancel. actor, request_id and reason are what
+-- An operator may call it, or the program that enqueued the job: what it does is in the
+-- audit, as it is for POST /jobs/{id}/cancel. actor, request_id and reason are what
 -- stands there; see record_act.
 CREATE OR REPLACE FUNCTION outbox.cancel(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL, reason text DEFAULT NULL) RETURNS outbox.job_status
 LANGUAGE plpgsql AS $$

@@ -6,7 +6,7 @@
 -- to pending when a slot frees.
 --
 -- What is decided about a key (which jobs run, are blocked, are promoted, whether
--- it is parked) is decided by whoever holds the lock of the key's row, in a
+-- it is parked) is decided by the holder of the lock of the key's row, in a
 -- statement that begins after the lock was taken. Both matter: under READ
 -- COMMITTED each statement has a snapshot of its own, taken when it begins, so a
 -- statement that locked and looked at once would look with a snapshot from before
@@ -19,7 +19,7 @@
 -- function can do this in one round trip: a client that stalls holds no key.
 --
 -- Order of locks: a key's row may be waited for while rows of jobs are held, so
--- whoever holds a key's row waits for no job's row (SKIP LOCKED), and several
+-- a holder of a key's row waits for no job's row (SKIP LOCKED), and several
 -- keys are waited for in the order of their names.
 
 -- claim_keyed leases up to max_jobs due jobs of a queue to a worker: of each of tenant_ids

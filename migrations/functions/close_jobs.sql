@@ -4,7 +4,7 @@
 -- fence, as for every write, and a job that moved on meanwhile is left alone. The
 -- codes and messages are of the attempt that this ends, '' for none.
 --
--- Whoever calls it, with whatever statistics: the rows are found by their ids.
+-- The rows are found by their ids, whatever the statistics say.
 CREATE OR REPLACE FUNCTION outbox.close_jobs(
     ids      uuid[],
     epochs   bigint[],

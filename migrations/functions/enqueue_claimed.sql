@@ -3,9 +3,10 @@
 -- move that nobody sees the middle of, and one version of the row. Where it may not, it
 -- stores the job as any, which dispatchers claim after the commit, and returns nothing.
 --
--- The claim never fails. Who may store jobs need not be allowed to claim them, and the
--- transaction is somebody else's: it must not be aborted for this. The row is returned
--- after the block, which an error undoes, so that only what is written is told.
+-- The claim never fails. A role that may store jobs need not be allowed to claim them,
+-- and the transaction is somebody else's: it must not be aborted for this. The row is
+-- returned after the block, which an error undoes, so that it returns only what is
+-- written.
 --
 -- A commit that waits for no disk tells nothing: the attempt would begin although a crash
 -- may undo the job. So it is left to a claim, whose commit waits for both. And a

@@ -17,11 +17,11 @@
 -- moves_on says that the key is to be moved on when the transaction commits: the job
 -- that it was about is gone, or could not be promoted meanwhile.
 --
--- Whoever is accepted or replaced stores its job in the same transaction. It is
--- exact among all who ask: they wait for one another's transactions to end, by a
--- lock that nobody else takes, so neither claims nor settlements wait for a
--- producer. The verdict isolation says that the transaction's snapshot is older
--- than the lock would be.
+-- A caller that is accepted, or replaces a job, stores its own in the same
+-- transaction. It is exact among all who ask: they wait for one another's
+-- transactions to end, by a lock that nobody else takes, so neither claims nor
+-- settlements wait for a producer. The verdict isolation says that the
+-- transaction's snapshot is older than the lock would be.
 CREATE OR REPLACE FUNCTION outbox.make_room(of_tenant uuid, of_queue text, of_key text, of_kind text, max_queued integer, when_full text, notify boolean,
     OUT verdict text, OUT job uuid, OUT queued integer, OUT moves_on boolean)
 LANGUAGE plpgsql AS $$

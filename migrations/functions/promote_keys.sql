@@ -13,7 +13,7 @@
 --	settle                                                 A ends, lock the key: B is locked
 --
 -- So a row without an id names each key of which it passed by what somebody has
--- locked: whoever moves the key on has to come back.
+-- locked: the caller has to look at the key again.
 --
 -- patient is the reaper's, who comes back anyhow: it names no key that it passed by,
 -- waits for nobody who has one, and leaves alone what will move by itself, because a

@@ -161,7 +161,7 @@ BEGIN
         ORDER BY c.relname
     LOOP
         visible := CASE
-            WHEN tab.relname = 'tokens' THEN 'true' -- who calls is not known before its token is
+            WHEN tab.relname = 'tokens' THEN 'true' -- the caller is not known before its token is
             WHEN tab.names_tenant THEN '((tenant_id = ( SELECT outbox.current_tenant() AS current_tenant)) OR ' || all_of_them || ')'
             WHEN tab.names_job THEN format('(%2$s OR (EXISTS ( SELECT FROM outbox.jobs WHERE (jobs.id = %1$I.job_id)))'
                 ' OR (EXISTS ( SELECT FROM outbox.history WHERE (history.id = %1$I.job_id))))', tab.relname, all_of_them)

@@ -1,6 +1,6 @@
 -- store_death_hook stores the job of the hook: it has the tenant, queue, priority
--- and headers of the one that died, and is told of it as outbox.Ended describes. A
--- payload that is no JSON travels as it is. One that is larger than anything that
+-- and headers of the one that died, and what outbox.Ended describes. A payload
+-- that is no JSON travels as it is. One that is larger than anything that
 -- producers store is left out: it must not keep the reaper from the other jobs.
 CREATE OR REPLACE FUNCTION outbox.store_death_hook() RETURNS trigger
 LANGUAGE plpgsql AS $$

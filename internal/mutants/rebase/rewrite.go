@@ -36,7 +36,8 @@ func rewrite(dir string, moved []stray) error {
 		}
 		files = append(files, file)
 	}
-	// Types tell which literals are edits, and the values of constants in them. What is imported does not matter for that.
+	// Types tell which literals are edits, and the values of constants in them. What is imported does not matter for
+	// that.
 	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
 	_, _ = (&types.Config{Error: func(error) {}}).Check("mutants", fset, files, info)
 

@@ -31,7 +31,8 @@ func TestARunGoesOnWhereItWasBrokenOff(t *testing.T) {
 	if err := r.add(all[0], []verdict{{check: first}, {check: second, err: errors.New("the check passes")}}, "abc"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, append(readFile(t, path), `{"mutant":"two","che`...), 0o644); err != nil { // killed while it wrote
+	// It was killed while it wrote.
+	if err := os.WriteFile(path, append(readFile(t, path), `{"mutant":"two","che`...), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if r, err = openRecord(path); err != nil {

@@ -142,9 +142,9 @@ func TestOverlapsNeedAnExplanation(t *testing.T) {
 	}
 }
 
-// A give-back looks the same in the moves whoever made it. Only the ledger of its
-// worker tells that the job was still being carried out: by then another may have
-// begun it, or not.
+// A give-back looks the same in the moves, whichever process made it. Only the
+// ledger of its worker tells that the job was still being carried out: by then
+// another may have begun it, or not.
 func TestALeaseIsGivenUpByWhoIsDone(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 	made, back := Move{To: outbox.Pending}, Move{To: outbox.Pending, Epoch: 2}

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Execution is one attempt as its process told of it.
+// Execution is one attempt as its process recorded it.
 type Execution struct {
 	Epoch      int64
 	Process    string
 	Start, End time.Time // End is when the process died if it did not tell
 }
 
-// Window is a time in which a process could not be told that its lease is over,
+// Window is a time in which a process could not learn that its lease is over,
 // because it was stopped or cut off.
 type Window struct {
 	Process     string // "" is all
@@ -64,8 +64,8 @@ func (o *Overlaps) Add(job string, executions []Execution, windows []Window, lap
 }
 
 // WentOn is the executions of a job that went on after its lease had been given up,
-// in its owner's name: another may have run beside them. Those that ended within
-// slack of it are not told of.
+// in its owner's name: another may have run beside them. It leaves out those that
+// ended within slack of it.
 func WentOn(job string, executions []Execution, givenUp map[Lease]time.Time, slack time.Duration) (bad []string) {
 	for _, x := range executions {
 		at, gone := givenUp[Lease{job, x.Epoch}]

@@ -2,10 +2,10 @@
 // are pure: they are tested with histories in which a fault is planted.
 package checker
 
-// Queue is Jepsen's total queue: what producers tried and were told, and what
-// came out. An unknown commit is neither success nor failure. A key may be tried
-// several times; it counts as acknowledged if one of them was, and as failed if
-// all of them certainly failed.
+// Queue is Jepsen's total queue: what producers tried, the answers they got, and
+// what came out. An unknown commit is neither success nor failure. A key may be
+// tried several times; it counts as acknowledged if one of them was, and as
+// failed if all of them certainly failed.
 type Queue struct {
 	fate map[string]fate
 }

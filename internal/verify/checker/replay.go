@@ -36,7 +36,7 @@ type Replayed struct {
 	Regressions []string // moves out of a closed status
 
 	// GivenUp is when a lease was given up, by its owner's word, so that the job can
-	// run again: whoever gave it up had to be done with it. [WentOn] looks.
+	// run again: that owner must have been done with it, which [WentOn] checks.
 	GivenUp map[Lease]time.Time
 	Open    []string // jobs that are neither closed nor dead letters in the end
 }

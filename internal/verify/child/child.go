@@ -20,11 +20,11 @@ type Process struct {
 	Name string
 	Log  string // path of what it prints
 
-	cmd   *exec.Cmd
-	since time.Time
-	ended chan struct{} // closed when it is gone
-	at    time.Time     // when it was; valid after ended
-	told  atomic.Bool   // that it may end
+	cmd    *exec.Cmd
+	since  time.Time
+	ended  chan struct{} // closed when it is gone
+	at     time.Time     // when it was; valid after ended
+	mayEnd atomic.Bool   // that it may end
 }
 
 // Start starts a program. It gets of our own environment only what cannot
@@ -109,7 +109,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 
 // Kill9 returns when the process is gone.
 func (p *Process) Kill9() error {
-	p.told.Store(true)
+	p.mayEnd.Store(true)
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill %s: %w", p.Name, err)
 	}
@@ -138,7 +138,7 @@ func (p *Process) Begun(ctx context.Context) error {
 
 // Terminate sends SIGTERM and does not wait.
 func (p *Process) Terminate() error {
-	p.told.Store(true)
+	p.mayEnd.Store(true)
 	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
@@ -146,7 +146,7 @@ func (p *Process) Terminate() error {
 }
 
 // MayEnd says that the process ends by itself.
-func (p *Process) MayEnd() { p.told.Store(true) }
+func (p *Process) MayEnd() { p.mayEnd.Store(true) }
 
 // Ended is closed when the process is gone.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
@@ -178,7 +178,7 @@ func (p *Process) Alive() bool {
 // Fate is what happened to the process that must not: it ended by itself, or its
 // log tells of a data race or a crash. It is empty if all is well.
 func (p *Process) Fate() string {
-	if !p.Alive() && !p.told.Load() {
+	if !p.Alive() && !p.mayEnd.Load() {
 		return fmt.Sprintf("%s ended by itself: %s", p.Name, p.cmd.ProcessState)
 	}
 	content, err := os.ReadFile(p.Log)

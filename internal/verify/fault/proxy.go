@@ -46,7 +46,7 @@ const (
 // line is one proxied connection.
 type line struct {
 	client, server net.Conn
-	frozen         atomic.Bool // bytes vanish; nobody is told
+	frozen         atomic.Bool // bytes vanish, and nobody notices
 	mute           atomic.Bool // the server's next word is not passed on, but ends the line
 }
 
@@ -127,7 +127,7 @@ func (p *Proxy) holdBack() {
 }
 
 // Freeze makes the connections of now half-open: whatever either side sends
-// vanishes, and neither is told.
+// vanishes, and neither notices.
 func (p *Proxy) Freeze() {
 	for _, l := range p.current() {
 		l.frozen.Store(true)
@@ -156,7 +156,7 @@ func (p *Proxy) Inject(sql string) error {
 	return errors.Join(errs...)
 }
 
-// CutAll breaks the connections of now; both sides are told.
+// CutAll breaks the connections of now; both sides notice.
 func (p *Proxy) CutAll() {
 	for _, l := range p.current() {
 		l.close()
@@ -198,13 +198,13 @@ func (p *Proxy) accept() {
 		p.lines = append(p.lines, l)
 		p.mu.Unlock()
 		go l.copy(server, client, &p.Requests, func(sent []byte) ([]byte, bool) { return p.meddle(l, sent) })
-		go l.copy(client, server, &p.Answers, func(told []byte) ([]byte, bool) {
+		go l.copy(client, server, &p.Answers, func(answer []byte) ([]byte, bool) {
 			p.delay()
 			p.holdBack()
 			if l.mute.Load() {
 				return nil, false
 			}
-			return told, true
+			return answer, true
 		})
 	}
 }

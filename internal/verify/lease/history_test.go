@@ -14,7 +14,7 @@ import (
 //  2. another claims the job and commits;
 //  3. it locks the job's row, in its newest version, sees that the job does not wait
 //     any more, and goes on to one that does; the lock stays until it commits;
-//  4. the other extends its lease, and is told that the row was locked.
+//  4. the other extends its lease, and learns that the row was locked.
 //
 // So the extension was contended, although the claim says nothing about the job.
 func TestAFullClaimMayHaveLockedWhatItDidNotGet(t *testing.T) {

@@ -286,7 +286,8 @@ func (h *handlers) awaitGate(ctx context.Context) error {
 	h.watch.Do(func() {
 		go func() {
 			for open := false; !open; time.Sleep(50 * time.Millisecond) {
-				_ = h.pool.QueryRow(context.Background(), `SELECT EXISTS (SELECT FROM gates)`).Scan(&open) // shut while the database is away
+				// It stays shut while the database is away.
+				_ = h.pool.QueryRow(context.Background(), `SELECT EXISTS (SELECT FROM gates)`).Scan(&open)
 			}
 			close(h.gate)
 		}()

@@ -16,7 +16,7 @@ import (
 type lines struct {
 	keys    int    // VERIFY_KEYS; 0 is jobs without keys
 	ordered bool   // VERIFY_ORDERED=on: all jobs of a key one after the other, and some fail at first
-	burst   int    // VERIFY_BURST: instead, so many orders on end have a key of their own, which is never used again; 0 is none
+	burst   int    // VERIFY_BURST: so many orders on end have a new key of their own instead; 0 is none
 	owner   string // of such keys
 }
 

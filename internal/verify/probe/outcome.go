@@ -66,8 +66,8 @@ func outcomeUnknown(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) || pgconn.SafeToRetry(err) {
 		return false
 	}
-	refused, told := errors.AsType[*pgconn.PgError](err)
-	return !told || refused.Code[:2] == "57"
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return !ok || refused.Code[:2] == "57"
 }
 
 // class is an error in one word.

@@ -33,9 +33,9 @@ type plan struct {
 	pace    time.Duration     // VERIFY_PACE: wait of each client after a transaction
 	insist  bool              // VERIFY_INSIST=on: idempotency keys, and repeat what was not acknowledged
 	mix     []string          // VERIFY_MIX: what the jobs are to do, in turn; "" is effect
-	ms      int               // VERIFY_MS: how long jobs take: order n takes 7919 n modulo this, so that long and short ones are mixed
+	ms      int               // VERIFY_MS: order n takes 7919 n modulo this, so that long and short ones are mixed
 	fails   int               // VERIFY_FAILS: one in so many orders fails at its first attempt; 0 is none
-	notify  outbox.NotifyMode // VERIFY_NOTIFY: how dispatchers are told; "" is coalesced
+	notify  outbox.NotifyMode // VERIFY_NOTIFY: how dispatchers are notified; "" is coalesced
 	lines   lines             // VERIFY_KEYS and others: keys of the jobs; see lines.go
 	beside  string            // VERIFY_DISPATCH: the database of a dispatcher in the same process; "" has none
 }

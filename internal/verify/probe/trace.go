@@ -16,8 +16,8 @@ import (
 // database have no deadline or go on after their context has ended.
 type tracer struct{ book *ledger.Writer }
 
-// heedWithin is how soon after the end of its context a call has to return.
-const heedWithin = time.Second
+// returnWithin is how soon after the end of its context a call has to return.
+const returnWithin = time.Second
 
 type callKey struct{}
 
@@ -50,7 +50,7 @@ func (t *tracer) end(ctx context.Context) {
 }
 
 func (t *tracer) late(what string, by time.Duration) {
-	if by > heedWithin {
+	if by > returnWithin {
 		t.book.Write(ledger.Entry{Event: ledger.Overdue, Do: what, N: int(by.Microseconds())})
 	}
 }
