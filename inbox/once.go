@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -51,33 +52,29 @@ var consumerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]*$`)
 func validConsumer(s string) error {
 	switch {
 	case s == "":
-		return invalid("consumer", "is empty, want 1 to %d characters", engine.MaxNameBytes)
+		return invalid.Field("consumer", "is empty, want 1 to %d characters", engine.MaxNameBytes)
 	case len(s) > engine.MaxNameBytes:
-		return invalid("consumer", "is %d bytes long, want at most %d", len(s), engine.MaxNameBytes)
+		return invalid.Field("consumer", "is %d bytes long, want at most %d", len(s), engine.MaxNameBytes)
 	case !consumerName.MatchString(s):
-		return invalid("consumer", "is %q, want letters, digits and _ . : / -, first a letter or digit", s)
+		return invalid.Field("consumer", "is %q, want letters, digits and _ . : / -, first a letter or digit", s)
 	}
 	return nil
 }
 
 func validMessageID(s string) error {
 	if s == "" {
-		return invalid("messageID", "is empty, want 1 to %d bytes", MaxMessageIDBytes)
+		return invalid.Field("messageID", "is empty, want 1 to %d bytes", MaxMessageIDBytes)
 	}
 	if len(s) > MaxMessageIDBytes {
-		return invalid("messageID", "is %d bytes long, want at most %d; use a hash of it", len(s), MaxMessageIDBytes)
+		return invalid.Field("messageID", "is %d bytes long, want at most %d; use a hash of it", len(s), MaxMessageIDBytes)
 	}
 	if i := strings.IndexByte(s, 0); i >= 0 {
-		return invalid("messageID", "has a NUL at byte %d, which Postgres text cannot hold", i)
+		return invalid.Field("messageID", "has a NUL at byte %d, which Postgres text cannot hold", i)
 	}
 	if !utf8.ValidString(s) {
-		return invalid("messageID", "is not valid UTF-8; use its hexadecimal form")
+		return invalid.Field("messageID", "is not valid UTF-8; use its hexadecimal form")
 	}
 	return nil
-}
-
-func invalid(field, format string, args ...any) error {
-	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
 // explain adds what to do about a missing table.

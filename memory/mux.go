@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -43,7 +44,7 @@ func HandleResult[T outbox.Args, R any](m *Mux, handler func(ctx context.Context
 		kind: zero.Kind(),
 		accept: func(args outbox.Args) error {
 			if _, ok := args.(T); !ok {
-				return invalid("Args", "is a %T, but the handler of kind %q wants a %T", args, args.Kind(), zero)
+				return invalid.Field("Args", "is a %T, but the handler of kind %q wants a %T", args, args.Kind(), zero)
 			}
 			return nil
 		},
@@ -60,7 +61,7 @@ func (m *Mux) HandleRaw(kind string, handler dispatcher.Handler, config ...dispa
 		kind: kind,
 		accept: func(args outbox.Args) error {
 			if _, ok := args.(outbox.Raw); !ok {
-				return invalid("Args", "is a %T, but the handler of kind %q wants an outbox.Raw", args, kind)
+				return invalid.Field("Args", "is a %T, but the handler of kind %q wants an outbox.Raw", args, kind)
 			}
 			return nil
 		},
@@ -75,7 +76,7 @@ func (m *Mux) HandleRaw(kind string, handler dispatcher.Handler, config ...dispa
 func (m *Mux) add(r *route, config []dispatcher.KindConfig) {
 	err := outbox.ValidName("kind", r.kind)
 	if m.routes[r.kind] != nil {
-		err = invalid("kind", "is %q, which has a handler already", r.kind)
+		err = invalid.Field("kind", "is %q, which has a handler already", r.kind)
 	}
 	if err != nil {
 		panic(fmt.Errorf("memory: %w", err))
@@ -114,8 +115,4 @@ func (m *Mux) build(timeout time.Duration, retry dispatcher.RetryPolicy, metrics
 		built[kind] = &own
 	}
 	return built
-}
-
-func invalid(field, format string, args ...any) error {
-	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }

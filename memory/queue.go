@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -58,16 +59,16 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	var errs []error
 	if c.Capacity < 1 || c.Capacity > 1_000_000 {
-		errs = append(errs, invalid("Config.Capacity", "is %d, want 1 to 1000000, or 0 for 256", c.Capacity))
+		errs = append(errs, invalid.Field("Config.Capacity", "is %d, want 1 to 1000000, or 0 for 256", c.Capacity))
 	}
 	if c.Workers < 1 || c.Workers > 100_000 {
-		errs = append(errs, invalid("Config.Workers", "is %d, want 1 to 100000, or 0 for 4", c.Workers))
+		errs = append(errs, invalid.Field("Config.Workers", "is %d, want 1 to 100000, or 0 for 4", c.Workers))
 	}
 	if c.Timeout < 0 {
-		errs = append(errs, invalid("Config.Timeout", "is %s, want more than 0, or 0 for 5m", c.Timeout))
+		errs = append(errs, invalid.Field("Config.Timeout", "is %s, want more than 0, or 0 for 5m", c.Timeout))
 	}
 	if c.Keep < 0 {
-		errs = append(errs, invalid("Config.Keep", "is %s, want more than 0, or 0 for 10m", c.Keep))
+		errs = append(errs, invalid.Field("Config.Keep", "is %s, want more than 0, or 0 for 10m", c.Keep))
 	}
 	return errors.Join(errs...)
 }
@@ -177,11 +178,11 @@ func (o Options) withDefaults(args outbox.Args) Options {
 // themselves are nobody's to look into.
 func (q *Queue) newRecord(args outbox.Args, opts Options) (*record, error) {
 	if args == nil {
-		return nil, invalid("Args", "is nil")
+		return nil, invalid.Field("Args", "is nil")
 	}
 	route := q.routes[args.Kind()]
 	if route == nil {
-		return nil, invalid("Args.Kind()", "is %q, which has no handler", args.Kind())
+		return nil, invalid.Field("Args.Kind()", "is %q, which has no handler", args.Kind())
 	}
 	if err := route.accept(args); err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -81,10 +82,10 @@ type AuditFilter struct {
 
 func (f AuditFilter) validate() error {
 	if f.Limit < 0 {
-		return &outbox.InvalidError{Field: "AuditFilter.Limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)}
+		return invalid.Field("AuditFilter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)
 	}
 	if f.Before < 0 {
-		return &outbox.InvalidError{Field: "AuditFilter.Before", Reason: fmt.Sprintf("is %d, want an entry's id, or 0", f.Before)}
+		return invalid.Field("AuditFilter.Before", "is %d, want an entry's id, or 0", f.Before)
 	}
 	return validTexts(map[string]string{
 		"AuditFilter.Actor": f.Actor, "AuditFilter.Act": f.Act, "AuditFilter.Queue": f.Queue, "AuditFilter.Target": f.Target,

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -44,7 +45,7 @@ type DeadLetterFilter struct {
 
 func (f DeadLetterFilter) validate() error {
 	if f.Status != "" && f.Status != outbox.Failed && f.Status != outbox.Dead {
-		return &outbox.InvalidError{Field: "DeadLetterFilter.Status", Reason: fmt.Sprintf("is %q, want failed, dead, or nothing for both", f.Status)}
+		return invalid.Field("DeadLetterFilter.Status", "is %q, want failed, dead, or nothing for both", f.Status)
 	}
 	return validTexts(map[string]string{
 		"DeadLetterFilter.Kind": f.Kind, "DeadLetterFilter.Queue": f.Queue, "DeadLetterFilter.ErrorCode": f.ErrorCode,
@@ -98,7 +99,7 @@ func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before o
 		return nil, err
 	}
 	if limit < 0 {
-		return nil, &outbox.InvalidError{Field: "limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)}
+		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
 	}
 	p := f.params()
 	params := sqlgen.ListDeadLettersParams{
@@ -196,7 +197,7 @@ func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, lim
 		return nil, err
 	}
 	if limit < 0 {
-		return nil, &outbox.InvalidError{Field: "limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)}
+		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
 	}
 	p := f.params()
 	ctx, cancel := bounded(ctx)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -29,7 +30,7 @@ const maxFind = 1000
 // for among the open ones before the closed ones, and never comes back.
 func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 	if len(wanted) > maxFind {
-		return nil, &outbox.InvalidError{Field: "wanted", Reason: fmt.Sprintf("are %d jobs, want at most %d", len(wanted), maxFind)}
+		return nil, invalid.Field("wanted", "are %d jobs, want at most %d", len(wanted), maxFind)
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -34,7 +35,7 @@ func (n KeyName) withDefaults() KeyName {
 
 func (n KeyName) validate() error {
 	if n.Key == "" {
-		return &outbox.InvalidError{Field: "KeyName.Key", Reason: "is empty"}
+		return invalid.Field("KeyName.Key", "is empty")
 	}
 	return validTexts(map[string]string{"KeyName.Queue": n.Queue, "KeyName.Key": n.Key})
 }
@@ -91,7 +92,7 @@ func (f KeyFilter) params() sqlgen.ListKeysParams {
 // reads every open job: with a million that takes about half a second.
 func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
 	if f.Limit < 0 {
-		return nil, &outbox.InvalidError{Field: "KeyFilter.Limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)}
+		return nil, invalid.Field("KeyFilter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)
 	}
 	if err := validTexts(map[string]string{"KeyFilter.Queue": f.Queue, "KeyFilter.After.Queue": f.After.Queue, "KeyFilter.After.Key": f.After.Key}); err != nil {
 		return nil, err

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // Limits is how much of a queue may run, in all processes together.
@@ -63,7 +63,7 @@ const (
 func (l Limits) validate() error {
 	var errs []error
 	invalid := func(field, format string, args ...any) {
-		errs = append(errs, &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)})
+		errs = append(errs, invalid.Field(field, format, args...))
 	}
 	if n := l.MaxRunning; n != nil && (*n < 0 || *n > MaxRunningLimit) {
 		invalid("Limits.MaxRunning", "is %d, want 1 to %d, or 0 for no limit", *n, MaxRunningLimit)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -56,10 +57,10 @@ func (f Filter) validate() error {
 		}
 	}
 	if f.Limit < 0 {
-		return &outbox.InvalidError{Field: "Filter.Limit", Reason: fmt.Sprintf("is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)}
+		return invalid.Field("Filter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)
 	}
 	if f.Skip < 0 || f.Skip > MaxSkip {
-		return &outbox.InvalidError{Field: "Filter.Skip", Reason: fmt.Sprintf("is %d, want 0 to %d", f.Skip, MaxSkip)}
+		return invalid.Field("Filter.Skip", "is %d, want 0 to %d", f.Skip, MaxSkip)
 	}
 	return validTexts(map[string]string{
 		"Filter.Kind": f.Kind, "Filter.Queue": f.Queue, "Filter.Key": f.Key, "Filter.Fingerprint": f.Fingerprint,

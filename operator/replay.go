@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -55,7 +56,7 @@ const (
 // meanwhile stays a dead letter, see [BulkProgress].
 func (o *Operator) ReplayAll(ctx context.Context, f DeadLetterFilter, rate float64) iter.Seq2[BulkProgress, error] {
 	if rate != 0 && !(rate >= minRate && rate <= maxRate) { // also not a number
-		return refused(&outbox.InvalidError{Field: "rate", Reason: fmt.Sprintf("is %v jobs a second, want %v to %v, or 0 for no limit", rate, minRate, maxRate)})
+		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, minRate, maxRate))
 	}
 	page, spacing := actPage, time.Duration(0)
 	if rate > 0 {

@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // ErrNoAuditChain says that nothing of the audit's chain is seen: the login sees one
@@ -42,7 +42,7 @@ func ParseAuditHead(text string) (h AuditHead, err error) {
 		}
 	}
 	if err != nil || h.Seq < 0 {
-		return AuditHead{}, &outbox.InvalidError{Field: "AuditHead", Reason: fmt.Sprintf("is %q, want a number, a colon and 64 hex digits", text)}
+		return AuditHead{}, invalid.Field("AuditHead", "is %q, want a number, a colon and 64 hex digits", text)
 	}
 	return h, nil
 }

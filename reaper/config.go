@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -93,28 +94,28 @@ func (c Config) validate() error {
 	var errs []error
 	positive := func(field string, d, otherwise time.Duration) {
 		if d < 0 {
-			errs = append(errs, invalid(field, "is %s, want more than 0, or 0 for %s", d, otherwise))
+			errs = append(errs, invalid.Field(field, "is %s, want more than 0, or 0 for %s", d, otherwise))
 		}
 	}
 	if c.Keep < minKeep {
-		errs = append(errs, invalid("Config.Keep", "is %s, want at least 24h, or 0 for %s", c.Keep, defaultKeep))
+		errs = append(errs, invalid.Field("Config.Keep", "is %s, want at least 24h, or 0 for %s", c.Keep, defaultKeep))
 	}
 	positive("Config.KeepInbox", c.KeepInbox, defaultKeepInbox)
 	if c.KeepAudit < minKeepAudit {
-		errs = append(errs, invalid("Config.KeepAudit", "is %s, want at least %s, or 0 for %s", c.KeepAudit, minKeepAudit, defaultKeepAudit))
+		errs = append(errs, invalid.Field("Config.KeepAudit", "is %s, want at least %s, or 0 for %s", c.KeepAudit, minKeepAudit, defaultKeepAudit))
 	}
 	errs = append(errs, validKeeps("Config.KeepByStatus", c.KeepByStatus)...)
 	for _, queue := range slices.Sorted(maps.Keys(c.KeepByQueue)) {
 		if bad, ok := errors.AsType[*outbox.InvalidError](outbox.ValidName("Config.KeepByQueue", queue)); ok {
-			errs = append(errs, invalid(bad.Field, "has a queue whose name %s", bad.Reason))
+			errs = append(errs, invalid.Field(bad.Field, "has a queue whose name %s", bad.Reason))
 		}
 		errs = append(errs, validKeeps(fmt.Sprintf("Config.KeepByQueue[%s]", queue), c.KeepByQueue[queue])...)
 	}
 	if c.HistoryAhead < 1 || c.HistoryAhead > maxAhead {
-		errs = append(errs, invalid("Config.HistoryAhead", "is %d, want 1 to %d, or 0 for %d", c.HistoryAhead, maxAhead, defaultAhead))
+		errs = append(errs, invalid.Field("Config.HistoryAhead", "is %d, want 1 to %d, or 0 for %d", c.HistoryAhead, maxAhead, defaultAhead))
 	}
 	if c.DepthInterval < time.Second {
-		errs = append(errs, invalid("Config.DepthInterval", "is %s, want at least 1s, or 0 for 30s", c.DepthInterval))
+		errs = append(errs, invalid.Field("Config.DepthInterval", "is %s, want at least 1s, or 0 for 30s", c.DepthInterval))
 	}
 	return errors.Join(errs...)
 }
@@ -122,16 +123,12 @@ func (c Config) validate() error {
 func validKeeps(field string, keeps map[outbox.Status]time.Duration) (errs []error) {
 	for _, status := range slices.Sorted(maps.Keys(keeps)) {
 		if !status.Closed() && !isDeadLetter(status) {
-			errs = append(errs, invalid(field, "has %q, want only outcomes: %v, failed, dead", status, closedStatuses()))
+			errs = append(errs, invalid.Field(field, "has %q, want only outcomes: %v, failed, dead", status, closedStatuses()))
 		} else if keep := keeps[status]; keep != 0 && keep < minKeep {
-			errs = append(errs, invalid(fmt.Sprintf("%s[%s]", field, status), "is %s, want at least 24h, or 0 to keep none", keep))
+			errs = append(errs, invalid.Field(fmt.Sprintf("%s[%s]", field, status), "is %s, want at least 24h, or 0 to keep none", keep))
 		}
 	}
 	return errs
-}
-
-func invalid(field, format string, args ...any) error {
-	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
 func isDeadLetter(s outbox.Status) bool { return s == outbox.Failed || s == outbox.Dead }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -152,7 +153,7 @@ func accept(schedules []Schedule) (declared []declaration, errs []error) {
 			continue
 		}
 		if slices.ContainsFunc(declared, func(d declaration) bool { return d.params.Name == p.Name && d.params.TenantID == p.TenantID }) {
-			errs = append(errs, fmt.Errorf("schedule %q: %w", s.name, invalid("name", "is that of two schedules")))
+			errs = append(errs, fmt.Errorf("schedule %q: %w", s.name, invalid.Field("name", "is that of two schedules")))
 			continue
 		}
 		declared = append(declared, declaration{s, p})

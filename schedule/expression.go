@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/adhocore/gronx"
+
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
 
 // field is one of the five of a cron expression.
@@ -54,11 +56,11 @@ func parseFields(expression string) (string, error) {
 		return full, nil
 	}
 	if len(expression) > maxExpressionBytes {
-		return "", invalid("expression", "is %d bytes long, want at most %d", len(expression), maxExpressionBytes)
+		return "", invalid.Field("expression", "is %d bytes long, want at most %d", len(expression), maxExpressionBytes)
 	}
 	texts := strings.Fields(strings.ToUpper(expression))
 	if len(texts) != len(cronFields) {
-		return "", invalid("expression", "is %q, want five fields: minute, hour, day of month, month, day of week; or one of @hourly, @daily, @weekly, @monthly, @yearly", expression)
+		return "", invalid.Field("expression", "is %q, want five fields: minute, hour, day of month, month, day of week; or one of @hourly, @daily, @weekly, @monthly, @yearly", expression)
 	}
 	var errs []error
 	for i, f := range cronFields {
@@ -77,11 +79,11 @@ func (f field) check(text string, index int) error {
 		}
 		values, step, stepped := strings.Cut(part, "/")
 		if n, err := strconv.Atoi(step); stepped && (err != nil || n < 1 || n > f.max || step[0] == '+') {
-			return invalid(f.name, "is %q: the step %q is not a number from 1 to %d", text, step, f.max)
+			return invalid.Field(f.name, "is %q: the step %q is not a number from 1 to %d", text, step, f.max)
 		}
 		if values == "*" {
 			if !stepped && text != "*" {
-				return invalid(f.name, "is %q: * and others exclude each other", text)
+				return invalid.Field(f.name, "is %q: * and others exclude each other", text)
 			}
 			continue
 		}
@@ -92,10 +94,10 @@ func (f field) check(text string, index int) error {
 			high, err = f.value(last)
 		}
 		if err != nil {
-			return invalid(f.name, "is %q: %v", text, err)
+			return invalid.Field(f.name, "is %q: %v", text, err)
 		}
 		if low > high {
-			return invalid(f.name, "is %q: the range %s begins after its end", text, values)
+			return invalid.Field(f.name, "is %q: the range %s begins after its end", text, values)
 		}
 	}
 	return nil

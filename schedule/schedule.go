@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -166,7 +167,7 @@ func storable(o outbox.Options) error {
 	var errs []error
 	refuse := func(set bool, field string) {
 		if set {
-			errs = append(errs, invalid("Options."+field, "is set, by the schedule or the kind's DefaultOptions, and a schedule has none"))
+			errs = append(errs, invalid.Field("Options."+field, "is set, by the schedule or the kind's DefaultOptions, and a schedule has none"))
 		}
 	}
 	refuse(o.IdempotencyKey != "", "IdempotencyKey")
@@ -175,7 +176,7 @@ func storable(o outbox.Options) error {
 	refuse(o.Key.MaxQueued != 0, "Key.MaxQueued")
 	for _, name := range []string{headerSchedule, headerScheduledFor} {
 		if _, taken := o.Headers[name]; taken {
-			errs = append(errs, invalid("Options.Headers", "have %q, which every job of a schedule carries already", name))
+			errs = append(errs, invalid.Field("Options.Headers", "have %q, which every job of a schedule carries already", name))
 		}
 	}
 	return errors.Join(errs...)
@@ -186,13 +187,13 @@ func (o Options) validate() error {
 	switch o.Missed {
 	case "", Once, Skip, All:
 	default:
-		errs = append(errs, invalid("Options.Missed", "is %q, want once, skip or all", o.Missed))
+		errs = append(errs, invalid.Field("Options.Missed", "is %q, want once, skip or all", o.Missed))
 	}
 	if o.MissedLimit < 0 || o.MissedLimit > maxMissedLimit {
-		errs = append(errs, invalid("Options.MissedLimit", "is %d, want 1 to %d, or 0 for %d", o.MissedLimit, maxMissedLimit, defaultMissedLimit))
+		errs = append(errs, invalid.Field("Options.MissedLimit", "is %d, want 1 to %d, or 0 for %d", o.MissedLimit, maxMissedLimit, defaultMissedLimit))
 	}
 	if o.Deadline < 0 || o.Deadline > maxDeadline || o.Deadline%time.Microsecond != 0 {
-		errs = append(errs, invalid("Options.Deadline", "is %s, want 1µs to 100 years in whole microseconds, or 0 for none", o.Deadline))
+		errs = append(errs, invalid.Field("Options.Deadline", "is %s, want 1µs to 100 years in whole microseconds, or 0 for none", o.Deadline))
 	}
 	return errors.Join(errs...)
 }

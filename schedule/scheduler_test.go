@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -104,7 +105,7 @@ func TestASchedulerWaitsForItsTable(t *testing.T) {
 
 func TestWhoIsToBlame(t *testing.T) {
 	t.Parallel()
-	for err, outage := range map[error]bool{errors.New("broken pipe"): true, invalid("Options.Queue", "is odd"): false} {
+	for err, outage := range map[error]bool{errors.New("broken pipe"): true, invalid.Field("Options.Queue", "is odd"): false} {
 		if got := isOutage(err); got != outage {
 			t.Errorf("isOutage(%v) = %t, want %t", err, got, outage)
 		}

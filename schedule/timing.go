@@ -9,7 +9,7 @@ import (
 
 	"github.com/adhocore/gronx"
 
-	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
 
 // timing says when a schedule ticks: by a cron expression in a zone, or every so
@@ -31,9 +31,9 @@ const minInterval = time.Second
 func newInterval(d time.Duration) (timing, error) {
 	switch {
 	case d < minInterval || d > maxInterval:
-		return timing{}, invalid("interval", "is %s, want %s to 10 years", d, minInterval)
+		return timing{}, invalid.Field("interval", "is %s, want %s to 10 years", d, minInterval)
 	case d%time.Millisecond != 0:
-		return timing{}, invalid("interval", "is %s, want whole milliseconds", d)
+		return timing{}, invalid.Field("interval", "is %s, want whole milliseconds", d)
 	}
 	return timing{every: d}, nil
 }
@@ -49,7 +49,7 @@ func newCron(expression, zone string) (timing, error) {
 	}
 	t := timing{expression: expression, zone: zone, fields: fields, location: location, steady: isSteady(fields)}
 	if _, err := t.nextWall(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)); err != nil {
-		return timing{}, invalid("expression", "is %q, which never comes", expression)
+		return timing{}, invalid.Field("expression", "is %q, which never comes", expression)
 	}
 	return t, nil
 }
@@ -58,7 +58,7 @@ func newCron(expression, zone string) (timing, error) {
 func loadZone(zone string) (*time.Location, error) {
 	location, err := time.LoadLocation(zone)
 	if err != nil || zone == "" || strings.EqualFold(zone, "Local") {
-		return nil, invalid("zone", `is %q, want the name of an IANA time zone like "Europe/Berlin" or "UTC"`, zone)
+		return nil, invalid.Field("zone", `is %q, want the name of an IANA time zone like "Europe/Berlin" or "UTC"`, zone)
 	}
 	return location, nil
 }
@@ -198,8 +198,4 @@ func (t timing) String() string {
 		return "every " + t.every.String()
 	}
 	return t.expression + " " + t.zone
-}
-
-func invalid(field, format string, args ...any) error {
-	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }

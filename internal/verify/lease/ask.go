@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -22,7 +23,7 @@ func (c *client) claim(ctx context.Context, h *history, a *ask) error {
 	}
 	room := 1 + c.rand.IntN(3)
 	rows, err := c.db.ClaimJobs(ctx, sqlgen.ClaimJobsParams{
-		Worker: "worker", LeaseTtl: interval(ttl), Queue: outbox.DefaultQueue, Kinds: []string{task{}.Kind()}, MaxJobs: int32(room),
+		Worker: "worker", LeaseTtl: pgvalue.Interval(ttl), Queue: outbox.DefaultQueue, Kinds: []string{task{}.Kind()}, MaxJobs: int32(room),
 		TenantIds: []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{int32(room)}, Firsts: []int32{1}, Lasts: []int32{1},
 		Priorities: []int16{0},
 		FromRunAt:  []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}},
@@ -63,7 +64,7 @@ func (c *client) succeed(ctx context.Context, h *history, a *ask) error {
 	var places []pgtype.TID
 	for _, l := range c.someLeases(h) {
 		a.about[l.id] = operation{in: input{verb: settle, epoch: l.epoch, to: outbox.Succeeded}}
-		p.Ids, p.Epochs, p.Results = append(p.Ids, pgID(l.id)), append(p.Epochs, l.epoch), append(p.Results, nil)
+		p.Ids, p.Epochs, p.Results = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch), append(p.Results, nil)
 		places = append(places, l.place)
 	}
 	var settled []pgtype.UUID
@@ -100,8 +101,8 @@ func (c *client) unfinished(ctx context.Context, h *history, a *ask) error {
 			code = ""
 		}
 		a.about[l.id] = operation{in: input{verb: settle, epoch: l.epoch, to: next}}
-		p.Ids, p.Epochs, p.Statuses = append(p.Ids, pgID(l.id)), append(p.Epochs, l.epoch), append(p.Statuses, next.String())
-		p.Delays = append(p.Delays, interval(0))
+		p.Ids, p.Epochs, p.Statuses = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch), append(p.Statuses, next.String())
+		p.Delays = append(p.Delays, pgvalue.Interval(0))
 		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code), append(p.Stacks, "")
 	}
 	settled, err := c.db.SettleUnfinished(ctx, p)
@@ -124,10 +125,10 @@ func (h *history) settled(a *ask, ids []pgtype.UUID) {
 }
 
 func (c *client) extend(ctx context.Context, h *history, a *ask) error {
-	p := sqlgen.ExtendLeasesParams{LeaseTtl: interval(ttl)}
+	p := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(ttl)}
 	for _, l := range c.someLeases(h) {
 		a.about[l.id] = operation{in: input{verb: extend, epoch: l.epoch}, out: output{done: true}}
-		p.Ids, p.Epochs = append(p.Ids, pgID(l.id)), append(p.Epochs, l.epoch)
+		p.Ids, p.Epochs = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch)
 	}
 	rows, err := c.db.ExtendLeases(ctx, p)
 	for _, row := range rows {
@@ -145,7 +146,7 @@ func (c *client) expire(ctx context.Context, h *history, a *ask) error {
 	rows, err := c.db.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
 		FromLease:   pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
 		BeforeLease: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
-		Overlap:     interval(0),
+		Overlap:     pgvalue.Interval(0),
 		MaxJobs:     10 * jobs,
 	})
 	if err != nil {
@@ -213,9 +214,3 @@ func (c *client) read(ctx context.Context, a *ask, id pgtype.UUID) error {
 	a.about[id.Bytes] = op
 	return err
 }
-
-func interval(d time.Duration) pgtype.Interval {
-	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
-}
-
-func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

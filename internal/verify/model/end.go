@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -99,7 +100,7 @@ func (m *Machine) expireDeadlines(ctx context.Context, _ Draws) (bool, error) {
 	row, err := m.q.ExpireDeadlines(ctx, sqlgen.ExpireDeadlinesParams{
 		FromDeadline:   pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
 		BeforeDeadline: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
-		Overlap:        interval(0), Horizon: interval(0), Patience: interval(0), MaxJobs: 1000,
+		Overlap:        pgvalue.Interval(0), Horizon: pgvalue.Interval(0), Patience: pgvalue.Interval(0), MaxJobs: 1000,
 	})
 	for _, id := range late {
 		m.jobs[id].close(outbox.Expired)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -29,15 +30,15 @@ func (m *KeyedMachine) claim(ctx context.Context, d Draws) (bool, error) {
 func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []outbox.ID) error {
 	offered := []pgtype.UUID{}
 	for _, id := range also {
-		offered = append(offered, pgID(id))
+		offered = append(offered, pgvalue.UUID(id))
 	}
 	var fromRunAt []pgtype.Timestamptz
 	var fromID []pgtype.UUID
 	for range priorities {
 		fromRunAt, fromID = append(fromRunAt, allTime[0]), append(fromID, pgtype.UUID{Valid: true})
 	}
-	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", interval(leaseTTL), // its error is also that of Err
-		[]pgtype.UUID{pgID(outbox.RootTenant)}, []int32{int32(room)}, []int32{int32(reach)}, []int32{1}, []int32{int32(len(priorities))},
+	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", pgvalue.Interval(leaseTTL), // its error is also that of Err
+		[]pgtype.UUID{pgvalue.UUID(outbox.RootTenant)}, []int32{int32(room)}, []int32{int32(reach)}, []int32{1}, []int32{int32(len(priorities))},
 		priorities, fromRunAt, fromID, kinds[:1], offered, int32(room), keyedQueue, false)
 	var claimed []outbox.ID
 	var halted []string
@@ -81,7 +82,7 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 func (m *KeyedMachine) moveOn(ctx context.Context, keys []string, slots int32) error {
 	var look sqlgen.FindMovableKeysParams
 	for i, key := range keys {
-		look.Ats, look.TenantIds = append(look.Ats, int32(i)), append(look.TenantIds, pgID(outbox.RootTenant))
+		look.Ats, look.TenantIds = append(look.Ats, int32(i)), append(look.TenantIds, pgvalue.UUID(outbox.RootTenant))
 		look.Queues, look.Keys = append(look.Queues, keyedQueue), append(look.Keys, key)
 	}
 	if len(keys) == 0 {
@@ -134,7 +135,7 @@ func (m *KeyedMachine) succeed(ctx context.Context, d Draws) (bool, error) {
 }
 
 func (m *KeyedMachine) settle(ctx context.Context, j *keyedJob) error {
-	settled, err := m.q.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: []pgtype.UUID{pgID(j.id)}, Epochs: []int64{j.epoch}, Results: make([][]byte, 1)})
+	settled, err := m.q.SettleSucceeded(ctx, sqlgen.SettleSucceededParams{Ids: []pgtype.UUID{pgvalue.UUID(j.id)}, Epochs: []int64{j.epoch}, Results: make([][]byte, 1)})
 	if err == nil && (len(settled) == 1) == j.late {
 		err = fmt.Errorf("settled %d jobs, of which %s is late: %t", len(settled), j.id, j.late)
 	}
@@ -159,7 +160,7 @@ func (m *KeyedMachine) unfinished(ctx context.Context, d Draws, outcomes ...outb
 		delay.Microseconds = far.Microseconds()
 	}
 	settled, err := m.q.SettleUnfinished(ctx, sqlgen.SettleUnfinishedParams{
-		Ids: []pgtype.UUID{pgID(j.id)}, Epochs: []int64{j.epoch}, Statuses: []string{pick(d, outcomes, "outcome").String()}, Delays: []pgtype.Interval{delay},
+		Ids: []pgtype.UUID{pgvalue.UUID(j.id)}, Epochs: []int64{j.epoch}, Statuses: []string{pick(d, outcomes, "outcome").String()}, Delays: []pgtype.Interval{delay},
 		ErrorCodes: []string{"boom"}, ErrorMessages: []string{"boom"}, Stacks: []string{""}, Fingerprints: []string{""}, Worker: "w1",
 	})
 	if err == nil && len(settled) == 0 && !m.asked(ctx, j) {
@@ -186,8 +187,8 @@ func (m *KeyedMachine) lapse(ctx context.Context, d Draws) (bool, error) {
 	if _, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 s' WHERE id = $1`, j.id); err != nil {
 		return false, err
 	}
-	rows, err := m.q.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{FromLease: allTime[0], BeforeLease: allTime[1], Overlap: interval(0), MaxJobs: 100})
-	if err == nil && (len(rows) != 1 || rows[0].ID != pgID(j.id)) {
+	rows, err := m.q.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{FromLease: allTime[0], BeforeLease: allTime[1], Overlap: pgvalue.Interval(0), MaxJobs: 100})
+	if err == nil && (len(rows) != 1 || rows[0].ID != pgvalue.UUID(j.id)) {
 		err = fmt.Errorf("the reaper took away %d leases, want that of %s", len(rows), j.id)
 	}
 	if err != nil {
@@ -211,7 +212,7 @@ func (m *KeyedMachine) expire(ctx context.Context, d Draws) (bool, error) {
 		return true, nil
 	}
 	row, err := m.q.ExpireDeadlines(ctx, sqlgen.ExpireDeadlinesParams{
-		FromDeadline: allTime[0], BeforeDeadline: allTime[1], Overlap: interval(0), Horizon: interval(0), Patience: interval(0), MaxJobs: 100,
+		FromDeadline: allTime[0], BeforeDeadline: allTime[1], Overlap: pgvalue.Interval(0), Horizon: pgvalue.Interval(0), Patience: pgvalue.Interval(0), MaxJobs: 100,
 	})
 	if err != nil {
 		return false, err
@@ -230,9 +231,9 @@ func (m *KeyedMachine) parkLater(ctx context.Context, _ Draws) (bool, error) {
 	if first == nil || !first.dead() || m.dirty[first.key] {
 		return false, nil
 	}
-	_, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET failed_at = failed_at - 2 * $2::interval WHERE id = $1`, first.id, interval(far))
+	_, err := m.db.Exec(ctx, `UPDATE outbox.jobs SET failed_at = failed_at - 2 * $2::interval WHERE id = $1`, first.id, pgvalue.Interval(far))
 	if err == nil {
-		_, err = m.db.Exec(ctx, `UPDATE outbox.keys SET park_at = park_at - 2 * $2::interval WHERE key = $1 AND park_at IS NOT NULL`, first.key, interval(far))
+		_, err = m.db.Exec(ctx, `UPDATE outbox.keys SET park_at = park_at - 2 * $2::interval WHERE key = $1 AND park_at IS NOT NULL`, first.key, pgvalue.Interval(far))
 	}
 	if err != nil {
 		return false, err

@@ -226,5 +226,3 @@ func sameIDs(got []pgtype.UUID, want []outbox.ID) error {
 	}
 	return nil
 }
-
-func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

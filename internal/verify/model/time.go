@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -57,7 +58,7 @@ func (m *Machine) reap(ctx context.Context, d Draws) (bool, error) {
 	rows, err := m.q.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
 		FromLease:   pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
 		BeforeLease: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
-		Overlap:     interval(0),
+		Overlap:     pgvalue.Interval(0),
 		MaxJobs:     int32(room),
 	})
 	if err != nil {
@@ -123,7 +124,7 @@ func (m *Machine) expire(ctx context.Context, row sqlgen.ExpireLeasesRow) error 
 	err := m.db.QueryRow(ctx, `
 		UPDATE outbox.jobs SET run_at = run_at + $3::interval
 		WHERE id = $1
-		RETURNING extract(epoch FROM run_at - $3::interval - $2::timestamptz)::float8`, id, row.Now, interval(far)).Scan(&wait)
+		RETURNING extract(epoch FROM run_at - $3::interval - $2::timestamptz)::float8`, id, row.Now, pgvalue.Interval(far)).Scan(&wait)
 	if err == nil && wait != float64(want) {
 		err = fmt.Errorf("after %d lost leases the job waits for %g s, want %d", before+1, wait, want)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -37,7 +38,7 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 	})
 	due = due[:min(room, len(due))]
 
-	p := sqlgen.ClaimJobsParams{Worker: worker, LeaseTtl: interval(leaseTTL), Queue: queue, Kinds: handled, MaxJobs: int32(room)}
+	p := sqlgen.ClaimJobsParams{Worker: worker, LeaseTtl: pgvalue.Interval(leaseTTL), Queue: queue, Kinds: handled, MaxJobs: int32(room)}
 	p.TenantIds, p.Quotas = []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, []int32{int32(room)}
 	p.Firsts, p.Lasts = []int32{1}, []int32{int32(len(priorities))}
 	for _, priority := range priorities {
@@ -93,7 +94,7 @@ func (m *Machine) drawLeases(d Draws, most int) []lease {
 // split are the arrays that statements take, and the jobs whose leases count.
 func (m *Machine) split(leases []lease) (ids []pgtype.UUID, epochs []int64, live []outbox.ID) {
 	for _, l := range leases {
-		ids, epochs = append(ids, pgID(l.id)), append(epochs, l.epoch)
+		ids, epochs = append(ids, pgvalue.UUID(l.id)), append(epochs, l.epoch)
 		if m.live(l) != nil {
 			live = append(live, l.id)
 		}
@@ -250,7 +251,7 @@ func (m *Machine) extend(ctx context.Context, d Draws) (bool, error) {
 
 func (m *Machine) extendLeases(ctx context.Context, leases []lease) error {
 	ids, epochs, live := m.split(leases)
-	refused, err := m.q.ExtendLeases(ctx, sqlgen.ExtendLeasesParams{Ids: ids, Epochs: epochs, LeaseTtl: interval(extendedTTL)})
+	refused, err := m.q.ExtendLeases(ctx, sqlgen.ExtendLeasesParams{Ids: ids, Epochs: epochs, LeaseTtl: pgvalue.Interval(extendedTTL)})
 	if err != nil {
 		return err
 	}
@@ -307,7 +308,7 @@ func (m *Machine) returnOrphans(ctx context.Context, d Draws) (bool, error) {
 	orphans := int64(0)
 	for _, id := range mine {
 		if d.Below(2, "known") == 1 {
-			held = append(held, pgID(id))
+			held = append(held, pgvalue.UUID(id))
 			continue
 		}
 		j := m.jobs[id]
@@ -324,8 +325,4 @@ func (m *Machine) returnOrphans(ctx context.Context, d Draws) (bool, error) {
 		err = fmt.Errorf("jobs given back = %d, want %d", n, orphans)
 	}
 	return true, err
-}
-
-func interval(d time.Duration) pgtype.Interval {
-	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
 }
