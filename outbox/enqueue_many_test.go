@@ -153,16 +153,15 @@ func TestCopyAndInsertStoreTheSameRows(t *testing.T) {
 			if err != nil || copies != 1 {
 				t.Fatalf("%d COPYs, %v; want 1 still", copies, err)
 			}
-			var single []ID
-			for _, r := range requests {
-				id, err := Enqueue(t.Context(), tx, r.Args, r.Options)
+			for i, r := range requests {
+				if !compared(i, len(requests)) {
+					continue
+				}
+				single, err := Enqueue(t.Context(), tx, r.Args, r.Options)
 				if err != nil {
 					t.Fatal(err)
 				}
-				single = append(single, id)
-			}
-			for i := range requests {
-				want := stored(t, tx, single[i])
+				want := stored(t, tx, single)
 				if !common.RunAt.IsZero() { // then due_in is what differs
 					want["due_in"] = ""
 				}

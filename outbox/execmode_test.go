@@ -46,8 +46,10 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 				var got, want []map[string]any
 				err := producer.InTx(t.Context(), func(tx pgx.Tx) error {
 					ids, err := EnqueueMany(t.Context(), tx, requests)
-					for _, id := range ids {
-						got = append(got, storedWithin(t, tx, id))
+					for i, id := range ids {
+						if compared(i, len(ids)) {
+							got = append(got, storedWithin(t, tx, id))
+						}
 					}
 					return err
 				})
@@ -56,7 +58,10 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 					continue
 				}
 				exec(t, db, `TRUNCATE outbox.jobs, outbox.idempotency_keys`)
-				for _, r := range requests {
+				for i, r := range requests {
+					if !compared(i, len(requests)) {
+						continue
+					}
 					id, err := Enqueue(t.Context(), producer.pool, r.Args, r.Options)
 					if err != nil {
 						t.Fatal(err)
@@ -89,6 +94,9 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 		})
 	}
 }
+
+// compared leaves out most of the many jobs that are like the one before.
+func compared(i, all int) bool { return i < 20 || i == all-1 }
 
 // storedWithin is what stored returns, with due_in only where a delay is stored:
 // a RunAt is not the same time after each insert.

@@ -90,8 +90,8 @@ var allowed = map[string]string{
 	"internal/verify/ledger":  "outbox",
 	"internal/verify/child":   "",
 	"internal/verify/fault":   "",
-	"internal/verify/lease":   "outbox internal/sqlgen",
-	"internal/verify/model":   "internal/engine outbox operator internal/sqlgen",
+	"internal/verify/lease":   "outbox internal/sqlgen internal/pgvalue",
+	"internal/verify/model":   "internal/engine outbox operator internal/sqlgen internal/pgvalue",
 	"docs/model":              "",
 
 	"integration/...": "",

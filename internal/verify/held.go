@@ -11,7 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// defaultLease is a worker's that is told of none.
+// defaultLease is that of a worker whose settings name none.
 const defaultLease = 15 * time.Second
 
 // heldRows is row B11: handlers whose transaction holds their job's row for longer than

@@ -37,7 +37,7 @@ type Row struct {
 	// shipped. Alone says that they are so short that it needs the machine for itself.
 	Timed, Alone bool
 
-	// Test is a Go test that does the same whenever the tests are run; the test of
+	// Test is a Go test that does the same, but less of it, whenever the tests are run; the test of
 	// the scorecard leaves the row to it.
 	Test string
 
