@@ -129,14 +129,14 @@ func (a *attempt) mayBeCalledOff() bool {
 // age is how long the handler has been running, or its job has waited for a worker or
 // for the rest of its batch; 0 if that is not long enough to matter, or if it was told
 // to stop.
-func (a *attempt) age(now time.Time) time.Duration {
+func (a *attempt) age(now time.Time, least time.Duration) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ended != nil {
 		return 0
 	}
 	if a.begun.IsZero() {
-		if waited := now.Sub(a.claimed); waited >= cancelAfter { // most are started long before
+		if waited := now.Sub(a.claimed); waited >= least { // most are started long before
 			return waited
 		}
 		return 0
@@ -158,4 +158,62 @@ func (a *attempt) Attrs(event string, more ...slog.Attr) []slog.Attr {
 		slog.Int("attempt", a.job.Attempt),
 		slog.String("worker_id", a.job.Worker))
 	return append(attrs, more...)
+}
+
+type batchKey struct{}
+
+// batch is jobs on their way through the process together. Until it is in the
+// buffer it belongs to whoever holds batches.mu, then to one worker.
+type batch struct {
+	attempts []*attempt
+	timer    *time.Timer
+	sent     time.Time // to the workers
+
+	mu      sync.Mutex // after an attempt's
+	cancel  context.CancelCauseFunc
+	left    int                                           // jobs that may still run
+	ended   map[*outbox.Claimed]error                     // why the others may not
+	cancels map[*outbox.Claimed][]context.CancelCauseFunc // of their own contexts
+}
+
+// end takes one job's right to run. The context of the batch goes on for the
+// others, unless the process stops or there are none.
+func (b *batch) end(a *attempt, cause error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended[a.job] != nil {
+		return
+	}
+	b.ended[a.job] = cause
+	for _, cancel := range b.cancels[a.job] {
+		cancel(cause)
+	}
+	if b.left--; b.left == 0 || errors.Is(cause, ErrShutdown) {
+		b.cancel(cause)
+	}
+}
+
+func (b *batch) whyEnded(a *attempt) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended[a.job]
+}
+
+// JobContext returns the context of one job of a batch, for what is done for that
+// job alone: it ends with ctx, and when the job's own lease is lost, the job is
+// cancelled, or its deadline has come. ctx is the
+// handler's, or derived from it. In a handler of one job it is ctx itself.
+func JobContext(ctx context.Context, job *outbox.Claimed) context.Context {
+	b, ok := ctx.Value(batchKey{}).(*batch)
+	if !ok {
+		return ctx
+	}
+	own, cancel := context.WithCancelCause(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if cause := b.ended[job]; cause != nil {
+		cancel(cause)
+	}
+	b.cancels[job] = append(b.cancels[job], cancel)
+	return own
 }

@@ -77,7 +77,7 @@ func (l *leases) longRunning(now time.Time) []*attempt {
 	var running []*attempt
 	long := false
 	for a := range l.held {
-		if age := a.age(now); age >= cancelFresh {
+		if age := a.age(now, cancelAfter); age >= cancelFresh {
 			running = append(running, a)
 			long = long || age >= cancelAfter
 		}

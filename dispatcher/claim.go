@@ -1,30 +1,62 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+// claimer leases jobs of one queue and gives them to its workers.
+type claimer struct {
+	*process
+	queue   string
+	db      orphanStatement
+	source  claimSource // the control pool
+	limiter *limiter
+	poll    func() time.Duration // between looks for what nobody has announced
+
+	capacity *capacity
+	sched    *scheduler
+	keyed    *keyedClaims // for jobs with a key
+	workers  *workers
+	batches  *batches
+	reserved *reserved // for a job that the own producer is about to commit
+	leases   *leases
+	promoter *promoter
+	peers    *notifier
+
+	uncertain time.Time // until then a claim that failed may yet commit; the claim loop's own
+}
+
+type orphanStatement interface {
+	ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error)
+}
+
+// replan makes another plan, for at most so many jobs.
+type replan func(most int) claimPlan
+
 // claim leases what the plan asks for and gives it to the workers; the claim of a queue with
-// limits makes another plan, for what they leave room for. It returns how many jobs it got.
-func (c *claimer) claim(ctx context.Context, p claimPlan, again func(places) claimPlan) (int, error) {
-	if c.stopped = false; c.capacity.limited.Load() {
-		n, err := c.claimLimited(ctx, again)
+// limits makes another plan, for what they leave of room. It returns how many jobs it got, and if a limit or a pause kept
+// it from taking more, how long to rest unless something wakes the queue.
+func (c *claimer) claim(ctx context.Context, p claimPlan, room int, again replan) (n int, rest time.Duration, err error) {
+	if c.capacity.limited.Load() {
+		n, rest, err = c.claimLimited(ctx, room, again)
 		if err != nil || c.capacity.limited.Load() {
-			return n, err
+			return n, rest, err
 		}
 	}
-	return c.claimFrom(ctx, c.source, p, func(b *claimBatch) error { return c.take(ctx, b) })
+	n, err = c.claimFrom(ctx, c.source, p, func(b *claimBatch) error { return c.take(ctx, b) })
+	return n, 0, err
 }
 
 // claimFrom leases what the plan asks for and hands it on, as one batch or two.
@@ -44,7 +76,7 @@ func (c *claimer) claimFrom(ctx context.Context, from claimSource, p claimPlan, 
 
 // request is what a claim of such shares of the plan is to lease.
 func (c *claimer) request(plan claimPlan, shares []share, cs *cursors, now time.Time) claimRequest {
-	return claimRequest{shares: shares, front: plan.probe || cs.front.allows(now), kinds: c.claimable(), room: plan.room(shares)}
+	return claimRequest{shares: shares, front: plan.probe || cs.front.allows(now), kinds: plan.kinds, room: plan.room(shares)}
 }
 
 // claimPlain leases jobs without a key.
@@ -67,7 +99,7 @@ func (c *claimer) claimPlain(ctx context.Context, from claimSource, plan claimPl
 	}
 	cs.cost(r.front, ended, ended.Sub(started), len(b.claimed))
 	b.learn = func() {
-		c.sched.claimed(cs, plan.plain, b.claimed, extent{front: r.front}, ended)
+		c.sched.claimed(cs, plan.plain, leasedBy(b.claimed, nil), extent{front: r.front}, ended)
 		takeTurns(b.claimed)
 	}
 	return len(b.claimed), hand(b)
@@ -97,10 +129,103 @@ func (c *claimer) claimKeyed(ctx context.Context, from claimSource, plan claimPl
 		c.sched.keyedPause = ended.Add(keyedPause) // a commit for a job or two would hold up thousands of the others
 	}
 	b.learn = func() {
-		c.sched.claimed(cs, plan.keyed, withoutOffers(b.claimed, r.offered), extent{r.front, more, b.tally.passed > 0}, ended)
+		c.sched.claimed(cs, plan.keyed, leasedBy(b.claimed, r.offered), extent{r.front, more, b.tally.passed > 0}, ended)
 		takeTurns(b.claimed)
 	}
 	return len(b.claimed), hand(b)
+}
+
+// claimLimited is claim for a queue that is limited or paused.
+func (c *claimer) claimLimited(ctx context.Context, room int, again replan) (n int, rest time.Duration, err error) {
+	// Before the look, so that no room is overlooked:
+	//
+	//	claim    look: full                     sleep
+	//	settle               a job ends, full?
+	c.capacity.atLimit.Store(true)
+	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
+	defer cancel()
+	conn, err := c.limiter.pool.Acquire(bound)
+	if err != nil {
+		return 0, 0, fmt.Errorf("claim %d jobs of a limited queue: %w", room, err)
+	}
+	defer conn.Release() // with an open transaction: the pool closes the connection
+	used, err := c.limiter.measure(bound, conn)
+	switch {
+	case pgsession.IsLockedOut(err): // somebody is stuck in the middle of a claim; the server will end that
+		return 0, nextLook(c.poll()), nil
+	case err != nil:
+		return 0, 0, fmt.Errorf("look at the limits of queue %s: %w", c.queue, err)
+	}
+	c.health.OK()
+	if used == nil { // nothing is claimed; nor will the next claims look
+		c.capacity.limited.Store(false)
+		c.capacity.atLimit.Store(false)
+		return 0, 0, nil
+	}
+	allowed := used.room(room)
+	c.capacity.atLimit.Store(allowed < room)
+	n, err = c.claimWithin(ctx, conn, allowed, used, again)
+	if err == nil && n == allowed && allowed < room {
+		rest = min(used.rest(), nextLook(c.poll()))
+		c.metrics.atLimit.WithLabelValues(used.reason()).Inc()
+	}
+	return n, rest, err
+}
+
+// claimWithin claims as many jobs as the limits allow, and ends the transaction.
+// Nothing of what it got is started before it has been committed.
+func (c *claimer) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed int, used *usage, again replan) (n int, err error) {
+	var batches []*claimBatch
+	if allowed > 0 {
+		n, err = c.claimFrom(ctx, c.limiter.over(conn), again(allowed), func(b *claimBatch) error {
+			batches = append(batches, b)
+			return b.err
+		})
+	}
+	if err == nil {
+		for _, b := range batches {
+			used.add(b.claimed)
+		}
+		err = c.limiter.commit(ctx, conn, used, n > 0)
+	}
+	if err != nil {
+		c.uncertain = time.Now().Add(uncertainFor)
+		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", allowed, err)
+	}
+	for _, b := range batches {
+		if err := c.take(ctx, b); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// leasedBy are the jobs that a claim came to by itself, not as offered ones: they alone tell how far it has come.
+func leasedBy(claimed []*attempt, offers []pgtype.UUID) []leased {
+	offered := make(map[outbox.ID]bool, len(offers))
+	for _, id := range offers {
+		offered[id.Bytes] = true
+	}
+	jobs := make([]leased, 0, len(claimed))
+	for _, a := range claimed {
+		if len(offered) == 0 || !offered[a.job.ID] {
+			jobs = append(jobs, leased{flow{a.job.Tenant, int16(a.job.Priority)}, position{a.job.RunAt, a.job.ID}, a.unused})
+		}
+	}
+	return jobs
+}
+
+// takeTurns orders jobs so that the first of each tenant come before the second of any.
+func takeTurns(claimed []*attempt) {
+	rank := make(map[*attempt]int, len(claimed))
+	seen := map[outbox.ID]int{}
+	for _, a := range claimed { // by urgency
+		rank[a] = seen[a.job.Tenant]
+		seen[a.job.Tenant]++
+	}
+	if len(seen) > 1 {
+		slices.SortStableFunc(claimed, func(a, b *attempt) int { return cmp.Compare(rank[a], rank[b]) })
+	}
 }
 
 // take gives the workers what a claim has leased.
@@ -162,6 +287,11 @@ func (c *claimer) deliver(a *attempt) {
 	c.workers.deliver(a)
 }
 
+// inDoubt reports whether there may be jobs that are held without being known.
+func (c *claimer) inDoubt(now time.Time) bool {
+	return now.Before(c.uncertain) || c.reserved.inDoubt(now)
+}
+
 // returnOrphans gives back what a failed claim may have leased: the statement can
 // have committed before its connection broke. Nothing else would know of these
 // jobs until their leases lapse. The queue's own loop calls it, so no claim of
@@ -183,65 +313,4 @@ func (c *claimer) returnOrphans(ctx context.Context) error {
 		c.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back", slog.String("queue", c.queue), slog.Int64("jobs", n))
 	}
 	return err
-}
-
-// survey asks when the next job of each known flow becomes due, and which tenants and
-// priorities there are besides. It reports whether there is something to claim.
-func (c *claimer) survey(ctx context.Context) (found bool, err error) {
-	s, started := c.sched, time.Now()
-	search := s.searches(started)
-	p := sqlgen.SurveyQueueParams{Queue: c.queue, Since: s.since, MaxNew: maxNewFlows}
-	p.TenantIds, p.Priorities = s.plain.known()
-	p.KeyedTenantIds, p.KeyedPriorities = s.keyed.known()
-	if search {
-		plain, keyed := s.plain.gaps(s.served), s.keyed.gaps(s.served)
-		p.GapFrom, p.GapTo, p.KeyedGapFrom, p.KeyedGapTo = pgIDs(plain.from), pgIDs(plain.to), pgIDs(keyed.from), pgIDs(keyed.to)
-		p.LevelTenantIds, p.LevelFrom, p.LevelTo = pgIDs(plain.of), plain.lowest, plain.highest
-		p.KeyedLevelTenantIds, p.KeyedLevelFrom, p.KeyedLevelTo = pgIDs(keyed.of), keyed.lowest, keyed.highest
-	}
-	bound, cancel := bounded(ctx)
-	rows, err := c.db.SurveyQueue(bound, p)
-	cancel()
-	ended := time.Now()
-	if err != nil {
-		s.surveyFailed(search, ended.Sub(started))
-		return false, fmt.Errorf("survey queue %s: %w", c.queue, err)
-	}
-	at := pgtype.Timestamptz{}
-	told := make([]surveyRow, 0, len(rows))
-	for _, row := range rows {
-		at = row.SurveyedAt
-		r := surveyRow{keyed: row.Keyed, flow: flow{row.TenantID.Bytes, row.Priority}}
-		switch {
-		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
-			if !c.capacity.limited.Swap(true) {
-				s.woken() // claims tell which
-				found = true
-			}
-			continue
-		case math.IsInf(row.DueInSeconds, 1): // no job: the time of the survey
-			continue
-		case math.IsInf(row.DueInSeconds, -1):
-			r.unknown = true
-		default: // the year 9999 is no time.Duration
-			r.due = time.Duration(min(row.DueInSeconds, farOff.Seconds()) * float64(time.Second))
-		}
-		told = append(told, r)
-	}
-	return s.noteSurvey(told, at, search, started, ended) || found, nil
-}
-
-const (
-	// maxNewFlows bounds what a survey finds: there is another one after the next claim.
-	maxNewFlows = 256
-	// farOff is more than any poll interval: what is due later need not be told apart.
-	farOff = 24 * time.Hour
-)
-
-func pgIDs(ids []outbox.ID) []pgtype.UUID {
-	all := make([]pgtype.UUID, len(ids))
-	for i, id := range ids {
-		all[i] = pgvalue.UUID(id)
-	}
-	return all
 }

@@ -39,6 +39,38 @@ type claimBatch struct {
 	err     error  // how the statement ended
 }
 
+// tally is what the rows without a job tell of a keyed claim.
+type tally struct {
+	looked, passed, blocked, promoted int32
+	halted                            []keyName // something of them was blocked
+	none                              [4]any
+}
+
+func (t *tally) read(rows pgx.Rows, queue string) error {
+	var tenant pgtype.UUID
+	var key *string
+	err := rows.Scan(nil, &tenant, nil, nil, nil, nil, nil, nil, &key, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil,
+		&t.looked, &t.passed, &t.blocked, &t.promoted) // the last row says them
+	if err == nil && key != nil {
+		t.halted = append(t.halted, keyName{tenant.Bytes, queue, *key})
+	}
+	return err
+}
+
+// ignored are the columns of the tally in the other rows.
+func (t *tally) ignored() []any {
+	if t == nil {
+		return nil
+	}
+	return t.none[:]
+}
+
+// claimSource is where claims are sent to.
+type claimSource interface {
+	claimJobs(context.Context, claimRequest) *claimBatch
+	claimKeyed(context.Context, claimRequest) *claimBatch
+}
+
 // claims sends the claiming statements of a queue over one connection or a pool.
 type claims struct {
 	*claimReader

@@ -89,7 +89,3 @@ func (c Config) validate() error {
 	atLeast("Config.Timeout", c.Timeout, time.Millisecond)
 	return errors.Join(errs...)
 }
-
-func invalid(field, format string, args ...any) error {
-	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
-}

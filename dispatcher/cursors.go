@@ -134,19 +134,21 @@ func (cs *cursors) add(f flow, now time.Time, served outbox.ID) *cursor {
 	return c
 }
 
+// leased is a job that a claim has got.
+type leased struct {
+	flow
+	at       position
+	goesBack bool // it must be found again
+}
+
 // claimed moves the cursors to the last of the jobs that a claim has got.
-func (cs *cursors) claimed(jobs []*attempt, now time.Time) {
-	for _, a := range jobs {
-		if a.unused { // goes back: it must be found again
-			continue
-		}
-		c := cs.get(flow{a.job.Tenant, int16(a.job.Priority)})
-		if c == nil {
-			continue
-		}
-		c.used = now
-		if at := (position{a.job.RunAt, a.job.ID}); c.at.before(at) {
-			c.at = at
+func (cs *cursors) claimed(jobs []leased, now time.Time) {
+	for _, job := range jobs {
+		if c := cs.get(job.flow); c != nil && !job.goesBack {
+			c.used = now
+			if c.at.before(job.at) {
+				c.at = job.at
+			}
 		}
 	}
 }

@@ -32,8 +32,8 @@ var someTenants = rapid.Custom(func(t *rapid.T) outbox.ID {
 	return id
 })
 
-func candidate(tenant outbox.ID, priority int16, runAt time.Time, id byte) *attempt {
-	return &attempt{job: &outbox.Claimed{Tenant: tenant, Priority: int(priority), RunAt: runAt, ID: outbox.ID{15: id}}}
+func candidate(tenant outbox.ID, priority int16, runAt time.Time, id byte) leased {
+	return leased{flow: flow{tenant, priority}, at: position{runAt, outbox.ID{15: id}}}
 }
 
 // Whatever flow there is, it has a cursor or lies in just one gap.
@@ -128,8 +128,8 @@ func TestCursorsMoveForward(t *testing.T) {
 	cs.add(flow{a, 0}, now, outbox.ID{})
 	cs.add(flow{b, 0}, now, outbox.ID{})
 	back := candidate(a, 0, now.Add(time.Minute), 9)
-	back.unused = true
-	cs.claimed([]*attempt{candidate(a, 0, now, 5), candidate(a, 0, now, 3), back, candidate(b, 0, now.Add(-time.Hour), 1), candidate(b, 7, now, 1)}, now)
+	back.goesBack = true
+	cs.claimed([]leased{candidate(a, 0, now, 5), candidate(a, 0, now, 3), back, candidate(b, 0, now.Add(-time.Hour), 1), candidate(b, 7, now, 1)}, now)
 	if got, want := cs.get(flow{a, 0}).at, (position{now, outbox.ID{15: 5}}); got != want {
 		t.Errorf("cursor at %v, want %v", got, want)
 	}

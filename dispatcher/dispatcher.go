@@ -51,6 +51,7 @@ type queue struct {
 	reserved *reserved
 	keyed    *keyedClaims
 	claimer  *claimer
+	loop     *loop
 }
 
 // New checks config and registers the metrics. The dispatcher opens a small pool
@@ -133,7 +134,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		pool.Close()
 		extending.Close()
 	}
-	d.settler.failures.End()
+	d.settler.reporter.failures.End()
 	p.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher stopped", slog.String("worker", p.worker))
 	return err
 }
@@ -148,11 +149,11 @@ func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending 
 	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.WakeDispatchers(ctx, engine.Channel) })
 	d.leases = newLeases(p, d.db, extending)
 	d.promoter = newPromoter(p, d.db, d.peers, d.offer)
-	d.settler = newSettler(p, d.db, d.leases, d.promoter)
-	d.settler.waiters, d.settler.peers, d.settler.pokeAll = d.waiters, d.peers, d.pokeAll
-	d.settler.followed = func(ctx context.Context, jobs []*outbox.Claimed) ([]outbox.ID, error) {
+	followed := func(ctx context.Context, jobs []*outbox.Claimed) ([]outbox.ID, error) {
 		return outbox.SettleSucceeded(ctx, pool, jobs)
 	}
+	statements := &store{process: p, db: d.db, followed: followed, pokeAll: d.pokeAll, peers: d.peers}
+	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
 	d.recorder = report.NewRecorder(report.Config{
 		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: p.phase.isCutOff,
 		Over: func(a report.Owner) { d.settler.ended <- a.(*attempt) },
@@ -170,11 +171,14 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Po
 	q.batches = newBatches(q.workers)
 	reader := &claimReader{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder}
 	q.reserved = &reserved{process: p, capacity: c, workers: q.workers, leases: d.leases, reader: reader}
-	q.claimer = newClaimer(p, name, d.db, claims{claimReader: reader, db: pool}, q.keyed, q.workers)
-	l := q.claimer
-	l.limiter = &limiter{queue: name, pool: pool, claims: claims{claimReader: reader}}
-	l.intervals = pollIntervals{d.config.Hearing, d.config.PollInterval, d.config.DeafPollInterval}
-	l.batches, l.reserved, l.leases, l.promoter, l.peers = q.batches, q.reserved, d.leases, d.promoter, d.peers
+	intervals := pollIntervals{d.config.Hearing, d.config.PollInterval, d.config.DeafPollInterval}
+	q.claimer = &claimer{
+		process: p, queue: name, db: d.db, source: claims{claimReader: reader, db: pool}, poll: intervals.now,
+		limiter:  &limiter{queue: name, pool: pool, claims: claims{claimReader: reader}},
+		capacity: c, sched: newScheduler(concurrency), keyed: q.keyed, workers: q.workers,
+		batches: q.batches, reserved: q.reserved, leases: d.leases, promoter: d.promoter, peers: d.peers,
+	}
+	q.loop = newLoop(q.claimer, d.db, intervals)
 	return q
 }
 
@@ -228,33 +232,20 @@ func (d *Dispatcher) showing() sqlgen.ShowWorkerParams {
 // settlements to go through.
 const abandonAfter = 8 * time.Second
 
+// goroutines are those of a dispatcher, by when they end: doc.go has the table.
+type goroutines struct {
+	claiming, recording, settling, refused, promoting sync.WaitGroup
+	waiters, peers                                    sync.WaitGroup
+	endAfterJobs                                      context.CancelFunc // of those that end when all jobs are over
+}
+
 // work runs every goroutine of the dispatcher and returns when all have ended:
 // first the claiming ones, then the workers, then reports, leases and settlement. What has
 // not ended some seconds after the grace period is left behind: handlers that
 // ignore the end of their context, outcomes that the database does not take.
 func (d *Dispatcher) work(ctx context.Context) error {
-	var claims, recording, settling, refused, announcing, telling, promoting sync.WaitGroup
-	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
-	defer endAfterJobs()
-
-	announcing.Go(d.waiters.run)
-	telling.Go(d.peers.run)
-	refused.Go(func() { d.settler.settleRefused(afterJobs) })
-	promoting.Go(d.promoter.run)
-	for range settlers {
-		settling.Go(d.settler.run)
-	}
-	recording.Go(d.recorder.Run)
-	settling.Go(func() { d.leases.keep(afterJobs) })
-	settling.Go(func() { d.leases.watch(afterJobs) })
-	settling.Go(func() { heartbeat(afterJobs, d.db, d.showing(), d.config.Hearing) })
-	settling.Go(func() { d.leases.watchCancellations(afterJobs) })
-	claims.Go(func() { d.fanOut(ctx) })
-	for _, q := range d.queues {
-		claims.Go(func() { q.claimer.run(ctx) })
-		q.workers.start()
-	}
-
+	g := d.startAll(ctx)
+	defer g.endAfterJobs()
 	d.process.phase.Store(claiming)
 	<-ctx.Done()
 	d.process.phase.Store(draining)
@@ -267,28 +258,7 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		claims.Wait()
-		for _, q := range d.queues {
-			q.batches.giveBack()
-			q.workers.close()
-		}
-		// Of jobs that were promoted for claims that were not made, and of the next starts
-		// that this process would have waited for, nobody knows.
-		d.peers.notify()
-		d.running.Wait()
-		d.recorder.Stop()
-		recording.Wait()
-		endAfterJobs()
-		close(d.settler.ended)
-		settling.Wait()
-		close(d.settler.refused)
-		refused.Wait()
-		d.waiters.stop()
-		announcing.Wait()
-		close(d.promoter.stop)
-		promoting.Wait()
-		d.peers.stop()
-		telling.Wait()
+		d.endAll(g)
 	}()
 	select {
 	case <-finished:
@@ -296,6 +266,56 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	case <-abandoned.C:
 		return fmt.Errorf("dispatcher: %d jobs were not settled %s after the grace period; their leases lapse", d.leases.count(), abandonAfter)
 	}
+}
+
+func (d *Dispatcher) startAll(ctx context.Context) *goroutines {
+	g := new(goroutines)
+	afterJobs, end := context.WithCancel(context.WithoutCancel(ctx))
+	g.endAfterJobs = end
+	g.waiters.Go(d.waiters.run)
+	g.peers.Go(d.peers.run)
+	g.refused.Go(func() { d.settler.settleRefused(afterJobs) })
+	g.promoting.Go(d.promoter.run)
+	for range settlers {
+		g.settling.Go(d.settler.run)
+	}
+	g.recording.Go(d.recorder.Run)
+	g.settling.Go(func() { d.leases.keep(afterJobs) })
+	g.settling.Go(func() { d.leases.watch(afterJobs) })
+	g.settling.Go(func() { d.leases.watchCancellations(afterJobs) })
+	g.settling.Go(func() { heartbeat(afterJobs, d.db, d.showing(), d.config.Hearing) })
+	g.claiming.Go(func() { d.fanOut(ctx) })
+	for _, q := range d.queues {
+		g.claiming.Go(func() { q.loop.run(ctx) })
+		q.workers.start()
+	}
+	return g
+}
+
+// endAll waits for the goroutines in the order in which they end, and ends those that nobody needs any more.
+func (d *Dispatcher) endAll(g *goroutines) {
+	g.claiming.Wait()
+	for _, q := range d.queues {
+		q.batches.giveBack()
+		q.workers.close()
+	}
+	// Of jobs that were promoted for claims that were not made, and of the next starts
+	// that this process would have waited for, nobody knows.
+	d.peers.notify()
+	d.running.Wait()
+	d.recorder.Stop()
+	g.recording.Wait()
+	g.endAfterJobs()
+	close(d.settler.ended)
+	g.settling.Wait()
+	close(d.settler.refused)
+	g.refused.Wait()
+	d.waiters.stop()
+	g.waiters.Wait()
+	close(d.promoter.stop)
+	g.promoting.Wait()
+	d.peers.stop()
+	g.peers.Wait()
 }
 
 // cutOff ends the grace period: handlers that still run are told to stop.
@@ -346,7 +366,7 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 		d.leases.poke()
 		for _, q := range d.queues {
 			if own {
-				q.claimer.pace.own.Store(true)
+				q.loop.pace.own.Store(true)
 			}
 			q.capacity.poke()
 		}

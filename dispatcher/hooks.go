@@ -20,17 +20,6 @@ const (
 	deathSuffix   = ":on_death"
 )
 
-// hooks are what a mux was told of kinds besides their handlers.
-type hooks struct {
-	success map[string]*successHook // by the kind that succeeds
-	death   map[string]bool         // by the kind that dies
-}
-
-type successHook struct {
-	kind       string
-	withResult bool
-}
-
 // registered is the function that it was registered by.
 func (h *successHook) registered() string {
 	if h.withResult {

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -104,19 +103,6 @@ func (k *keyedClaims) aim(r *claimRequest) (furthest int, taken map[outbox.ID][]
 	return furthest, taken
 }
 
-// withoutOffers are the jobs that a claim came to by itself: they alone tell how far it has
-// come.
-func withoutOffers(claimed []*attempt, offers []pgtype.UUID) []*attempt {
-	if len(offers) == 0 {
-		return claimed
-	}
-	offered := make(map[outbox.ID]bool, len(offers))
-	for _, id := range offers {
-		offered[id.Bytes] = true
-	}
-	return slices.DeleteFunc(slices.Clone(claimed), func(a *attempt) bool { return offered[a.job.ID] })
-}
-
 // note learns from a claim how far the next one has to look: many jobs of a few keys at the
 // front are blocked in bulk. It reports whether there may be due jobs that this one did not
 // look at.
@@ -130,30 +116,4 @@ func (k *keyedClaims) note(done tally, claimed, room, reach int) (more bool) {
 		k.reach = min(2*reach, maxReach)
 	}
 	return done.promoted > 0 || claimed >= room || (looked >= reach && int(done.blocked)+claimed > 0)
-}
-
-// tally is what the rows without a job tell of a keyed claim.
-type tally struct {
-	looked, passed, blocked, promoted int32
-	halted                            []keyName // something of them was blocked
-	none                              [4]any
-}
-
-func (t *tally) read(rows pgx.Rows, queue string) error {
-	var tenant pgtype.UUID
-	var key *string
-	err := rows.Scan(nil, &tenant, nil, nil, nil, nil, nil, nil, &key, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil,
-		&t.looked, &t.passed, &t.blocked, &t.promoted) // the last row says them
-	if err == nil && key != nil {
-		t.halted = append(t.halted, keyName{tenant.Bytes, queue, *key})
-	}
-	return err
-}
-
-// ignored are the columns of the tally in the other rows.
-func (t *tally) ignored() []any {
-	if t == nil {
-		return nil
-	}
-	return t.none[:]
 }

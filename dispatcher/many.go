@@ -3,43 +3,11 @@ package dispatcher
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"sync"
-	"time"
 
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
-
-// BatchConfig says how the jobs of a kind are gathered. The zero value is up to
-// 100 jobs, gathered for at most 50 ms.
-type BatchConfig struct {
-	Max  int           // jobs of a batch, 1 to 1000; 0 is 100
-	Wait time.Duration // for more, after the first, up to a minute; 0 is 50 ms
-
-	// Protect opens payloads that were sealed and seals results, as [Opens] does for
-	// handlers of one job; nil for none.
-	Protect outbox.Protector
-}
-
-const (
-	defaultBatchMax  = 100
-	maxBatchMax      = 1000
-	defaultBatchWait = 50 * time.Millisecond
-	maxBatchWait     = time.Minute
-)
-
-func (b BatchConfig) validate() error {
-	var errs []error
-	if b.Max < 1 || b.Max > maxBatchMax {
-		errs = append(errs, invalid("BatchConfig.Max", "is %d, want 1 to %d, or 0 for %d", b.Max, maxBatchMax, defaultBatchMax))
-	}
-	if b.Wait < 0 || b.Wait > maxBatchWait {
-		errs = append(errs, invalid("BatchConfig.Wait", "is %s, want up to %s, or 0 for %s", b.Wait, maxBatchWait, defaultBatchWait))
-	}
-	return errors.Join(errs...)
-}
 
 // HandleMany registers a handler that gets up to batch.Max jobs of T's kind at
 // once. It returns an outcome for each of them, in their order: nil, an error,
@@ -97,68 +65,4 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 		}
 		return outcomes
 	}}
-}
-
-// JobContext returns the context of one job of a batch, for what is done for that
-// job alone: it ends with ctx, and when the job's own lease is lost, the job is
-// cancelled, or its deadline has come. ctx is the
-// handler's, or derived from it. In a handler of one job it is ctx itself.
-func JobContext(ctx context.Context, job *outbox.Claimed) context.Context {
-	b, ok := ctx.Value(batchKey{}).(*batch)
-	if !ok {
-		return ctx
-	}
-	own, cancel := context.WithCancelCause(ctx)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if cause := b.ended[job]; cause != nil {
-		cancel(cause)
-	}
-	b.cancels[job] = append(b.cancels[job], cancel)
-	return own
-}
-
-// many is what a kind's route has if its jobs are handled together.
-type many struct {
-	BatchConfig
-	handle func(context.Context, []*outbox.Claimed) []error // an outcome each
-}
-
-type batchKey struct{}
-
-// batch is jobs on their way through the process together. Until it is in the
-// buffer it belongs to whoever holds batches.mu, then to one worker.
-type batch struct {
-	attempts []*attempt
-	timer    *time.Timer
-	sent     time.Time // to the workers
-
-	mu      sync.Mutex // after an attempt's
-	cancel  context.CancelCauseFunc
-	left    int                                           // jobs that may still run
-	ended   map[*outbox.Claimed]error                     // why the others may not
-	cancels map[*outbox.Claimed][]context.CancelCauseFunc // of their own contexts
-}
-
-// end takes one job's right to run. The context of the batch goes on for the
-// others, unless the process stops or there are none.
-func (b *batch) end(a *attempt, cause error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended[a.job] != nil {
-		return
-	}
-	b.ended[a.job] = cause
-	for _, cancel := range b.cancels[a.job] {
-		cancel(cause)
-	}
-	if b.left--; b.left == 0 || errors.Is(cause, ErrShutdown) {
-		b.cancel(cause)
-	}
-}
-
-func (b *batch) whyEnded(a *attempt) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ended[a.job]
 }

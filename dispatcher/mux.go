@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
@@ -26,36 +25,6 @@ type Handler func(ctx context.Context, job *outbox.Claimed) error
 
 // Middleware wraps every handler of a [Mux].
 type Middleware func(next Handler) Handler
-
-// KindConfig is how one kind is attempted. The zero value takes the dispatcher's
-// defaults.
-type KindConfig struct {
-	Timeout time.Duration // of one attempt; 0 is Config.Timeout. A job's own Options.Timeout comes first
-	Retry   RetryPolicy   // nil is Config.Retry. A job's own Options.Backoff comes first
-
-	// FailOn are error codes that fail a job for good, as [Discard] does, whatever
-	// attempts are left; its own Options.MaxAttempts is for all others. A lost lease
-	// is not among them: no handler was there to fail.
-	FailOn []string
-	// OutageLimit is how long [Unavailable] spends no attempts, from the first in a
-	// row on; 0 is 24 h, and less than that not at all.
-	OutageLimit time.Duration
-}
-
-// Validate tells every mistake, as [*outbox.InvalidError]s that name the field. [New]
-// asks it of every kind.
-func (c KindConfig) Validate() error {
-	var errs []error
-	if c.Timeout < 0 {
-		errs = append(errs, invalid("KindConfig.Timeout", "is %s, want more than 0, or 0 for that of the process", c.Timeout))
-	}
-	for _, code := range c.FailOn {
-		if code == "" || len(code) > engine.MaxNameBytes { // no failure is stored with such a code
-			errs = append(errs, invalid("KindConfig.FailOn", "has the code %q, want 1 to %d bytes", code, engine.MaxNameBytes))
-		}
-	}
-	return errors.Join(errs...)
-}
 
 // Mux knows the handler of each kind. Its zero value is ready to use. Register
 // everything before the dispatcher is made.
@@ -73,6 +42,52 @@ type route struct {
 	success *successHook // nil for none
 	dies    bool         // there is a hook for its death
 	counts  *kindMetrics
+}
+
+// many is what a kind's route has if its jobs are handled together.
+type many struct {
+	BatchConfig
+	handle func(context.Context, []*outbox.Claimed) []error // an outcome each
+}
+
+// BatchConfig says how the jobs of a kind are gathered. The zero value is up to
+// 100 jobs, gathered for at most 50 ms.
+type BatchConfig struct {
+	Max  int           // jobs of a batch, 1 to 1000; 0 is 100
+	Wait time.Duration // for more, after the first, up to a minute; 0 is 50 ms
+
+	// Protect opens payloads that were sealed and seals results, as [Opens] does for
+	// handlers of one job; nil for none.
+	Protect outbox.Protector
+}
+
+const (
+	defaultBatchMax  = 100
+	maxBatchMax      = 1000
+	defaultBatchWait = 50 * time.Millisecond
+	maxBatchWait     = time.Minute
+)
+
+func (b BatchConfig) validate() error {
+	var errs []error
+	if b.Max < 1 || b.Max > maxBatchMax {
+		errs = append(errs, invalid("BatchConfig.Max", "is %d, want 1 to %d, or 0 for %d", b.Max, maxBatchMax, defaultBatchMax))
+	}
+	if b.Wait < 0 || b.Wait > maxBatchWait {
+		errs = append(errs, invalid("BatchConfig.Wait", "is %s, want up to %s, or 0 for %s", b.Wait, maxBatchWait, defaultBatchWait))
+	}
+	return errors.Join(errs...)
+}
+
+// hooks are what a mux was told of kinds besides their handlers.
+type hooks struct {
+	success map[string]*successHook // by the kind that succeeds
+	death   map[string]bool         // by the kind that dies
+}
+
+type successHook struct {
+	kind       string
+	withResult bool
 }
 
 // Use adds middleware around every handler; the first added is the outermost.

@@ -141,7 +141,7 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 			t.Fatal("the job was not started")
 		}
 	}
-	pays := &d.queues[0].claimer.pace.ownFinds
+	pays := &d.queues[0].loop.pace.ownFinds
 	for began := time.Now(); pays.Load(); time.Sleep(time.Millisecond) {
 		if time.Since(began) > time.Minute {
 			t.Fatal("wake-ups that find nothing are trusted")

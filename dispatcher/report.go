@@ -9,24 +9,44 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
+	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
+
+// reporter counts and logs what became of attempts, and has those notified whom it concerns.
+type reporter struct {
+	*process
+	db       reportStatement
+	waiters  *notifier    // of those who wait for jobs: one has ended
+	peers    *notifier    // of the other processes: there may be jobs for them
+	failures outage.Flood // of log lines
+}
+
+type reportStatement interface {
+	FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error)
+}
+
+func newReporter(p *process, db reportStatement, waiters, peers *notifier) *reporter {
+	r := &reporter{process: p, db: db, waiters: waiters, peers: peers}
+	r.failures.Summary = r.sumUpFailures
+	return r
+}
 
 // report counts and logs what a settling statement did. What it did not match had
 // lost its lease, unless the handler's own transaction has completed the job, whatever the
 // handler made of it, its deadline has come, or an earlier try had committed before its
 // connection broke.
-func (s *settler) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
+func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
 	if slices.ContainsFunc(batch, endsForWaiters) {
-		s.waiters.notify()
+		r.waiters.notify()
 	}
-	if slices.ContainsFunc(batch, s.isForOthers) {
-		s.peers.notify()
+	if slices.ContainsFunc(batch, r.isForOthers) {
+		r.peers.notify()
 	}
 	if len(stored) == len(batch) {
 		for _, a := range batch {
-			s.reportStored(a)
+			r.reportStored(a)
 		}
 		return
 	}
@@ -34,23 +54,23 @@ func (s *settler) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
 	for _, id := range stored {
 		matched[id.Bytes] = true
 	}
-	succeeded, err := s.succeeded(batch, matched, retried)
+	succeeded, err := r.succeeded(batch, matched, retried)
 	for _, a := range batch {
 		switch {
 		case matched[a.job.ID]:
-			s.reportStored(a)
+			r.reportStored(a)
 		case succeeded[a.job.ID]:
 			a.outcome = outcome{status: outbox.Succeeded}
-			s.reportStored(a)
+			r.reportStored(a)
 		case !a.until.IsZero() && !time.Now().Before(a.until): // a reaper was faster
 			a.outcome = outcome{status: outbox.Expired, message: a.outcome.message}
-			s.reportStored(a)
+			r.reportStored(a)
 		case retried || err != nil && a.job.Completed():
-			s.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
+			r.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
 				a.Attrs("lease_unknown", slog.String("outcome", a.outcome.status.String()))...)
 		default:
-			s.metrics.leasesLost.Inc()
-			s.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",
+			r.metrics.leasesLost.Inc()
+			r.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",
 				a.Attrs("lease_lost", slog.String("outcome_refused", a.outcome.status.String()))...)
 		}
 	}
@@ -59,7 +79,7 @@ func (s *settler) report(batch []*attempt, stored []pgtype.UUID, retried bool) {
 // succeeded looks in the history for attempts that a settlement did not match and that
 // may have succeeded all the same. A handler whose COMMIT was not answered returns the
 // error, as it should; (id, epoch) tells whether the transaction committed.
-func (s *settler) succeeded(batch []*attempt, matched map[[16]byte]bool, retried bool) (map[[16]byte]bool, error) {
+func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retried bool) (map[[16]byte]bool, error) {
 	var ids []pgtype.UUID
 	var epochs []int64
 	for _, a := range batch {
@@ -72,7 +92,7 @@ func (s *settler) succeeded(batch []*attempt, matched map[[16]byte]bool, retried
 	}
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
-	found, err := s.db.FindSucceeded(ctx, ids, epochs)
+	found, err := r.db.FindSucceeded(ctx, ids, epochs)
 	if err != nil {
 		return nil, err // they are reported as unknown
 	}
@@ -98,12 +118,12 @@ func (s *settler) succeeded(batch []*attempt, matched map[[16]byte]bool, retried
 // Claim 2's process hears of it and looks again. A job that asks to be run again at once
 // is not told, because one that does so all the time would keep everybody awake: in this
 // rare case it waits for the next look of anybody, at most for a poll.
-func (s *settler) isForOthers(a *attempt) bool {
+func (r *reporter) isForOthers(a *attempt) bool {
 	switch a.outcome.status {
 	case outbox.Pending:
-		return a.outcome.keepDue || !s.phase.isClaiming()
+		return a.outcome.keepDue || !r.phase.isClaiming()
 	case outbox.Retrying:
-		return !s.phase.isClaiming()
+		return !r.phase.isClaiming()
 	}
 	return false
 }
@@ -115,29 +135,29 @@ func endsForWaiters(a *attempt) bool {
 	return a.job.Watched && (!open || a.job.Completed())
 }
 
-func (s *settler) reportStored(a *attempt) {
+func (r *reporter) reportStored(a *attempt) {
 	a.route.counts.attempts[a.outcome.status.String()].Inc()
 	switch a.outcome.status {
 	case outbox.Succeeded:
 		a.route.counts.succeeded.Inc()
-		if s.log.Enabled(context.Background(), slog.LevelInfo) {
-			s.log.LogAttrs(context.Background(), slog.LevelInfo, "job_completed",
+		if r.log.Enabled(context.Background(), slog.LevelInfo) {
+			r.log.LogAttrs(context.Background(), slog.LevelInfo, "job_completed",
 				a.Attrs("job_completed", slog.Float64("duration_ms", milliseconds(a.took)))...)
 		}
 		return
 	case outbox.Cancelled, outbox.Expired:
 		event := "job_" + a.outcome.status.String()
-		s.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.Attrs(event,
+		r.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.Attrs(event,
 			slog.String("error", a.outcome.message), slog.Float64("duration_ms", milliseconds(a.took)))...)
 		return
 	case outbox.Retrying:
-		s.reportFailure(a, slog.LevelWarn)
+		r.reportFailure(a, slog.LevelWarn)
 	case outbox.Failed:
 		a.route.counts.failed.Inc()
-		s.reportFailure(a, slog.LevelError)
+		r.reportFailure(a, slog.LevelError)
 	case outbox.Dead:
 		a.route.counts.dead.Inc()
-		s.reportFailure(a, slog.LevelError)
+		r.reportFailure(a, slog.LevelError)
 	}
 	if !a.outcome.keepDue || a.unused || a.route.dies {
 		a.waker.poke() // its next start, or its hook's, may come before what the queue sleeps for
@@ -145,25 +165,25 @@ func (s *settler) reportStored(a *attempt) {
 }
 
 // reportFailure logs a failure. Of those that are alike the first few are logged, and the others summed up.
-func (s *settler) reportFailure(a *attempt, level slog.Level) {
+func (r *reporter) reportFailure(a *attempt, level slog.Level) {
 	o := a.outcome
-	if !s.log.Enabled(context.Background(), level) || !s.failures.Logs(o.status.String()+fingerprint.Of(a.job.Kind, o.code, o.message), a) {
+	if !r.log.Enabled(context.Background(), level) || !r.failures.Logs(o.status.String()+fingerprint.Of(a.job.Kind, o.code, o.message), a) {
 		return
 	}
-	s.log.LogAttrs(context.Background(), level, "job_failed", a.Attrs("job_failed",
+	r.log.LogAttrs(context.Background(), level, "job_failed", a.Attrs("job_failed",
 		slog.String("error_code", o.code), slog.String("error", o.message),
 		slog.Bool("will_retry", o.status == outbox.Retrying), slog.String("status", o.status.String()),
 		slog.Float64("duration_ms", milliseconds(a.took)))...)
 }
 
 // sumUpFailures logs how many failures like the last one were not logged by themselves.
-func (s *settler) sumUpFailures(n int, last any) {
+func (r *reporter) sumUpFailures(n int, last any) {
 	a := last.(*attempt)
 	level := slog.LevelError
 	if a.outcome.status == outbox.Retrying {
 		level = slog.LevelWarn
 	}
-	s.log.LogAttrs(context.Background(), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
+	r.log.LogAttrs(context.Background(), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
 		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.code), slog.String("error", a.outcome.message),
 		slog.Bool("will_retry", a.outcome.status == outbox.Retrying), slog.String("status", a.outcome.status.String()),
 		slog.String("fingerprint", fingerprint.Of(a.job.Kind, a.outcome.code, a.outcome.message)))

@@ -13,56 +13,6 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-// attempt runs one attempt and hands its outcome on. A handler that calls
-// runtime.Goexit (as t.FailNow does) ends this goroutine: then another goes on
-// working in its place.
-func (w *workers) attempt(a *attempt, again func()) {
-	returned := false
-	defer func() {
-		if !returned {
-			exited(a)
-			w.running.Go(again)
-		}
-		if a.tenant != nil {
-			a.tenant.inHand.Add(-1)
-		}
-		w.capacity.finished(a.took)
-		w.hand(a)
-	}()
-	w.run(a)
-	returned = true
-}
-
-// attemptBatch is attempt for a batch.
-func (w *workers) attemptBatch(b *batch, again func()) {
-	returned := false
-	var took time.Duration
-	defer func() {
-		if !returned {
-			for _, a := range b.attempts {
-				if a.outcome.status == "" { // else the handler did not see it
-					exited(a)
-				}
-			}
-			w.running.Go(again)
-		}
-		w.capacity.finished(took)
-		for _, a := range b.attempts {
-			w.hand(a)
-		}
-	}()
-	took = w.runBatch(b)
-	returned = true
-}
-
-// hand has an attempt that is over settled, after its last report if it made any.
-func (w *workers) hand(a *attempt) {
-	w.outages.noteOutcome(a)
-	if !a.reports.End() {
-		w.ended <- a
-	}
-}
-
 var errExited = &codedError{code: codes.Goexit, err: errors.New("the handler ended its goroutine with runtime.Goexit")}
 
 func exited(a *attempt) {
@@ -71,7 +21,7 @@ func exited(a *attempt) {
 }
 
 // run calls the handler and decides what becomes of the job.
-func (w *workers) run(a *attempt) {
+func run(p *process, a *attempt) {
 	timeout := a.job.Timeout
 	if timeout <= 0 {
 		timeout = a.route.config.Timeout
@@ -81,14 +31,14 @@ func (w *workers) run(a *attempt) {
 	if !a.until.IsZero() && a.until.Before(limit) {
 		limit, overLimit = a.until, ErrDeadline
 	}
-	ctx, cancel := context.WithCancelCause(w.jobs)
+	ctx, cancel := context.WithCancelCause(p.jobs)
 	defer cancel(nil)
-	if w.begin(a, cancel, started, timeout) != nil {
+	if begin(p, a, cancel, started, timeout) != nil {
 		return
 	}
 	defer time.AfterFunc(limit.Sub(started), func() {
 		cancel(overLimit)
-		w.reportOverrun(a)
+		reportOverrun(p, a)
 	}).Stop()
 	a.err = call(attemptContext{ctx, limit}, a.route.handler, a.job)
 	a.returned.Store(true)
@@ -97,10 +47,10 @@ func (w *workers) run(a *attempt) {
 
 // runBatch calls the handler with the jobs that may still run, and decides what becomes
 // of each.
-func (w *workers) runBatch(b *batch) (took time.Duration) {
+func runBatch(p *process, b *batch) (took time.Duration) {
 	r := b.attempts[0].route
 	started := time.Now()
-	ctx, cancel := context.WithCancelCause(context.WithValue(w.jobs, batchKey{}, b))
+	ctx, cancel := context.WithCancelCause(context.WithValue(p.jobs, batchKey{}, b))
 	defer cancel(nil)
 	b.cancel, b.left = cancel, len(b.attempts)
 	b.ended, b.cancels = map[*outbox.Claimed]error{}, map[*outbox.Claimed][]context.CancelCauseFunc{}
@@ -109,7 +59,7 @@ func (w *workers) runBatch(b *batch) (took time.Duration) {
 	var jobs []*outbox.Claimed
 	for _, a := range b.attempts {
 		cancelOne := func(cause error) { b.end(a, cause) }
-		if refused := w.begin(a, cancelOne, started, r.config.Timeout, slog.Int("batch", len(b.attempts))); refused != nil {
+		if refused := begin(p, a, cancelOne, started, r.config.Timeout, slog.Int("batch", len(b.attempts))); refused != nil {
 			b.end(a, refused)
 			continue
 		}
@@ -123,7 +73,7 @@ func (w *workers) runBatch(b *batch) (took time.Duration) {
 	}
 	defer time.AfterFunc(r.config.Timeout, func() {
 		cancel(ErrTimeout)
-		w.reportOverrun(running[0])
+		reportOverrun(p, running[0])
 	}).Stop()
 	outcomes := callMany(attemptContext{ctx, started.Add(r.config.Timeout)}, r.many, jobs)
 	running[0].returned.Store(true)
@@ -138,9 +88,9 @@ func (w *workers) runBatch(b *batch) (took time.Duration) {
 
 // begin marks an attempt as running, or decides what becomes of it because its handler may not be called any more, and
 // says why.
-func (w *workers) begin(a *attempt, cancel context.CancelCauseFunc, now time.Time, timeout time.Duration, attrs ...slog.Attr) (refused error) {
+func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time, timeout time.Duration, attrs ...slog.Attr) (refused error) {
 	// What is claimed while the grace period ends is not known to whoever ends it.
-	if !a.begin(cancel, now, now.Add(timeout+w.leaseTTL)) || w.phase.isCutOff() {
+	if !a.begin(cancel, now, now.Add(timeout+p.leaseTTL)) || p.phase.isCutOff() {
 		a.outcome = outcome{status: outbox.Pending, keepDue: true}
 		return outbox.ErrLeaseLost
 	}
@@ -149,8 +99,8 @@ func (w *workers) begin(a *attempt, cancel context.CancelCauseFunc, now time.Tim
 		return ErrDeadline
 	}
 	a.route.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + now.Sub(a.claimed)).Seconds())
-	if w.log.Enabled(w.jobs, slog.LevelInfo) {
-		w.log.LogAttrs(w.jobs, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", attrs...)...)
+	if p.log.Enabled(p.jobs, slog.LevelInfo) {
+		p.log.LogAttrs(p.jobs, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", attrs...)...)
 	}
 	return nil
 }
@@ -225,14 +175,14 @@ const overrunAfter = 5 * time.Second
 // reportOverrun reports a handler that does not return although its time is over: it
 // ignores the end of its context. It keeps its worker, and no other sign of it is seen
 // from outside until its lease lapses. It is called when the time is over.
-func (w *workers) reportOverrun(a *attempt) {
+func reportOverrun(p *process, a *attempt) {
 	began := time.Now()
 	time.AfterFunc(overrunAfter, func() {
 		if a.returned.Load() {
 			return
 		}
 		a.route.counts.overruns.Inc()
-		w.log.LogAttrs(w.jobs, slog.LevelWarn, "handler_overrun", a.Attrs("handler_overrun",
+		p.log.LogAttrs(p.jobs, slog.LevelWarn, "handler_overrun", a.Attrs("handler_overrun",
 			slog.String("late", time.Since(began).Round(time.Second).String()),
 			slog.String("hint", "the handler ignores the end of its context and keeps its worker until it returns"))...)
 	})

@@ -2,7 +2,6 @@ package dispatcher
 
 import (
 	"bytes"
-	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -96,8 +95,9 @@ type share struct {
 // claimPlan is what the next claim asks for.
 type claimPlan struct {
 	plain, keyed []share
-	shared       bool // tenants share the queue: some workers are reserved
-	probe        bool // for one job, wherever it is: the scheduler learns nothing of it
+	kinds        []string // that it is for
+	shared       bool     // tenants share the queue: some workers are reserved
+	probe        bool     // for one job, wherever it is: the scheduler learns nothing of it
 }
 
 func (p *claimPlan) empty() bool { return len(p.plain) == 0 && len(p.keyed) == 0 }
@@ -330,11 +330,11 @@ type extent struct {
 
 // claimed learns from a claim which flows have more. The jobs are those that it came to by
 // its cursors.
-func (s *scheduler) claimed(cs *cursors, shares []share, jobs []*attempt, how extent, now time.Time) {
+func (s *scheduler) claimed(cs *cursors, shares []share, jobs []leased, how extent, now time.Time) {
 	s.stale = true
 	counts := map[flow]int{}
-	for _, a := range jobs {
-		counts[flow{a.job.Tenant, int16(a.job.Priority)}]++
+	for _, job := range jobs {
+		counts[job.flow]++
 	}
 	cs.claimed(jobs, now)
 	for _, share := range shares {
@@ -532,19 +532,6 @@ func (s *scheduler) sleep(now time.Time, poll time.Duration) time.Duration {
 		}
 	}
 	return poll
-}
-
-// takeTurns orders jobs so that the first of each tenant come before the second of any.
-func takeTurns(claimed []*attempt) {
-	rank := make(map[*attempt]int, len(claimed))
-	seen := map[outbox.ID]int{}
-	for _, a := range claimed { // by urgency
-		rank[a] = seen[a.job.Tenant]
-		seen[a.job.Tenant]++
-	}
-	if len(seen) > 1 {
-		slices.SortStableFunc(claimed, func(a, b *attempt) int { return cmp.Compare(rank[a], rank[b]) })
-	}
 }
 
 // failed notes a claim that has ended in an error: it may have been too much for its

@@ -32,7 +32,7 @@ func schedulerOf(tenants int, state flowState) *scheduler {
 func roomFor(n int) places { return places{room: n, capacity: 1 << 20} }
 
 // got makes a claim's answer: of each share so many jobs, at most its quota.
-func got(shares []share, each int) (jobs []*attempt) {
+func got(shares []share, each int) (jobs []leased) {
 	for _, share := range shares {
 		for n := range min(each, share.quota) {
 			jobs = append(jobs, candidate(share.tenant.id, share.cursors[0].priority, time.Now(), byte(n)))

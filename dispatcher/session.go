@@ -17,6 +17,9 @@ const statementTimeout = 5 * time.Second
 // waits for any more.
 const serverTimeout = 10 * time.Second
 
+// uncertainFor is for how long after a claim without an answer there may be jobs that nobody knows of.
+const uncertainFor = serverTimeout + 2*time.Second
+
 // openControlPool opens connections of the dispatcher's own, with the settings of
 // the user's pool. What their sessions do is independent of statistics and of how the
 // server is set. A generic plan that was made while the table was empty would

@@ -1,7 +1,6 @@
 package dispatcher
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"slices"
@@ -12,9 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
-	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
-	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
@@ -35,41 +32,23 @@ const (
 // worse is a lone job's way into the history, by settleDelay.
 type settler struct {
 	*process
-	db       settleStatements
-	followed func(context.Context, []*outbox.Claimed) ([]outbox.ID, error) // stores successes together with their follow-ups
-	leases   *leases
-	promoter *promoter
-	waiters  *notifier // of those who wait for jobs: one has ended
-	peers    *notifier // of the other processes: there may be jobs for them
-	pokeAll  func()    // has every queue of this process look for jobs
+	statements *store
+	reporter   *reporter
+	leases     *leases
+	promoter   *promoter
 
-	ended    chan *attempt // finished attempts
-	refused  chan *attempt // outcomes that the database refuses for now
-	failures outage.Flood  // of log lines
+	ended   chan *attempt // finished attempts
+	refused chan *attempt // outcomes that the database refuses for now
 
 	gathering sync.Mutex   // held by the settling goroutine that gathers
 	storing   atomic.Int32 // batches under way
 }
 
-// settleStatements are those of a settler, without outbox.SettleSucceeded.
-type settleStatements interface {
-	SettleInPlace(context.Context, sqlgen.SettleInPlaceParams) ([]pgtype.UUID, error)
-	SettleResultsInPlace(context.Context, sqlgen.SettleResultsInPlaceParams) ([]pgtype.UUID, error)
-	SettleSucceeded(context.Context, sqlgen.SettleSucceededParams) ([]pgtype.UUID, error)
-	SettleUnfinished(context.Context, sqlgen.SettleUnfinishedParams) ([]pgtype.UUID, error)
-	SettleUnavailable(context.Context, sqlgen.SettleUnavailableParams) ([]sqlgen.SettleUnavailableRow, error)
-	CloseAttempts(context.Context, sqlgen.CloseAttemptsParams) ([]sqlgen.CloseAttemptsRow, error)
-	FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error)
-	EnsureHistory(ctx context.Context, days int32) (int32, error)
-}
-
-func newSettler(p *process, db settleStatements, leases *leases, promoter *promoter) *settler {
-	s := &settler{
-		process: p, db: db, leases: leases, promoter: promoter,
+func newSettler(p *process, statements *store, reporter *reporter, leases *leases, promoter *promoter) *settler {
+	return &settler{
+		process: p, statements: statements, reporter: reporter, leases: leases, promoter: promoter,
 		ended: make(chan *attempt, 2*settleBatch), refused: make(chan *attempt, settleBatch),
 	}
-	s.failures.Summary = s.sumUpFailures
-	return s
 }
 
 // run stores outcomes in batches until the channel is closed and empty.
@@ -146,26 +125,6 @@ func (s *settler) settle(batch []*attempt) {
 	}
 }
 
-// outcomeStatements are those by which outcomes are stored, in the order in which those of a batch are.
-var outcomeStatements = [...]storeFunc{(*settler).storeSucceeded, (*settler).storeFollowed, (*settler).storeUnfinished, (*settler).storeUnavailable}
-
-type storeFunc func(*settler, context.Context, []*attempt) ([]pgtype.UUID, error)
-
-// statementFor is which of the statements stores the outcome.
-func statementFor(a *attempt) int {
-	switch {
-	case a.outcome.outageLimit > 0:
-		return 3
-	case a.outcome.status != outbox.Succeeded:
-		return 2
-	case a.follows:
-		return 1
-	}
-	return 0
-}
-
-func byID(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) }
-
 // store retries until the statement goes through or the process is told to stop
 // waiting. What the database refuses because of a row is taken apart, so that one
 // job cannot hold up the others; what does not go through for another reason (no
@@ -174,7 +133,7 @@ func (s *settler) store(batch []*attempt, statement storeFunc) {
 	var retry backoff.Backoff
 	for tries := 1; len(batch) > 0; tries++ {
 		ctx, cancel := bounded(context.Background())
-		stored, err := statement(s, ctx, batch)
+		stored, err := statement(s.statements, ctx, batch)
 		cancel()
 		if err == nil {
 			s.settled(batch, stored, tries > 1)
@@ -188,7 +147,7 @@ func (s *settler) store(batch []*attempt, statement storeFunc) {
 		}
 		switch {
 		case pgsession.IsNoPartition(err):
-			s.ensureHistory()
+			s.statements.ensureHistory()
 		case pgsession.RefusesTheRow(err) && len(batch) == 1:
 			s.storeRefused(batch[0], statement, err)
 			return
@@ -230,7 +189,7 @@ func (s *settler) storeRefused(a *attempt, statement storeFunc, err error) {
 		a.err = Discard(&codedError{code, err})
 		a.job.Result = nil
 		a.outcome = decide(a.job, a.route.config.Retry, a.err, nil)
-		s.store([]*attempt{a}, (*settler).storeUnfinished)
+		s.store([]*attempt{a}, (*store).storeUnfinished)
 	case a.outcome.spellInASCII():
 		s.store([]*attempt{a}, statement)
 	default:
@@ -238,19 +197,10 @@ func (s *settler) storeRefused(a *attempt, statement storeFunc, err error) {
 	}
 }
 
-// ensureHistory makes the partition of today: no reaper did in time.
-func (s *settler) ensureHistory() {
-	ctx, cancel := bounded(context.Background())
-	defer cancel()
-	if _, err := s.db.EnsureHistory(ctx, 1); err != nil {
-		s.log.LogAttrs(ctx, slog.LevelError, "history partition not created", slog.Any("err", err))
-	}
-}
-
 // settled tells everybody of outcomes that a statement has stored, or found to be stored or lost already.
 func (s *settler) settled(batch []*attempt, stored []pgtype.UUID, retried bool) {
 	s.health.OK()
-	s.report(batch, stored, retried)
+	s.reporter.report(batch, stored, retried)
 	s.leases.remove(batch)
 	s.promoter.left(batch)
 	for _, a := range batch {
@@ -321,7 +271,7 @@ func takeAll(waiting []*attempt, in chan *attempt) ([]*attempt, chan *attempt) {
 func (s *settler) storeRefusedAgain(a *attempt) error {
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
-	stored, err := outcomeStatements[statementFor(a)](s, ctx, []*attempt{a})
+	stored, err := outcomeStatements[statementFor(a)](s.statements, ctx, []*attempt{a})
 	if err != nil {
 		if !pgsession.RefusesTheRow(err) {
 			s.health.Failed(err)

@@ -1,8 +1,10 @@
 package dispatcher
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -15,9 +17,50 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+// store stores outcomes, each kind with a statement of its own. What a statement does not match was
+// cancelled, has come to its deadline, or has lost its lease.
+type store struct {
+	*process
+	db       settleStatements
+	followed func(context.Context, []*outbox.Claimed) ([]outbox.ID, error) // stores successes together with their follow-ups
+	pokeAll  func()                                                        // has every queue of this process look for jobs
+	peers    *notifier
+}
+
+// settleStatements are those of a store, without outbox.SettleSucceeded.
+type settleStatements interface {
+	SettleInPlace(context.Context, sqlgen.SettleInPlaceParams) ([]pgtype.UUID, error)
+	SettleResultsInPlace(context.Context, sqlgen.SettleResultsInPlaceParams) ([]pgtype.UUID, error)
+	SettleSucceeded(context.Context, sqlgen.SettleSucceededParams) ([]pgtype.UUID, error)
+	SettleUnfinished(context.Context, sqlgen.SettleUnfinishedParams) ([]pgtype.UUID, error)
+	SettleUnavailable(context.Context, sqlgen.SettleUnavailableParams) ([]sqlgen.SettleUnavailableRow, error)
+	CloseAttempts(context.Context, sqlgen.CloseAttemptsParams) ([]sqlgen.CloseAttemptsRow, error)
+	EnsureHistory(ctx context.Context, days int32) (int32, error)
+}
+
+// outcomeStatements are those by which outcomes are stored, in the order in which those of a batch are.
+var outcomeStatements = [...]storeFunc{(*store).storeSucceeded, (*store).storeFollowed, (*store).storeUnfinished, (*store).storeUnavailable}
+
+type storeFunc func(*store, context.Context, []*attempt) ([]pgtype.UUID, error)
+
+// statementFor is which of the statements stores the outcome.
+func statementFor(a *attempt) int {
+	switch {
+	case a.outcome.outageLimit > 0:
+		return 3
+	case a.outcome.status != outbox.Succeeded:
+		return 2
+	case a.follows:
+		return 1
+	}
+	return 0
+}
+
+func byID(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) }
+
 // storeSucceeded stores those that are where their claims have left them first, which
 // costs the server less than to look for them, and then the others.
-func (s *settler) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
 	stored, left, err := s.storeInPlace(ctx, batch)
 	if err != nil {
 		return nil, fmt.Errorf("settle %d succeeded jobs: %w", len(batch), err)
@@ -40,7 +83,7 @@ func (s *settler) storeSucceeded(ctx context.Context, batch []*attempt) ([]pgtyp
 	return s.closeCalledOff(ctx, batch, stored)
 }
 
-func (s *settler) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+func (s *store) storeUnfinished(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
 	stored, err := s.db.SettleUnfinished(ctx, unfinishedParams(s.worker, batch))
 	if err != nil {
 		return nil, fmt.Errorf("settle %d unfinished jobs: %w", len(batch), err)
@@ -69,7 +112,7 @@ func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedPa
 // comes next may fail, and the whole batch be tried again.
 //
 // The batch is in the order of its ids (see settleBatch), and so is what is left.
-func (s *settler) storeInPlace(ctx context.Context, batch []*attempt) (stored []pgtype.UUID, left []*attempt, err error) {
+func (s *store) storeInPlace(ctx context.Context, batch []*attempt) (stored []pgtype.UUID, left []*attempt, err error) {
 	near := make([]*attempt, 0, len(batch))
 	now := time.Now()
 	for _, a := range batch {
@@ -110,7 +153,7 @@ func (s *settler) storeInPlace(ctx context.Context, batch []*attempt) (stored []
 //
 // The operator's statement is somebody's wish, and ours can be made again in the order of
 // the ids: so it is ours that ends, long before Postgres looks for deadlocks.
-func (s *settler) settleInPlace(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+func (s *store) settleInPlace(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
 	p := sqlgen.SettleResultsInPlaceParams{
 		Places:  make([]pgtype.TID, len(batch)),
 		Ids:     make([]pgtype.UUID, len(batch)),
@@ -140,7 +183,7 @@ func unmoved(a *attempt, now time.Time, leaseTTL time.Duration) bool {
 
 // storeFollowed settles jobs as succeeded together with their follow-ups, and wakes
 // the dispatchers for those.
-func (s *settler) storeFollowed(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+func (s *store) storeFollowed(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
 	jobs := make([]*outbox.Claimed, len(batch))
 	for i, a := range batch {
 		jobs[i] = a.job
@@ -162,7 +205,7 @@ func (s *settler) storeFollowed(ctx context.Context, batch []*attempt) ([]pgtype
 
 // storeUnavailable stores outages. The database knows how long they have lasted and
 // says what each job became.
-func (s *settler) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
 	u := unfinishedParams(s.worker, batch)
 	p := sqlgen.SettleUnavailableParams{
 		Worker: u.Worker, Ids: u.Ids, Epochs: u.Epochs, Statuses: u.Statuses, Delays: u.Delays,
@@ -207,7 +250,7 @@ func fingerprintOf(a *attempt) string {
 //	settle (id, epoch)       refused: cancelled
 //	                         reaper, deadline: closed as expired, epoch + 1
 //	close (id, epoch)        no row: the lease is lost
-func (s *settler) closeCalledOff(ctx context.Context, batch []*attempt, stored []pgtype.UUID) ([]pgtype.UUID, error) {
+func (s *store) closeCalledOff(ctx context.Context, batch []*attempt, stored []pgtype.UUID) ([]pgtype.UUID, error) {
 	if len(stored) == len(batch) {
 		return stored, nil
 	}
@@ -249,4 +292,13 @@ func (s *settler) closeCalledOff(ctx context.Context, batch []*attempt, stored [
 		stored = append(stored, row.ID)
 	}
 	return stored, nil
+}
+
+// ensureHistory makes the partition of today: no reaper did in time.
+func (s *store) ensureHistory() {
+	ctx, cancel := bounded(context.Background())
+	defer cancel()
+	if _, err := s.db.EnsureHistory(ctx, 1); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelError, "history partition not created", slog.Any("err", err))
+	}
 }

@@ -57,7 +57,7 @@ func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 				db, log := pgtest.New(t), new(bytes.Buffer)
 				d := atRest(t, db, log)
 				asked := &asked{DBTX: control(t, db)}
-				d.settler.db = sqlgen.New(asked)
+				d.settler.statements.db = sqlgen.New(asked)
 				batch := succeeded(t, d, db, 3, results)
 				c.meanwhile(t, db, batch)
 				d.settler.settle(batch)
@@ -120,7 +120,7 @@ func TestASettlementAsAListGivesWay(t *testing.T) {
 	db, log := pgtest.New(t), new(bytes.Buffer)
 	d := atRest(t, db, log)
 	asked := &asked{DBTX: control(t, db)}
-	d.settler.db = sqlgen.New(asked)
+	d.settler.statements.db = sqlgen.New(asked)
 	batch := succeeded(t, d, db, 2, false)
 	first, second := batch[0].job.ID, batch[1].job.ID
 	if err := db.QueryRow(t.Context(), `UPDATE outbox.jobs SET watched = true WHERE id = $1 RETURNING (jobs).ctid`, first).Scan(&batch[0].place); err != nil {
@@ -153,7 +153,7 @@ func TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails(t *testing.T) {
 	db, log := pgtest.New(t), new(bytes.Buffer)
 	d := atRest(t, db, log)
 	asked := &asked{DBTX: control(t, db), refuse: "SettleSucceeded"}
-	d.settler.db = sqlgen.New(asked)
+	d.settler.statements.db = sqlgen.New(asked)
 	batch := succeeded(t, d, db, 3, false)
 	change(t, db, `UPDATE outbox.jobs SET watched = true WHERE id = $1`, batch[1].job.ID)
 	d.settler.settle(batch)

@@ -9,6 +9,14 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
+// A queue that is paused or at its limit is looked at this often, and up to
+// twice as often, by each process: an operator's change whose notification was
+// lost takes effect within a second, and so does room that others have made, be
+// they alive or dead. Nobody is told of it: most room is taken up again at
+// once by the process that made it, and a NOTIFY for every job that ends would
+// cost all commits of the database more than the looks do.
+const limitPoll = 800 * time.Millisecond
+
 // usage is what is set for a queue and how much of it is used.
 type usage struct {
 	sqlgen.MeasureQueueRow

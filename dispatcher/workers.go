@@ -91,6 +91,56 @@ func (w *workers) workOn(next func() *attempt, again func()) {
 	}
 }
 
+// attempt runs one attempt and hands its outcome on. A handler that calls
+// runtime.Goexit (as t.FailNow does) ends this goroutine: then another goes on
+// working in its place.
+func (w *workers) attempt(a *attempt, again func()) {
+	returned := false
+	defer func() {
+		if !returned {
+			exited(a)
+			w.running.Go(again)
+		}
+		if a.tenant != nil {
+			a.tenant.inHand.Add(-1)
+		}
+		w.capacity.finished(a.took)
+		w.hand(a)
+	}()
+	run(w.process, a)
+	returned = true
+}
+
+// attemptBatch is attempt for a batch.
+func (w *workers) attemptBatch(b *batch, again func()) {
+	returned := false
+	var took time.Duration
+	defer func() {
+		if !returned {
+			for _, a := range b.attempts {
+				if a.outcome.status == "" { // else the handler did not see it
+					exited(a)
+				}
+			}
+			w.running.Go(again)
+		}
+		w.capacity.finished(took)
+		for _, a := range b.attempts {
+			w.hand(a)
+		}
+	}()
+	took = runBatch(w.process, b)
+	returned = true
+}
+
+// hand has an attempt that is over settled, after its last report if it made any.
+func (w *workers) hand(a *attempt) {
+	w.outages.noteOutcome(a)
+	if !a.reports.End() {
+		w.ended <- a
+	}
+}
+
 // nextAttempt waits for the next job that a worker is to run, nil when the buffer
 // is closed. When jobs wait in both channels, select picks at random, so neither starves.
 func (w *workers) nextAttempt() *attempt {

@@ -65,7 +65,7 @@ var keys = []Mutant{
 		Name:      "a stop that is told to nobody",
 		Breaks:    "what was promoted for claims that a stopping process does not make waits for a poll of another, and so do retries that only its timer knew of",
 		Invariant: "No key is stuck",
-		Edits: []Edit{{"dispatcher.Dispatcher.work", `		d.peers.notify()
+		Edits: []Edit{{"dispatcher.Dispatcher.endAll", `		d.peers.notify()
 		d.running.Wait()`, `		d.running.Wait()`}},
 		Checks: []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: nobody claims here any more")},
 	},

@@ -107,7 +107,7 @@ var workerNameFence = []Edit{
 	Worker  string
 }`},
 	{"internal/sqlgen.Queries.SettleSucceeded", `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)`, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results, arg.Worker)`},
-	{"dispatcher.settler.storeSucceeded", `			Results: make([][]byte, len(left)),
+	{"dispatcher.store.storeSucceeded", `			Results: make([][]byte, len(left)),
 		}`, `			Results: make([][]byte, len(left)),
 			Worker:  d.worker,
 		}`},
@@ -122,7 +122,7 @@ var workerNameFence = []Edit{
 	)`, `		arg.Results,
 		arg.Worker,
 	)`},
-	{"dispatcher.settler.settleInPlace", `		Results: make([][]byte, len(batch)),
+	{"dispatcher.store.settleInPlace", `		Results: make([][]byte, len(batch)),
 	}`, `		Results: make([][]byte, len(batch)),
 		Worker:  d.worker,
 	}`},
@@ -132,7 +132,7 @@ var workerNameFence = []Edit{
 	Worker string
 }`},
 	{"internal/sqlgen.Queries.SettleInPlace", `SettleInPlace, arg.Places, arg.Ids, arg.Epochs)`, `SettleInPlace, arg.Places, arg.Ids, arg.Epochs, arg.Worker)`},
-	{"dispatcher.settler.settleInPlace", `Ids: p.Ids, Epochs: p.Epochs})`, `Ids: p.Ids, Epochs: p.Epochs, Worker: d.worker})`},
+	{"dispatcher.store.settleInPlace", `Ids: p.Ids, Epochs: p.Epochs})`, `Ids: p.Ids, Epochs: p.Epochs, Worker: d.worker})`},
 	{"outbox.Claimed.settle", `Results: [][]byte{c.Result},
 	}`, `Results: [][]byte{c.Result}, Worker: c.Worker,
 	}`},

@@ -12,7 +12,7 @@ var batches = []Mutant{
 		Name:      "a stop forgets open batches",
 		Breaks:    "what was being gathered is neither run nor given back, until its leases lapse",
 		Invariant: "A batch's jobs are as separate as others",
-		Edits: []Edit{{"dispatcher.Dispatcher.work", `			q.batches.giveBack()
+		Edits: []Edit{{"dispatcher.Dispatcher.endAll", `			q.batches.giveBack()
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestStopGivesBackWhatIsGathered", "want")},
 	},

@@ -80,7 +80,7 @@ var settle = []Mutant{
 		Name:      "what moved is lost",
 		Breaks:    "a success whose job was written since its claim is not stored, and the job runs again",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{"dispatcher.settler.storeInPlace", `!a.stored {
+		Edits: []Edit{{"dispatcher.store.storeInPlace", `!a.stored {
 			left = append(left, a)`, `!a.stored && false {
 			left = append(left, a)`}},
 		Checks: []Check{test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/SettleInPlace/one_has_moved", "settled 2 jobs")},
@@ -89,7 +89,7 @@ var settle = []Mutant{
 		Name:      "what was stored in its place is forgotten when the rest fails",
 		Breaks:    "successes that are stored are reported as lost leases",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.settler.storeInPlace", `a.stored = settled[pgvalue.UUID(a.job.ID)]; !a.stored`, `!settled[pgvalue.UUID(a.job.ID)]`}},
+		Edits:     []Edit{{"dispatcher.store.storeInPlace", `a.stored = settled[pgvalue.UUID(a.job.ID)]; !a.stored`, `!settled[pgvalue.UUID(a.job.ID)]`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails", "a lease is said to be lost")},
 	},
 	{
@@ -246,7 +246,7 @@ RETURNING id`},
 		Name:      "nobody looks whether a Complete has committed",
 		Breaks:    "a success whose COMMIT was not answered is told as a lost lease",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.settler.succeeded", `	if len(ids) == 0 {`, `	if true {`}},
+		Edits:     []Edit{{"dispatcher.reporter.succeeded", `	if len(ids) == 0 {`, `	if true {`}},
 		Checks: []Check{
 			test("dispatcher", "TestACompleteWhoseAnswerIsLostIsASuccess/it_has_committed", "counted as completed: 0, want 4"),
 			row("A12", "lines of the log: lease_lost"),

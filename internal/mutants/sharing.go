@@ -19,7 +19,7 @@ var sharing = []Mutant{
 		Name:      "a wake-up answered without a survey",
 		Breaks:    "a tenant's job that is notified during a claim waits for the next poll",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher.claimer.drain", `c.sched.woken()`, `_ = c`}},
+		Edits:     []Edit{{"dispatcher.loop.drain", `l.sched.woken()`, `_ = l`}},
 		Checks:    []Check{test("dispatcher", "TestAWakeUpDuringAClaimIsAnsweredByASurvey", "in vain: both jobs run")},
 	},
 	{
@@ -71,7 +71,7 @@ var sharing = []Mutant{
 		Name:      "no worker is reserved",
 		Breaks:    "a tenant whose long jobs were fetched ahead has all workers",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher.claimer.plan", `c.workers.reserve.set(p.shared && !c.capacity.limited.Load())`, `c.workers.reserve.set(false)`}},
+		Edits:     []Edit{{"dispatcher.loop.plan", `l.workers.reserve.set(p.shared && !l.capacity.limited.Load())`, `l.workers.reserve.set(false)`}},
 		Checks:    []Check{test("dispatcher", "TestWhatGoesBackDoesNotTakeTheReservedWorker", "--- FAIL: TestWhatGoesBackDoesNotTakeTheReservedWorker")},
 	},
 	{

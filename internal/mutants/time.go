@@ -72,7 +72,7 @@ var ending = []Mutant{
 		Name:      "what waits to be started is not asked for",
 		Breaks:    "a job that is cancelled while it waits for the rest of its batch is started",
 		Invariant: "Cancelled is not tried again",
-		Edits:     []Edit{{"dispatcher.attempt.age", `waited >= cancelAfter {`, `false && waited >= cancelAfter {`}},
+		Edits:     []Edit{{"dispatcher.attempt.age", `waited >= least {`, `false && waited >= least {`}},
 		Checks:    []Check{test("dispatcher", "TestAJobCancelledBeforeItStartsIsNotStarted", "want")},
 	},
 }

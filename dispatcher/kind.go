@@ -1,12 +1,49 @@
 package dispatcher
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
+
+// KindConfig is how one kind is attempted. The zero value takes the dispatcher's
+// defaults.
+type KindConfig struct {
+	Timeout time.Duration // of one attempt; 0 is Config.Timeout. A job's own Options.Timeout comes first
+	Retry   RetryPolicy   // nil is Config.Retry. A job's own Options.Backoff comes first
+
+	// FailOn are error codes that fail a job for good, as [Discard] does, whatever
+	// attempts are left; its own Options.MaxAttempts is for all others. A lost lease
+	// is not among them: no handler was there to fail.
+	FailOn []string
+	// OutageLimit is how long [Unavailable] spends no attempts, from the first in a
+	// row on; 0 is 24 h, and less than that not at all.
+	OutageLimit time.Duration
+}
+
+// Validate tells every mistake, as [*outbox.InvalidError]s that name the field. [New]
+// asks it of every kind.
+func (c KindConfig) Validate() error {
+	var errs []error
+	if c.Timeout < 0 {
+		errs = append(errs, invalid("KindConfig.Timeout", "is %s, want more than 0, or 0 for that of the process", c.Timeout))
+	}
+	for _, code := range c.FailOn {
+		if code == "" || len(code) > engine.MaxNameBytes { // no failure is stored with such a code
+			errs = append(errs, invalid("KindConfig.FailOn", "has the code %q, want 1 to %d bytes", code, engine.MaxNameBytes))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func invalid(field, format string, args ...any) error {
+	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}
 
 // RetryPolicy says how long a job waits after a failed attempt; job.Attempt
 // counts the failed one. It may be called concurrently. A negative wait is none.

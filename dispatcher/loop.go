@@ -1,0 +1,332 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const (
+	firstBatch     = 16 // jobs of the first claim: their size is not known
+	orphanInterval = time.Second
+	// maxVain bounds a drain that keeps finding flows whose jobs are not for this process: when
+	// there are more than it remembers, each survey finds others.
+	maxVain = 100
+)
+
+// pollIntervals are the times between looks for what nobody has announced.
+type pollIntervals struct {
+	hearing        func() bool // wake-ups come
+	poll, deafPoll time.Duration
+}
+
+func (p pollIntervals) now() time.Duration {
+	if p.hearing() {
+		return p.poll
+	}
+	return p.deafPoll
+}
+
+// loop is the claim loop of a queue, and the only goroutine of this process that claims of it. The scheduler says what
+// the next claim asks for and how long to sleep; the claimer gets it.
+type loop struct {
+	*process
+	queue     string
+	db        surveyStatement
+	intervals pollIntervals
+	pace      pace
+	claimer   *claimer
+	sched     *scheduler
+	keyed     *keyedClaims
+	capacity  *capacity
+	outages   *outages
+	workers   *workers
+
+	// The loop's own.
+	claimed int // by the last drain
+	limit   int // jobs that the next claim may ask for
+}
+
+type surveyStatement interface {
+	SurveyQueue(context.Context, sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error)
+}
+
+func newLoop(c *claimer, db surveyStatement, intervals pollIntervals) *loop {
+	l := &loop{
+		process: c.process, queue: c.queue, db: db, intervals: intervals, claimer: c, sched: c.sched, keyed: c.keyed,
+		capacity: c.capacity, outages: c.workers.outages, workers: c.workers, limit: firstBatch,
+	}
+	l.pace.ownFinds.Store(true)
+	return l
+}
+
+// run claims until ctx ends.
+func (l *loop) run(ctx context.Context) {
+	var retry backoff.Backoff
+	wait := time.NewTimer(0) // the startup scan
+	defer wait.Stop()
+	stale := time.NewTicker(staleAfter / 2)
+	defer stale.Stop()
+	orphans := time.NewTicker(orphanInterval)
+	defer orphans.Stop()
+	defer func() { // a stop in the middle of an outage
+		l.claimer.reserved.close()
+		if l.claimer.inDoubt(time.Now()) {
+			_ = l.claimer.returnOrphans(context.WithoutCancel(ctx)) // which has said so
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-stale.C:
+			l.workers.giveBackStale(now)
+			continue
+		case now := <-orphans.C:
+			if l.claimer.inDoubt(now) {
+				_ = l.claimer.returnOrphans(ctx) // which has said so
+			}
+			continue
+		case <-l.capacity.wake:
+			if l.capacity.notified.Load() && !l.pace.wait(ctx, l.claimed > 0, l.capacity.wake) {
+				return
+			}
+		case now := <-wait.C:
+			l.metrics.polls.Inc()
+			l.sched.timer(now)
+		}
+		own := l.pace.own.Swap(false)
+		l.claimed = 0
+		next, err := l.drain(ctx)
+		for err != nil && ctx.Err() == nil {
+			l.health.Failed(err)
+			l.health.Complain(ctx, "claim failed", err, slog.String("queue", l.queue))
+			if !l.waitOut(ctx, retry.Next()) {
+				return
+			}
+			away := l.claimer.returnOrphans(ctx) != nil // neither does a look for a few rows go through
+			l.sched.settleFailure(away)
+			l.sched.woken()
+			next, err = l.drain(ctx)
+		}
+		if own {
+			l.pace.ownFinds.Store(l.claimed > 0)
+		}
+		retry.Reset()
+		wait.Reset(next)
+	}
+}
+
+// waitOut waits before a claim is tried again, for less than d when something
+// wakes the queue: the listener that is back knows that the database is. But not
+// for less than the shortest wait: anybody may send notifications.
+func (l *loop) waitOut(ctx context.Context, d time.Duration) bool {
+	least := min(d, backoff.DefaultMin)
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(least):
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-l.capacity.wake:
+	case <-time.After(d - least):
+	}
+	return true
+}
+
+// drain claims until nothing due is left or there is no room, and returns how
+// long to sleep unless something wakes the queue.
+func (l *loop) drain(ctx context.Context) (time.Duration, error) {
+	vain := 0 // surveys in a row that found flows of which a claim got nothing
+	for ctx.Err() == nil {
+		if l.capacity.notified.Swap(false) {
+			l.sched.woken()
+		}
+		if err := l.probeKinds(ctx); err != nil {
+			return 0, err
+		}
+		plan := l.plan()
+		if l.sched.surveyDue(time.Now()) {
+			found, err := l.survey(ctx)
+			if err != nil {
+				return 0, err
+			}
+			if vain++; found && vain > maxVain {
+				return min(l.sleep(), time.Second), nil
+			}
+			continue
+		}
+		if plan.empty() {
+			l.capacity.hungry.Store(l.sched.waits() || l.keyed.offered() > 0)
+			if plan = l.plan(); plan.empty() { // workers that made room before the flag was up poke nobody
+				return l.sleep(), nil
+			}
+		}
+		l.capacity.hungry.Store(false)
+		n, rest, err := l.claimer.claim(ctx, plan, l.places().room, l.planFor)
+		if err != nil {
+			l.limit = max(l.limit/2, 1) // it may have been too much for its deadline
+			return 0, err
+		}
+		l.limit = min(2*l.limit, maxBatch)
+		l.claimed += n
+		if rest > 0 {
+			return rest, l.surveyAtLimit(ctx)
+		}
+		if n > 0 {
+			vain = 0
+			runtime.Gosched() // handlers first: the next statement would keep this thread for its 50 µs
+		}
+	}
+	return 0, nil
+}
+
+func (l *loop) sleep() time.Duration { return l.sched.sleep(time.Now(), l.intervals.now()) }
+
+// plan is what the next claim asks for.
+func (l *loop) plan() claimPlan {
+	p := l.planFor(l.limit)
+	if len(p.kinds) == 0 {
+		return claimPlan{}
+	}
+	l.workers.reserve.set(p.shared && !l.capacity.limited.Load()) // a limited queue claims no more than may start at once
+	return p
+}
+
+func (l *loop) planFor(most int) claimPlan {
+	p := l.places()
+	p.room = min(p.room, most)
+	made := l.sched.plan(time.Now(), p, l.keyed.offeredOf())
+	made.kinds = l.outages.claimable()
+	return made
+}
+
+// places is what the next claim may ask for.
+func (l *loop) places() places {
+	p := l.capacity.places(len(l.workers.express))
+	p.room = min(p.room, l.limit)
+	return p
+}
+
+// probeKinds claims a job of each kind of which a probe is due.
+func (l *loop) probeKinds(ctx context.Context) error {
+	if l.outages.back.Swap(false) {
+		l.sched.startFromFront()
+		l.limit = firstBatch // what was away may soon be away again
+	}
+	if l.outages.some.Load() == 0 {
+		return nil
+	}
+	for _, kind := range l.kinds {
+		if l.capacity.room() == 0 {
+			return nil
+		}
+		if circuit := l.outages.of[kind]; circuit.Probe() {
+			started := time.Now()
+			n, err := l.claimProbe(ctx, kind)
+			l.claimed += n
+			if n == 0 { // where it is expensive to find none, it is done seldom
+				circuit.NoProbe(restFactor * time.Since(started))
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// claimProbe claims a job of the kind, wherever one is.
+func (l *loop) claimProbe(ctx context.Context, kind string) (n int, err error) {
+	plain, keyed := l.sched.probe(time.Now())
+	for _, p := range []claimPlan{plain, keyed} {
+		p.kinds = []string{kind}
+		if n == 0 && err == nil && !p.empty() {
+			n, _, err = l.claimer.claim(ctx, p, l.places().room, func(int) claimPlan { return p })
+		}
+	}
+	return n, err
+}
+
+// survey asks when the next job of each known flow becomes due, and which tenants and
+// priorities there are besides. It reports whether there is something to claim.
+func (l *loop) survey(ctx context.Context) (found bool, err error) {
+	s, started := l.sched, time.Now()
+	search := s.searches(started)
+	p := sqlgen.SurveyQueueParams{Queue: l.queue, Since: s.since, MaxNew: maxNewFlows}
+	p.TenantIds, p.Priorities = s.plain.known()
+	p.KeyedTenantIds, p.KeyedPriorities = s.keyed.known()
+	if search {
+		plain, keyed := s.plain.gaps(s.served), s.keyed.gaps(s.served)
+		p.GapFrom, p.GapTo, p.KeyedGapFrom, p.KeyedGapTo = pgIDs(plain.from), pgIDs(plain.to), pgIDs(keyed.from), pgIDs(keyed.to)
+		p.LevelTenantIds, p.LevelFrom, p.LevelTo = pgIDs(plain.of), plain.lowest, plain.highest
+		p.KeyedLevelTenantIds, p.KeyedLevelFrom, p.KeyedLevelTo = pgIDs(keyed.of), keyed.lowest, keyed.highest
+	}
+	bound, cancel := bounded(ctx)
+	rows, err := l.db.SurveyQueue(bound, p)
+	cancel()
+	ended := time.Now()
+	if err != nil {
+		s.surveyFailed(search, ended.Sub(started))
+		return false, fmt.Errorf("survey queue %s: %w", l.queue, err)
+	}
+	at := pgtype.Timestamptz{}
+	told := make([]surveyRow, 0, len(rows))
+	for _, row := range rows {
+		at = row.SurveyedAt
+		r := surveyRow{keyed: row.Keyed, flow: flow{row.TenantID.Bytes, row.Priority}}
+		switch {
+		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
+			if !l.capacity.limited.Swap(true) {
+				s.woken() // claims tell which
+				found = true
+			}
+			continue
+		case math.IsInf(row.DueInSeconds, 1): // no job: the time of the survey
+			continue
+		case math.IsInf(row.DueInSeconds, -1):
+			r.unknown = true
+		default: // the year 9999 is no time.Duration
+			r.due = time.Duration(min(row.DueInSeconds, farOff.Seconds()) * float64(time.Second))
+		}
+		told = append(told, r)
+	}
+	return s.noteSurvey(told, at, search, started, ended) || found, nil
+}
+
+const (
+	// maxNewFlows bounds what a survey finds: there is another one after the next claim.
+	maxNewFlows = 256
+	// farOff is more than any poll interval: what is due later need not be told apart.
+	farOff = 24 * time.Hour
+)
+
+func pgIDs(ids []outbox.ID) []pgtype.UUID {
+	all := make([]pgtype.UUID, len(ids))
+	for i, id := range ids {
+		all[i] = pgvalue.UUID(id)
+	}
+	return all
+}
+
+// surveyAtLimit surveys a queue that is at one of its limits: one that always is must still learn of priorities
+// that are new to it.
+func (l *loop) surveyAtLimit(ctx context.Context) error {
+	if !l.sched.surveyDue(time.Now()) {
+		return nil
+	}
+	_, err := l.survey(ctx)
+	return err
+}
