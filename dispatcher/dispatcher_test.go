@@ -247,33 +247,6 @@ func TestStopGivesBackWhatHadNotStarted(t *testing.T) {
 	awaitSucceeded(t, db, jobs)
 }
 
-// Handlers became slower than they were when the jobs were fetched: what waits in
-// the buffer goes back, for others to take.
-func TestStaleBufferGoesBack(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	const jobs = 300
-	enqueueProbes(t, db, jobs, outbox.Options{})
-	blocked, finish := make(chan struct{}), make(chan struct{})
-	var started atomic.Int64
-	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
-		if started.Add(1) == 50 {
-			close(blocked)
-			<-finish
-		}
-		return nil
-	}), single(quiet(nil)))
-	receive(t, blocked, "the long job")
-	await(t, db, "the buffer is given back", `
-		SELECT count(*) FILTER (WHERE status = 'running') = 1 AND bool_and(attempt = 0) FILTER (WHERE status = 'pending') FROM outbox.jobs`)
-	other := quiet(nil)
-	second := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), other)
-	await(t, db, "another process does them", `SELECT count(*) = 1 FROM outbox.jobs`)
-	second.stop(t)
-	close(finish)
-	awaitSucceeded(t, db, jobs)
-}
-
 func TestStopCutsWhatOutlivesTheGracePeriod(t *testing.T) {
 	t.Parallel()
 	for name, grace := range map[string]time.Duration{"a short one": 50 * time.Millisecond, "none": -1} {

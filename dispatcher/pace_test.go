@@ -5,9 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/posthaste-dev/posthaste/internal/pgtest"
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // paced is a claim loop's waker and its pace.
@@ -105,60 +102,4 @@ func TestOwnWakeUpsForNothingArePaced(t *testing.T) {
 			t.Error("was answered at once")
 		}
 	})
-}
-
-// What the own producer's wake-ups have led to decides how the next ones are answered.
-func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	var mux Mux
-	ran := make(chan struct{}, 10)
-	Handle(&mux, func(context.Context, *outbox.Job[tiny]) error {
-		select {
-		case ran <- struct{}{}:
-		default:
-		}
-		return nil
-	})
-	d, err := New(db, &mux, Config{PollInterval: time.Hour, DeafPollInterval: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !d.Wake() || d.Wake() {
-		t.Error("Wake before Run: want true, then false")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- d.Run(ctx) }()
-	for range 3 {
-		if _, err := outbox.Enqueue(t.Context(), db, tiny{}, outbox.Options{}); err != nil {
-			t.Fatal(err)
-		}
-		d.Wake()
-		select {
-		case <-ran:
-		case <-time.After(time.Minute):
-			t.Fatal("the job was not started")
-		}
-	}
-	pays := &d.queues[0].loop.pace.ownFinds
-	for began := time.Now(); pays.Load(); time.Sleep(time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatal("wake-ups that find nothing are trusted")
-		}
-		d.Wake()
-	}
-	for began := time.Now(); !pays.Load(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatal("a wake-up that found a job is not trusted")
-		}
-		if _, err := outbox.Enqueue(t.Context(), db, tiny{}, outbox.Options{}); err != nil {
-			t.Fatal(err)
-		}
-		d.Wake()
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
 }

@@ -17,60 +17,6 @@ func pause(t *testing.T, db outbox.DB) (paused time.Time) {
 	return time.Now()
 }
 
-// Handlers become slow when a hundred jobs and more have been claimed ahead of them.
-// What has not started a second after a pause goes back, and starts after the queue is
-// resumed.
-func TestNothingStartsASecondAfterAPause(t *testing.T) {
-	t.Parallel()
-	ahead := 0
-	for range 5 { // a slow machine may have started nearly all that it had claimed: that shows nothing
-		if ahead = startsAfterAPause(t); ahead >= 50 {
-			return
-		}
-	}
-	t.Errorf("%d jobs were claimed ahead, want more to see anything", ahead)
-}
-
-// startsAfterAPause checks that jobs which were claimed ahead go back when their queue is
-// paused, and returns how many there were.
-func startsAfterAPause(t *testing.T) (ahead int) {
-	t.Helper()
-	db := pgtest.New(t)
-	const jobs, quick = 2000, 300 // claims double: 16, 32, 64, 128, 256
-	enqueueProbes(t, db, jobs, outbox.Options{})
-	var started, latest atomic.Int64 // how many; when, in nanoseconds since begun
-	var resumed atomic.Bool
-	slow, begun := make(chan struct{}), time.Now()
-	config := quiet(nil)
-	config.Queues = map[string]dispatcher.QueueConfig{"default": {Concurrency: 2}}
-	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
-		n := started.Add(1)
-		if n == quick {
-			close(slow)
-		}
-		if n >= quick && !resumed.Load() {
-			latest.Store(int64(time.Since(begun)))
-			time.Sleep(200 * time.Millisecond)
-		}
-		return nil
-	}), config)
-	receive(t, slow, "the handlers to become slow")
-	paused := pause(t, db).Sub(begun)
-	ahead = ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running'`)
-	await(t, db, "what was claimed is done or goes back", `SELECT NOT EXISTS (SELECT FROM outbox.jobs WHERE status = 'running')`)
-	if late := time.Duration(latest.Load()) - paused; late > time.Second {
-		t.Errorf("a job started %s after the pause", late)
-	}
-	resumed.Store(true)
-	exec(t, db, `UPDATE outbox.queues SET paused_at = NULL`)
-	awaitSucceeded(t, db, jobs)
-	if n := ask[int](t, db, `SELECT count(*) FROM outbox.history WHERE attempt <> 1`); n > 0 {
-		t.Errorf("%d jobs spent an attempt on being given back", n)
-	}
-	d.stop(t)
-	return ahead
-}
-
 // A batch that is gathered while its queue is paused goes back when it would start.
 func TestABatchOfAPausedQueueGoesBack(t *testing.T) {
 	t.Parallel()

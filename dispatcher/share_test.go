@@ -6,16 +6,13 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -42,54 +39,6 @@ func sharedParams(quotas []int32, tenants []int, priorities ...int16) sqlgen.Cla
 		p.Lasts = append(p.Lasts, int32(len(p.Priorities)))
 	}
 	return p
-}
-
-// beforeOne calls a function once, before a statement of a name is sent.
-type beforeOne struct {
-	name string
-	do   atomic.Pointer[func()]
-}
-
-func (b *beforeOne) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.HasPrefix(data.SQL, "-- name: "+b.name+" ") {
-		if do := b.do.Swap(nil); do != nil {
-			(*do)()
-		}
-	}
-	return ctx
-}
-
-func (*beforeOne) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-// A tenant's job is committed, and told, after a walk and before the claim that follows
-// it, which finds another's. Whatever answers the wake-up has to walk again.
-func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	config := db.Config()
-	between := &beforeOne{name: "ClaimJobs"}
-	config.ConnConfig.Tracer = between
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	wake := make(chan struct{})
-	var ran atomic.Int64
-	start(t, pool, handle(func(context.Context, *outbox.Job[probe]) error { ran.Add(1); return nil }), dispatcher.Config{
-		PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake,
-	})
-	for n := range 20 { // a claim that is slow by chance is followed by a walk anyway
-		late := func() {
-			enqueue(t, db, probe{}, of(2*n))
-			wake <- struct{}{}
-			wake <- struct{}{} // taken when the queues know of the first
-		}
-		between.do.Store(&late)
-		enqueue(t, db, probe{}, of(2*n+1))
-		wake <- struct{}{}
-		awaitThat(t, "both jobs run", func() bool { return ran.Load() == int64(2*n+2) })
-	}
 }
 
 // One of a tenant's jobs is due, and the next one of its lane soon. The walk that tells of
@@ -288,95 +237,6 @@ func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
 	if last > backlog*3/4 {
 		t.Errorf("the last job of the small tenants started as number %d of %d", last, total)
 	}
-}
-
-// While a process has all the jobs in its buffer that it can hold, one of another
-// tenant is claimed all the same, and started before what waits there. Root is such
-// a tenant, too.
-func TestAJobOvertakesTheBuffer(t *testing.T) {
-	t.Parallel()
-	keyed, keyedRoot := of(1), outbox.Options{}
-	keyed.Key.Name, keyedRoot.Key.Name = "k", "k"
-	for name, whose := range map[string]outbox.Options{"another tenant's": of(1), "root's": {}, "another tenant's, all with keys": keyed, "root's, all with keys": keyedRoot} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			// A slow machine may take the two seconds after which the buffer is given back to
-			// fill it: that shows nothing, and is tried again.
-			tries := 0
-			for begun := time.Now(); tries < 5 && time.Since(begun) < patience; {
-				full, overtook := overtakes(t, whose)
-				if overtook {
-					return
-				}
-				if full {
-					tries++
-				}
-			}
-			t.Errorf("%d times the buffer was full for long enough: then the job was claimed when it had been given back, not before", tries)
-		})
-	}
-}
-
-// overtakes reports whether the buffer was full of another tenant's jobs,
-// and whether a job was claimed while they still were; it fails if that one does
-// not start before most of them.
-func overtakes(t *testing.T, whose outbox.Options) (full, overtook bool) {
-	db := pgtest.New(t)
-	if backlog := of(0); whose.Key.Name == "" {
-		enqueueProbes(t, db, 8000, backlog)
-	} else {
-		enqueueKeyed(t, db, 8000, backlog)
-	}
-	wake, turn, started := make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1)
-	var quick atomic.Int64
-	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-		switch {
-		case job.Tenant != tenantN(0):
-			started <- struct{}{}
-		case quick.Add(1) > 500: // until then so quick that it fetches far ahead
-			select {
-			case <-turn:
-			case <-ctx.Done():
-			}
-		}
-		return nil
-	}), single(quiet(wake)))
-	const running = `SELECT count(*) >= $1 FROM outbox.jobs WHERE status = 'running' AND tenant_id = $2`
-	inBuffer, before := 0, 0
-	for range 15 { // full: it grows no more
-		time.Sleep(50 * time.Millisecond)
-		inBuffer = ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running'`)
-		if full = inBuffer > 200 && inBuffer == before; full {
-			break
-		}
-		before = inBuffer
-	}
-	inBuffer -= 100
-	read := d.metric(t, "job_claimed_total")
-	id := enqueue(t, db, probe{}, whose)
-	wake <- struct{}{}
-	await(t, db, "it is claimed, or the buffer given back",
-		`SELECT (SELECT status = 'running' FROM outbox.jobs WHERE id = $3) OR NOT (`+running+`)`, inBuffer, pgID(tenantN(0)), id)
-	overtook = full && ask[bool](t, db, running, inBuffer, pgID(tenantN(0)))
-	if overtook { // the database has claimed it, and the dispatcher may not have heard that yet
-		awaitThat(t, "the answer is read", func() bool { return d.metric(t, "job_claimed_total") > read })
-		time.Sleep(20 * time.Millisecond)
-	}
-	others := 0
-	for waiting := overtook; waiting; {
-		select {
-		case <-started:
-			waiting = false
-		case turn <- struct{}{}:
-			others++
-		}
-	}
-	if overtook && others > inBuffer/2 {
-		t.Errorf("%d others have started before it", others)
-	}
-	close(turn)
-	d.stop(t)
-	return full, overtook
 }
 
 func TestATenantsMostUrgentFirst(t *testing.T) {

@@ -36,7 +36,7 @@ var sharing = []Mutant{
 		Edits:     []Edit{{"dispatcher.scheduler.plan", `} else if s.several() {`, `} else if false {`}},
 		Checks: []Check{
 			test("dispatcher", "TestReserveAndExpress", "without room, shares"),
-			test("dispatcher", "TestAJobOvertakesTheBuffer", "times the buffer was full for long enough"),
+			test("dispatcher", "TestAJobOvertakesTheBuffer", "others have started before it"),
 		},
 	},
 	{

@@ -1,0 +1,518 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// rig is a queue at work beside a memoryStore, by a clock that nobody waits for. What its workers have done is gone, or
+// waits again.
+type rig struct {
+	*memoryStore
+	*queue
+	done chan outbox.ID // the tenants of jobs that have succeeded
+}
+
+// inMemory starts a queue with so many workers in a bubble, and lets the test drive it. Polls are an hour apart unless the
+// test says otherwise.
+func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.Job[tiny]) error, config Config, drive func(r rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var mux Mux
+		Handle(&mux, handler)
+		config.Queues = map[string]QueueConfig{outbox.DefaultQueue: {Concurrency: workers}}
+		config.PollInterval = max(config.PollInterval, 0)
+		if config.DeafPollInterval == 0 {
+			config.PollInterval, config.DeafPollInterval = time.Hour, time.Hour
+		}
+		d, err := New(nil, &mux, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.compose(t.Context(), nil, nil)
+		d.process.health.leave = func(error) {}
+		d.process.phase.Store(claiming)
+		q := d.queues[0]
+		r := rig{&memoryStore{routes: d.process.routes, waker: q.capacity.waker}, q, make(chan outbox.ID, 100_000)}
+		q.claimer.source, q.claimer.db, q.loop.db, q.workers.pause.db = r, r, r, r
+		ctx, stop := context.WithCancel(t.Context())
+		var all, settling sync.WaitGroup
+		settling.Go(func() {
+			for a := range d.settler.ended {
+				d.leases.remove([]*attempt{a})
+				r.settle(a)
+			}
+		})
+		all.Go(func() { q.loop.run(ctx) })
+		q.workers.start()
+		drive(r)
+		stop()
+		all.Wait()
+		q.workers.close()
+		d.running.Wait()
+		close(d.settler.ended)
+		settling.Wait()
+	})
+}
+
+// settle does what a settler does.
+func (r rig) settle(a *attempt) {
+	switch a.outcome.status {
+	case outbox.Succeeded:
+		r.done <- a.job.Tenant
+	case outbox.Retrying, outbox.Pending:
+		if !a.outcome.keepDue {
+			a.job.RunAt = time.Now().Add(a.outcome.delay)
+		}
+		r.put(a.job)
+		r.capacity.poke()
+	}
+}
+
+// counts is how many claims were sent, and how many surveys.
+func (r rig) counts() (claims, surveys int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.claims), r.surveys
+}
+
+// waiting is how many jobs nobody has claimed.
+func (r rig) waiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.jobs)
+}
+
+func (r rig) set(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
+
+// What nobody announces is found by the next poll, and the times between polls depend on whether wake-ups come.
+func TestALoopPollsForWhatNobodyAnnounces(t *testing.T) {
+	for name, hearing := range map[string]bool{"hearing": true, "deaf": false} {
+		t.Run(name, func(t *testing.T) {
+			var ran []time.Duration
+			var began time.Time
+			config := Config{PollInterval: 30 * time.Second, DeafPollInterval: 2 * time.Second, Hearing: func() bool { return hearing }}
+			inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error {
+				ran = append(ran, time.Since(began))
+				return nil
+			}, config, func(r rig) {
+				synctest.Wait()
+				began = time.Now()
+				time.Sleep(100 * time.Millisecond)
+				r.add(outbox.RootTenant, 1, 0)
+				time.Sleep(time.Minute)
+				want := 2 * time.Second
+				if hearing {
+					want = 30 * time.Second
+				}
+				if len(ran) != 1 || ran[0] != want {
+					t.Errorf("ran after %v, want after %s", ran, want)
+				}
+				if claims, _ := r.counts(); claims > 2+int(time.Minute/want) {
+					t.Errorf("%d claims in a minute", claims)
+				}
+			})
+		})
+	}
+}
+
+// A loop sleeps until the next job is due, and asks nobody meanwhile.
+func TestALoopWakesWhenAJobIsDue(t *testing.T) {
+	ran := map[time.Duration]int{}
+	var began time.Time
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { ran[time.Since(began)]++; return nil }, Config{}, func(r rig) {
+		began = time.Now()
+		r.add(numbered(0), 1, 10*time.Minute)
+		r.add(numbered(1), 2, 20*time.Minute)
+		r.add(numbered(2), 1, 20*time.Minute+time.Second)
+		r.capacity.poke()
+		time.Sleep(9 * time.Minute)
+		claims, surveys := r.counts()
+		time.Sleep(59 * time.Second)
+		if c, s := r.counts(); c != claims || s != surveys {
+			t.Errorf("%d claims and %d surveys while nothing is due", c-claims, s-surveys)
+		}
+		time.Sleep(30 * time.Minute)
+		if len(ran) != 3 || ran[10*time.Minute] != 1 || ran[20*time.Minute] != 2 || ran[20*time.Minute+time.Second] != 1 {
+			t.Errorf("ran %v", ran)
+		}
+	})
+}
+
+// The first job of a tenant that is new to the queue starts within milliseconds, though another has thousands of due jobs,
+// holds all workers that one may hold, and reads from the front have become expensive: somebody holds a snapshot.
+func TestANewTenantsJobStartsBesideABacklog(t *testing.T) {
+	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
+		for whose, newcomer := range map[string]int{"another tenant": 7, "root": 0} {
+			t.Run(whose+", "+name, func(t *testing.T) {
+				var mu sync.Mutex
+				var began time.Time
+				var waits []time.Duration
+				inMemory(t, 64, func(_ context.Context, job *outbox.Job[tiny]) error {
+					if mu.Lock(); job.Tenant == numbered(newcomer) {
+						waits = append(waits, time.Since(began))
+					}
+					mu.Unlock()
+					time.Sleep(5 * time.Millisecond)
+					return nil
+				}, Config{}, func(r rig) {
+					r.take = func(c claimRequest) time.Duration {
+						if c.front {
+							return 200 * time.Millisecond
+						}
+						return time.Millisecond
+					}
+					r.addKeyed(numbered(1), 30_000, 0, key)
+					r.capacity.poke()
+					time.Sleep(time.Second)
+					if r.waiting() == 0 {
+						t.Fatal("the backlog is gone")
+					}
+					began = time.Now()
+					r.addKeyed(numbered(newcomer), 1, 0, key)
+					r.capacity.poke()
+					time.Sleep(500 * time.Millisecond)
+					mu.Lock()
+					defer mu.Unlock()
+					if len(waits) != 1 || waits[0] > 250*time.Millisecond {
+						t.Errorf("it started after %v, want within one claim from the front", waits)
+					}
+					if r.waiting() == 0 {
+						t.Error("the backlog is gone")
+					}
+				})
+			})
+		}
+	}
+}
+
+// What is committed behind the cursors is found within forty times what a claim from the front costs, and such claims
+// take no more than about a fortieth of the time.
+func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
+	for whose, tenant := range map[string]int{"root": 0, "another tenant": 3} {
+		t.Run(whose, func(t *testing.T) {
+			const front = 100 * time.Millisecond
+			late := make(chan time.Duration, 1)
+			var began time.Time
+			inMemory(t, 8, func(_ context.Context, job *outbox.Job[tiny]) error {
+				if job.RunAt.Before(began.Add(-time.Minute)) && !began.IsZero() {
+					late <- time.Since(began)
+				}
+				return nil
+			}, Config{}, func(r rig) {
+				r.take = func(c claimRequest) time.Duration {
+					if c.front {
+						return front
+					}
+					return time.Millisecond
+				}
+				fronts := 0
+				for range 600 { // a minute
+					r.add(numbered(tenant), 1, 0)
+					r.capacity.poke()
+					time.Sleep(100 * time.Millisecond)
+				}
+				r.set(func() {
+					for _, c := range r.claims {
+						if c.front {
+							fronts++
+						}
+					}
+				})
+				if fronts < 10 || fronts > 20 {
+					t.Errorf("%d claims from the front in a minute, want about one in four seconds", fronts)
+				}
+				began = time.Now()
+				r.add(numbered(tenant), 1, -2*time.Minute)
+				time.Sleep(time.Minute)
+				if waited := <-late; waited > (restFactor+3)*front {
+					t.Errorf("it was found after %s, want within %s", waited, restFactor*front)
+				}
+			})
+		})
+	}
+}
+
+// A tenant's job is committed, and told, after a survey and before the claim that follows
+// it, which finds another's. Whatever answers the wake-up has to look again.
+func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		late := -1
+		r.take = func(claimRequest) time.Duration {
+			if late >= 0 {
+				r.add(numbered(late), 1, 0)
+				r.capacity.poke()
+				late = -1
+			}
+			return time.Millisecond
+		}
+		for n := range 20 {
+			time.Sleep(time.Second)
+			late = 2*n + 2
+			r.add(numbered(2*n+1), 1, 0)
+			r.capacity.poke()
+			time.Sleep(200 * time.Millisecond)
+			if len(r.done) != 2*n+2 {
+				t.Fatalf("waited in vain: both jobs run; %d have", len(r.done)-2*n)
+			}
+		}
+	})
+}
+
+// What the own producer's wake-ups have led to decides how the next ones are answered.
+func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		wake := func(jobs int) {
+			r.add(outbox.RootTenant, jobs, 0)
+			r.loop.pace.own.Store(true)
+			r.capacity.poke()
+			time.Sleep(time.Second)
+		}
+		if wake(1); !r.loop.pace.ownFinds.Load() {
+			t.Error("wake-ups that find jobs are not trusted")
+		}
+		if wake(0); r.loop.pace.ownFinds.Load() {
+			t.Error("wake-ups that find nothing are trusted")
+		}
+		if wake(1); !r.loop.pace.ownFinds.Load() {
+			t.Error("a wake-up that found a job is not trusted")
+		}
+	})
+}
+
+// A tenant whose jobs take a minute holds all workers but those that are reserved: another's starts at once, and does not
+// wait until one of them ends.
+func TestATenantsLongJobsLeaveWorkersForOthers(t *testing.T) {
+	for whose, lone := range map[string]int{"root's": 0, "another tenant's": 2} {
+		t.Run(whose, func(t *testing.T) {
+			started := make(chan time.Duration, 1)
+			var began time.Time
+			inMemory(t, 32, func(_ context.Context, job *outbox.Job[tiny]) error {
+				if job.Tenant == numbered(lone) {
+					started <- time.Since(began)
+					return nil
+				}
+				time.Sleep(time.Minute)
+				return nil
+			}, Config{}, func(r rig) {
+				r.add(numbered(1), 100, 0)
+				r.capacity.poke()
+				time.Sleep(10 * time.Second)
+				began = time.Now()
+				r.add(numbered(lone), 1, 0)
+				r.capacity.poke()
+				time.Sleep(10 * time.Second)
+				select {
+				case waited := <-started:
+					if waited > 100*time.Millisecond {
+						t.Errorf("it started after %s", waited)
+					}
+				default:
+					t.Error("it has not started after ten seconds")
+				}
+				time.Sleep(10 * time.Minute)
+			})
+		})
+	}
+}
+
+// While a process has all the jobs in its buffer that it can hold, one of another
+// tenant is claimed all the same, and started before what waits there. Root is such
+// a tenant, too.
+func TestAJobOvertakesTheBuffer(t *testing.T) {
+	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
+		for whose, overtaking := range map[string]int{"another tenant's": 2, "root's": 0} {
+			t.Run(whose+", "+name, func(t *testing.T) {
+				var before, others, overtook int
+				var slow chan struct{}
+				inMemory(t, 1, func(_ context.Context, job *outbox.Job[tiny]) error {
+					switch others++; {
+					case job.Tenant == numbered(overtaking):
+						overtook = others
+					case others <= 500: // until then so quick that it fetches far ahead
+						time.Sleep(10 * time.Microsecond)
+					case others == 501:
+						<-slow
+					default:
+						time.Sleep(time.Millisecond)
+					}
+					return nil
+				}, Config{}, func(r rig) {
+					slow = make(chan struct{})
+					r.addKeyed(numbered(1), 8000, 0, key)
+					r.capacity.poke()
+					time.Sleep(100 * time.Millisecond)
+					claimed := r.capacity.inHand.Load()
+					if claimed < 200 {
+						t.Fatalf("%d jobs were fetched ahead, want more to see anything", claimed)
+					}
+					before = others
+					r.addKeyed(numbered(overtaking), 1, 0, key)
+					r.capacity.poke()
+					time.Sleep(100 * time.Millisecond)
+					close(slow)
+					time.Sleep(time.Second)
+					if waited := overtook - before - 1; overtook == 0 || waited > 50 {
+						t.Errorf("%d others have started before it, %d were fetched ahead", waited, claimed)
+					}
+					time.Sleep(time.Minute)
+				})
+			})
+		}
+	}
+}
+
+// Handlers became slower than they were when the jobs were fetched: what waits in
+// the buffer goes back, for others to take, and no more is fetched ahead.
+func TestStaleBufferGoesBack(t *testing.T) {
+	var finish chan struct{}
+	started := 0
+	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error {
+		if started++; started == 50 {
+			<-finish
+		}
+		time.Sleep(10 * time.Microsecond)
+		return nil
+	}, Config{}, func(r rig) {
+		finish = make(chan struct{})
+		r.add(outbox.RootTenant, 300, 0)
+		r.capacity.poke()
+		time.Sleep(time.Second)
+		if n := r.capacity.inHand.Load(); n < 20 {
+			t.Fatalf("%d jobs are in hand, want some in the buffer", n)
+		}
+		time.Sleep(2 * staleAfter)
+		if n, w := r.capacity.inHand.Load(), r.waiting(); n != 1 || w != 250 {
+			t.Errorf("%d jobs are in hand and %d wait, want 1 and 250", n, w)
+		}
+		close(finish)
+		time.Sleep(time.Minute)
+		if n := len(r.done); n != 300 {
+			t.Errorf("%d jobs have succeeded, want 300", n)
+		}
+	})
+}
+
+// Handlers become slow when a hundred jobs and more have been claimed ahead of them.
+// What has not started a second after a pause goes back, and starts after the queue is
+// resumed.
+func TestNothingStartsASecondAfterAPause(t *testing.T) {
+	const jobs, quick = 2000, 300
+	var latest time.Time
+	started, resumed := 0, false
+	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error {
+		if started++; started >= quick && !resumed {
+			latest = time.Now()
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(10 * time.Microsecond)
+		return nil
+	}, Config{}, func(r rig) {
+		r.add(outbox.RootTenant, jobs, 0)
+		r.capacity.poke()
+		time.Sleep(200 * time.Millisecond)
+		paused, ahead := time.Now(), r.capacity.inHand.Load()
+		if ahead < 50 {
+			t.Fatalf("%d jobs were claimed ahead, want more to see anything", ahead)
+		}
+		r.set(func() { r.paused = true })
+		time.Sleep(10 * time.Second)
+		if late := latest.Sub(paused); late < 0 || late > time.Second {
+			t.Errorf("the last job started %s after the pause", late)
+		}
+		if n := r.capacity.inHand.Load(); n != 0 {
+			t.Errorf("%d jobs are still held", n)
+		}
+		r.set(func() { r.paused, resumed = false, true })
+		r.capacity.poke()
+		time.Sleep(time.Minute)
+		if n := len(r.done); n != jobs {
+			t.Errorf("%d jobs have succeeded, want %d", n, jobs)
+		}
+	})
+}
+
+// A kind whose host is away is found out by a few jobs, and probed at growing distances, up to a minute in a long outage;
+// all that waits runs when a probe has reached the host.
+func TestProbesOfAnOutageGrowRare(t *testing.T) {
+	for whose, tenant := range map[string]int{"root's": 0, "another tenant's": 4} {
+		t.Run(whose, func(t *testing.T) {
+			const jobs = 2000
+			var mu sync.Mutex
+			away, calls, last := true, 0, time.Time{}
+			var longest time.Duration
+			inMemory(t, 16, func(context.Context, *outbox.Job[tiny]) error {
+				mu.Lock()
+				defer mu.Unlock()
+				calls++
+				if !last.IsZero() {
+					longest = max(longest, time.Since(last))
+				}
+				if last = time.Now(); away {
+					return Unavailable(errors.New("away"), 0)
+				}
+				return nil
+			}, Config{}, func(r rig) {
+				r.add(numbered(tenant), jobs, 0)
+				r.capacity.poke()
+				for _, step := range []struct {
+					lasts       time.Duration
+					least, most int           // calls
+					gap         time.Duration // the longest between two, at most
+				}{{20 * time.Second, 7, 50, 6 * time.Second}, {time.Hour, 60, 200, time.Minute + time.Second}} {
+					mu.Lock()
+					calls, longest = 0, 0
+					mu.Unlock()
+					time.Sleep(step.lasts)
+					mu.Lock()
+					if calls < step.least || calls > step.most || longest > step.gap {
+						t.Errorf("in %s %d jobs were tried, want %d to %d; the longest time between two was %s, want up to %s",
+							step.lasts, calls, step.least, step.most, longest, step.gap)
+					}
+					mu.Unlock()
+				}
+				mu.Lock()
+				away = false
+				mu.Unlock()
+				time.Sleep(time.Minute + time.Second)
+				mu.Lock()
+				calls = 0
+				mu.Unlock()
+				time.Sleep(10 * time.Minute) // those that were tried wait by themselves
+				if n := len(r.done); n != jobs {
+					t.Errorf("%d jobs have succeeded, want %d", n, jobs)
+				}
+			})
+		})
+	}
+}
+
+// While the database is away a loop asks seldom, and it goes on soon when it is back.
+func TestALoopWaitsForTheDatabase(t *testing.T) {
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		r.set(func() { r.away = errors.New("connection refused") })
+		r.add(outbox.RootTenant, 1, 0)
+		r.capacity.poke()
+		time.Sleep(time.Minute)
+		before, surveys := r.counts()
+		time.Sleep(time.Minute)
+		if after, s := r.counts(); after+s-before-surveys > 60 || after+s == before+surveys {
+			t.Errorf("%d statements in a minute of outage", after+s-before-surveys)
+		}
+		r.set(func() { r.away = nil })
+		time.Sleep(10 * time.Second)
+		if len(r.done) != 1 {
+			t.Error("the job has not run ten seconds after the database was back")
+		}
+	})
+}

@@ -1,0 +1,135 @@
+package dispatcher
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// memoryStore is what a claim loop sees of a database: jobs by tenant, priority and time. Each key is one of many. A
+// claim takes as long as the test says.
+type memoryStore struct {
+	routes map[string]*route
+	waker  *waker
+	take   func(claimRequest) time.Duration // what a claim takes; nil: no time
+
+	mu      sync.Mutex
+	jobs    []*outbox.Claimed // that wait, the first ones first
+	claims  []claimRequest    // what was asked for
+	surveys int
+	paused  bool
+	away    error // what every statement ends in
+}
+
+func (s *memoryStore) claimJobs(_ context.Context, r claimRequest) *claimBatch {
+	return s.claim(r, false)
+}
+
+func (s *memoryStore) claimKeyed(_ context.Context, r claimRequest) *claimBatch {
+	b := s.claim(r, true)
+	b.tally.looked = int32(len(b.claimed))
+	return b
+}
+
+func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
+	if s.take != nil {
+		time.Sleep(s.take(r))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.claims = append(s.claims, r)
+	b, now := &claimBatch{room: r.room, err: s.away}, time.Now()
+	if s.away != nil || s.paused {
+		return b
+	}
+	for _, share := range r.shares {
+		left := share.quota
+		for _, c := range share.cursors {
+			s.jobs = slices.DeleteFunc(s.jobs, func(job *outbox.Claimed) bool {
+				is := left > 0 && flowOf(job) == c.flow && !job.RunAt.After(now) && (job.Key != "") == keyed &&
+					slices.Contains(r.kinds, job.Kind) && (r.front || c.at.before(position{job.RunAt, job.ID}))
+				if is {
+					left--
+					job.StartedAt = now
+					b.claimed = append(b.claimed, &attempt{job: job, waker: s.waker, route: s.routes[job.Kind], claimed: now, leaseUntil: now.Add(time.Hour)})
+				}
+				return is
+			})
+		}
+	}
+	slices.SortFunc(b.claimed, byUrgency)
+	return b
+}
+
+func flowOf(job *outbox.Claimed) flow { return flow{job.Tenant, int16(job.Priority)} }
+
+// SurveyQueue tells of each known flow when the first job is due that was not before the last survey, and of each unknown
+// one that it is there, if it is to search.
+func (s *memoryStore) SurveyQueue(_ context.Context, p sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.surveys++
+	at := pgtype.Timestamptz{Time: time.Now(), Valid: true}
+	rows := []sqlgen.SurveyQueueRow{{DueInSeconds: math.Inf(1), SurveyedAt: at}}
+	told := map[surveyRow]bool{}
+	for _, job := range s.jobs { // the first ones first
+		f, tenants, priorities := surveyRow{keyed: job.Key != "", flow: flowOf(job)}, p.TenantIds, p.Priorities
+		if f.keyed {
+			tenants, priorities = p.KeyedTenantIds, p.KeyedPriorities
+		}
+		known := false
+		for i := range tenants {
+			known = known || flow{tenants[i].Bytes, priorities[i]} == f.flow
+		}
+		if told[f] || !known && len(p.GapFrom) == 0 || known && p.Since.Valid && !job.RunAt.After(p.Since.Time) {
+			continue
+		}
+		told[f] = true
+		due := math.Inf(-1)
+		if known {
+			due = time.Until(job.RunAt).Seconds()
+		}
+		rows = append(rows, sqlgen.SurveyQueueRow{Keyed: f.keyed, TenantID: pgtype.UUID{Bytes: job.Tenant, Valid: true}, Priority: f.priority, DueInSeconds: due, SurveyedAt: at})
+	}
+	return rows, s.away
+}
+
+func (s *memoryStore) ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error) {
+	return 0, s.away
+}
+
+func (s *memoryStore) QueueIsPaused(context.Context, string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.paused, s.away
+}
+
+// add stores n jobs of the kind tiny that are due in so long.
+func (s *memoryStore) add(tenant outbox.ID, n int, in time.Duration) { s.addKeyed(tenant, n, in, "") }
+
+func (s *memoryStore) addKeyed(tenant outbox.ID, n int, in time.Duration, key string) {
+	for range n {
+		job := &outbox.Claimed{Tenant: tenant, MaxAttempts: 25, Payload: []byte("{}"), ContentType: contentJSON}
+		job.ID, job.RunAt, job.Kind, job.Queue = outbox.NewID(), time.Now().Add(in), tiny{}.Kind(), outbox.DefaultQueue
+		job.Key = key
+		s.put(job)
+	}
+}
+
+func (s *memoryStore) put(job *outbox.Claimed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, _ := slices.BinarySearchFunc(s.jobs, position{job.RunAt, job.ID}, func(a *outbox.Claimed, p position) int {
+		return cmp.Or(a.RunAt.Compare(p.runAt), bytes.Compare(a.ID[:], p.id[:]))
+	})
+	s.jobs = slices.Insert(s.jobs, at, job)
+}
