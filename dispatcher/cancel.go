@@ -12,12 +12,11 @@ import (
 
 // How soon a handler learns that its job was cancelled: at once when a
 // notification arrives, and otherwise within a second of the request and of its
-// own start: cancelTick + cancelInterval after its first cancelFresh. Handlers that all
+// own start: cancelTick + cancelInterval after its first cancelTick. Handlers that all
 // start and return within cancelAfter cost no query, whatever wakes us up. A job that is
 // cancelled while it waits in this process to be started is not started.
 const (
 	cancelTick     = 100 * time.Millisecond
-	cancelFresh    = 100 * time.Millisecond // a job whose handler has run for less is not asked for
 	cancelAfter    = 400 * time.Millisecond // unless some handler has run for longer, none is
 	cancelInterval = 700 * time.Millisecond // between looks
 	cancelSpacing  = 250 * time.Millisecond // the same, however many notifications arrive
@@ -77,7 +76,7 @@ func (l *leases) longRunning(now time.Time) []*attempt {
 	var running []*attempt
 	long := false
 	for a := range l.held {
-		if age := a.age(now, cancelAfter); age >= cancelFresh {
+		if age := a.age(now, cancelAfter); age >= cancelTick {
 			running = append(running, a)
 			long = long || age >= cancelAfter
 		}

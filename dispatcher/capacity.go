@@ -7,9 +7,8 @@ import (
 
 const (
 	defaultConcurrency = 64
-	maxBatch           = 2000                  // jobs a claim
-	maxPrefetch        = 6000                  // jobs claimed beyond what can run at once
-	maxClaimBytes      = 32 << 20              // of a claim's payloads, as far as the last ones tell
+	maxPrefetch        = 3 * maxBatch          // jobs claimed beyond what can run at once
+	maxClaimBytes      = 2 * statementBytes    // of a claim's payloads, as far as the last ones tell
 	prefetchTime       = 40 * time.Millisecond // how long a job should wait in the buffer at most
 	outlier            = 32                    // times the usual run of a job that is believed of one
 )

@@ -75,14 +75,14 @@ func (c *claimer) claimFrom(ctx context.Context, from claimSource, p claimPlan, 
 }
 
 // request is what a claim of such shares of the plan is to lease.
-func (c *claimer) request(plan claimPlan, shares []share, cs *cursors, now time.Time) claimRequest {
-	return claimRequest{shares: shares, front: plan.probe || cs.front.allows(now), kinds: plan.kinds, room: plan.room(shares)}
+func (c *claimer) request(plan claimPlan, shares []share, keyed bool, now time.Time) claimRequest {
+	return claimRequest{shares: shares, front: plan.probe || c.sched.atFront(keyed, now), kinds: plan.kinds, room: plan.room(shares)}
 }
 
 // claimPlain leases jobs without a key.
 func (c *claimer) claimPlain(ctx context.Context, from claimSource, plan claimPlan, hand func(*claimBatch) error) (int, error) {
-	cs, started := &c.sched.plain, time.Now()
-	r := c.request(plan, plan.plain, cs, started)
+	started := time.Now()
+	r := c.request(plan, plan.plain, false, started)
 
 	// A claim that is cut off may have committed: its jobs would wait for their
 	// leases to lapse. So a stop lets the statement finish.
@@ -91,15 +91,15 @@ func (c *claimer) claimPlain(ctx context.Context, from claimSource, plan claimPl
 	b := from.claimJobs(bound, r)
 	ended := time.Now()
 	if b.err != nil {
-		c.sched.failed(cs, r.front, ended.Sub(started))
+		c.sched.failed(false, r.front, ended.Sub(started))
 		return 0, hand(b)
 	}
 	if plan.probe {
 		return len(b.claimed), hand(b)
 	}
-	cs.cost(r.front, ended, ended.Sub(started), len(b.claimed))
+	c.sched.cost(false, r.front, ended, ended.Sub(started), len(b.claimed))
 	b.learn = func() {
-		c.sched.claimed(cs, plan.plain, leasedBy(b.claimed, nil), extent{front: r.front}, ended)
+		c.sched.claimed(false, plan.plain, leasedBy(b.claimed, nil), extent{front: r.front}, ended)
 		takeTurns(b.claimed)
 	}
 	return len(b.claimed), hand(b)
@@ -107,8 +107,8 @@ func (c *claimer) claimPlain(ctx context.Context, from claimSource, plan claimPl
 
 // claimKeyed leases jobs with a key.
 func (c *claimer) claimKeyed(ctx context.Context, from claimSource, plan claimPlan, hand func(*claimBatch) error) (int, error) {
-	k, cs, started := c.keyed, &c.sched.keyed, time.Now()
-	r := c.request(plan, plan.keyed, cs, started)
+	k, started := c.keyed, time.Now()
+	r := c.request(plan, plan.keyed, true, started)
 	furthest, offers := k.aim(&r)
 
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
@@ -116,20 +116,18 @@ func (c *claimer) claimKeyed(ctx context.Context, from claimSource, plan claimPl
 	b := from.claimKeyed(bound, r)
 	ended := time.Now()
 	if b.err != nil {
-		c.sched.failed(cs, r.front, ended.Sub(started))
+		c.sched.failed(true, r.front, ended.Sub(started))
 		k.putBack(offers)
 		return 0, hand(b)
 	}
 	if plan.probe {
 		return len(b.claimed), hand(b)
 	}
-	cs.cost(r.front, ended, ended.Sub(started), int(b.tally.looked))
+	c.sched.cost(true, r.front, ended, ended.Sub(started), int(b.tally.looked))
 	more := k.note(b.tally, len(b.claimed), r.room, furthest)
-	if c.sched.keyedPause = (time.Time{}); len(plan.plain) > 0 && len(b.claimed) < r.room/4 {
-		c.sched.keyedPause = ended.Add(keyedPause) // a commit for a job or two would hold up thousands of the others
-	}
+	c.sched.pauseKeyed(ended, len(plan.plain) > 0 && len(b.claimed) < r.room/4)
 	b.learn = func() {
-		c.sched.claimed(cs, plan.keyed, leasedBy(b.claimed, r.offered), extent{r.front, more, b.tally.passed > 0}, ended)
+		c.sched.claimed(true, plan.keyed, leasedBy(b.claimed, r.offered), extent{r.front, more, b.tally.passed > 0}, ended)
 		takeTurns(b.claimed)
 	}
 	return len(b.claimed), hand(b)
@@ -280,7 +278,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 // deliver gives a job to the workers, past the buffer if its tenant holds few.
 func (c *claimer) deliver(a *attempt) {
 	a.tenant = c.sched.tenant(a.job.Tenant, a.arrived)
-	if held := a.tenant.inHand.Add(1); held <= sparse && !a.tenant.more && c.sched.several() {
+	if held := a.tenant.inHand.Add(1); held <= sparse && !a.tenant.hasMore() && c.sched.several() {
 		c.workers.deliverExpress(a)
 		return
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -91,6 +90,9 @@ const lockedRetry = 5 * time.Millisecond
 
 // maxCursors bounds a queue's memory, and what a survey of it reads: some milliseconds.
 const maxCursors = 1024
+
+// maxNewFlows bounds what a survey finds: there is another one after the next claim.
+const maxNewFlows = maxCursors / 4
 
 // lateCommit is how much later than its run_at a job may be committed without having to
 // wait for a claim from the front.
@@ -212,14 +214,6 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 		}
 	}
 	return id, false
-}
-
-// known are the flows with a cursor.
-func (cs *cursors) known() (tenants []pgtype.UUID, priorities []int16) {
-	for _, c := range cs.sorted {
-		tenants, priorities = append(tenants, pgvalue.UUID(c.tenant)), append(priorities, c.priority)
-	}
-	return tenants, priorities
 }
 
 // cost notes what a claim took that looked at so many jobs. One from the front is expensive

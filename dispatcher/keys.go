@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -25,9 +24,7 @@ type keyedClaims struct {
 
 const (
 	minReach   = 64
-	maxReach   = 2000
-	keyedPause = 20 * time.Millisecond
-	maxOffered = 4000 // beyond, claims from the front find them
+	maxOffered = 2 * maxBatch // beyond, claims from the front find them
 )
 
 func newKeyedClaims() *keyedClaims {
@@ -93,7 +90,7 @@ func (k *keyedClaims) aim(r *claimRequest) (furthest int, taken map[outbox.ID][]
 		if k.fits { // what is looked at and not taken is work for nothing
 			reach = share.quota + share.quota/8
 		}
-		reach = min(max(reach, k.reach*share.quota/r.room, sparse), maxReach)
+		reach = min(max(reach, k.reach*share.quota/r.room, sparse), maxBatch)
 		of := k.takeOffers(share.tenant.id, reach)
 		taken[share.tenant.id] = of
 		r.offered = append(r.offered, of...)
@@ -113,7 +110,7 @@ func (k *keyedClaims) note(done tally, claimed, room, reach int) (more bool) {
 	case claimed >= room || claimed > looked/2:
 		k.reach = minReach
 	case looked >= reach && claimed < looked/4:
-		k.reach = min(2*reach, maxReach)
+		k.reach = min(2*reach, maxBatch)
 	}
 	return done.promoted > 0 || claimed >= room || (looked >= reach && int(done.blocked)+claimed > 0)
 }

@@ -141,12 +141,9 @@ func (l *leases) due(now time.Time) []*attempt {
 	return due
 }
 
-// extendBatch bounds one statement.
-const extendBatch = 2000
-
 func (l *leases) extend(ctx context.Context, due []*attempt) error {
 	for len(due) > 0 {
-		n := min(len(due), extendBatch)
+		n := min(len(due), maxBatch)
 		if err := l.extendSome(ctx, due[:n]); err != nil {
 			return err
 		}

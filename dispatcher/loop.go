@@ -265,11 +265,12 @@ func (l *loop) claimProbe(ctx context.Context, kind string) (n int, err error) {
 func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	s, started := l.sched, time.Now()
 	search := s.searches(started)
-	p := sqlgen.SurveyQueueParams{Queue: l.queue, Since: s.since, MaxNew: maxNewFlows}
-	p.TenantIds, p.Priorities = s.plain.known()
-	p.KeyedTenantIds, p.KeyedPriorities = s.keyed.known()
+	p := sqlgen.SurveyQueueParams{Queue: l.queue, Since: s.surveyAfter(), MaxNew: maxNewFlows}
+	tenants, priorities := s.known(false)
+	keyedTenants, keyedPriorities := s.known(true)
+	p.TenantIds, p.Priorities, p.KeyedTenantIds, p.KeyedPriorities = pgIDs(tenants), priorities, pgIDs(keyedTenants), keyedPriorities
 	if search {
-		plain, keyed := s.plain.gaps(s.served), s.keyed.gaps(s.served)
+		plain, keyed := s.gaps(false), s.gaps(true)
 		p.GapFrom, p.GapTo, p.KeyedGapFrom, p.KeyedGapTo = pgIDs(plain.from), pgIDs(plain.to), pgIDs(keyed.from), pgIDs(keyed.to)
 		p.LevelTenantIds, p.LevelFrom, p.LevelTo = pgIDs(plain.of), plain.lowest, plain.highest
 		p.KeyedLevelTenantIds, p.KeyedLevelFrom, p.KeyedLevelTo = pgIDs(keyed.of), keyed.lowest, keyed.highest
@@ -307,8 +308,6 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 }
 
 const (
-	// maxNewFlows bounds what a survey finds: there is another one after the next claim.
-	maxNewFlows = 256
 	// farOff is more than any poll interval: what is due later need not be told apart.
 	farOff = 24 * time.Hour
 )

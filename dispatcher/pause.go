@@ -32,7 +32,7 @@ type pauseCheck struct {
 
 const (
 	proofAge   = 700 * time.Millisecond // from when the question was sent,
-	proofNews  = 300 * time.Millisecond // or from its answer, if that took long
+	proofNews  = time.Second - proofAge // or from its answer, if that took long
 	pauseReask = 100 * time.Millisecond // thousands of jobs may have to be given back
 )
 

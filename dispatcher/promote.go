@@ -59,7 +59,7 @@ type keyName struct {
 }
 
 const (
-	promoteBatch = 1000
+	promoteBatch = maxBatch / 2
 	everySlot    = engine.MaxKeyActive
 )
 

@@ -49,11 +49,15 @@ type tenant struct {
 	keyedTurn bool         // who gets a single place: its jobs with a key, or the others
 }
 
+// hasMore reports whether it has more due jobs than it may hold to be one that holds few.
+func (t *tenant) hasMore() bool { return t.more }
+
 const (
+	keyedPause = 20 * time.Millisecond
 	// sparse is how many jobs a tenant may hold to be claimed for though there is no room.
 	sparse = 8
 	// maxExpress is how many jobs one claim may take while there is no room.
-	maxExpress = 64
+	maxExpress = 8 * sparse
 	// reservePart of a queue's workers, one in so many, is reserved while tenants share the
 	// queue: they take no job that waits in the buffer. Without it a tenant whose jobs take a
 	// minute would make another's wait for as long as it takes one of them to end.
@@ -61,7 +65,7 @@ const (
 	// shareTime is how long after its last claim a tenant counts as using the queue.
 	shareTime = 10 * time.Second
 	// maxUnsure is how many tenants a claim asks for one job each.
-	maxUnsure = 256
+	maxUnsure = maxNewFlows
 	// maxSharedKeyed is how many jobs with a key one claim takes, some milliseconds, while
 	// tenants share: a job that comes meanwhile waits for the end of it.
 	maxSharedKeyed = 128
@@ -330,7 +334,8 @@ type extent struct {
 
 // claimed learns from a claim which flows have more. The jobs are those that it came to by
 // its cursors.
-func (s *scheduler) claimed(cs *cursors, shares []share, jobs []leased, how extent, now time.Time) {
+func (s *scheduler) claimed(keyed bool, shares []share, jobs []leased, how extent, now time.Time) {
+	cs := s.cursors(keyed)
 	s.stale = true
 	counts := map[flow]int{}
 	for _, job := range jobs {
@@ -370,6 +375,46 @@ func (s *scheduler) claimed(cs *cursors, shares []share, jobs []leased, how exte
 		}
 	}
 }
+
+// cursors are those of jobs with a key, or of the others.
+func (s *scheduler) cursors(keyed bool) *cursors {
+	if keyed {
+		return &s.keyed
+	}
+	return &s.plain
+}
+
+// atFront reports whether a claim that begins now is to begin at the front, not at the cursors.
+func (s *scheduler) atFront(keyed bool, now time.Time) bool {
+	return s.cursors(keyed).front.allows(now)
+}
+
+// cost notes what a claim took that ended now and looked at so many jobs.
+func (s *scheduler) cost(keyed, front bool, now time.Time, took time.Duration, jobs int) {
+	s.cursors(keyed).cost(front, now, took, jobs)
+}
+
+// pauseKeyed leaves the room to jobs without a key for a while, if there are any: a claim of the others that gets a job
+// or two would hold up thousands of these.
+func (s *scheduler) pauseKeyed(now time.Time, pause bool) {
+	if s.keyedPause = (time.Time{}); pause {
+		s.keyedPause = now.Add(keyedPause)
+	}
+}
+
+// surveyAfter is the database's time of the last survey; NULL before the first.
+func (s *scheduler) surveyAfter() pgtype.Timestamptz { return s.since }
+
+// known are the flows with a cursor.
+func (s *scheduler) known(keyed bool) (tenants []outbox.ID, priorities []int16) {
+	for _, c := range s.cursors(keyed).sorted {
+		tenants, priorities = append(tenants, c.tenant), append(priorities, c.priority)
+	}
+	return tenants, priorities
+}
+
+// gaps are the ranges without one.
+func (s *scheduler) gaps(keyed bool) gaps { return s.cursors(keyed).gaps(s.served) }
 
 // woken notes that any flow may have jobs that were not there before.
 func (s *scheduler) woken() {
@@ -536,8 +581,8 @@ func (s *scheduler) sleep(now time.Time, poll time.Duration) time.Duration {
 
 // failed notes a claim that has ended in an error: it may have been too much for its
 // deadline.
-func (s *scheduler) failed(cs *cursors, front bool, took time.Duration) {
-	if front {
+func (s *scheduler) failed(keyed, front bool, took time.Duration) {
+	if cs := s.cursors(keyed); front {
 		s.failure = func(away bool) { cs.front.fail(time.Now(), took, away); cs.near = true }
 	}
 }

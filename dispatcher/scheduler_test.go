@@ -62,7 +62,7 @@ func TestTenantsTakeTurns(t *testing.T) {
 			if left != 0 {
 				t.Fatalf("%d of a room of %d were given to nobody", left, room)
 			}
-			s.claimed(&s.plain, p.plain, got(p.plain, room), extent{front: true}, time.Now())
+			s.claimed(false, p.plain, got(p.plain, room), extent{front: true}, time.Now())
 			least, most := 1<<30, 0
 			for n := range tenants {
 				least, most = min(least, served[numbered(n)]), max(most, served[numbered(n)])
@@ -93,7 +93,7 @@ func TestIdleTenantsTakeNoRoom(t *testing.T) {
 		t.Errorf("%d tenants are asked for a job, the busy one for %d; want %d and %d", asked, busy, maxUnsure, 2000-maxUnsure)
 	}
 	for range 4 { // in turns, all are asked
-		s.claimed(&s.plain, p.plain, nil, extent{front: true}, time.Now())
+		s.claimed(false, p.plain, nil, extent{front: true}, time.Now())
 		s.plain.get(flow{tenant: numbered(3)}).state = due
 		p = s.plan(time.Now(), roomFor(2000), nil)
 	}
@@ -122,7 +122,7 @@ func TestATenantsPrioritiesBelongTogether(t *testing.T) {
 	}
 	// It took all of its quota from the first two: the second may have more, and so may the third.
 	jobs := append(got([]share{{p.plain[1].tenant, p.plain[1].cursors[:1], 4}}, 4), got([]share{{p.plain[1].tenant, p.plain[1].cursors[1:2], 6}}, 6)...)
-	s.claimed(&s.plain, p.plain[1:2], jobs, extent{front: true}, time.Now())
+	s.claimed(false, p.plain[1:2], jobs, extent{front: true}, time.Now())
 	for priority, want := range map[int16]flowState{7: drained, 0: due, -5: due} {
 		if got := s.plain.get(flow{numbered(1), priority}).state; got != want {
 			t.Errorf("priority %d: %v, want %v", priority, got, want)
@@ -174,7 +174,7 @@ func TestReserveAndExpress(t *testing.T) {
 	}
 	busy.inHand.Store(500)
 	backlog := []share{{busy, s.plain.sorted[1:], 20}}
-	s.claimed(&s.plain, backlog, got(backlog, 20), extent{front: true}, now) // it may have more
+	s.claimed(false, backlog, got(backlog, 20), extent{front: true}, now) // it may have more
 	if p = s.plan(now, places{express: 20, capacity: 564}, nil); len(p.plain) != 1 || p.plain[0].quota != sparse {
 		t.Errorf("without room, shares = %+v; want %d for root", p.plain, sparse)
 	}
@@ -216,7 +216,7 @@ func TestASurveyTellsHowLongToSleep(t *testing.T) {
 	if survey() || s.sleep(now, time.Hour) != time.Hour || s.surveyDue(now) {
 		t.Error("nothing is due: want to sleep until the poll")
 	}
-	if s.claimed(&s.plain, nil, nil, extent{front: true}, now); !s.surveyDue(now) {
+	if s.claimed(false, nil, nil, extent{front: true}, now); !s.surveyDue(now) {
 		t.Error("no survey after a claim: it would tell what is due behind the jobs that were claimed")
 	}
 	if survey(surveyRow{flow: flow{tenant: numbered(1)}, due: time.Minute}) || s.sleep(now, time.Hour) != time.Minute {
@@ -270,7 +270,7 @@ func TestACursorPassesWhatIsNotForUs(t *testing.T) {
 	s := schedulerOf(2, due)
 	s.since = pgtype.Timestamptz{Time: now, Valid: true}
 	p := s.plan(now, roomFor(10), nil)
-	s.claimed(&s.plain, p.plain, nil, extent{}, now)
+	s.claimed(false, p.plain, nil, extent{}, now)
 	for _, c := range s.plain.sorted {
 		if !c.at.runAt.IsZero() {
 			t.Error("a claim that did not begin at the front has passed jobs that it has not seen")
@@ -278,7 +278,7 @@ func TestACursorPassesWhatIsNotForUs(t *testing.T) {
 	}
 	s.woken()
 	p = s.plan(now, roomFor(10), nil)
-	s.claimed(&s.plain, p.plain, nil, extent{front: true}, now)
+	s.claimed(false, p.plain, nil, extent{front: true}, now)
 	for _, c := range s.plain.sorted {
 		if want := now.Add(-lateCommit); !c.at.runAt.Equal(want) || c.state != drained {
 			t.Errorf("cursor at %v, %v; want %v", c.at.runAt, c.state, want)
@@ -303,8 +303,8 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 			if len(p.keyed) != 1 {
 				t.Fatalf("the plan has %d shares of jobs with a key, want one", len(p.keyed))
 			}
-			s.claimed(&s.keyed, p.keyed, nil, extent{front: true, locked: true}, now)
-			s.claimed(&s.keyed, offered, got(offered, 0), extent{front: true}, now)
+			s.claimed(true, p.keyed, nil, extent{front: true, locked: true}, now)
+			s.claimed(true, offered, got(offered, 0), extent{front: true}, now)
 			s.noteSurvey(nil, s.since, true, now, now)
 			if !c.at.runAt.IsZero() {
 				t.Fatalf("the cursor has passed jobs that are due: it is at %v", c.at.runAt)
@@ -316,12 +316,12 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 			s.timer(now)
 		}
 		p := s.plan(now, roomFor(100), nil)
-		s.claimed(&s.keyed, p.keyed, nil, extent{front: true}, now)
+		s.claimed(true, p.keyed, nil, extent{front: true}, now)
 		s.noteSurvey(nil, s.since, true, now, now)
 		if got := s.sleep(now, time.Minute); got != time.Minute {
 			t.Fatalf("sleeps for %v after a claim that passed nothing by, want a minute", got)
 		}
-		s.claimed(&s.keyed, offered, nil, extent{front: true, locked: true}, now)
+		s.claimed(true, offered, nil, extent{front: true, locked: true}, now)
 		s.noteSurvey(nil, s.since, true, now, now)
 		if got := s.sleep(now, time.Minute); got != lockedRetry {
 			t.Fatalf("sleeps for %v after a claim that passed an offered job by, want %v", got, lockedRetry)

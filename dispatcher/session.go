@@ -9,16 +9,20 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// statementTimeout bounds every statement of the dispatcher: a stalled connection
-// must not stop a queue or let leases lapse.
-const statementTimeout = 5 * time.Second
-
-// serverTimeout is how long the server may go on with a statement that nobody
-// waits for any more.
-const serverTimeout = 10 * time.Second
-
-// uncertainFor is for how long after a claim without an answer there may be jobs that nobody knows of.
-const uncertainFor = serverTimeout + 2*time.Second
+const (
+	// statementTimeout bounds every statement of the dispatcher: a stalled connection
+	// must not stop a queue or let leases lapse.
+	statementTimeout = 5 * time.Second
+	// serverTimeout is how long the server may go on with a statement that nobody
+	// waits for any more.
+	serverTimeout = 2 * statementTimeout
+	// uncertainFor is for how long after a claim without an answer there may be jobs that nobody knows of.
+	uncertainFor = serverTimeout + 2*time.Second
+	// maxBatch is how many jobs a statement is for at most, and statementBytes how much it moves, so that it fits into
+	// its time.
+	maxBatch       = 2000
+	statementBytes = 16 << 20
+)
 
 // openControlPool opens connections of the dispatcher's own, with the settings of
 // the user's pool. What their sessions do is independent of statistics and of how the

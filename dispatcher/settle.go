@@ -18,12 +18,10 @@ import (
 
 const (
 	settlers    = 2 // one gathers while the other waits for the database
-	settleBatch = 2000
-	settleBytes = 16 << 20 // of payloads and results, so that the statement fits into its time
 	settleDelay = 2 * time.Millisecond
 	// While a batch is under way, the next one goes on growing for this long: a
 	// large batch costs the server a fifth less a job than a small one.
-	settlePatience = 8 * time.Millisecond
+	settlePatience = 4 * settleDelay
 )
 
 // settler stores the outcomes of attempts, and has everybody told of them whom they concern.
@@ -47,7 +45,7 @@ type settler struct {
 func newSettler(p *process, statements *store, reporter *reporter, leases *leases, promoter *promoter) *settler {
 	return &settler{
 		process: p, statements: statements, reporter: reporter, leases: leases, promoter: promoter,
-		ended: make(chan *attempt, 2*settleBatch), refused: make(chan *attempt, settleBatch),
+		ended: make(chan *attempt, 2*maxBatch), refused: make(chan *attempt, maxBatch),
 	}
 }
 
@@ -76,10 +74,10 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 	if !open {
 		return nil
 	}
-	batch := append(make([]*attempt, 0, settleBatch), first)
+	batch := append(make([]*attempt, 0, maxBatch), first)
 	started, size := time.Now(), first.size()
 	timer.Reset(settleDelay)
-	for len(batch) < settleBatch && size < settleBytes {
+	for len(batch) < maxBatch && size < statementBytes {
 		select {
 		case a, open := <-s.ended:
 			if !open {
