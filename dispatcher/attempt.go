@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -23,16 +24,16 @@ type attempt struct {
 	arrived time.Time // when its answer was there, by which the job waits for a worker
 	until   time.Time // the job's deadline by the monotonic clock; zero: it has none
 	outcome outcome
-	err     error         // what the handler returned, for the log
-	unused  bool          // given back without having been started
-	tenant  *tenant       // in whose hands it counts; nil: in nobody's
-	probe   bool          // finds out whether what its kind needs is still away
-	follows bool          // there are follow-ups to store with a success
-	extra   int           // bytes of them
-	took    time.Duration // by the handler
-	stored  bool          // by a try that failed later on, see closeCalledOff
-	place   pgtype.TID    // where its claim has left the row; not valid: not known
-	batch   *batch        // of which this is the first; nil for a job by itself
+	err     error             // what the handler returned, for the log
+	unused  bool              // given back without having been started
+	tenant  *scheduler.Tenant // in whose hands it counts; nil: in nobody's
+	probe   bool              // finds out whether what its kind needs is still away
+	follows bool              // there are follow-ups to store with a success
+	extra   int               // bytes of them
+	took    time.Duration     // by the handler
+	stored  bool              // by a try that failed later on, see closeCalledOff
+	place   pgtype.TID        // where its claim has left the row; not valid: not known
+	batch   *batch            // of which this is the first; nil for a job by itself
 	reports report.Reports
 
 	returned atomic.Bool // the handler has, of the first of a batch: for reportOverrun

@@ -3,6 +3,8 @@ package dispatcher
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 )
 
 const (
@@ -53,14 +55,14 @@ func (c *capacity) room() int {
 }
 
 // places is what there is room for now, when so many jobs of tenants that hold few wait for a worker.
-func (c *capacity) places(waiting int) places {
-	p := places{room: c.room(), capacity: c.concurrency + c.prefetch()}
+func (c *capacity) places(waiting int) scheduler.Places {
+	p := scheduler.Places{Room: c.room(), Capacity: c.concurrency + c.prefetch()}
 	switch {
 	case c.limited.Load(): // nothing is claimed beyond what may start at once
 	case c.prefetch() > 0:
-		p.express = min(maxExpress, c.prefetch()) - waiting
+		p.Express = min(scheduler.MaxExpress, c.prefetch()) - waiting
 	default: // another process may have a worker
-		p.express = c.concurrency - int(c.inHand.Load())
+		p.Express = c.concurrency - int(c.inHand.Load())
 	}
 	return p
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -26,7 +27,7 @@ type claimer struct {
 	poll    func() time.Duration // between looks for what nobody has announced
 
 	capacity *capacity
-	sched    *scheduler
+	sched    *scheduler.Scheduler
 	keyed    *keyedClaims // for jobs with a key
 	workers  *workers
 	batches  *batches
@@ -43,12 +44,12 @@ type orphanStatement interface {
 }
 
 // replan makes another plan, for at most so many jobs.
-type replan func(most int) claimPlan
+type replan func(most int) scheduler.Plan
 
 // claim leases what the plan asks for and gives it to the workers; the claim of a queue with
 // limits makes another plan, for what they leave of room. It returns how many jobs it got, and if a limit or a pause kept
 // it from taking more, how long to rest unless something wakes the queue.
-func (c *claimer) claim(ctx context.Context, p claimPlan, room int, again replan) (n int, rest time.Duration, err error) {
+func (c *claimer) claim(ctx context.Context, p scheduler.Plan, room int, again replan) (n int, rest time.Duration, err error) {
 	if c.capacity.limited.Load() {
 		n, rest, err = c.claimLimited(ctx, room, again)
 		if err != nil || c.capacity.limited.Load() {
@@ -60,13 +61,13 @@ func (c *claimer) claim(ctx context.Context, p claimPlan, room int, again replan
 }
 
 // claimFrom leases what the plan asks for and hands it on, as one batch or two.
-func (c *claimer) claimFrom(ctx context.Context, from claimSource, p claimPlan, hand func(*claimBatch) error) (n int, err error) {
-	if len(p.keyed) > 0 {
+func (c *claimer) claimFrom(ctx context.Context, from claimSource, p scheduler.Plan, hand func(*claimBatch) error) (n int, err error) {
+	if len(p.Keyed) > 0 {
 		if n, err = c.claimKeyed(ctx, from, p, hand); err != nil {
 			return n, err
 		}
 	}
-	if len(p.plain) > 0 {
+	if len(p.Plain) > 0 {
 		var plain int
 		plain, err = c.claimPlain(ctx, from, p, hand)
 		n += plain
@@ -75,14 +76,14 @@ func (c *claimer) claimFrom(ctx context.Context, from claimSource, p claimPlan, 
 }
 
 // request is what a claim of such shares of the plan is to lease.
-func (c *claimer) request(plan claimPlan, shares []share, keyed bool, now time.Time) claimRequest {
-	return claimRequest{shares: shares, front: plan.probe || c.sched.atFront(keyed, now), kinds: plan.kinds, room: plan.room(shares)}
+func (c *claimer) request(plan scheduler.Plan, shares []scheduler.Share, keyed bool, now time.Time) claimRequest {
+	return claimRequest{shares: shares, front: plan.Probe || c.sched.AtFront(keyed, now), kinds: plan.Kinds, room: plan.Room(shares)}
 }
 
 // claimPlain leases jobs without a key.
-func (c *claimer) claimPlain(ctx context.Context, from claimSource, plan claimPlan, hand func(*claimBatch) error) (int, error) {
+func (c *claimer) claimPlain(ctx context.Context, from claimSource, plan scheduler.Plan, hand func(*claimBatch) error) (int, error) {
 	started := time.Now()
-	r := c.request(plan, plan.plain, false, started)
+	r := c.request(plan, plan.Plain, false, started)
 
 	// A claim that is cut off may have committed: its jobs would wait for their
 	// leases to lapse. So a stop lets the statement finish.
@@ -91,24 +92,24 @@ func (c *claimer) claimPlain(ctx context.Context, from claimSource, plan claimPl
 	b := from.claimJobs(bound, r)
 	ended := time.Now()
 	if b.err != nil {
-		c.sched.failed(false, r.front, ended.Sub(started))
+		c.sched.Failed(false, r.front, ended.Sub(started))
 		return 0, hand(b)
 	}
-	if plan.probe {
+	if plan.Probe {
 		return len(b.claimed), hand(b)
 	}
-	c.sched.cost(false, r.front, ended, ended.Sub(started), len(b.claimed))
+	c.sched.Cost(false, r.front, ended, ended.Sub(started), len(b.claimed))
 	b.learn = func() {
-		c.sched.claimed(false, plan.plain, leasedBy(b.claimed, nil), extent{front: r.front}, ended)
+		c.sched.Claimed(false, plan.Plain, leasedBy(b.claimed, nil), scheduler.Extent{Front: r.front}, ended)
 		takeTurns(b.claimed)
 	}
 	return len(b.claimed), hand(b)
 }
 
 // claimKeyed leases jobs with a key.
-func (c *claimer) claimKeyed(ctx context.Context, from claimSource, plan claimPlan, hand func(*claimBatch) error) (int, error) {
+func (c *claimer) claimKeyed(ctx context.Context, from claimSource, plan scheduler.Plan, hand func(*claimBatch) error) (int, error) {
 	k, started := c.keyed, time.Now()
-	r := c.request(plan, plan.keyed, true, started)
+	r := c.request(plan, plan.Keyed, true, started)
 	furthest, offers := k.aim(&r)
 
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimPlain
@@ -116,18 +117,18 @@ func (c *claimer) claimKeyed(ctx context.Context, from claimSource, plan claimPl
 	b := from.claimKeyed(bound, r)
 	ended := time.Now()
 	if b.err != nil {
-		c.sched.failed(true, r.front, ended.Sub(started))
+		c.sched.Failed(true, r.front, ended.Sub(started))
 		k.putBack(offers)
 		return 0, hand(b)
 	}
-	if plan.probe {
+	if plan.Probe {
 		return len(b.claimed), hand(b)
 	}
-	c.sched.cost(true, r.front, ended, ended.Sub(started), int(b.tally.looked))
+	c.sched.Cost(true, r.front, ended, ended.Sub(started), int(b.tally.looked))
 	more := k.note(b.tally, len(b.claimed), r.room, furthest)
-	c.sched.pauseKeyed(ended, len(plan.plain) > 0 && len(b.claimed) < r.room/4)
+	c.sched.PauseKeyed(ended, len(plan.Plain) > 0 && len(b.claimed) < r.room/4)
 	b.learn = func() {
-		c.sched.claimed(true, plan.keyed, leasedBy(b.claimed, r.offered), extent{r.front, more, b.tally.passed > 0}, ended)
+		c.sched.Claimed(true, plan.Keyed, leasedBy(b.claimed, r.offered), scheduler.Extent{Front: r.front, More: more, Locked: b.tally.passed > 0}, ended)
 		takeTurns(b.claimed)
 	}
 	return len(b.claimed), hand(b)
@@ -198,16 +199,24 @@ func (c *claimer) claimWithin(ctx context.Context, conn *pgxpool.Conn, allowed i
 	return n, nil
 }
 
+func flowOf(job *outbox.Claimed) scheduler.Flow {
+	return scheduler.Flow{Tenant: job.Tenant, Priority: int16(job.Priority)}
+}
+
+func positionOf(job *outbox.Claimed) scheduler.Position {
+	return scheduler.Position{RunAt: job.RunAt, ID: job.ID}
+}
+
 // leasedBy are the jobs that a claim came to by itself, not as offered ones: they alone tell how far it has come.
-func leasedBy(claimed []*attempt, offers []pgtype.UUID) []leased {
+func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 	offered := make(map[outbox.ID]bool, len(offers))
 	for _, id := range offers {
 		offered[id.Bytes] = true
 	}
-	jobs := make([]leased, 0, len(claimed))
+	jobs := make([]scheduler.Leased, 0, len(claimed))
 	for _, a := range claimed {
 		if len(offered) == 0 || !offered[a.job.ID] {
-			jobs = append(jobs, leased{flow{a.job.Tenant, int16(a.job.Priority)}, position{a.job.RunAt, a.job.ID}, a.unused})
+			jobs = append(jobs, scheduler.Leased{Flow: flowOf(a.job), At: positionOf(a.job), GoesBack: a.unused})
 		}
 	}
 	return jobs
@@ -277,8 +286,8 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 
 // deliver gives a job to the workers, past the buffer if its tenant holds few.
 func (c *claimer) deliver(a *attempt) {
-	a.tenant = c.sched.tenant(a.job.Tenant, a.arrived)
-	if held := a.tenant.inHand.Add(1); held <= sparse && !a.tenant.hasMore() && c.sched.several() {
+	a.tenant = c.sched.Tenant(a.job.Tenant, a.arrived)
+	if held := a.tenant.InHand.Add(1); held <= scheduler.Sparse && !a.tenant.HasMore() && c.sched.Several() {
 		c.workers.deliverExpress(a)
 		return
 	}

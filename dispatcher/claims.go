@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -19,7 +20,7 @@ import (
 
 // claimRequest is what a claiming statement is to lease.
 type claimRequest struct {
-	shares []share
+	shares []scheduler.Share
 	front  bool // from the first due job of each cursor on
 	kinds  []string
 	room   int // jobs, at most
@@ -113,16 +114,16 @@ type shareParams struct {
 	fromID                []pgtype.UUID
 }
 
-func newShareParams(shares []share, front bool) (p shareParams) {
+func newShareParams(shares []scheduler.Share, front bool) (p shareParams) {
 	for _, share := range shares {
-		p.tenants, p.quotas = append(p.tenants, pgvalue.UUID(share.tenant.id)), append(p.quotas, int32(share.quota))
+		p.tenants, p.quotas = append(p.tenants, pgvalue.UUID(share.Tenant.ID)), append(p.quotas, int32(share.Quota))
 		p.firsts = append(p.firsts, int32(len(p.priorities)+1))
-		for _, c := range share.cursors {
-			from := pgtype.Timestamptz{Time: c.at.runAt, Valid: true}
-			if front || c.at.runAt.IsZero() {
+		for _, c := range share.Cursors {
+			from := pgtype.Timestamptz{Time: c.At.RunAt, Valid: true}
+			if front || c.At.RunAt.IsZero() {
 				from = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 			}
-			p.priorities, p.fromRunAt, p.fromID = append(p.priorities, c.priority), append(p.fromRunAt, from), append(p.fromID, pgvalue.UUID(c.at.id))
+			p.priorities, p.fromRunAt, p.fromID = append(p.priorities, c.Priority), append(p.fromRunAt, from), append(p.fromID, pgvalue.UUID(c.At.ID))
 		}
 		p.lasts = append(p.lasts, int32(len(p.priorities)))
 	}

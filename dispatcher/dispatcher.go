@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -175,7 +176,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Po
 	q.claimer = &claimer{
 		process: p, queue: name, db: d.db, source: claims{claimReader: reader, db: pool}, poll: intervals.now,
 		limiter:  &limiter{queue: name, pool: pool, claims: claims{claimReader: reader}},
-		capacity: c, sched: newScheduler(concurrency), keyed: q.keyed, workers: q.workers,
+		capacity: c, sched: scheduler.New(concurrency), keyed: q.keyed, workers: q.workers,
 		batches: q.batches, reserved: q.reserved, leases: d.leases, promoter: d.promoter, peers: d.peers,
 	}
 	q.loop = newLoop(q.claimer, d.db, intervals)

@@ -90,9 +90,7 @@
 //	health.go       the answer of the latest statement, complaints about bad ones, and the wait for good ones
 //	session.go      connections of the dispatcher's own
 //	metrics.go      counters and histograms
-//	scheduler.go    whose turn it is, for how much, and how long the queue may sleep
-//	cursors.go      where the claims of each tenant and priority go on
-//	budget.go       keeps what has become expensive from being repeated too soon
 //
-// What handlers report is stored by the package internal/report.
+// What the next claim asks for and how long a queue may sleep is decided by the package internal/scheduler. What handlers
+// report is stored by the package internal/report.
 package dispatcher

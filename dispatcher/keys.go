@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -86,13 +87,13 @@ func (k *keyedClaims) putBack(taken map[outbox.ID][]pgtype.UUID) {
 func (k *keyedClaims) aim(r *claimRequest) (furthest int, taken map[outbox.ID][]pgtype.UUID) {
 	taken = map[outbox.ID][]pgtype.UUID{}
 	for _, share := range r.shares {
-		reach := 2 * share.quota
+		reach := 2 * share.Quota
 		if k.fits { // what is looked at and not taken is work for nothing
-			reach = share.quota + share.quota/8
+			reach = share.Quota + share.Quota/8
 		}
-		reach = min(max(reach, k.reach*share.quota/r.room, sparse), maxBatch)
-		of := k.takeOffers(share.tenant.id, reach)
-		taken[share.tenant.id] = of
+		reach = min(max(reach, k.reach*share.Quota/r.room, scheduler.Sparse), maxBatch)
+		of := k.takeOffers(share.Tenant.ID, reach)
+		taken[share.Tenant.ID] = of
 		r.offered = append(r.offered, of...)
 		r.reaches = append(r.reaches, int32(reach))
 		furthest = max(furthest, reach)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -46,7 +47,7 @@ type loop struct {
 	intervals pollIntervals
 	pace      pace
 	claimer   *claimer
-	sched     *scheduler
+	sched     *scheduler.Scheduler
 	keyed     *keyedClaims
 	capacity  *capacity
 	outages   *outages
@@ -103,7 +104,7 @@ func (l *loop) run(ctx context.Context) {
 			}
 		case now := <-wait.C:
 			l.metrics.polls.Inc()
-			l.sched.timer(now)
+			l.sched.Timer(now)
 		}
 		own := l.pace.own.Swap(false)
 		l.claimed = 0
@@ -115,8 +116,8 @@ func (l *loop) run(ctx context.Context) {
 				return
 			}
 			away := l.claimer.returnOrphans(ctx) != nil // neither does a look for a few rows go through
-			l.sched.settleFailure(away)
-			l.sched.woken()
+			l.sched.SettleFailure(away)
+			l.sched.Woken()
 			next, err = l.drain(ctx)
 		}
 		if own {
@@ -152,13 +153,13 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 	vain := 0 // surveys in a row that found flows of which a claim got nothing
 	for ctx.Err() == nil {
 		if l.capacity.notified.Swap(false) {
-			l.sched.woken()
+			l.sched.Woken()
 		}
 		if err := l.probeKinds(ctx); err != nil {
 			return 0, err
 		}
 		plan := l.plan()
-		if l.sched.surveyDue(time.Now()) {
+		if l.sched.SurveyDue(time.Now()) {
 			found, err := l.survey(ctx)
 			if err != nil {
 				return 0, err
@@ -168,14 +169,14 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			}
 			continue
 		}
-		if plan.empty() {
-			l.capacity.hungry.Store(l.sched.waits() || l.keyed.offered() > 0)
-			if plan = l.plan(); plan.empty() { // workers that made room before the flag was up poke nobody
+		if plan.Empty() {
+			l.capacity.hungry.Store(l.sched.Waits() || l.keyed.offered() > 0)
+			if plan = l.plan(); plan.Empty() { // workers that made room before the flag was up poke nobody
 				return l.sleep(), nil
 			}
 		}
 		l.capacity.hungry.Store(false)
-		n, rest, err := l.claimer.claim(ctx, plan, l.places().room, l.planFor)
+		n, rest, err := l.claimer.claim(ctx, plan, l.places().Room, l.planFor)
 		if err != nil {
 			l.limit = max(l.limit/2, 1) // it may have been too much for its deadline
 			return 0, err
@@ -193,37 +194,37 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-func (l *loop) sleep() time.Duration { return l.sched.sleep(time.Now(), l.intervals.now()) }
+func (l *loop) sleep() time.Duration { return l.sched.Sleep(time.Now(), l.intervals.now()) }
 
 // plan is what the next claim asks for.
-func (l *loop) plan() claimPlan {
+func (l *loop) plan() scheduler.Plan {
 	p := l.planFor(l.limit)
-	if len(p.kinds) == 0 {
-		return claimPlan{}
+	if len(p.Kinds) == 0 {
+		return scheduler.Plan{}
 	}
-	l.workers.reserve.set(p.shared && !l.capacity.limited.Load()) // a limited queue claims no more than may start at once
+	l.workers.reserve.set(p.Shared && !l.capacity.limited.Load()) // a limited queue claims no more than may start at once
 	return p
 }
 
-func (l *loop) planFor(most int) claimPlan {
+func (l *loop) planFor(most int) scheduler.Plan {
 	p := l.places()
-	p.room = min(p.room, most)
-	made := l.sched.plan(time.Now(), p, l.keyed.offeredOf())
-	made.kinds = l.outages.claimable()
+	p.Room = min(p.Room, most)
+	made := l.sched.Plan(time.Now(), p, l.keyed.offeredOf())
+	made.Kinds = l.outages.claimable()
 	return made
 }
 
 // places is what the next claim may ask for.
-func (l *loop) places() places {
+func (l *loop) places() scheduler.Places {
 	p := l.capacity.places(len(l.workers.express))
-	p.room = min(p.room, l.limit)
+	p.Room = min(p.Room, l.limit)
 	return p
 }
 
 // probeKinds claims a job of each kind of which a probe is due.
 func (l *loop) probeKinds(ctx context.Context) error {
 	if l.outages.back.Swap(false) {
-		l.sched.startFromFront()
+		l.sched.StartFromFront()
 		l.limit = firstBatch // what was away may soon be away again
 	}
 	if l.outages.some.Load() == 0 {
@@ -238,7 +239,7 @@ func (l *loop) probeKinds(ctx context.Context) error {
 			n, err := l.claimProbe(ctx, kind)
 			l.claimed += n
 			if n == 0 { // where it is expensive to find none, it is done seldom
-				circuit.NoProbe(restFactor * time.Since(started))
+				circuit.NoProbe(scheduler.RestFactor * time.Since(started))
 			}
 			if err != nil {
 				return err
@@ -250,11 +251,11 @@ func (l *loop) probeKinds(ctx context.Context) error {
 
 // claimProbe claims a job of the kind, wherever one is.
 func (l *loop) claimProbe(ctx context.Context, kind string) (n int, err error) {
-	plain, keyed := l.sched.probe(time.Now())
-	for _, p := range []claimPlan{plain, keyed} {
-		p.kinds = []string{kind}
-		if n == 0 && err == nil && !p.empty() {
-			n, _, err = l.claimer.claim(ctx, p, l.places().room, func(int) claimPlan { return p })
+	plain, keyed := l.sched.Probe(time.Now())
+	for _, p := range []scheduler.Plan{plain, keyed} {
+		p.Kinds = []string{kind}
+		if n == 0 && err == nil && !p.Empty() {
+			n, _, err = l.claimer.claim(ctx, p, l.places().Room, func(int) scheduler.Plan { return p })
 		}
 	}
 	return n, err
@@ -264,47 +265,47 @@ func (l *loop) claimProbe(ctx context.Context, kind string) (n int, err error) {
 // priorities there are besides. It reports whether there is something to claim.
 func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	s, started := l.sched, time.Now()
-	search := s.searches(started)
-	p := sqlgen.SurveyQueueParams{Queue: l.queue, Since: s.surveyAfter(), MaxNew: maxNewFlows}
-	tenants, priorities := s.known(false)
-	keyedTenants, keyedPriorities := s.known(true)
+	search := s.Searches(started)
+	p := sqlgen.SurveyQueueParams{Queue: l.queue, Since: s.SurveyAfter(), MaxNew: scheduler.MaxNewFlows}
+	tenants, priorities := s.Known(false)
+	keyedTenants, keyedPriorities := s.Known(true)
 	p.TenantIds, p.Priorities, p.KeyedTenantIds, p.KeyedPriorities = pgIDs(tenants), priorities, pgIDs(keyedTenants), keyedPriorities
 	if search {
-		plain, keyed := s.gaps(false), s.gaps(true)
-		p.GapFrom, p.GapTo, p.KeyedGapFrom, p.KeyedGapTo = pgIDs(plain.from), pgIDs(plain.to), pgIDs(keyed.from), pgIDs(keyed.to)
-		p.LevelTenantIds, p.LevelFrom, p.LevelTo = pgIDs(plain.of), plain.lowest, plain.highest
-		p.KeyedLevelTenantIds, p.KeyedLevelFrom, p.KeyedLevelTo = pgIDs(keyed.of), keyed.lowest, keyed.highest
+		plain, keyed := s.Gaps(false), s.Gaps(true)
+		p.GapFrom, p.GapTo, p.KeyedGapFrom, p.KeyedGapTo = pgIDs(plain.From), pgIDs(plain.To), pgIDs(keyed.From), pgIDs(keyed.To)
+		p.LevelTenantIds, p.LevelFrom, p.LevelTo = pgIDs(plain.Of), plain.Lowest, plain.Highest
+		p.KeyedLevelTenantIds, p.KeyedLevelFrom, p.KeyedLevelTo = pgIDs(keyed.Of), keyed.Lowest, keyed.Highest
 	}
 	bound, cancel := bounded(ctx)
 	rows, err := l.db.SurveyQueue(bound, p)
 	cancel()
 	ended := time.Now()
 	if err != nil {
-		s.surveyFailed(search, ended.Sub(started))
+		s.SurveyFailed(search, ended.Sub(started))
 		return false, fmt.Errorf("survey queue %s: %w", l.queue, err)
 	}
 	at := pgtype.Timestamptz{}
-	told := make([]surveyRow, 0, len(rows))
+	told := make([]scheduler.SurveyRow, 0, len(rows))
 	for _, row := range rows {
 		at = row.SurveyedAt
-		r := surveyRow{keyed: row.Keyed, flow: flow{row.TenantID.Bytes, row.Priority}}
+		r := scheduler.SurveyRow{Keyed: row.Keyed, Flow: scheduler.Flow{Tenant: row.TenantID.Bytes, Priority: row.Priority}}
 		switch {
 		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
 			if !l.capacity.limited.Swap(true) {
-				s.woken() // claims tell which
+				s.Woken() // claims tell which
 				found = true
 			}
 			continue
 		case math.IsInf(row.DueInSeconds, 1): // no job: the time of the survey
 			continue
 		case math.IsInf(row.DueInSeconds, -1):
-			r.unknown = true
+			r.Unknown = true
 		default: // the year 9999 is no time.Duration
-			r.due = time.Duration(min(row.DueInSeconds, farOff.Seconds()) * float64(time.Second))
+			r.Due = time.Duration(min(row.DueInSeconds, farOff.Seconds()) * float64(time.Second))
 		}
 		told = append(told, r)
 	}
-	return s.noteSurvey(told, at, search, started, ended) || found, nil
+	return s.NoteSurvey(told, at, search, started, ended) || found, nil
 }
 
 const (
@@ -323,7 +324,7 @@ func pgIDs(ids []outbox.ID) []pgtype.UUID {
 // surveyAtLimit surveys a queue that is at one of its limits: one that always is must still learn of priorities
 // that are new to it.
 func (l *loop) surveyAtLimit(ctx context.Context) error {
-	if !l.sched.surveyDue(time.Now()) {
+	if !l.sched.SurveyDue(time.Now()) {
 		return nil
 	}
 	_, err := l.survey(ctx)

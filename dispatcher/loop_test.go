@@ -8,8 +8,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
+
+// numbered is a tenant; 0 is root.
+func numbered(n int) outbox.ID {
+	if n == 0 {
+		return outbox.RootTenant
+	}
+	return outbox.ID{0: 1, 1: byte(n >> 8), 2: byte(n), 15: 9}
+}
 
 // rig is a queue at work beside a memoryStore, by a clock that nobody waits for. What its workers have done is gone, or
 // waits again.
@@ -235,8 +244,8 @@ func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
 				began = time.Now()
 				r.add(numbered(tenant), 1, -2*time.Minute)
 				time.Sleep(time.Minute)
-				if waited := <-late; waited > (restFactor+3)*front {
-					t.Errorf("it was found after %s, want within %s", waited, restFactor*front)
+				if waited := <-late; waited > (scheduler.RestFactor+3)*front {
+					t.Errorf("it was found after %s, want within %s", waited, scheduler.RestFactor*front)
 				}
 			})
 		})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -52,11 +53,11 @@ func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
 		return b
 	}
 	for _, share := range r.shares {
-		left := share.quota
-		for _, c := range share.cursors {
+		left := share.Quota
+		for _, c := range share.Cursors {
 			s.jobs = slices.DeleteFunc(s.jobs, func(job *outbox.Claimed) bool {
-				is := left > 0 && flowOf(job) == c.flow && !job.RunAt.After(now) && (job.Key != "") == keyed &&
-					slices.Contains(r.kinds, job.Kind) && (r.front || c.at.before(position{job.RunAt, job.ID}))
+				is := left > 0 && flowOf(job) == c.Flow && !job.RunAt.After(now) && (job.Key != "") == keyed &&
+					slices.Contains(r.kinds, job.Kind) && (r.front || c.At.Before(positionOf(job)))
 				if is {
 					left--
 					job.StartedAt = now
@@ -70,8 +71,6 @@ func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
 	return b
 }
 
-func flowOf(job *outbox.Claimed) flow { return flow{job.Tenant, int16(job.Priority)} }
-
 // SurveyQueue tells of each known flow when the first job is due that was not before the last survey, and of each unknown
 // one that it is there, if it is to search.
 func (s *memoryStore) SurveyQueue(_ context.Context, p sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error) {
@@ -80,15 +79,15 @@ func (s *memoryStore) SurveyQueue(_ context.Context, p sqlgen.SurveyQueueParams)
 	s.surveys++
 	at := pgtype.Timestamptz{Time: time.Now(), Valid: true}
 	rows := []sqlgen.SurveyQueueRow{{DueInSeconds: math.Inf(1), SurveyedAt: at}}
-	told := map[surveyRow]bool{}
+	told := map[scheduler.SurveyRow]bool{}
 	for _, job := range s.jobs { // the first ones first
-		f, tenants, priorities := surveyRow{keyed: job.Key != "", flow: flowOf(job)}, p.TenantIds, p.Priorities
-		if f.keyed {
+		f, tenants, priorities := scheduler.SurveyRow{Keyed: job.Key != "", Flow: flowOf(job)}, p.TenantIds, p.Priorities
+		if f.Keyed {
 			tenants, priorities = p.KeyedTenantIds, p.KeyedPriorities
 		}
 		known := false
 		for i := range tenants {
-			known = known || flow{tenants[i].Bytes, priorities[i]} == f.flow
+			known = known || (scheduler.Flow{Tenant: tenants[i].Bytes, Priority: priorities[i]}) == f.Flow
 		}
 		if told[f] || !known && len(p.GapFrom) == 0 || known && p.Since.Valid && !job.RunAt.After(p.Since.Time) {
 			continue
@@ -98,7 +97,7 @@ func (s *memoryStore) SurveyQueue(_ context.Context, p sqlgen.SurveyQueueParams)
 		if known {
 			due = time.Until(job.RunAt).Seconds()
 		}
-		rows = append(rows, sqlgen.SurveyQueueRow{Keyed: f.keyed, TenantID: pgtype.UUID{Bytes: job.Tenant, Valid: true}, Priority: f.priority, DueInSeconds: due, SurveyedAt: at})
+		rows = append(rows, sqlgen.SurveyQueueRow{Keyed: f.Keyed, TenantID: pgtype.UUID{Bytes: job.Tenant, Valid: true}, Priority: f.Priority, DueInSeconds: due, SurveyedAt: at})
 	}
 	return rows, s.away
 }
@@ -128,8 +127,8 @@ func (s *memoryStore) addKeyed(tenant outbox.ID, n int, in time.Duration, key st
 func (s *memoryStore) put(job *outbox.Claimed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, _ := slices.BinarySearchFunc(s.jobs, position{job.RunAt, job.ID}, func(a *outbox.Claimed, p position) int {
-		return cmp.Or(a.RunAt.Compare(p.runAt), bytes.Compare(a.ID[:], p.id[:]))
+	at, _ := slices.BinarySearchFunc(s.jobs, positionOf(job), func(a *outbox.Claimed, p scheduler.Position) int {
+		return cmp.Or(a.RunAt.Compare(p.RunAt), bytes.Compare(a.ID[:], p.ID[:]))
 	})
 	s.jobs = slices.Insert(s.jobs, at, job)
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -176,7 +177,7 @@ func (p *promoter) noteLocked(looked []keyName, owed map[keyName]int32) {
 			continue
 		}
 		times := p.passed[name].times
-		p.passed[name] = pass{times: times + 1, owed: n, again: now.Add(lockedRetry << min(times, 8))}
+		p.passed[name] = pass{times: times + 1, owed: n, again: now.Add(scheduler.LockedRetry << min(times, 8))}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -30,7 +31,7 @@ func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, en
 	w := &workers{
 		process: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running,
 		buffer:  make(chan *attempt, c.concurrency+maxPrefetch+more+1), // one that a commit has claimed
-		express: make(chan *attempt, c.concurrency+maxPrefetch+more+maxExpress),
+		express: make(chan *attempt, c.concurrency+maxPrefetch+more+scheduler.MaxExpress),
 	}
 	w.reserve.state.Store(&reserveState{changed: make(chan struct{})})
 	return w
@@ -38,7 +39,7 @@ func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, en
 
 // start starts the workers; close ends them when nothing waits any more.
 func (w *workers) start() {
-	reserved := w.capacity.concurrency / reservePart
+	reserved := w.capacity.concurrency / scheduler.ReservePart
 	for range w.capacity.concurrency - reserved {
 		w.running.Go(w.work)
 	}
@@ -102,7 +103,7 @@ func (w *workers) attempt(a *attempt, again func()) {
 			w.running.Go(again)
 		}
 		if a.tenant != nil {
-			a.tenant.inHand.Add(-1)
+			a.tenant.InHand.Add(-1)
 		}
 		w.capacity.finished(a.took)
 		w.hand(a)
@@ -228,7 +229,7 @@ func (w *workers) giveBack(a *attempt) {
 	w.capacity.inHand.Add(-1)
 	if a.batch == nil {
 		if a.tenant != nil {
-			a.tenant.inHand.Add(-1)
+			a.tenant.InHand.Add(-1)
 		}
 		w.returnUnstarted(a)
 		return

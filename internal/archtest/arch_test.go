@@ -41,9 +41,10 @@ var allowed = map[string]string{
 	"inbox":            "internal/engine outbox internal/sqlgen internal/pgsession internal/invalid",
 	"protect":          "outbox",
 	"await":            "outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
-	"dispatcher":       "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue dispatcher/internal/report",
+	"dispatcher":       "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue dispatcher/internal/report dispatcher/internal/scheduler",
 
-	"dispatcher/internal/report": "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
+	"dispatcher/internal/scheduler": "outbox",
+	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
 
 	"reaper":        "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"schedule":      "internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",

@@ -64,7 +64,7 @@ var failed = []Mutant{
 		Name:      "a kind that is back goes on from where the others are",
 		Breaks:    "what claims have passed by in an outage waits for a look from the front, which is seldom",
 		Invariant: "An outage is quiet",
-		Edits: []Edit{{"dispatcher.loop.probeKinds", `		l.sched.startFromFront()
+		Edits: []Edit{{"dispatcher.loop.probeKinds", `		l.sched.StartFromFront()
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestAKindThatIsBackBeginsAtTheFront/root", "jobs succeed")},
 	},

@@ -30,8 +30,8 @@ var keys = []Mutant{
 		Name:      "a claim that does not come back for what was locked",
 		Breaks:    "jobs whose key the promoter had locked, when they were claimed, wait for the next poll",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.scheduler.claimed", `			case how.locked:`, `			case false:`}},
-		Checks:    []Check{test("dispatcher", "TestWhatIsLockedIsLookedAtAgain", "the cursor has passed jobs that are due")},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Claimed", `			case how.Locked:`, `			case false:`}},
+		Checks:    []Check{test("dispatcher/internal/scheduler", "TestWhatIsLockedIsLookedAtAgain", "the cursor has passed jobs that are due")},
 	},
 	{
 		Name:      "a promotion that does not come back for what was locked",

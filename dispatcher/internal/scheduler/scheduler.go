@@ -1,4 +1,9 @@
-package dispatcher
+// Package scheduler decides for one queue what the next claim asks for, whose turn it is, how far claims look, and how
+// long the queue may sleep. It knows no database and starts nothing: it is told what claims and surveys have found.
+//
+// Without it one tenant's backlog holds up the others (posthaste bench tenants), and a forgotten transaction slows every
+// claim down (row D1 of the scorecard). What is committed long after it was due waits for it: for a claim from the front.
+package scheduler
 
 import (
 	"bytes"
@@ -11,7 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// scheduler decides what the next claim of a queue asks for, and how long the queue may
+// Scheduler decides what the next claim of a queue asks for, and how long the queue may
 // sleep. It has a cursor for each tenant and priority in use, twice: for jobs without a key
 // and for those with one. It knows no database and starts nothing; only the claim loop uses
 // it.
@@ -21,9 +26,9 @@ import (
 // the queue, none may hold all of its workers (reservePart), and one that holds few is
 // claimed for though there is no room (express): it need not wait until the buffer, which others
 // have filled, has been worked off.
-type scheduler struct {
+type Scheduler struct {
 	plain, keyed cursors
-	tenants      map[outbox.ID]*tenant
+	tenants      map[outbox.ID]*Tenant
 	served       outbox.ID // whose turn was last
 	concurrency  int
 
@@ -40,32 +45,32 @@ type scheduler struct {
 	failure  func(away bool)    // notes what a statement has cost that failed; nil: none did
 }
 
-// tenant is what is known of a tenant's use of a queue.
-type tenant struct {
-	id        outbox.ID
-	inHand    atomic.Int64 // jobs claimed and not finished, without those gathered for batches
+// Tenant is what is known of a tenant's use of a queue.
+type Tenant struct {
+	ID        outbox.ID
+	InHand    atomic.Int64 // jobs claimed and not finished, without those gathered for batches
 	used      time.Time    // when something of it was claimed last
 	more      bool         // the last claim that was not for a few took all that it was allowed to
 	keyedTurn bool         // who gets a single place: its jobs with a key, or the others
 }
 
-// hasMore reports whether it has more due jobs than it may hold to be one that holds few.
-func (t *tenant) hasMore() bool { return t.more }
+// HasMore reports whether it has more due jobs than it may hold to be one that holds few.
+func (t *Tenant) HasMore() bool { return t.more }
 
 const (
 	keyedPause = 20 * time.Millisecond
-	// sparse is how many jobs a tenant may hold to be claimed for though there is no room.
-	sparse = 8
-	// maxExpress is how many jobs one claim may take while there is no room.
-	maxExpress = 8 * sparse
-	// reservePart of a queue's workers, one in so many, is reserved while tenants share the
+	// Sparse is how many jobs a tenant may hold to be claimed for though there is no room.
+	Sparse = 8
+	// MaxExpress is how many jobs one claim may take while there is no room.
+	MaxExpress = 8 * Sparse
+	// ReservePart of a queue's workers, one in so many, is reserved while tenants share the
 	// queue: they take no job that waits in the buffer. Without it a tenant whose jobs take a
 	// minute would make another's wait for as long as it takes one of them to end.
-	reservePart = 16
+	ReservePart = 16
 	// shareTime is how long after its last claim a tenant counts as using the queue.
 	shareTime = 10 * time.Second
 	// maxUnsure is how many tenants a claim asks for one job each.
-	maxUnsure = maxNewFlows
+	maxUnsure = MaxNewFlows
 	// maxSharedKeyed is how many jobs with a key one claim takes, some milliseconds, while
 	// tenants share: a job that comes meanwhile waits for the end of it.
 	maxSharedKeyed = 128
@@ -74,73 +79,73 @@ const (
 	surveyPause    = 5 * time.Millisecond   // or, if something may have come
 )
 
-func newScheduler(concurrency int) *scheduler {
-	s := &scheduler{tenants: map[outbox.ID]*tenant{}, concurrency: concurrency}
-	s.plain.add(flow{tenant: outbox.RootTenant}, time.Time{}, outbox.ID{}).state = unsure
+func New(concurrency int) *Scheduler {
+	s := &Scheduler{tenants: map[outbox.ID]*Tenant{}, concurrency: concurrency}
+	s.plain.add(Flow{Tenant: outbox.RootTenant}, time.Time{}, outbox.ID{}).state = unsure
 	s.plain.costs.perJob, s.keyed.costs.perJob = firstCost, firstCost
 	return s
 }
 
-// places is how many jobs a queue has room for.
-type places struct {
-	room     int // to be claimed now; 0 until that is worth a round trip
-	express  int // for tenants that hold few, while room is 0
-	capacity int // that may be in hand at all
+// Places is how many jobs a queue has room for.
+type Places struct {
+	Room     int // to be claimed now; 0 until that is worth a round trip
+	Express  int // for tenants that hold few, while room is 0
+	Capacity int // that may be in hand at all
 }
 
-// share is what a claim may take of a tenant: of all its cursors together no more than
+// Share is what a claim may take of a tenant: of all its cursors together no more than
 // quota, the first ones first.
-type share struct {
-	tenant  *tenant
-	cursors []*cursor
-	quota   int
+type Share struct {
+	Tenant  *Tenant
+	Cursors []*Cursor
+	Quota   int
 }
 
-// claimPlan is what the next claim asks for.
-type claimPlan struct {
-	plain, keyed []share
-	kinds        []string // that it is for
-	shared       bool     // tenants share the queue: some workers are reserved
-	probe        bool     // for one job, wherever it is: the scheduler learns nothing of it
+// Plan is what the next claim asks for.
+type Plan struct {
+	Plain, Keyed []Share
+	Kinds        []string // that it is for
+	Shared       bool     // tenants share the queue: some workers are reserved
+	Probe        bool     // for one job, wherever it is: the scheduler learns nothing of it
 }
 
-func (p *claimPlan) empty() bool { return len(p.plain) == 0 && len(p.keyed) == 0 }
+func (p *Plan) Empty() bool { return len(p.Plain) == 0 && len(p.Keyed) == 0 }
 
-// room is how many jobs a claim takes of such shares of the plan.
-func (p *claimPlan) room(shares []share) int {
-	if p.probe {
+// Room is how many jobs a claim takes of such shares of the plan.
+func (p *Plan) Room(shares []Share) int {
+	if p.Probe {
 		return 1
 	}
 	return quotas(shares)
 }
 
-func quotas(shares []share) (sum int) {
+func quotas(shares []Share) (sum int) {
 	for _, s := range shares {
-		sum += s.quota
+		sum += s.Quota
 	}
 	return sum
 }
 
 // claimant is a tenant that has due jobs, or may have.
 type claimant struct {
-	*tenant
-	plain, keyed []*cursor
+	*Tenant
+	plain, keyed []*Cursor
 	offered      bool // jobs with a key were promoted, and no claim has looked at them
 	due          bool
 	quota        int
 }
 
-// plan divides what there is room for. offered are the tenants of promoted jobs.
-func (s *scheduler) plan(now time.Time, p places, offered []outbox.ID) claimPlan {
+// Plan divides what there is room for. offered are the tenants of promoted jobs.
+func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
 	all := s.waiting(now, offered)
-	made := claimPlan{shared: s.shared(now, all)}
-	if made.shared {
-		p.capacity -= s.concurrency / reservePart
+	made := Plan{Shared: s.shared(now, all)}
+	if made.Shared {
+		p.Capacity -= s.concurrency / ReservePart
 	}
-	if p.room > 0 {
-		divide(all, p.room, p.capacity)
-	} else if s.several() {
-		divideExpress(all, p.express)
+	if p.Room > 0 {
+		divide(all, p.Room, p.Capacity)
+	} else if s.Several() {
+		divideExpress(all, p.Express)
 	}
 	for i := range all {
 		w := &all[i]
@@ -148,14 +153,14 @@ func (s *scheduler) plan(now time.Time, p places, offered []outbox.ID) claimPlan
 			continue
 		}
 		plain, keyed := w.split()
-		if made.shared {
+		if made.Shared {
 			keyed = min(keyed, max(maxSharedKeyed/len(all), 1))
 		}
 		if plain > 0 {
-			made.plain = append(made.plain, share{w.tenant, w.plain, plain})
+			made.Plain = append(made.Plain, Share{w.Tenant, w.plain, plain})
 		}
 		if keyed > 0 {
-			made.keyed = append(made.keyed, share{w.tenant, w.keyed, keyed})
+			made.Keyed = append(made.Keyed, Share{w.Tenant, w.keyed, keyed})
 		}
 	}
 	return made
@@ -163,7 +168,7 @@ func (s *scheduler) plan(now time.Time, p places, offered []outbox.ID) claimPlan
 
 // waiting are the tenants with due jobs, and those that may have some, in rotation: from
 // the one after the tenant that was served last.
-func (s *scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant) {
+func (s *Scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant) {
 	of := map[outbox.ID]int{}
 	turn := 0
 	add := func(id outbox.ID, due bool) *claimant {
@@ -171,21 +176,21 @@ func (s *scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant)
 		if !found {
 			at = len(all)
 			of[id] = at
-			all = append(all, claimant{tenant: s.tenant(id, now)})
+			all = append(all, claimant{Tenant: s.Tenant(id, now)})
 		}
 		all[at].due = all[at].due || due
 		return &all[at]
 	}
 	for _, c := range s.plain.sorted {
 		if c.state != drained {
-			w := add(c.tenant, c.state == due)
+			w := add(c.Tenant, c.state == due)
 			w.plain = append(w.plain, c)
 		}
 	}
 	if len(all) == 0 || !now.Before(s.keyedPause) {
 		for _, c := range s.keyed.sorted {
 			if c.state != drained {
-				w := add(c.tenant, c.state == due)
+				w := add(c.Tenant, c.state == due)
 				w.keyed = append(w.keyed, c)
 			}
 		}
@@ -196,37 +201,37 @@ func (s *scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant)
 	if len(all) < 2 {
 		return all
 	}
-	slices.SortFunc(all, func(x, y claimant) int { return bytes.Compare(x.id[:], y.id[:]) })
-	for turn < len(all) && bytes.Compare(all[turn].id[:], s.served[:]) <= 0 {
+	slices.SortFunc(all, func(x, y claimant) int { return bytes.Compare(x.ID[:], y.ID[:]) })
+	for turn < len(all) && bytes.Compare(all[turn].ID[:], s.served[:]) <= 0 {
 		turn++
 	}
 	return slices.Concat(all[turn:], all[:turn])
 }
 
-func (s *scheduler) tenant(id outbox.ID, now time.Time) *tenant {
+func (s *Scheduler) Tenant(id outbox.ID, now time.Time) *Tenant {
 	t := s.tenants[id]
 	if t == nil {
 		if len(s.tenants) >= 4*maxCursors {
 			for id, t := range s.tenants {
-				if t.inHand.Load() == 0 && now.Sub(t.used) > shareTime {
+				if t.InHand.Load() == 0 && now.Sub(t.used) > shareTime {
 					delete(s.tenants, id)
 				}
 			}
 		}
-		t = &tenant{id: id}
+		t = &Tenant{ID: id}
 		s.tenants[id] = t
 	}
 	return t
 }
 
-// several reports whether more than one tenant has used the queue at all.
-func (s *scheduler) several() bool { return len(s.tenants) > 1 }
+// Several reports whether more than one tenant has used the queue at all.
+func (s *Scheduler) Several() bool { return len(s.tenants) > 1 }
 
 // shared reports whether tenants share the queue now, or have lately: a queue that only
 // root uses, as where nobody names tenants, is all root's.
-func (s *scheduler) shared(now time.Time, all []claimant) bool {
+func (s *Scheduler) shared(now time.Time, all []claimant) bool {
 	for _, c := range all {
-		if c.due && c.id != outbox.RootTenant {
+		if c.due && c.ID != outbox.RootTenant {
 			return true
 		}
 	}
@@ -256,7 +261,7 @@ func divide(all []claimant, room, limit int) {
 		part = max(room/len(all), 1)
 	}
 	give := func(w *claimant, n int) {
-		n = max(min(n, room, limit-int(w.inHand.Load())-w.quota), 0)
+		n = max(min(n, room, limit-int(w.InHand.Load())-w.quota), 0)
 		w.quota += n
 		room -= n
 	}
@@ -281,13 +286,13 @@ func divide(all []claimant, room, limit int) {
 func divideExpress(all []claimant, room int) {
 	give := func(c *claimant, most int) {
 		if !c.more {
-			c.quota = max(min(most, sparse-int(c.inHand.Load()), room), 0)
+			c.quota = max(min(most, Sparse-int(c.InHand.Load()), room), 0)
 			room -= c.quota
 		}
 	}
 	for i := range all {
 		if all[i].due {
-			give(&all[i], sparse)
+			give(&all[i], Sparse)
 		}
 	}
 	for i := range all {
@@ -321,103 +326,103 @@ func (w *claimant) split() (plain, keyed int) {
 	return small, w.quota - small
 }
 
-func anyDue(cs []*cursor) bool {
-	return slices.ContainsFunc(cs, func(c *cursor) bool { return c.state == due })
+func anyDue(cs []*Cursor) bool {
+	return slices.ContainsFunc(cs, func(c *Cursor) bool { return c.state == due })
 }
 
-// extent is how far a claim has looked.
-type extent struct {
-	front  bool // from the first due job of each flow on, not from its cursor
-	more   bool // there may be due jobs that it did not look at
-	locked bool // it passed jobs by because somebody else had locked them, or their key
+// Extent is how far a claim has looked.
+type Extent struct {
+	Front  bool // from the first due job of each flow on, not from its cursor
+	More   bool // there may be due jobs that it did not look at
+	Locked bool // it passed jobs by because somebody else had locked them, or their key
 }
 
-// claimed learns from a claim which flows have more. The jobs are those that it came to by
+// Claimed learns from a claim which flows have more. The jobs are those that it came to by
 // its cursors.
-func (s *scheduler) claimed(keyed bool, shares []share, jobs []leased, how extent, now time.Time) {
+func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Extent, now time.Time) {
 	cs := s.cursors(keyed)
 	s.stale = true
-	counts := map[flow]int{}
+	counts := map[Flow]int{}
 	for _, job := range jobs {
-		counts[job.flow]++
+		counts[job.Flow]++
 	}
 	cs.claimed(jobs, now)
 	for _, share := range shares {
-		s.served = share.tenant.id
-		left := share.quota
-		for _, c := range share.cursors {
-			n := counts[c.flow]
+		s.served = share.Tenant.ID
+		left := share.Quota
+		for _, c := range share.Cursors {
+			n := counts[c.Flow]
 			if left -= n; left <= 0 {
 				c.state = due // it may have more, and so may those of lower priority
 				break
 			}
 			switch {
-			case how.more:
+			case how.More:
 				c.state = due
-			case how.locked:
+			case how.Locked:
 				c.passedLocked(now)
 			default:
-				c.exhausted(how.front, s.since)
+				c.exhausted(how.Front, s.since)
 			}
 		}
-		if how.locked && len(share.cursors) == 0 { // it looked at offered jobs only
+		if how.Locked && len(share.Cursors) == 0 { // it looked at offered jobs only
 			for _, c := range cs.sorted {
-				if c.tenant == share.tenant.id && c.state == drained {
+				if c.Tenant == share.Tenant.ID && c.state == drained {
 					c.passedLocked(now)
 				}
 			}
 		}
-		if left < share.quota {
-			share.tenant.used = now
+		if left < share.Quota {
+			share.Tenant.used = now
 		}
-		if left > 0 || share.quota >= sparse { // else it took all of a few, and may have had no more
-			share.tenant.more = left <= 0
+		if left > 0 || share.Quota >= Sparse { // else it took all of a few, and may have had no more
+			share.Tenant.more = left <= 0
 		}
 	}
 }
 
 // cursors are those of jobs with a key, or of the others.
-func (s *scheduler) cursors(keyed bool) *cursors {
+func (s *Scheduler) cursors(keyed bool) *cursors {
 	if keyed {
 		return &s.keyed
 	}
 	return &s.plain
 }
 
-// atFront reports whether a claim that begins now is to begin at the front, not at the cursors.
-func (s *scheduler) atFront(keyed bool, now time.Time) bool {
+// AtFront reports whether a claim that begins now is to begin at the front, not at the cursors.
+func (s *Scheduler) AtFront(keyed bool, now time.Time) bool {
 	return s.cursors(keyed).front.allows(now)
 }
 
-// cost notes what a claim took that ended now and looked at so many jobs.
-func (s *scheduler) cost(keyed, front bool, now time.Time, took time.Duration, jobs int) {
+// Cost notes what a claim took that ended now and looked at so many jobs.
+func (s *Scheduler) Cost(keyed, front bool, now time.Time, took time.Duration, jobs int) {
 	s.cursors(keyed).cost(front, now, took, jobs)
 }
 
-// pauseKeyed leaves the room to jobs without a key for a while, if there are any: a claim of the others that gets a job
+// PauseKeyed leaves the room to jobs without a key for a while, if there are any: a claim of the others that gets a job
 // or two would hold up thousands of these.
-func (s *scheduler) pauseKeyed(now time.Time, pause bool) {
+func (s *Scheduler) PauseKeyed(now time.Time, pause bool) {
 	if s.keyedPause = (time.Time{}); pause {
 		s.keyedPause = now.Add(keyedPause)
 	}
 }
 
-// surveyAfter is the database's time of the last survey; NULL before the first.
-func (s *scheduler) surveyAfter() pgtype.Timestamptz { return s.since }
+// SurveyAfter is the database's time of the last survey; NULL before the first.
+func (s *Scheduler) SurveyAfter() pgtype.Timestamptz { return s.since }
 
-// known are the flows with a cursor.
-func (s *scheduler) known(keyed bool) (tenants []outbox.ID, priorities []int16) {
+// Known are the flows with a cursor.
+func (s *Scheduler) Known(keyed bool) (tenants []outbox.ID, priorities []int16) {
 	for _, c := range s.cursors(keyed).sorted {
-		tenants, priorities = append(tenants, c.tenant), append(priorities, c.priority)
+		tenants, priorities = append(tenants, c.Tenant), append(priorities, c.Priority)
 	}
 	return tenants, priorities
 }
 
-// gaps are the ranges without one.
-func (s *scheduler) gaps(keyed bool) gaps { return s.cursors(keyed).gaps(s.served) }
+// Gaps are the ranges without one.
+func (s *Scheduler) Gaps(keyed bool) Gaps { return s.cursors(keyed).gaps(s.served) }
 
-// woken notes that any flow may have jobs that were not there before.
-func (s *scheduler) woken() {
+// Woken notes that any flow may have jobs that were not there before.
+func (s *Scheduler) Woken() {
 	s.woke = true
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
 		for _, c := range cs.sorted {
@@ -426,35 +431,35 @@ func (s *scheduler) woken() {
 	}
 }
 
-// probe plans claims for one job, wherever it is: one of jobs without a key, and one of
+// Probe plans claims for one job, wherever it is: one of jobs without a key, and one of
 // those with one.
-func (s *scheduler) probe(now time.Time) (plain, keyed claimPlan) {
-	shares := func(cs *cursors) (all []share) {
+func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
+	shares := func(cs *cursors) (all []Share) {
 		for _, c := range cs.sorted {
-			if n := len(all); n > 0 && all[n-1].tenant.id == c.tenant {
-				all[n-1].cursors = append(all[n-1].cursors, c)
+			if n := len(all); n > 0 && all[n-1].Tenant.ID == c.Tenant {
+				all[n-1].Cursors = append(all[n-1].Cursors, c)
 			} else {
-				all = append(all, share{s.tenant(c.tenant, now), []*cursor{c}, 1})
+				all = append(all, Share{s.Tenant(c.Tenant, now), []*Cursor{c}, 1})
 			}
 		}
 		return all
 	}
-	return claimPlan{plain: shares(&s.plain), probe: true}, claimPlan{keyed: shares(&s.keyed), probe: true}
+	return Plan{Plain: shares(&s.plain), Probe: true}, Plan{Keyed: shares(&s.keyed), Probe: true}
 }
 
-// startFromFront makes the next claims find what lies before the cursors.
-func (s *scheduler) startFromFront() {
+// StartFromFront makes the next claims find what lies before the cursors.
+func (s *Scheduler) StartFromFront() {
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
 		for _, c := range cs.sorted {
-			c.at = position{}
+			c.At = Position{}
 		}
 	}
-	s.woken()
+	s.Woken()
 }
 
-// timer notes that the queue has slept as long as it was told to: jobs have become due, or
+// Timer notes that the queue has slept as long as it was told to: jobs have become due, or
 // it is time to look at everything.
-func (s *scheduler) timer(now time.Time) {
+func (s *Scheduler) Timer(now time.Time) {
 	found := false
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
 		for _, c := range cs.sorted {
@@ -464,12 +469,12 @@ func (s *scheduler) timer(now time.Time) {
 		}
 	}
 	if !found {
-		s.woken()
+		s.Woken()
 	}
 }
 
-// waits reports whether there are due jobs, or may be.
-func (s *scheduler) waits() bool {
+// Waits reports whether there are due jobs, or may be.
+func (s *Scheduler) Waits() bool {
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
 		for _, c := range cs.sorted {
 			if c.state != drained {
@@ -480,36 +485,36 @@ func (s *scheduler) waits() bool {
 	return false
 }
 
-// surveyDue reports whether it is time for a survey.
-func (s *scheduler) surveyDue(now time.Time) bool {
+// SurveyDue reports whether it is time for a survey.
+func (s *Scheduler) SurveyDue(now time.Time) bool {
 	switch since := now.Sub(s.surveyed); {
 	case s.surveyed.IsZero(), s.partial:
 		return true
-	case s.waits():
+	case s.Waits():
 		return since >= surveyInterval || s.woke && since >= surveyPause
 	}
 	return s.stale || s.woke || !s.searched && s.search.allows(now)
 }
 
-// searches reports whether a survey that begins now is to look for what has no cursor. One
+// Searches reports whether a survey that begins now is to look for what has no cursor. One
 // that has found something is followed by others whatever they cost: it tells of one
 // priority in a gap only, and a claim must not begin with the second most urgent job.
-func (s *scheduler) searches(now time.Time) bool { return s.partial || s.search.allows(now) }
+func (s *Scheduler) Searches(now time.Time) bool { return s.partial || s.search.allows(now) }
 
 // longSurvey is how long a survey takes after which what is left to be found has to wait
 // for the next one.
 const longSurvey = time.Second
 
-// surveyRow is what a survey tells of a flow.
-type surveyRow struct {
-	keyed bool
-	flow
-	unknown bool          // it has no cursor
-	due     time.Duration // until its next job is due, unless it is unknown
+// SurveyRow is what a survey tells of a flow.
+type SurveyRow struct {
+	Keyed bool
+	Flow
+	Unknown bool          // it has no cursor
+	Due     time.Duration // until its next job is due, unless it is unknown
 }
 
-// noteSurvey takes in a survey, and reports whether it has found something to claim.
-func (s *scheduler) noteSurvey(rows []surveyRow, at pgtype.Timestamptz, searched bool, started, now time.Time) (found bool) {
+// NoteSurvey takes in a survey, and reports whether it has found something to claim.
+func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched bool, started, now time.Time) (found bool) {
 	took := now.Sub(started)
 	if searched {
 		s.search.spend(now, took-s.surveys.of(0))
@@ -525,29 +530,29 @@ func (s *scheduler) noteSurvey(rows []surveyRow, at pgtype.Timestamptz, searched
 	}
 	for _, row := range rows {
 		cs := &s.plain
-		if row.keyed {
+		if row.Keyed {
 			cs = &s.keyed
 		}
-		if row.unknown {
-			cs.add(row.flow, now, s.served).state = due
+		if row.Unknown {
+			cs.add(row.Flow, now, s.served).state = due
 			s.partial, found = took < longSurvey && len(cs.sorted) < maxCursors, true
 			continue
 		}
-		c := cs.get(row.flow)
+		c := cs.get(row.Flow)
 		switch {
 		case c == nil: // forgotten just now
-		case row.due <= 0:
+		case row.Due <= 0:
 			c.state, found = due, true
-		case c.next.IsZero() || now.Add(row.due).Before(c.next):
-			c.next = now.Add(row.due)
+		case c.next.IsZero() || now.Add(row.Due).Before(c.next):
+			c.next = now.Add(row.Due)
 		}
 	}
 	return found
 }
 
-// sleep is how long the queue may sleep when nothing is to be claimed: until the next job
+// Sleep is how long the queue may sleep when nothing is to be claimed: until the next job
 // becomes due, something expensive may be repeated, or for as long as poll.
-func (s *scheduler) sleep(now time.Time, poll time.Duration) time.Duration {
+func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 	until := func(d time.Duration) { poll = min(poll, max(d, 0)) }
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
 		for _, c := range cs.sorted {
@@ -559,14 +564,14 @@ func (s *scheduler) sleep(now time.Time, poll time.Duration) time.Duration {
 	if !s.searched {
 		until(s.search.after(now))
 	}
-	if s.waits() { // for room: the workers say when there is some
+	if s.Waits() { // for room: the workers say when there is some
 		if s.woke {
 			until(s.surveyed.Add(surveyPause).Sub(now))
 		}
 		if pause := s.keyedPause.Sub(now); pause > 0 {
 			until(pause)
 		}
-		if s.several() { // until a tenant has the queue for itself again
+		if s.Several() { // until a tenant has the queue for itself again
 			until(shareTime / 10)
 		}
 		return poll
@@ -579,24 +584,24 @@ func (s *scheduler) sleep(now time.Time, poll time.Duration) time.Duration {
 	return poll
 }
 
-// failed notes a claim that has ended in an error: it may have been too much for its
+// Failed notes a claim that has ended in an error: it may have been too much for its
 // deadline.
-func (s *scheduler) failed(keyed, front bool, took time.Duration) {
+func (s *Scheduler) Failed(keyed, front bool, took time.Duration) {
 	if cs := s.cursors(keyed); front {
 		s.failure = func(away bool) { cs.front.fail(time.Now(), took, away); cs.near = true }
 	}
 }
 
-// surveyFailed is failed for a survey.
-func (s *scheduler) surveyFailed(searched bool, took time.Duration) {
+// SurveyFailed is failed for a survey.
+func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
 	if searched {
 		s.failure = func(away bool) { s.search.fail(time.Now(), took, away); s.searched = false }
 	}
 }
 
-// settleFailure notes what the statement has cost that failed last; away says that the
+// SettleFailure notes what the statement has cost that failed last; away says that the
 // database was, so that it tells nothing.
-func (s *scheduler) settleFailure(away bool) {
+func (s *Scheduler) SettleFailure(away bool) {
 	if s.failure != nil {
 		s.failure(away)
 		s.failure = nil

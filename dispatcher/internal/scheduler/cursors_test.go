@@ -1,4 +1,4 @@
-package dispatcher
+package scheduler
 
 import (
 	"bytes"
@@ -32,8 +32,8 @@ var someTenants = rapid.Custom(func(t *rapid.T) outbox.ID {
 	return id
 })
 
-func candidate(tenant outbox.ID, priority int16, runAt time.Time, id byte) leased {
-	return leased{flow: flow{tenant, priority}, at: position{runAt, outbox.ID{15: id}}}
+func candidate(tenant outbox.ID, priority int16, runAt time.Time, id byte) Leased {
+	return Leased{Flow: Flow{tenant, priority}, At: Position{runAt, outbox.ID{15: id}}}
 }
 
 // Whatever flow there is, it has a cursor or lies in just one gap.
@@ -41,23 +41,23 @@ func TestGapsCoverWhatHasNoCursor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var cs cursors
 		for range rapid.IntRange(0, 40).Draw(t, "cursors") {
-			cs.add(flow{someTenants.Draw(t, "tenant"), priorities.Draw(t, "priority")}, time.Now(), outbox.ID{})
+			cs.add(Flow{someTenants.Draw(t, "tenant"), priorities.Draw(t, "priority")}, time.Now(), outbox.ID{})
 		}
 		served := someTenants.Draw(t, "served")
 		g := cs.gaps(served)
 		for range 50 {
-			f := flow{someTenants.Draw(t, "tenant"), priorities.Draw(t, "priority")}
+			f := Flow{someTenants.Draw(t, "tenant"), priorities.Draw(t, "priority")}
 			covered := 0
 			if cs.get(f) != nil {
 				covered++
 			}
-			for i := range g.from {
-				if bytes.Compare(g.from[i][:], f.tenant[:]) <= 0 && bytes.Compare(f.tenant[:], g.to[i][:]) <= 0 {
+			for i := range g.From {
+				if bytes.Compare(g.From[i][:], f.Tenant[:]) <= 0 && bytes.Compare(f.Tenant[:], g.To[i][:]) <= 0 {
 					covered++
 				}
 			}
-			for i := range g.of {
-				if g.of[i] == f.tenant && g.lowest[i] <= int32(f.priority) && int32(f.priority) <= g.highest[i] {
+			for i := range g.Of {
+				if g.Of[i] == f.Tenant && g.Lowest[i] <= int32(f.Priority) && int32(f.Priority) <= g.Highest[i] {
 					covered++
 				}
 			}
@@ -65,14 +65,14 @@ func TestGapsCoverWhatHasNoCursor(t *testing.T) {
 				t.Fatalf("%v is covered %d times, want once", f, covered)
 			}
 		}
-		for i := range g.from {
-			if bytes.Compare(g.from[i][:], g.to[i][:]) > 0 {
-				t.Errorf("the gap from %s to %s is empty", g.from[i], g.to[i])
+		for i := range g.From {
+			if bytes.Compare(g.From[i][:], g.To[i][:]) > 0 {
+				t.Errorf("the gap from %s to %s is empty", g.From[i], g.To[i])
 			}
 		}
 		// The first gap is the first behind the tenant that was served last.
-		for i := range g.from {
-			if after := bytes.Compare(g.from[i][:], served[:]) >= 0; after && bytes.Compare(g.from[0][:], served[:]) < 0 {
+		for i := range g.From {
+			if after := bytes.Compare(g.From[i][:], served[:]) >= 0; after && bytes.Compare(g.From[0][:], served[:]) < 0 {
 				t.Errorf("gap %d is behind the tenant that was served, the first one is not", i)
 			}
 		}
@@ -83,13 +83,13 @@ func TestCursorsAreSortedAndBounded(t *testing.T) {
 	var cs cursors
 	now := time.Now()
 	for n := range 2 * maxCursors {
-		c := cs.add(flow{outbox.ID{0: byte(n * 7), 1: byte(n >> 8)}, int16(n % 3)}, now.Add(time.Duration(n)), outbox.ID{})
+		c := cs.add(Flow{outbox.ID{0: byte(n * 7), 1: byte(n >> 8)}, int16(n % 3)}, now.Add(time.Duration(n)), outbox.ID{})
 		c.state = drained
 	}
 	if len(cs.sorted) != maxCursors {
 		t.Errorf("%d cursors, want %d", len(cs.sorted), maxCursors)
 	}
-	if !slices.IsSortedFunc(cs.sorted, func(a, b *cursor) int { return byFlow(a, b.flow) }) {
+	if !slices.IsSortedFunc(cs.sorted, func(a, b *Cursor) int { return byFlow(a, b.Flow) }) {
 		t.Error("the cursors are not in order")
 	}
 }
@@ -101,21 +101,21 @@ func TestWhichCursorIsForgotten(t *testing.T) {
 	full := func(state flowState) *cursors {
 		var cs cursors
 		for n := range maxCursors {
-			cs.add(flow{tenant: outbox.ID{0: 1, 1: byte(n >> 8), 2: byte(n)}}, now.Add(time.Duration(n)), outbox.ID{}).state = state
+			cs.add(Flow{Tenant: outbox.ID{0: 1, 1: byte(n >> 8), 2: byte(n)}}, now.Add(time.Duration(n)), outbox.ID{}).state = state
 		}
 		return &cs
 	}
-	one := flow{tenant: outbox.ID{0: 2}}
+	one := Flow{Tenant: outbox.ID{0: 2}}
 	cs := full(drained)
 	cs.sorted[7].used = now.Add(-time.Hour)
 	cs.sorted[3].used, cs.sorted[3].state = now.Add(-2*time.Hour), due
-	oldest := cs.sorted[7].flow
+	oldest := cs.sorted[7].Flow
 	if cs.add(one, now, outbox.ID{}); cs.get(oldest) != nil || cs.get(one) == nil {
 		t.Error("another one than that which was idle longest has been forgotten")
 	}
 	cs = full(due)
-	last := cs.sorted[99].flow // served last: its next turn is the last one
-	if cs.add(one, now, last.tenant); cs.get(last) != nil || cs.get(one) == nil {
+	last := cs.sorted[99].Flow // served last: its next turn is the last one
+	if cs.add(one, now, last.Tenant); cs.get(last) != nil || cs.get(one) == nil {
 		t.Error("one has been forgotten whose turn comes before that of others")
 	}
 }
@@ -125,18 +125,18 @@ func TestCursorsMoveForward(t *testing.T) {
 	var cs cursors
 	now := time.Now()
 	a, b := outbox.ID{1}, outbox.ID{2}
-	cs.add(flow{a, 0}, now, outbox.ID{})
-	cs.add(flow{b, 0}, now, outbox.ID{})
+	cs.add(Flow{a, 0}, now, outbox.ID{})
+	cs.add(Flow{b, 0}, now, outbox.ID{})
 	back := candidate(a, 0, now.Add(time.Minute), 9)
-	back.goesBack = true
-	cs.claimed([]leased{candidate(a, 0, now, 5), candidate(a, 0, now, 3), back, candidate(b, 0, now.Add(-time.Hour), 1), candidate(b, 7, now, 1)}, now)
-	if got, want := cs.get(flow{a, 0}).at, (position{now, outbox.ID{15: 5}}); got != want {
+	back.GoesBack = true
+	cs.claimed([]Leased{candidate(a, 0, now, 5), candidate(a, 0, now, 3), back, candidate(b, 0, now.Add(-time.Hour), 1), candidate(b, 7, now, 1)}, now)
+	if got, want := cs.get(Flow{a, 0}).At, (Position{now, outbox.ID{15: 5}}); got != want {
 		t.Errorf("cursor at %v, want %v", got, want)
 	}
-	if got, want := cs.get(flow{b, 0}).at, (position{now.Add(-time.Hour), outbox.ID{15: 1}}); got != want {
+	if got, want := cs.get(Flow{b, 0}).At, (Position{now.Add(-time.Hour), outbox.ID{15: 1}}); got != want {
 		t.Errorf("cursor at %v, want %v", got, want)
 	}
-	if cs.get(flow{b, 7}) != nil {
+	if cs.get(Flow{b, 7}) != nil {
 		t.Error("a claim has made a cursor")
 	}
 }
@@ -144,7 +144,7 @@ func TestCursorsMoveForward(t *testing.T) {
 // A claim from the front that gets thousands of jobs takes long for them, and not for what
 // it reads before them: the next one begins there, too.
 func TestManyJobsMakeNoClaimExpensive(t *testing.T) {
-	s := newScheduler(64)
+	s := New(64)
 	now := time.Now()
 	for range 5 {
 		s.plain.cost(true, now, 60*time.Millisecond, 2000)

@@ -1,4 +1,4 @@
-package dispatcher
+package scheduler
 
 import (
 	"bytes"
@@ -12,17 +12,17 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// flow is what a cursor stands for: the jobs of one tenant and one priority, a range of
+// Flow is what a cursor stands for: the jobs of one tenant and one priority, a range of
 // the index of due jobs.
-type flow struct {
-	tenant   outbox.ID
-	priority int16
+type Flow struct {
+	Tenant   outbox.ID
+	Priority int16
 }
 
-// cursor is where the claims of one flow go on.
-type cursor struct {
-	flow
-	at    position // of the last job claimed; zero: none yet
+// Cursor is where the claims of one flow go on.
+type Cursor struct {
+	Flow
+	At    Position // of the last job claimed; zero: none yet
 	state flowState
 	next  time.Time // when its next job becomes due, as the last survey knew; zero: none known
 	used  time.Time // when a job of it was claimed last, or it was found
@@ -32,12 +32,12 @@ type cursor struct {
 }
 
 // exhausted notes that a claim has found no more due jobs than it took.
-func (c *cursor) exhausted(front bool, since pgtype.Timestamptz) {
+func (c *Cursor) exhausted(front bool, since pgtype.Timestamptz) {
 	c.state, c.locked, c.again = drained, 0, time.Time{}
 	if front && since.Valid {
 		// All that is left before this was looked at, and is not for us.
-		if at := (position{runAt: since.Time.Add(-lateCommit)}); c.at.before(at) {
-			c.at = at
+		if at := (Position{RunAt: since.Time.Add(-lateCommit)}); c.At.Before(at) {
+			c.At = at
 		}
 	}
 }
@@ -45,9 +45,9 @@ func (c *cursor) exhausted(front bool, since pgtype.Timestamptz) {
 // passedLocked notes that a claim has passed jobs by because somebody else had locked them,
 // or their key. They are still due, and no survey tells of them: they are looked at again
 // soon, but not for ever soon, because somebody may hold the row of a key for an hour.
-func (c *cursor) passedLocked(now time.Time) {
+func (c *Cursor) passedLocked(now time.Time) {
 	c.state = drained
-	c.again = now.Add(lockedRetry << min(c.locked, 8))
+	c.again = now.Add(LockedRetry << min(c.locked, 8))
 	c.locked++
 }
 
@@ -60,14 +60,14 @@ const (
 	due                      // the last claim took all that it was allowed to, or a survey found a job
 )
 
-// position is a place in a flow.
-type position struct {
-	runAt time.Time
-	id    outbox.ID
+// Position is a place in a flow.
+type Position struct {
+	RunAt time.Time
+	ID    outbox.ID
 }
 
-func (p position) before(other position) bool {
-	return cmp.Or(p.runAt.Compare(other.runAt), bytes.Compare(p.id[:], other.id[:])) < 0
+func (p Position) Before(other Position) bool {
+	return cmp.Or(p.RunAt.Compare(other.RunAt), bytes.Compare(p.ID[:], other.ID[:])) < 0
 }
 
 // cursors are those of a queue's jobs without a key, or of those with one.
@@ -80,30 +80,30 @@ func (p position) before(other position) bool {
 // what is due before its cursor waits for that. It was committed late, or given back, or
 // its lease has lapsed.
 type cursors struct {
-	sorted []*cursor // by tenant, then by priority, the highest first
+	sorted []*Cursor // by tenant, then by priority, the highest first
 	front  budget    // of claims from the front
 	near   bool      // the last claim did not begin there
 	costs  expected  // of claims from the cursors
 }
 
-const lockedRetry = 5 * time.Millisecond
+const LockedRetry = 5 * time.Millisecond
 
 // maxCursors bounds a queue's memory, and what a survey of it reads: some milliseconds.
 const maxCursors = 1024
 
 // maxNewFlows bounds what a survey finds: there is another one after the next claim.
-const maxNewFlows = maxCursors / 4
+const MaxNewFlows = maxCursors / 4
 
 // lateCommit is how much later than its run_at a job may be committed without having to
 // wait for a claim from the front.
 const lateCommit = 5 * time.Second
 
-func byFlow(c *cursor, f flow) int {
-	return cmp.Or(bytes.Compare(c.tenant[:], f.tenant[:]), cmp.Compare(f.priority, c.priority))
+func byFlow(c *Cursor, f Flow) int {
+	return cmp.Or(bytes.Compare(c.Tenant[:], f.Tenant[:]), cmp.Compare(f.Priority, c.Priority))
 }
 
 // get returns the cursor of a flow; nil if it has none.
-func (cs *cursors) get(f flow) *cursor {
+func (cs *cursors) get(f Flow) *Cursor {
 	if i, found := slices.BinarySearchFunc(cs.sorted, f, byFlow); found {
 		return cs.sorted[i]
 	}
@@ -113,7 +113,7 @@ func (cs *cursors) get(f flow) *cursor {
 // add makes a cursor for a flow that a survey has found. If there are too many, another is
 // forgotten, and found again by a later survey: of those without due jobs the one that was
 // used least recently, else the one whose turn comes last after that of served.
-func (cs *cursors) add(f flow, now time.Time, served outbox.ID) *cursor {
+func (cs *cursors) add(f Flow, now time.Time, served outbox.ID) *Cursor {
 	if c := cs.get(f); c != nil {
 		return c
 	}
@@ -125,31 +125,31 @@ func (cs *cursors) add(f flow, now time.Time, served outbox.ID) *cursor {
 			}
 		}
 		if forget < 0 {
-			after, _ := slices.BinarySearchFunc(cs.sorted, flow{served, math.MinInt16}, byFlow)
+			after, _ := slices.BinarySearchFunc(cs.sorted, Flow{served, math.MinInt16}, byFlow)
 			forget = (after + len(cs.sorted) - 1) % len(cs.sorted)
 		}
 		cs.sorted = slices.Delete(cs.sorted, forget, forget+1)
 	}
-	c := &cursor{flow: f, used: now}
+	c := &Cursor{Flow: f, used: now}
 	i, _ := slices.BinarySearchFunc(cs.sorted, f, byFlow)
 	cs.sorted = slices.Insert(cs.sorted, i, c)
 	return c
 }
 
-// leased is a job that a claim has got.
-type leased struct {
-	flow
-	at       position
-	goesBack bool // it must be found again
+// Leased is a job that a claim has got.
+type Leased struct {
+	Flow
+	At       Position
+	GoesBack bool // it must be found again
 }
 
 // claimed moves the cursors to the last of the jobs that a claim has got.
-func (cs *cursors) claimed(jobs []leased, now time.Time) {
+func (cs *cursors) claimed(jobs []Leased, now time.Time) {
 	for _, job := range jobs {
-		if c := cs.get(job.flow); c != nil && !job.goesBack {
+		if c := cs.get(job.Flow); c != nil && !job.GoesBack {
 			c.used = now
-			if c.at.before(job.at) {
-				c.at = job.at
+			if c.At.Before(job.At) {
+				c.At = job.At
 			}
 		}
 	}
@@ -158,17 +158,17 @@ func (cs *cursors) claimed(jobs []leased, now time.Time) {
 // gaps are the ranges of tenants between the cursors, from the first behind served on, and
 // those of priorities above, between and below the cursors of each tenant. Both ends belong
 // to a range.
-func (cs *cursors) gaps(served outbox.ID) (g gaps) {
+func (cs *cursors) gaps(served outbox.ID) (g Gaps) {
 	next, open := outbox.ID{}, true // the first tenant that no gap and no cursor has covered
 	for i := 0; i < len(cs.sorted); {
-		tenant := cs.sorted[i].tenant
+		tenant := cs.sorted[i].Tenant
 		if last, ok := previousID(tenant); ok && open && bytes.Compare(next[:], last[:]) <= 0 {
 			g.tenants(next, last)
 		}
 		highest := int32(math.MaxInt16)
-		for ; i < len(cs.sorted) && cs.sorted[i].tenant == tenant; i++ {
-			g.levels(tenant, int32(cs.sorted[i].priority)+1, highest)
-			highest = int32(cs.sorted[i].priority) - 1
+		for ; i < len(cs.sorted) && cs.sorted[i].Tenant == tenant; i++ {
+			g.levels(tenant, int32(cs.sorted[i].Priority)+1, highest)
+			highest = int32(cs.sorted[i].Priority) - 1
 		}
 		g.levels(tenant, math.MinInt16, highest)
 		next, open = nextID(tenant)
@@ -176,24 +176,24 @@ func (cs *cursors) gaps(served outbox.ID) (g gaps) {
 	if open {
 		g.tenants(next, outbox.ID(bytes.Repeat([]byte{0xff}, len(next))))
 	}
-	turn, _ := slices.BinarySearchFunc(g.from, served, func(from, served outbox.ID) int { return bytes.Compare(from[:], served[:]) })
-	g.from, g.to = slices.Concat(g.from[turn:], g.from[:turn]), slices.Concat(g.to[turn:], g.to[:turn])
+	turn, _ := slices.BinarySearchFunc(g.From, served, func(from, served outbox.ID) int { return bytes.Compare(from[:], served[:]) })
+	g.From, g.To = slices.Concat(g.From[turn:], g.From[:turn]), slices.Concat(g.To[turn:], g.To[:turn])
 	return g
 }
 
-// gaps are ranges of tenants without a cursor, and ranges of priorities without one of
+// Gaps are ranges of tenants without a cursor, and ranges of priorities without one of
 // tenants that have others.
-type gaps struct {
-	from, to        []outbox.ID
-	of              []outbox.ID
-	lowest, highest []int32
+type Gaps struct {
+	From, To        []outbox.ID
+	Of              []outbox.ID
+	Lowest, Highest []int32
 }
 
-func (g *gaps) tenants(from, to outbox.ID) { g.from, g.to = append(g.from, from), append(g.to, to) }
+func (g *Gaps) tenants(from, to outbox.ID) { g.From, g.To = append(g.From, from), append(g.To, to) }
 
-func (g *gaps) levels(of outbox.ID, lowest, highest int32) {
+func (g *Gaps) levels(of outbox.ID, lowest, highest int32) {
 	if lowest <= highest {
-		g.of, g.lowest, g.highest = append(g.of, of), append(g.lowest, lowest), append(g.highest, highest)
+		g.Of, g.Lowest, g.Highest = append(g.Of, of), append(g.Lowest, lowest), append(g.Highest, highest)
 	}
 }
 

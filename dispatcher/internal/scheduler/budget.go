@@ -1,4 +1,4 @@
-package dispatcher
+package scheduler
 
 import "time"
 
@@ -14,9 +14,9 @@ type budget struct {
 }
 
 const (
-	// restFactor bounds the share of the time that may be spent: a fortieth. With a
+	// RestFactor bounds the share of the time that may be spent: a fortieth. With a
 	// twentieth, claims from the front were in the p99 of claims (row D1 of the scorecard).
-	restFactor = 40
+	RestFactor = 40
 	// freeCost is within the noise of a round trip.
 	freeCost = 3 * time.Millisecond
 )
@@ -30,7 +30,7 @@ func (b *budget) after(now time.Time) time.Duration { return max(b.next.Sub(now)
 // spend notes what one has cost that ended now.
 func (b *budget) spend(now time.Time, cost time.Duration) {
 	if spent := min(cost, b.last); spent > freeCost {
-		b.next = now.Add(restFactor * spent)
+		b.next = now.Add(RestFactor * spent)
 	}
 	b.last = cost
 }

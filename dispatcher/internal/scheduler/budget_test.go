@@ -1,4 +1,4 @@
-package dispatcher
+package scheduler
 
 import (
 	"testing"
@@ -49,7 +49,7 @@ func TestBudgetOfWhatFails(t *testing.T) {
 		want time.Duration
 	}{
 		"one":                      {[]bool{false}, took},
-		"two":                      {[]bool{false, false}, restFactor * took},
+		"two":                      {[]bool{false, false}, RestFactor * took},
 		"in an outage":             {[]bool{true, true, true}, took},
 		"two, and an outage after": {[]bool{false, true}, took},
 	} {

@@ -1,0 +1,329 @@
+package scheduler
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"pgregory.net/rapid"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// numbered is a tenant; 0 is root.
+func numbered(n int) outbox.ID {
+	if n == 0 {
+		return outbox.RootTenant
+	}
+	return outbox.ID{0: 1, 1: byte(n >> 8), 2: byte(n), 15: 9}
+}
+
+// schedulerOf knows due jobs of so many tenants, root among them.
+func schedulerOf(tenants int, state flowState) *Scheduler {
+	s := New(64)
+	for n := range tenants {
+		s.plain.add(Flow{Tenant: numbered(n)}, time.Now(), outbox.ID{}).state = state
+	}
+	return s
+}
+
+func roomFor(n int) Places { return Places{Room: n, Capacity: 1 << 20} }
+
+// got makes a claim's answer: of each share so many jobs, at most its quota.
+func got(shares []Share, each int) (jobs []Leased) {
+	for _, share := range shares {
+		for n := range min(each, share.Quota) {
+			jobs = append(jobs, candidate(share.Tenant.ID, share.Cursors[0].Priority, time.Now(), byte(n)))
+		}
+	}
+	return jobs
+}
+
+// However small the room of a claim, every tenant is served before one is served for the
+// second time more, and the room is used up. Root is a tenant like the others.
+func TestTenantsTakeTurns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tenants := rapid.IntRange(1, 300).Draw(t, "tenants")
+		s := schedulerOf(tenants, due)
+		served := map[outbox.ID]int{}
+		for range rapid.IntRange(1, 30).Draw(t, "claims") {
+			room := rapid.IntRange(1, 400).Draw(t, "room")
+			p := s.Plan(time.Now(), roomFor(room), nil)
+			left := room
+			for i, share := range p.Plain {
+				if share.Quota < room/tenants || i > 0 && share.Quota > room/tenants+room%tenants {
+					t.Fatalf("a quota of %d of %d among %d", share.Quota, room, tenants)
+				}
+				served[share.Tenant.ID]++
+				left -= share.Quota
+			}
+			if left != 0 {
+				t.Fatalf("%d of a room of %d were given to nobody", left, room)
+			}
+			s.Claimed(false, p.Plain, got(p.Plain, room), Extent{Front: true}, time.Now())
+			least, most := 1<<30, 0
+			for n := range tenants {
+				least, most = min(least, served[numbered(n)]), max(most, served[numbered(n)])
+			}
+			if most > least+1 {
+				t.Fatalf("one tenant was served %d times, another %d times", most, least)
+			}
+		}
+	})
+}
+
+// A tenant of which nobody knows whether it has due jobs is asked for one, and takes no
+// part of the room from those that have: a thousand idle tenants do not slow a busy one.
+func TestIdleTenantsTakeNoRoom(t *testing.T) {
+	s := schedulerOf(1000, drained)
+	s.Woken()
+	s.plain.get(Flow{Tenant: numbered(3)}).state = due
+	p := s.Plan(time.Now(), roomFor(2000), nil)
+	asked, busy := 0, 0
+	for _, share := range p.Plain {
+		if share.Tenant.ID == numbered(3) {
+			busy = share.Quota
+		} else if asked++; share.Quota != 1 {
+			t.Errorf("a tenant that may have nothing is given a quota of %d", share.Quota)
+		}
+	}
+	if asked != maxUnsure || busy != 2000-maxUnsure {
+		t.Errorf("%d tenants are asked for a job, the busy one for %d; want %d and %d", asked, busy, maxUnsure, 2000-maxUnsure)
+	}
+	for range 4 { // in turns, all are asked
+		s.Claimed(false, p.Plain, nil, Extent{Front: true}, time.Now())
+		s.plain.get(Flow{Tenant: numbered(3)}).state = due
+		p = s.Plan(time.Now(), roomFor(2000), nil)
+	}
+	if len(p.Plain) != 1 || p.Plain[0].Quota != 2000 {
+		t.Errorf("after all were asked %d tenants are, want the busy one alone", len(p.Plain))
+	}
+}
+
+// The priorities of a tenant share its part, highest first.
+func TestATenantsPrioritiesBelongTogether(t *testing.T) {
+	s := schedulerOf(3, due)
+	for _, priority := range []int16{-5, 7} {
+		s.plain.add(Flow{numbered(1), priority}, time.Now(), outbox.ID{}).state = due
+	}
+	s.served = numbered(2)
+	p := s.Plan(time.Now(), roomFor(30), nil)
+	if len(p.Plain) != 3 || p.Plain[0].Tenant.ID != numbered(0) || p.Plain[1].Tenant.ID != numbered(1) {
+		t.Fatalf("shares = %+v, want those of root and the tenants 1 and 2", p.Plain)
+	}
+	var of []int16
+	for _, c := range p.Plain[1].Cursors {
+		of = append(of, c.Priority)
+	}
+	if !slices.Equal(of, []int16{7, 0, -5}) {
+		t.Errorf("cursors of a tenant = %v, want 7, 0, -5", of)
+	}
+	// It took all of its quota from the first two: the second may have more, and so may the third.
+	jobs := append(got([]Share{{p.Plain[1].Tenant, p.Plain[1].Cursors[:1], 4}}, 4), got([]Share{{p.Plain[1].Tenant, p.Plain[1].Cursors[1:2], 6}}, 6)...)
+	s.Claimed(false, p.Plain[1:2], jobs, Extent{Front: true}, time.Now())
+	for priority, want := range map[int16]flowState{7: drained, 0: due, -5: due} {
+		if got := s.plain.get(Flow{numbered(1), priority}).state; got != want {
+			t.Errorf("priority %d: %v, want %v", priority, got, want)
+		}
+	}
+}
+
+// A tenant whose jobs with a key and without are both due has half of its part for each;
+// the smallest room is given to either in turn.
+func TestJobsWithAndWithoutAKeyShareATenantsPart(t *testing.T) {
+	s := schedulerOf(2, due)
+	s.keyed.add(Flow{Tenant: numbered(1)}, time.Now(), outbox.ID{}).state = due
+	p := s.Plan(time.Now(), roomFor(40), nil)
+	if len(p.Plain) != 2 || len(p.Keyed) != 1 || p.Plain[1].Quota != 10 || p.Keyed[0].Quota != 10 {
+		t.Errorf("plain %+v, keyed %+v; want 20 and 10, and 10", p.Plain, p.Keyed)
+	}
+	s = New(64)
+	s.plain.add(Flow{Tenant: numbered(0)}, time.Now(), outbox.ID{}).state = due
+	s.keyed.add(Flow{Tenant: numbered(0)}, time.Now(), outbox.ID{}).state = due
+	with, without := 0, 0
+	for range 10 {
+		p := s.Plan(time.Now(), roomFor(1), nil)
+		with, without = with+quotas(p.Keyed), without+quotas(p.Plain)
+	}
+	if with != 5 || without != 5 {
+		t.Errorf("of ten single places %d go to jobs with a key, %d to others", with, without)
+	}
+}
+
+// While tenants share a queue none comes to hold all workers; a tenant that holds few is
+// claimed for though there is no room, one that has many is not.
+func TestReserveAndExpress(t *testing.T) {
+	now := time.Now()
+	s := schedulerOf(2, due)
+	busy := s.Tenant(numbered(1), now)
+	busy.InHand.Store(50)
+	s.plain.get(Flow{Tenant: numbered(0)}).state = drained
+	p := s.Plan(now, Places{Room: 14, Capacity: 64}, nil)
+	if n := quotas(p.Plain); n != 10 || !p.Shared {
+		t.Errorf("a tenant that holds 50 of 64 is given %d, want 10: four workers are reserved", n)
+	}
+	busy.InHand.Store(60)
+	if p = s.Plan(now, Places{Room: 4, Capacity: 64}, nil); len(p.Plain) != 0 {
+		t.Errorf("a tenant that holds 60 of 64 is given %d", quotas(p.Plain))
+	}
+	s.plain.get(Flow{Tenant: numbered(0)}).state = due
+	if p = s.Plan(now, Places{Room: 4, Capacity: 64}, nil); len(p.Plain) != 1 || p.Plain[0].Tenant.ID != numbered(0) || p.Plain[0].Quota != 4 {
+		t.Errorf("shares = %+v, want root's alone", p.Plain)
+	}
+	busy.InHand.Store(500)
+	backlog := []Share{{busy, s.plain.sorted[1:], 20}}
+	s.Claimed(false, backlog, got(backlog, 20), Extent{Front: true}, now) // it may have more
+	if p = s.Plan(now, Places{Express: 20, Capacity: 564}, nil); len(p.Plain) != 1 || p.Plain[0].Quota != Sparse {
+		t.Errorf("without room, shares = %+v; want %d for root", p.Plain, Sparse)
+	}
+	s.Tenant(numbered(0), now).InHand.Store(6)
+	if p = s.Plan(now, Places{Express: 20, Capacity: 564}, nil); quotas(p.Plain) != Sparse-6 {
+		t.Errorf("one that holds 6 is given %d more, want %d", quotas(p.Plain), Sparse-6)
+	}
+	busy.InHand.Store(3)
+	if p = s.Plan(now, Places{Express: 20, Capacity: 564}, nil); len(p.Plain) != 1 || p.Plain[0].Tenant.ID != numbered(0) {
+		t.Errorf("without room, one that has many more is claimed for: %+v", p.Plain)
+	}
+	// What is due comes before what may be: it does not wait until all idle tenants were asked.
+	many := schedulerOf(200, drained)
+	many.Woken()
+	many.plain.get(Flow{Tenant: numbered(150)}).state = due
+	p = many.Plan(now, Places{Express: 20, Capacity: 564}, nil)
+	given := map[outbox.ID]int{}
+	for _, share := range p.Plain {
+		given[share.Tenant.ID] = share.Quota
+	}
+	if given[numbered(150)] != Sparse || len(given) != 1+20-Sparse {
+		t.Errorf("without room %d tenants are given some, the one with due jobs %d; want %d and %d", len(given), given[numbered(150)], 21-Sparse, Sparse)
+	}
+	// Nobody but root has used the queue for a while: it is all root's.
+	s = schedulerOf(1, due)
+	s.Tenant(numbered(1), now).used = now.Add(-shareTime)
+	if p = s.Plan(now, Places{Room: 64, Capacity: 64}, nil); quotas(p.Plain) != 64 || p.Shared {
+		t.Errorf("root alone is given %d of 64", quotas(p.Plain))
+	}
+}
+
+// What a survey tells decides how long the queue sleeps.
+func TestASurveyTellsHowLongToSleep(t *testing.T) {
+	now := time.Now()
+	s := schedulerOf(2, drained)
+	survey := func(rows ...SurveyRow) bool {
+		return s.NoteSurvey(rows, pgtype.Timestamptz{Time: now, Valid: true}, true, now, now)
+	}
+	if survey() || s.Sleep(now, time.Hour) != time.Hour || s.SurveyDue(now) {
+		t.Error("nothing is due: want to sleep until the poll")
+	}
+	if s.Claimed(false, nil, nil, Extent{Front: true}, now); !s.SurveyDue(now) {
+		t.Error("no survey after a claim: it would tell what is due behind the jobs that were claimed")
+	}
+	if survey(SurveyRow{Flow: Flow{Tenant: numbered(1)}, Due: time.Minute}) || s.Sleep(now, time.Hour) != time.Minute {
+		t.Errorf("sleeps %v, want until the job is due in a minute", s.Sleep(now, time.Hour))
+	}
+	if s.Timer(now.Add(time.Minute)); s.plain.get(Flow{Tenant: numbered(1)}).state != due || s.plain.get(Flow{Tenant: numbered(0)}).state != drained {
+		t.Error("the timer has made another flow due than the one whose job is")
+	}
+	s.plain.get(Flow{Tenant: numbered(1)}).state = drained
+	if !survey(SurveyRow{Flow: Flow{Tenant: numbered(7), Priority: 3}, Unknown: true}) || !s.SurveyDue(now) {
+		t.Error("a tenant was found: want it claimed for, and others looked for at once")
+	}
+	s.plain.get(Flow{numbered(7), 3}).state = drained
+	if s.Timer(now.Add(time.Hour)); s.plain.get(Flow{Tenant: numbered(0)}).state != unsure || !s.SurveyDue(now.Add(time.Hour)) {
+		t.Error("a poll does not look at every flow")
+	}
+}
+
+// While the search for new tenants is too expensive, and claims from the front are, the
+// queue goes on without them, and wakes up when they are affordable.
+func TestWhatIsTooExpensiveIsNotForgotten(t *testing.T) {
+	now := time.Now()
+	s := schedulerOf(1, drained)
+	for range 2 {
+		s.search.spend(now, 50*time.Millisecond)
+		s.plain.front.spend(now, 80*time.Millisecond)
+	}
+	s.NoteSurvey(nil, pgtype.Timestamptz{Time: now, Valid: true}, s.search.allows(now), now, now)
+	if got := s.Sleep(now, time.Hour); got != RestFactor*50*time.Millisecond {
+		t.Errorf("sleeps %v, want until the next search", got)
+	}
+	later := now.Add(RestFactor * 50 * time.Millisecond)
+	if !s.SurveyDue(later) {
+		t.Error("no search when it is affordable")
+	}
+	s.NoteSurvey(nil, pgtype.Timestamptz{Time: later, Valid: true}, true, later, later)
+	s.plain.cost(false, later, time.Millisecond, 1) // a claim that did not begin at the front
+	if got := s.Sleep(later, time.Hour); got != RestFactor*30*time.Millisecond {
+		t.Errorf("sleeps %v, want until the next claim from the front", got)
+	}
+	s.plain.cost(true, later, time.Millisecond, 1)
+	if got := s.Sleep(later, time.Hour); got != time.Hour {
+		t.Errorf("sleeps %v after a claim from the front that was quick", got)
+	}
+}
+
+// A claim from the front that comes to the end of a flow moves the cursor close to the
+// time of the last survey: what it left is not for this process.
+func TestACursorPassesWhatIsNotForUs(t *testing.T) {
+	now := time.Now()
+	s := schedulerOf(2, due)
+	s.since = pgtype.Timestamptz{Time: now, Valid: true}
+	p := s.Plan(now, roomFor(10), nil)
+	s.Claimed(false, p.Plain, nil, Extent{}, now)
+	for _, c := range s.plain.sorted {
+		if !c.At.RunAt.IsZero() {
+			t.Error("a claim that did not begin at the front has passed jobs that it has not seen")
+		}
+	}
+	s.Woken()
+	p = s.Plan(now, roomFor(10), nil)
+	s.Claimed(false, p.Plain, nil, Extent{Front: true}, now)
+	for _, c := range s.plain.sorted {
+		if want := now.Add(-lateCommit); !c.At.RunAt.Equal(want) || c.state != drained {
+			t.Errorf("cursor at %v, %v; want %v", c.At.RunAt, c.state, want)
+		}
+	}
+}
+
+// The promoter, or another claim, has locked the row of the key of every job that a claim
+// looks at. They are still due, and no survey tells of them, because it looks ahead of the
+// one before it. So the cursor stays before them, and they are looked at again after 5 ms,
+// 10 ms and so on, whatever is claimed meanwhile of those that the promoter offers.
+func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
+	for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
+		s, now := New(64), time.Now()
+		s.since = pgtype.Timestamptz{Time: now, Valid: true}
+		c := s.keyed.add(Flow{Tenant: tenant}, now, outbox.ID{})
+		c.state = due
+		s.plain.get(Flow{Tenant: outbox.RootTenant}).state = drained
+		offered := []Share{{Tenant: s.Tenant(tenant, now), Quota: 1}}
+		for _, wait := range []time.Duration{LockedRetry, 2 * LockedRetry, 4 * LockedRetry} {
+			p := s.Plan(now, roomFor(100), nil)
+			if len(p.Keyed) != 1 {
+				t.Fatalf("the plan has %d shares of jobs with a key, want one", len(p.Keyed))
+			}
+			s.Claimed(true, p.Keyed, nil, Extent{Front: true, Locked: true}, now)
+			s.Claimed(true, offered, got(offered, 0), Extent{Front: true}, now)
+			s.NoteSurvey(nil, s.since, true, now, now)
+			if !c.At.RunAt.IsZero() {
+				t.Fatalf("the cursor has passed jobs that are due: it is at %v", c.At.RunAt)
+			}
+			if got := s.Sleep(now, time.Minute); got != wait {
+				t.Fatalf("sleeps for %v, want %v", got, wait)
+			}
+			now = now.Add(wait)
+			s.Timer(now)
+		}
+		p := s.Plan(now, roomFor(100), nil)
+		s.Claimed(true, p.Keyed, nil, Extent{Front: true}, now)
+		s.NoteSurvey(nil, s.since, true, now, now)
+		if got := s.Sleep(now, time.Minute); got != time.Minute {
+			t.Fatalf("sleeps for %v after a claim that passed nothing by, want a minute", got)
+		}
+		s.Claimed(true, offered, nil, Extent{Front: true, Locked: true}, now)
+		s.NoteSurvey(nil, s.since, true, now, now)
+		if got := s.Sleep(now, time.Minute); got != LockedRetry {
+			t.Fatalf("sleeps for %v after a claim that passed an offered job by, want %v", got, LockedRetry)
+		}
+	}
+}
