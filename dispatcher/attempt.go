@@ -117,7 +117,7 @@ func (a *attempt) LoseLease() { a.end(outbox.ErrLeaseLost) }
 
 // mayBeCalledOff leaves out attempts that completed their job in a transaction of
 // their own: the row is gone, as they said. If that transaction was rolled back
-// after all and nobody told, the lease lapses.
+// after all and said nothing, the lease lapses.
 func (a *attempt) mayBeCalledOff() bool {
 	if a.err != nil || !a.job.Completed() {
 		return true
@@ -128,7 +128,7 @@ func (a *attempt) mayBeCalledOff() bool {
 }
 
 // age is how long the handler has been running, or its job has waited for a worker or
-// for the rest of its batch; 0 if that is not long enough to matter, or if it was told
+// for the rest of its batch; 0 if that is not long enough to matter, or if it was asked
 // to stop.
 func (a *attempt) age(now time.Time, least time.Duration) time.Duration {
 	a.mu.Lock()
@@ -164,7 +164,7 @@ func (a *attempt) Attrs(event string, more ...slog.Attr) []slog.Attr {
 type batchKey struct{}
 
 // batch is jobs on their way through the process together. Until it is in the
-// buffer it belongs to whoever holds batches.mu, then to one worker.
+// buffer it belongs to the holder of batches.mu, then to one worker.
 type batch struct {
 	attempts []*attempt
 	timer    *time.Timer

@@ -10,7 +10,7 @@ import (
 const (
 	defaultConcurrency = 64
 	maxPrefetch        = 3 * maxBatch          // jobs claimed beyond what can run at once
-	maxClaimBytes      = 2 * statementBytes    // of a claim's payloads, as far as the last ones tell
+	maxClaimBytes      = 2 * statementBytes    // of a claim's payloads, to judge by the last ones
 	prefetchTime       = 40 * time.Millisecond // how long a job should wait in the buffer at most
 	outlier            = 32                    // times the usual run of a job that is believed of one
 )

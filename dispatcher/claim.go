@@ -47,8 +47,8 @@ type orphanStatement interface {
 type replan func(most int) scheduler.Plan
 
 // claim leases what the plan asks for and gives it to the workers; the claim of a queue with
-// limits makes another plan, for what they leave of room. It returns how many jobs it got, and if a limit or a pause kept
-// it from taking more, how long to rest unless something wakes the queue.
+// limits makes another plan, for what they leave of room. It returns how many jobs it got, and if a limit or a pause
+// kept it from taking more, how long to rest unless something wakes the queue.
 func (c *claimer) claim(ctx context.Context, p scheduler.Plan, room int, again replan) (n int, rest time.Duration, err error) {
 	if c.capacity.limited.Load() {
 		n, rest, err = c.claimLimited(ctx, room, again)
@@ -207,7 +207,7 @@ func positionOf(job *outbox.Claimed) scheduler.Position {
 	return scheduler.Position{RunAt: job.RunAt, ID: job.ID}
 }
 
-// leasedBy are the jobs that a claim came to by itself, not as offered ones: they alone tell how far it has come.
+// leasedBy are the jobs that a claim came to by itself, not as offered ones: they alone show how far it has come.
 func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 	offered := make(map[outbox.ID]bool, len(offers))
 	for _, id := range offers {

@@ -40,7 +40,7 @@ type claimBatch struct {
 	err     error  // how the statement ended
 }
 
-// tally is what the rows without a job tell of a keyed claim.
+// tally is what the rows without a job say of a keyed claim.
 type tally struct {
 	looked, passed, blocked, promoted int32
 	halted                            []keyName // something of them was blocked
@@ -173,7 +173,7 @@ type claimRow struct {
 	kind, contentType pgtype.DriverBytes // the driver's memory, valid until the next row
 	key               *string
 	timeout           pgtype.Interval
-	backoff           pgtype.FlatArray[pgtype.Interval] // takes whatever somebody stored by hand: one that it refused would stop all claims
+	backoff           pgtype.FlatArray[pgtype.Interval] // takes all that SQL by hand can have stored, or it stopped claims
 	deadline          pgtype.Timestamptz
 	watched           pgtype.Bool
 	place             pgtype.TID

@@ -212,7 +212,7 @@ func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 		here[q]++
 	}
 	for q, n := range here {
-		// When nobody claims here any more, this sees it, or else the others are told
+		// When nobody claims here any more, this sees it, or else the others are notified
 		// after the last claim.
 		elsewhere = elsewhere || !d.process.phase.isClaiming() || q.capacity.room() < n
 		q.capacity.roomMade()
@@ -319,7 +319,7 @@ func (d *Dispatcher) endAll(g *goroutines) {
 	g.peers.Wait()
 }
 
-// cutOff ends the grace period: handlers that still run are told to stop.
+// cutOff ends the grace period: the contexts of handlers that still run end.
 func (d *Dispatcher) cutOff() {
 	d.process.phase.Store(cutOff)
 	if n := d.leases.count(); n > 0 {
@@ -379,7 +379,7 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 // without a wake-up and a claim's own way to the disk and back. It returns nil if the job
 // is to be claimed like any: while the queue has something in hand, one that was
 // reserved for is under way, or the kind is not handled here, or in batches. It never
-// blocks; whoever gets a reservation has to end it. See [outbox.Producer.AlsoClaim].
+// blocks; a caller that gets a reservation has to end it. See [outbox.Producer.AlsoClaim].
 func (d *Dispatcher) Reserve(kind, queue string, id outbox.ID) outbox.Reservation {
 	if !d.process.phase.isClaiming() {
 		return nil

@@ -18,15 +18,15 @@
 //
 // # The life of an attempt
 //
-// The loop of a queue asks the scheduler for a plan: how many jobs of which tenants and priorities, from which cursors on.
-// The claimer leases them with one statement and notes their leases. Each job is an attempt from then on. It waits in the
-// buffer, past it if its tenant holds few, or in a batch for others of its kind. A worker takes it, gives it back if its
-// queue has been paused or what its kind needs is unavailable, and otherwise runs the handler with a context that ends
-// with its cause: timeout, deadline, cancelled, lease lost, shutdown. What the handler returns is turned into an outcome,
-// which is all that the rest needs to know. If the handler has reported something, the recorder stores the last of it
-// first. The settler gathers outcomes into batches and stores them for as long as the database is away; then the lease is
-// forgotten, the key of the job moves on, and those who wait for it are notified. What the database does not match was
-// cancelled, has expired, or is another worker's by now.
+// The loop of a queue asks the scheduler for a plan: how many jobs of which tenants and priorities, from which
+// cursors on. The claimer leases them with one statement and notes their leases. Each job is an attempt from then
+// on. It waits in the buffer, past it if its tenant holds few, or in a batch for others of its kind. A worker takes
+// it, gives it back if its queue has been paused or what its kind needs is unavailable, and otherwise runs the
+// handler with a context that ends with its cause: timeout, deadline, cancelled, lease lost, shutdown. What the
+// handler returns is turned into an outcome, which is all that the rest needs to know. If the handler has reported
+// something, the recorder stores the last of it first. The settler gathers outcomes into batches and stores them
+// for as long as the database is away; then the lease is forgotten, the key of the job moves on, and those who wait
+// for it are notified. What the database does not match was cancelled, has expired, or is another worker's by now.
 //
 // # Goroutines
 //
@@ -34,7 +34,7 @@
 //	loop, one a queue               with Run's context                        its scheduler; alone sends to the buffer
 //	fan-out of wake-ups             with Run's context                        nothing
 //	worker, as many as may run      when the buffer is closed                 the attempt that it runs
-//	recorder                        when the last reports are stored          progress, logs, steps: one statement at a time
+//	recorder                        when the last reports are stored          progress, logs, steps; a statement at a time
 //	settler, two                    when all outcomes are stored              a batch
 //	keeper of leases                after the workers                         extensions
 //	watch over leases               after the workers                         ends handlers whose lease was not extended
@@ -91,6 +91,6 @@
 //	session.go      connections of the dispatcher's own
 //	metrics.go      counters and histograms
 //
-// What the next claim asks for and how long a queue may sleep is decided by the package internal/scheduler. What handlers
-// report is stored by the package internal/report.
+// What the next claim asks for and how long a queue may sleep is decided by the package internal/scheduler. What
+// handlers report is stored by the package internal/report.
 package dispatcher

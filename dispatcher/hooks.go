@@ -31,7 +31,7 @@ func (h *successHook) registered() string {
 // OnSuccess registers a hook that runs at least once for each job of T's kind that
 // succeeds, whatever crashes: it is a job of its own, of the kind "<T's kind>:on_success",
 // which the settling statement stores. It is in the same queue, is tried again like
-// any other, and tells job.Args.Epoch and job.Args.ID to whoever has to notice repeats.
+// any other, and has job.Args.Epoch and job.Args.ID, by which repeats are noticed.
 //
 // The mux must have the handler of T's kind, too, or [New] has an [*outbox.InvalidError].
 // A second hook panics, as a second handler does.
@@ -40,7 +40,7 @@ func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox
 }
 
 // OnResult is OnSuccess with the result of a kind whose handler returns one. A sealed
-// result is not told: the hook of a job with one fails for good, with the error code
+// result is not passed on: the hook of a job with one fails for good, with the error code
 // undecodable_result. [OnSuccess] and package await serve such kinds.
 func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]], result R) error, config ...KindConfig) {
 	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error {
@@ -63,7 +63,7 @@ func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context
 }
 
 // OnDeath registers a hook that runs at least once each time that a job of T's kind
-// becomes a dead letter, failed or dead, whoever made it one: its worker, or the
+// becomes a dead letter, failed or dead, be it by its worker or by the
 // reaper when it keeps killing its workers. It is a job of its own, of the kind
 // "<T's kind>:on_death" and in the same queue, which the database stores with that
 // move. When a person has the job run again and it dies again, the hook runs again.
@@ -117,7 +117,7 @@ type hookStatement interface {
 	RegisterDeathHooks(context.Context, sqlgen.RegisterDeathHooksParams) error
 }
 
-// registerHooks tells the database of the death hooks, however long it is away. It
+// registerHooks stores the death hooks, however long it is away. It
 // reports false when ctx ended first: nothing may be claimed then.
 func registerHooks(ctx context.Context, p *process, db hookStatement, kinds []string) bool {
 	if len(kinds) == 0 {

@@ -26,7 +26,7 @@ type KindConfig struct {
 	OutageLimit time.Duration
 }
 
-// Validate tells every mistake, as [*outbox.InvalidError]s that name the field. [New]
+// Validate returns every mistake, as [*outbox.InvalidError]s that name the field. [New]
 // asks it of every kind.
 func (c KindConfig) Validate() error {
 	var errs []error

@@ -14,7 +14,7 @@ import (
 
 // limiter looks at what operators have set for a queue: that it is paused, how many of its jobs may run at once in all
 // processes together, and how many may start in an interval. A plain claim is refused by a
-// queue of which any of it is true; the survey tells why, and from then on claims
+// queue of which any of it is true; the survey says why, and from then on claims
 // look first.
 //
 // A limited claim is one transaction on one connection:

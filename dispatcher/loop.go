@@ -285,14 +285,14 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 		return false, fmt.Errorf("survey queue %s: %w", l.queue, err)
 	}
 	at := pgtype.Timestamptz{}
-	told := make([]scheduler.SurveyRow, 0, len(rows))
+	flows := make([]scheduler.SurveyRow, 0, len(rows))
 	for _, row := range rows {
 		at = row.SurveyedAt
 		r := scheduler.SurveyRow{Keyed: row.Keyed, Flow: scheduler.Flow{Tenant: row.TenantID.Bytes, Priority: row.Priority}}
 		switch {
 		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
 			if !l.capacity.limited.Swap(true) {
-				s.Woken() // claims tell which
+				s.Woken() // claims say which
 				found = true
 			}
 			continue
@@ -303,13 +303,13 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 		default: // the year 9999 is no time.Duration
 			r.Due = time.Duration(min(row.DueInSeconds, farOff.Seconds()) * float64(time.Second))
 		}
-		told = append(told, r)
+		flows = append(flows, r)
 	}
-	return s.NoteSurvey(told, at, search, started, ended) || found, nil
+	return s.NoteSurvey(flows, at, search, started, ended) || found, nil
 }
 
 const (
-	// farOff is more than any poll interval: what is due later need not be told apart.
+	// farOff is more than any poll interval: what is due later need not be distinguished.
 	farOff = 24 * time.Hour
 )
 

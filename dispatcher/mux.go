@@ -79,7 +79,7 @@ func (b BatchConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// hooks are what a mux was told of kinds besides their handlers.
+// hooks are what a mux knows of kinds besides their handlers.
 type hooks struct {
 	success map[string]*successHook // by the kind that succeeds
 	death   map[string]bool         // by the kind that dies
@@ -109,7 +109,7 @@ func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox
 
 // HandleResult is Handle for a handler with a result, which is stored as JSON
 // with the succeeded job. T says by embedding [outbox.Returns] what the result is,
-// so that whoever waits for it (package await) and the handler agree.
+// so that those who wait for it (package await) and the handler agree.
 func HandleResult[T outbox.ResultArgs[R], R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig) {
 	var zero T
 	m.HandleRaw(zero.Kind(), func(ctx context.Context, claimed *outbox.Claimed) error {

@@ -14,7 +14,7 @@ const (
 	notifyTimeout = time.Second
 )
 
-// notifier sends a NOTIFY, one for many events. A lost one costs whoever listens a poll interval.
+// notifier sends a NOTIFY, one for many events. A lost one costs the listeners a poll interval.
 type notifier struct {
 	due    chan struct{} // one slot
 	window time.Duration

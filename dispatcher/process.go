@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// process is what the parts of a dispatcher have in common: who it is, what it handles, whom it tells, and how far
+// process is what the parts of a dispatcher have in common: who it is, what it handles, where it logs, and how far
 // it has come. The statements and the neighbours that a part needs are its own.
 type process struct {
 	worker   string // the name under which it holds leases: Config.Worker and a suffix that no other process has

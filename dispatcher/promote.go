@@ -28,7 +28,7 @@ import (
 // If the first look misses that B is blocked, B was blocked after it, and the
 // second look sees that A has ended.
 //
-// A promotion passes by what somebody has locked meanwhile (outbox.promote_keys tells
+// A promotion passes by what somebody has locked meanwhile (outbox.promote_keys says
 // who that is), and looks at it again soon.
 type promoter struct {
 	*process
@@ -48,9 +48,9 @@ type promoter struct {
 
 // pass is what is known of a key that was passed by.
 type pass struct {
-	times int       // in a row
-	owed  int32     // slots that were to be given away and were not
-	again time.Time // when it is looked at again, if nothing leaves it before
+	times   int       // in a row
+	unmoved int32     // slots that were to be given away and were not
+	again   time.Time // when it is looked at again, if nothing leaves it before
 }
 
 // keyName is what jobs are ordered and limited by.
@@ -76,7 +76,7 @@ func newPromoter(p *process, db promoteStatements, peers *notifier, offer func([
 	}
 }
 
-// left notes the jobs whose attempts have ended, whoever stored it: the handler's
+// left notes the jobs whose attempts have ended, whatever stored it: the handler's
 // own transaction may have, or the lease was lost. What goes back as it was is the
 // next one of its key itself.
 func (p *promoter) left(batch []*attempt) {
@@ -165,24 +165,24 @@ func (p *promoter) again() <-chan time.Time {
 
 // noteLocked learns which of the keys looked at are to be looked at again: soon, but
 // not for ever soon, since somebody may hold a job's row for an hour.
-func (p *promoter) noteLocked(looked []keyName, owed map[keyName]int32) {
-	if len(owed) == 0 && len(p.passed) == 0 {
+func (p *promoter) noteLocked(looked []keyName, unmoved map[keyName]int32) {
+	if len(unmoved) == 0 && len(p.passed) == 0 {
 		return
 	}
 	now := time.Now()
 	for _, name := range looked {
-		n, locked := owed[name]
+		n, locked := unmoved[name]
 		if !locked {
 			delete(p.passed, name)
 			continue
 		}
 		times := p.passed[name].times
-		p.passed[name] = pass{times: times + 1, owed: n, again: now.Add(scheduler.LockedRetry << min(times, 8))}
+		p.passed[name] = pass{times: times + 1, unmoved: n, again: now.Add(scheduler.LockedRetry << min(times, 8))}
 	}
 }
 
 // take returns some of the keys, those that are to be looked at again among them. What
-// a key is owed is added to what has left it since: a look that gives away enough is the
+// was not given away is added to what has left it since: a look that gives away enough is the
 // last one.
 func (p *promoter) take() (names []keyName, counts []int32) {
 	p.mu.Lock()
@@ -190,8 +190,8 @@ func (p *promoter) take() (names []keyName, counts []int32) {
 	now := time.Now()
 	for name, passed := range p.passed {
 		if _, freed := p.freed[name]; freed || !now.Before(passed.again) {
-			p.freed[name] = min(p.freed[name]+passed.owed, everySlot)
-			passed.owed = 0
+			p.freed[name] = min(p.freed[name]+passed.unmoved, everySlot)
+			passed.unmoved = 0
 			p.passed[name] = passed
 		}
 	}
@@ -213,7 +213,7 @@ func (p *promoter) putBack(names []keyName, counts []int32) {
 	}
 }
 
-// promote moves keys on, and has others told of jobs that this process will not run at
+// promote moves keys on, and notifies others of jobs that this process will not run at
 // once.
 func (p *promoter) promote(names []keyName, counts []int32) error {
 	var look sqlgen.FindMovableKeysParams
@@ -258,10 +258,10 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 	if p.offer(offered) {
 		p.peers.notify()
 	}
-	owed := make(map[keyName]int32, len(locked))
+	unmoved := make(map[keyName]int32, len(locked))
 	for _, name := range locked {
-		owed[name] = max(counts[slices.Index(names, name)]-given[name], 1)
+		unmoved[name] = max(counts[slices.Index(names, name)]-given[name], 1)
 	}
-	p.noteLocked(names, owed)
+	p.noteLocked(names, unmoved)
 	return nil
 }

@@ -78,7 +78,7 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 
 // succeeded looks in the history for attempts that a settlement did not match and that
 // may have succeeded all the same. A handler whose COMMIT was not answered returns the
-// error, as it should; (id, epoch) tells whether the transaction committed.
+// error, as it should; (id, epoch) says whether the transaction committed.
 func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retried bool) (map[[16]byte]bool, error) {
 	var ids []pgtype.UUID
 	var epochs []int64
@@ -107,16 +107,16 @@ func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retrie
 // for it should hear of it; or is another's to come when this process claims no more,
 // since its time is known to no timer of theirs.
 //
-// What goes back due at once is told though this process looks, too. A claim of another
+// Others are notified of what goes back due at once though this process looks, too. A claim of another
 // one may have locked the job's row, seen that it has changed, and leave it alone until
-// it commits (queries/claim.sql); whoever looks meanwhile passes it by:
+// it commits (queries/claim.sql); another that looks meanwhile passes it by:
 //
 //	claim 1   the job, commit                give it back
 //	claim 2   snapshot, it is due …                        lock it, leave it alone     commit
 //	claim 3                                                                passes it by
 //
 // Claim 2's process hears of it and looks again. A job that asks to be run again at once
-// is not told, because one that does so all the time would keep everybody awake: in this
+// wakes nobody, because one that does so all the time would keep everybody awake: in this
 // rare case it waits for the next look of anybody, at most for a poll.
 func (r *reporter) isForOthers(a *attempt) bool {
 	switch a.outcome.status {

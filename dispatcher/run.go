@@ -89,7 +89,7 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 // begin marks an attempt as running, or decides what becomes of it because its handler may not be called any more, and
 // says why.
 func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time, timeout time.Duration, attrs ...slog.Attr) (refused error) {
-	// What is claimed while the grace period ends is not known to whoever ends it.
+	// What is claimed while the grace period ends is not known to cutOff.
 	if !a.begin(cancel, now, now.Add(timeout+p.leaseTTL)) || p.phase.isCutOff() {
 		a.outcome = outcome{status: outbox.Pending, keepDue: true}
 		return outbox.ErrLeaseLost

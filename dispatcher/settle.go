@@ -24,7 +24,7 @@ const (
 	settlePatience = 4 * settleDelay
 )
 
-// settler stores the outcomes of attempts, and has everybody told of them whom they concern.
+// settler stores the outcomes of attempts, and notifies those whom they concern.
 //
 // Without its batches (row B1 of the benchmarks) a settlement costs the server several times as much; what they make
 // worse is a lone job's way into the history, by settleDelay.
@@ -101,9 +101,10 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 // refused by the fence.
 //
 // Every statement that waits for the rows of several jobs waits for them in the
-// order of their ids (but for one that gives up: settleInPlace). Also one whose leases were lost locks what it looks at, because
-// Postgres locks a row before it judges its newest version, so two settlements of the
-// same two jobs could otherwise wait for each other:
+// order of their ids (but for one that gives up: settleInPlace). Also one whose leases
+// were lost locks what it looks at, because Postgres locks a row before it judges its
+// newest version, so two settlements of the same two jobs could otherwise wait for each
+// other:
 //
 //	ours     snapshot: q and r are ours
 //	                      reaper, another's claim: q and r are another's
@@ -123,7 +124,7 @@ func (s *settler) settle(batch []*attempt) {
 	}
 }
 
-// store retries until the statement goes through or the process is told to stop
+// store retries until the statement goes through or the process is to stop
 // waiting. What the database refuses because of a row is taken apart, so that one
 // job cannot hold up the others; what does not go through for another reason (no
 // answer in time, a message too large) is tried in halves.
@@ -181,7 +182,7 @@ func (s *settler) storeRefused(a *attempt, statement storeFunc, err error) {
 		s.refused <- a // still held: its lease goes on
 	case a.outcome.status == outbox.Succeeded:
 		code := codes.ResultNotStored
-		if a.follows { // one of these, or the result: the message tells
+		if a.follows { // one of these, or the result: the message says
 			code = codes.FollowUpsNotStored
 		}
 		a.err = Discard(&codedError{code, err})
@@ -195,7 +196,7 @@ func (s *settler) storeRefused(a *attempt, statement storeFunc, err error) {
 	}
 }
 
-// settled tells everybody of outcomes that a statement has stored, or found to be stored or lost already.
+// settled notifies those concerned of outcomes that a statement has stored, or found to be stored or lost already.
 func (s *settler) settled(batch []*attempt, stored []pgtype.UUID, retried bool) {
 	s.health.OK()
 	s.reporter.report(batch, stored, retried)

@@ -22,7 +22,7 @@ import (
 type store struct {
 	*process
 	db       settleStatements
-	followed func(context.Context, []*outbox.Claimed) ([]outbox.ID, error) // stores successes together with their follow-ups
+	followed func(context.Context, []*outbox.Claimed) ([]outbox.ID, error) // stores successes with their follow-ups
 	pokeAll  func()                                                        // has every queue of this process look for jobs
 	peers    *notifier
 }
@@ -111,31 +111,31 @@ func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedPa
 // have left them, and returns the others. Each that it stores is noted as stored: what
 // comes next may fail, and the whole batch be tried again.
 //
-// The batch is in the order of its ids (see settleBatch), and so is what is left.
+// The batch is in the order of its ids (see settle), and so is what is left.
 func (s *store) storeInPlace(ctx context.Context, batch []*attempt) (stored []pgtype.UUID, left []*attempt, err error) {
-	near := make([]*attempt, 0, len(batch))
+	inPlace := make([]*attempt, 0, len(batch))
 	now := time.Now()
 	for _, a := range batch {
 		switch {
 		case a.stored:
 		case unmoved(a, now, s.leaseTTL):
-			near = append(near, a)
+			inPlace = append(inPlace, a)
 		default:
 			left = append(left, a)
 		}
 	}
-	if len(near) == 0 {
+	if len(inPlace) == 0 {
 		return nil, left, nil
 	}
-	stored, err = s.settleInPlace(ctx, near)
-	if err != nil || len(stored) == len(near) && len(left) == 0 {
+	stored, err = s.settleInPlace(ctx, inPlace)
+	if err != nil || len(stored) == len(inPlace) && len(left) == 0 {
 		return stored, left, err
 	}
 	settled := make(map[pgtype.UUID]bool, len(stored))
 	for _, id := range stored {
 		settled[id] = true
 	}
-	for _, a := range near {
+	for _, a := range inPlace {
 		if a.stored = settled[pgvalue.UUID(a.job.ID)]; !a.stored {
 			left = append(left, a)
 		}
@@ -170,7 +170,7 @@ func (s *store) settleInPlace(ctx context.Context, batch []*attempt) ([]pgtype.U
 	}
 	stored, err := s.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
 	if pgsession.State(err) == pgsession.LockNotAvailable {
-		return nil, nil // whoever has one of the rows may be waiting for another: all are left
+		return nil, nil // whatever has one of the rows may be waiting for another: all are left
 	}
 	return stored, err
 }
@@ -245,7 +245,7 @@ func fingerprintOf(a *attempt) string {
 // stored. It is a statement of its own, so that jobs that are not called off pay
 // nothing for it. Between the two others may act, and the fence decides: a reaper
 // that closes the job first leaves us a lost lease; a process that dies here
-// leaves the request, which the reaper heeds when the lease lapses.
+// leaves the request, which the reaper carries out when the lease lapses.
 //
 //	settle (id, epoch)       refused: cancelled
 //	                         reaper, deadline: closed as expired, epoch + 1

@@ -12,7 +12,7 @@ import (
 // A queue that is paused or at its limit is looked at this often, and up to
 // twice as often, by each process: an operator's change whose notification was
 // lost takes effect within a second, and so does room that others have made, be
-// they alive or dead. Nobody is told of it: most room is taken up again at
+// they alive or dead. Nobody is notified of it: most room is taken up again at
 // once by the process that made it, and a NOTIFY for every job that ends would
 // cost all commits of the database more than the looks do.
 const limitPoll = 800 * time.Millisecond
@@ -68,7 +68,7 @@ func (u *usage) reason() string {
 	return "max_running"
 }
 
-// rest is when there may be room again, as far as the rate tells.
+// rest is when there may be room again, as far as the rate says.
 func (u *usage) rest() time.Duration {
 	if u.reason() == "rate" {
 		return max(u.log.next(u.Now.Time), time.Millisecond)

@@ -37,14 +37,14 @@ var keys = []Mutant{
 		Name:      "a promotion that does not come back for what was locked",
 		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.promote", `	p.noteLocked(names, owed)`, `	p.noteLocked(names, nil)`}},
+		Edits:     []Edit{{"dispatcher.promoter.promote", `	p.noteLocked(names, unmoved)`, `	p.noteLocked(names, nil)`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
 	},
 	{
 		Name:      "a promotion that forgets what it has passed by",
 		Breaks:    "a key runs fewer jobs than it may until the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.take", `min(p.freed[name]+passed.owed, everySlot)`, `min(max(p.freed[name], 1), everySlot)`}},
+		Edits:     []Edit{{"dispatcher.promoter.take", `min(p.freed[name]+passed.unmoved, everySlot)`, `min(max(p.freed[name], 1), everySlot)`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionOwesWhatItPassedBy", "in vain: B and C run")},
 	},
 	{

@@ -21,7 +21,7 @@ const (
 	recordInterval = 250 * time.Millisecond // between stores of what nobody waits for
 	recordBatch    = 500                    // attempts a statement
 	recordBytes    = 4 << 20                // reports a statement
-	recordPatience = 3 * time.Second        // of whoever waits for a job whose row is locked
+	recordPatience = 3 * time.Second        // of a handler that waits for a job whose row is locked
 	lastPatience   = 30 * time.Second       // of an attempt that is over, with any lock
 	overBatch      = 2000                   // attempts that are over, before others
 )
@@ -36,7 +36,7 @@ type Statements interface {
 	FindStep(context.Context, pgtype.UUID, string) ([][]byte, error)
 }
 
-// Health is told what the database answers.
+// Health notes what the database answers.
 type Health interface {
 	OK()
 	Failed(error)

@@ -162,7 +162,7 @@ func (a *Reports) LoadCheckpoint(ctx context.Context) (encoded []byte, err error
 }
 
 // Flush stores what is left through the handler's own transaction, which is about
-// to close the job. It is still left then: only the commit tells that it is
+// to close the job. It is still left then: only the commit shows that it is
 // stored, and then there is no row any more that it could be stored for again.
 //
 // The row is locked first, so that our recorder, which skips what is locked, is
@@ -181,7 +181,7 @@ func (a *Reports) Flush(ctx context.Context, tx outbox.DB) error {
 	return nil
 }
 
-// note changes the record and tells the recorder that there is something to store.
+// note changes the record and notifies the recorder that there is something to store.
 func (a *Reports) note(urgent bool, change func(*record)) (revision int64, err error) {
 	if a.Owner.LeaseLost() { // just now: the fence refuses what is noted all the same
 		return 0, outbox.ErrLeaseLost
@@ -261,7 +261,7 @@ func (a *Reports) leftToStore() (left, over bool) {
 }
 
 // drop forgets what was reported up to a revision: it is stored (err is nil)
-// or never will be. Whoever waits for it is told.
+// or never will be. Handlers that wait for it go on.
 func (r *record) drop(revision int64, err error) {
 	r.stored = max(r.stored, revision)
 	if r.progress.revision <= revision {
@@ -319,12 +319,12 @@ func (a *Reports) spellInASCII() (changed bool) {
 // handler itself has completed it, it may go on.
 func (a *Reports) lost() {
 	if !a.job.Completed() {
-		a.Owner.LoseLease() // first: whoever is told of it now must not report in vain afterwards
+		a.Owner.LoseLease() // first: a handler that goes on now must not report in vain afterwards
 	}
 	a.giveUp(math.MaxInt64, outbox.ErrLeaseLost)
 }
 
-// foundLocked has whoever waits for something to be stored wait for a while, and
+// foundLocked lets handlers wait for what is to be stored for a while, and
 // then no longer if it is the job's row that is locked: that may be by the handler
 // itself. What they wait for may be stored all the same, later.
 func (a *Reports) foundLocked(job bool) {

@@ -59,7 +59,7 @@ type expected struct {
 // mistaken for one that reads dead entries (row B9 of the scorecard).
 const firstCost = 20 * time.Microsecond
 
-// manyJobs tell what a job costs; fewer tell what an answer takes.
+// manyJobs show what a job costs; fewer show what an answer takes.
 const manyJobs = 100
 
 func (e *expected) of(jobs int) time.Duration { return max(e.perJob*time.Duration(jobs), e.answer) }

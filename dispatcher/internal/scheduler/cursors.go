@@ -43,7 +43,7 @@ func (c *Cursor) exhausted(front bool, since pgtype.Timestamptz) {
 }
 
 // passedLocked notes that a claim has passed jobs by because somebody else had locked them,
-// or their key. They are still due, and no survey tells of them: they are looked at again
+// or their key. They are still due, and no survey shows them: they are looked at again
 // soon, but not for ever soon, because somebody may hold the row of a key for an hour.
 func (c *Cursor) passedLocked(now time.Time) {
 	c.state = drained
@@ -82,7 +82,7 @@ func (p Position) Before(other Position) bool {
 type cursors struct {
 	sorted []*Cursor // by tenant, then by priority, the highest first
 	front  budget    // of claims from the front
-	near   bool      // the last claim did not begin there
+	behind bool      // the last claim did not begin there
 	costs  expected  // of claims from the cursors
 }
 
@@ -219,7 +219,7 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 // cost notes what a claim took that looked at so many jobs. One from the front is expensive
 // if it takes more than twice as long as one from the cursors.
 func (cs *cursors) cost(front bool, now time.Time, took time.Duration, jobs int) {
-	cs.near = !front
+	cs.behind = !front
 	if front {
 		cs.front.spend(now, took-2*cs.costs.of(jobs))
 		cs.costs.lower(took, jobs)

@@ -1,8 +1,9 @@
 // Package scheduler decides for one queue what the next claim asks for, whose turn it is, how far claims look, and how
-// long the queue may sleep. It knows no database and starts nothing: it is told what claims and surveys have found.
+// long the queue may sleep. It knows no database and starts nothing: it learns what claims and surveys have found.
 //
-// Without it one tenant's backlog holds up the others (posthaste bench tenants), and a forgotten transaction slows every
-// claim down (row D1 of the scorecard). What is committed long after it was due waits for it: for a claim from the front.
+// Without it one tenant's backlog holds up the others (posthaste bench tenants), and a forgotten transaction slows
+// every claim down (row D1 of the scorecard). What is committed long after it was due waits for it: for a claim
+// from the front.
 package scheduler
 
 import (
@@ -457,7 +458,7 @@ func (s *Scheduler) StartFromFront() {
 	s.Woken()
 }
 
-// Timer notes that the queue has slept as long as it was told to: jobs have become due, or
+// Timer notes that the queue has slept as long as Sleep said: jobs have become due, or
 // it is time to look at everything.
 func (s *Scheduler) Timer(now time.Time) {
 	found := false
@@ -497,7 +498,7 @@ func (s *Scheduler) SurveyDue(now time.Time) bool {
 }
 
 // Searches reports whether a survey that begins now is to look for what has no cursor. One
-// that has found something is followed by others whatever they cost: it tells of one
+// that has found something is followed by others whatever they cost: it finds one
 // priority in a gap only, and a claim must not begin with the second most urgent job.
 func (s *Scheduler) Searches(now time.Time) bool { return s.partial || s.search.allows(now) }
 
@@ -505,7 +506,7 @@ func (s *Scheduler) Searches(now time.Time) bool { return s.partial || s.search.
 // for the next one.
 const longSurvey = time.Second
 
-// SurveyRow is what a survey tells of a flow.
+// SurveyRow is what a survey has found of a flow.
 type SurveyRow struct {
 	Keyed bool
 	Flow
@@ -577,7 +578,7 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 		return poll
 	}
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
-		if cs.near {
+		if cs.behind {
 			until(cs.front.after(now))
 		}
 	}
@@ -588,7 +589,7 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 // deadline.
 func (s *Scheduler) Failed(keyed, front bool, took time.Duration) {
 	if cs := s.cursors(keyed); front {
-		s.failure = func(away bool) { cs.front.fail(time.Now(), took, away); cs.near = true }
+		s.failure = func(away bool) { cs.front.fail(time.Now(), took, away); cs.behind = true }
 	}
 }
 
@@ -600,7 +601,7 @@ func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
 }
 
 // SettleFailure notes what the statement has cost that failed last; away says that the
-// database was, so that it tells nothing.
+// database was, so that it says nothing.
 func (s *Scheduler) SettleFailure(away bool) {
 	if s.failure != nil {
 		s.failure(away)
