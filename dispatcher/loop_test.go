@@ -91,6 +91,12 @@ func (r rig) counts() (claims, surveys int) {
 	return len(r.claims), r.surveys
 }
 
+// sleep lets time pass, and then waits until everybody waits.
+func (r rig) sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // waiting is how many jobs nobody has claimed.
 func (r rig) waiting() int {
 	r.mu.Lock()
@@ -117,9 +123,9 @@ func TestALoopPollsForWhatNobodyAnnounces(t *testing.T) {
 			}, config, func(r rig) {
 				synctest.Wait()
 				began = time.Now()
-				time.Sleep(100 * time.Millisecond)
+				r.sleep(100 * time.Millisecond)
 				r.add(outbox.RootTenant, 1, 0)
-				time.Sleep(time.Minute)
+				r.sleep(time.Minute)
 				want := 2 * time.Second
 				if hearing {
 					want = 30 * time.Second
@@ -137,21 +143,27 @@ func TestALoopPollsForWhatNobodyAnnounces(t *testing.T) {
 
 // A loop sleeps until the next job is due, and asks nobody meanwhile.
 func TestALoopWakesWhenAJobIsDue(t *testing.T) {
+	var mu sync.Mutex
 	ran := map[time.Duration]int{}
 	var began time.Time
-	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { ran[time.Since(began)]++; return nil }, Config{}, func(r rig) {
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error {
+		mu.Lock()
+		defer mu.Unlock()
+		ran[time.Since(began)]++
+		return nil
+	}, Config{}, func(r rig) {
 		began = time.Now()
 		r.add(numbered(0), 1, 10*time.Minute)
 		r.add(numbered(1), 2, 20*time.Minute)
 		r.add(numbered(2), 1, 20*time.Minute+time.Second)
 		r.capacity.poke()
-		time.Sleep(9 * time.Minute)
+		r.sleep(9 * time.Minute)
 		claims, surveys := r.counts()
-		time.Sleep(59 * time.Second)
+		r.sleep(59 * time.Second)
 		if c, s := r.counts(); c != claims || s != surveys {
 			t.Errorf("%d claims and %d surveys while nothing is due", c-claims, s-surveys)
 		}
-		time.Sleep(30 * time.Minute)
+		r.sleep(30 * time.Minute)
 		if len(ran) != 3 || ran[10*time.Minute] != 1 || ran[20*time.Minute] != 2 || ran[20*time.Minute+time.Second] != 1 {
 			t.Errorf("ran %v", ran)
 		}
@@ -175,22 +187,24 @@ func TestANewTenantsJobStartsBesideABacklog(t *testing.T) {
 					time.Sleep(5 * time.Millisecond)
 					return nil
 				}, Config{}, func(r rig) {
-					r.take = func(c claimRequest) time.Duration {
-						if c.front {
-							return 200 * time.Millisecond
+					r.set(func() {
+						r.take = func(c claimRequest) time.Duration {
+							if c.front {
+								return 200 * time.Millisecond
+							}
+							return time.Millisecond
 						}
-						return time.Millisecond
-					}
+					})
 					r.addKeyed(numbered(1), 30_000, 0, key)
 					r.capacity.poke()
-					time.Sleep(time.Second)
+					r.sleep(time.Second)
 					if r.waiting() == 0 {
 						t.Fatal("the backlog is gone")
 					}
 					began = time.Now()
 					r.addKeyed(numbered(newcomer), 1, 0, key)
 					r.capacity.poke()
-					time.Sleep(500 * time.Millisecond)
+					r.sleep(500 * time.Millisecond)
 					mu.Lock()
 					defer mu.Unlock()
 					if len(waits) != 1 || waits[0] > 250*time.Millisecond {
@@ -219,17 +233,19 @@ func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
 				}
 				return nil
 			}, Config{}, func(r rig) {
-				r.take = func(c claimRequest) time.Duration {
-					if c.front {
-						return front
+				r.set(func() {
+					r.take = func(c claimRequest) time.Duration {
+						if c.front {
+							return front
+						}
+						return time.Millisecond
 					}
-					return time.Millisecond
-				}
+				})
 				fronts := 0
 				for range 600 { // a minute
 					r.add(numbered(tenant), 1, 0)
 					r.capacity.poke()
-					time.Sleep(100 * time.Millisecond)
+					r.sleep(100 * time.Millisecond)
 				}
 				r.set(func() {
 					for _, c := range r.claims {
@@ -243,7 +259,7 @@ func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
 				}
 				began = time.Now()
 				r.add(numbered(tenant), 1, -2*time.Minute)
-				time.Sleep(time.Minute)
+				r.sleep(time.Minute)
 				if waited := <-late; waited > (scheduler.RestFactor+3)*front {
 					t.Errorf("it was found after %s, want within %s", waited, scheduler.RestFactor*front)
 				}
@@ -257,20 +273,22 @@ func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
 func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		late := -1
-		r.take = func(claimRequest) time.Duration {
-			if late >= 0 {
-				r.add(numbered(late), 1, 0)
-				r.capacity.poke()
-				late = -1
+		r.set(func() {
+			r.take = func(claimRequest) time.Duration {
+				if late >= 0 {
+					r.add(numbered(late), 1, 0)
+					r.capacity.poke()
+					late = -1
+				}
+				return time.Millisecond
 			}
-			return time.Millisecond
-		}
+		})
 		for n := range 20 {
-			time.Sleep(time.Second)
+			r.sleep(time.Second)
 			late = 2*n + 2
 			r.add(numbered(2*n+1), 1, 0)
 			r.capacity.poke()
-			time.Sleep(200 * time.Millisecond)
+			r.sleep(200 * time.Millisecond)
 			if len(r.done) != 2*n+2 {
 				t.Fatalf("waited in vain: both jobs run; %d have", len(r.done)-2*n)
 			}
@@ -285,7 +303,7 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 			r.add(outbox.RootTenant, jobs, 0)
 			r.loop.pace.own.Store(true)
 			r.capacity.poke()
-			time.Sleep(time.Second)
+			r.sleep(time.Second)
 		}
 		if wake(1); !r.loop.pace.ownFinds.Load() {
 			t.Error("wake-ups that find jobs are not trusted")
@@ -316,11 +334,11 @@ func TestATenantsLongJobsLeaveWorkersForOthers(t *testing.T) {
 			}, Config{}, func(r rig) {
 				r.add(numbered(1), 100, 0)
 				r.capacity.poke()
-				time.Sleep(10 * time.Second)
+				r.sleep(10 * time.Second)
 				began = time.Now()
 				r.add(numbered(lone), 1, 0)
 				r.capacity.poke()
-				time.Sleep(10 * time.Second)
+				r.sleep(10 * time.Second)
 				select {
 				case waited := <-started:
 					if waited > 100*time.Millisecond {
@@ -329,7 +347,7 @@ func TestATenantsLongJobsLeaveWorkersForOthers(t *testing.T) {
 				default:
 					t.Error("it has not started after ten seconds")
 				}
-				time.Sleep(10 * time.Minute)
+				r.sleep(10 * time.Minute)
 			})
 		})
 	}
@@ -360,7 +378,7 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 					slow = make(chan struct{})
 					r.addKeyed(numbered(1), 8000, 0, key)
 					r.capacity.poke()
-					time.Sleep(100 * time.Millisecond)
+					r.sleep(100 * time.Millisecond)
 					claimed := r.capacity.inHand.Load()
 					if claimed < 200 {
 						t.Fatalf("%d jobs were fetched ahead, want more to see anything", claimed)
@@ -368,13 +386,13 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 					before = others
 					r.addKeyed(numbered(overtaking), 1, 0, key)
 					r.capacity.poke()
-					time.Sleep(100 * time.Millisecond)
+					r.sleep(100 * time.Millisecond)
 					close(slow)
-					time.Sleep(time.Second)
+					r.sleep(time.Second)
 					if waited := overtook - before - 1; overtook == 0 || waited > 50 {
 						t.Errorf("%d others have started before it, %d were fetched ahead", waited, claimed)
 					}
-					time.Sleep(time.Minute)
+					r.sleep(time.Minute)
 				})
 			})
 		}
@@ -396,16 +414,16 @@ func TestStaleBufferGoesBack(t *testing.T) {
 		finish = make(chan struct{})
 		r.add(outbox.RootTenant, 300, 0)
 		r.capacity.poke()
-		time.Sleep(time.Second)
+		r.sleep(time.Second)
 		if n := r.capacity.inHand.Load(); n < 20 {
 			t.Fatalf("%d jobs are in hand, want some in the buffer", n)
 		}
-		time.Sleep(2 * staleAfter)
+		r.sleep(2 * staleAfter)
 		if n, w := r.capacity.inHand.Load(), r.waiting(); n != 1 || w != 250 {
 			t.Errorf("%d jobs are in hand and %d wait, want 1 and 250", n, w)
 		}
 		close(finish)
-		time.Sleep(time.Minute)
+		r.sleep(time.Minute)
 		if n := len(r.done); n != 300 {
 			t.Errorf("%d jobs have succeeded, want 300", n)
 		}
@@ -429,13 +447,13 @@ func TestNothingStartsASecondAfterAPause(t *testing.T) {
 	}, Config{}, func(r rig) {
 		r.add(outbox.RootTenant, jobs, 0)
 		r.capacity.poke()
-		time.Sleep(200 * time.Millisecond)
+		r.sleep(200 * time.Millisecond)
 		paused, ahead := time.Now(), r.capacity.inHand.Load()
 		if ahead < 50 {
 			t.Fatalf("%d jobs were claimed ahead, want more to see anything", ahead)
 		}
 		r.set(func() { r.paused = true })
-		time.Sleep(10 * time.Second)
+		r.sleep(10 * time.Second)
 		if late := latest.Sub(paused); late < 0 || late > time.Second {
 			t.Errorf("the last job started %s after the pause", late)
 		}
@@ -444,7 +462,7 @@ func TestNothingStartsASecondAfterAPause(t *testing.T) {
 		}
 		r.set(func() { r.paused, resumed = false, true })
 		r.capacity.poke()
-		time.Sleep(time.Minute)
+		r.sleep(time.Minute)
 		if n := len(r.done); n != jobs {
 			t.Errorf("%d jobs have succeeded, want %d", n, jobs)
 		}
@@ -482,7 +500,7 @@ func TestProbesOfAnOutageGrowRare(t *testing.T) {
 					mu.Lock()
 					calls, longest = 0, 0
 					mu.Unlock()
-					time.Sleep(step.lasts)
+					r.sleep(step.lasts)
 					mu.Lock()
 					if calls < step.least || calls > step.most || longest > step.gap {
 						t.Errorf("in %s %d jobs were tried, want %d to %d; the longest time between two was %s, want up to %s",
@@ -493,11 +511,11 @@ func TestProbesOfAnOutageGrowRare(t *testing.T) {
 				mu.Lock()
 				away = false
 				mu.Unlock()
-				time.Sleep(time.Minute + time.Second)
+				r.sleep(time.Minute + time.Second)
 				mu.Lock()
 				calls = 0
 				mu.Unlock()
-				time.Sleep(10 * time.Minute) // those that were tried wait by themselves
+				r.sleep(10 * time.Minute) // those that were tried wait by themselves
 				if n := len(r.done); n != jobs {
 					t.Errorf("%d jobs have succeeded, want %d", n, jobs)
 				}
@@ -512,14 +530,14 @@ func TestALoopWaitsForTheDatabase(t *testing.T) {
 		r.set(func() { r.away = errors.New("connection refused") })
 		r.add(outbox.RootTenant, 1, 0)
 		r.capacity.poke()
-		time.Sleep(time.Minute)
+		r.sleep(time.Minute)
 		before, surveys := r.counts()
-		time.Sleep(time.Minute)
+		r.sleep(time.Minute)
 		if after, s := r.counts(); after+s-before-surveys > 60 || after+s == before+surveys {
 			t.Errorf("%d statements in a minute of outage", after+s-before-surveys)
 		}
 		r.set(func() { r.away = nil })
-		time.Sleep(10 * time.Second)
+		r.sleep(10 * time.Second)
 		if len(r.done) != 1 {
 			t.Error("the job has not run ten seconds after the database was back")
 		}

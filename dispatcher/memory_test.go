@@ -42,8 +42,11 @@ func (s *memoryStore) claimKeyed(_ context.Context, r claimRequest) *claimBatch 
 }
 
 func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
-	if s.take != nil {
-		time.Sleep(s.take(r))
+	s.mu.Lock()
+	take := s.take
+	s.mu.Unlock()
+	if take != nil {
+		time.Sleep(take(r))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,6 +106,8 @@ func (s *memoryStore) SurveyQueue(_ context.Context, p sqlgen.SurveyQueueParams)
 }
 
 func (s *memoryStore) ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return 0, s.away
 }
 

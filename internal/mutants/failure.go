@@ -109,4 +109,11 @@ var failed = []Mutant{
 		Edits:     []Edit{{"reaper.Reaper.freeKeys", `if err != nil || !any {`, `if err != nil || any {`}},
 		Checks:    []Check{test("reaper", "TestAnIdempotencyKeyLivesAsLongAsItsJob", "keys without a job")},
 	},
+	{
+		Name:      "probes that never grow rare",
+		Breaks:    "a host that is away for a day is asked every few seconds",
+		Invariant: "An outage is quiet",
+		Edits:     []Edit{{"internal/outage.Circuit.Probe", `max(c.wait.Next(), min(now.Sub(c.since)/longOutage, longestGap))`, `c.wait.Next()`}},
+		Checks:    []Check{test("dispatcher", "TestProbesOfAnOutageGrowRare", "jobs were tried, want")},
+	},
 }

@@ -72,7 +72,10 @@ var sharing = []Mutant{
 		Breaks:    "a tenant whose long jobs were fetched ahead has all workers",
 		Invariant: "Tenants share a queue",
 		Edits:     []Edit{{"dispatcher.loop.plan", `l.workers.reserve.set(p.Shared && !l.capacity.limited.Load())`, `l.workers.reserve.set(false)`}},
-		Checks:    []Check{test("dispatcher", "TestWhatGoesBackDoesNotTakeTheReservedWorker", "--- FAIL: TestWhatGoesBackDoesNotTakeTheReservedWorker")},
+		Checks: []Check{
+			test("dispatcher", "TestWhatGoesBackDoesNotTakeTheReservedWorker", "--- FAIL: TestWhatGoesBackDoesNotTakeTheReservedWorker"),
+			test("dispatcher", "TestATenantsLongJobsLeaveWorkersForOthers", "it has not started after ten seconds"),
+		},
 	},
 	{
 		Name:      "one tenant may hold all workers",
