@@ -1,36 +1,35 @@
 -- Indexes. Those of outbox.jobs are paid for by each enqueue, claim and settlement, as far as
--- their predicates are true; those of the history by each settlement.
+-- their predicates are true, and by each statement that stores a job even where they are not:
+-- so each names the statements that need it (a name in queries/, a function in functions/).
+-- Those of the history are paid for by each settlement.
 
 -- +goose Up
--- ClaimJobs reads this index, one priority of a tenant at a time, from a cursor on;
--- SurveyQueue reads it backwards. No two entries are equal, so looking for duplicates on
--- full pages is in vain.
+-- ClaimJobs reads one priority of a tenant at a time, from a cursor on; SurveyQueue reads
+-- backwards. No two entries are equal, so looking for duplicates on full pages is in vain.
 CREATE INDEX jobs_due_idx ON outbox.jobs (queue, tenant_id DESC, priority DESC, run_at, id)
     WITH (deduplicate_items = off)
     WHERE key IS NULL AND status IN ('pending', 'retrying');
 
--- The reaper looks for lapsed leases from a remembered position. An extension
--- therefore writes an index entry, but only jobs that outlive a third of the
--- lease are extended at all; with an index on id alone, a held snapshot would
--- make each pass walk every job that was claimed since.
+-- ExpireLeases looks for lapsed leases from a remembered position. An extension therefore
+-- writes an index entry, but only jobs that outlive a third of the lease are extended at all;
+-- with an index on id alone, a held snapshot would make each pass read every job that was
+-- claimed since.
 CREATE INDEX jobs_lease_idx ON outbox.jobs (lease_expires_at)
     WHERE status = 'running';
 
--- The reaper looks for jobs whose deadline has come; dead letters wait for a
--- person, not for a time. Jobs without a deadline are not in it.
+-- ExpireDeadlines looks for jobs whose deadline has come; dead letters wait for a person, not
+-- for a time. Jobs without a deadline are not in it.
 CREATE INDEX jobs_deadline_idx ON outbox.jobs (deadline)
     WHERE deadline IS NOT NULL AND status NOT IN ('failed', 'dead');
 
-CREATE INDEX jobs_dead_letter_idx ON outbox.jobs (id)
+-- ListDeadLetters, GroupDeadLetters, CountDeadLetters and FindDeadLetters, ListJobs for dead
+-- letters and TrimDeadLetters read it in the order of ids. Those that failed alike are picked
+-- out without a look at the others' rows.
+CREATE INDEX jobs_dead_letter_idx ON outbox.jobs (id, error_fingerprint)
     WHERE status IN ('failed', 'dead');
 
--- Only dead letters have a fingerprint. To ask for it is cheaper, for all other
--- jobs, than to compare the status.
-CREATE INDEX jobs_error_fingerprint_idx ON outbox.jobs (error_fingerprint, id)
-    WHERE error_fingerprint IS NOT NULL;
-
--- A tenant's jobs, newest first, for lists. An installation that has only the root
--- tenant pays nothing for it.
+-- ListJobs reads a tenant's jobs, newest first. An installation that has only the root tenant
+-- pays nothing for it.
 CREATE INDEX jobs_tenant_idx ON outbox.jobs (tenant_id, id)
     WHERE tenant_id <> '00000000-0000-0000-0000-000000000001';
 
@@ -41,18 +40,20 @@ CREATE INDEX jobs_keyed_due_idx ON outbox.jobs (queue, tenant_id DESC, priority 
     WITH (deduplicate_items = off)
     WHERE key IS NOT NULL AND status IN ('pending', 'retrying');
 
--- The limit is also the database's own: a slot holds one running job, and
--- jobs_key_rules says how many slots there are.
+-- claim_keyed, promote_keys, FindMovableKeys and SweepKeys count here what runs of a key. The
+-- limit is also the database's own: a slot holds one running job, and jobs_key_rules says how
+-- many slots there are.
 CREATE UNIQUE INDEX jobs_slot_idx ON outbox.jobs (tenant_id, queue, key, slot)
     WHERE key IS NOT NULL AND status = 'running';
 
--- What waits with a key and in no line: the next one to be promoted is the first
--- blocked entry of its key.
+-- What waits with a key and in no line: the next one that promote_keys promotes, and
+-- FindMovableKeys and SweepKeys look for, is the first blocked entry of its key.
 CREATE INDEX jobs_key_idx ON outbox.jobs (tenant_id, queue, key, status, priority DESC, run_at, id)
     WHERE key IS NOT NULL AND ordered IS NULL AND status <> 'running';
 
--- The line of an ordered key: its head is the first entry. Held jobs are not in
--- line yet, nor are dead letters that the others pass over.
+-- The line of an ordered key: its head, which claim_keyed, promote_keys, FindMovableKeys and
+-- SweepKeys look for, is the first entry. Held jobs are not in line yet, nor are dead letters
+-- that the others pass over.
 CREATE INDEX jobs_line_idx ON outbox.jobs (tenant_id, queue, key, line_position, id)
     WHERE ordered AND status <> 'created' AND (status NOT IN ('failed', 'dead') OR on_death IS DISTINCT FROM 'skip');
 

@@ -19,7 +19,9 @@ CREATE TABLE outbox.lease_extensions (
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100);
 
 -- Times beyond the years 1 to 9999 become the first or last of them.
-ALTER TABLE outbox.jobs DROP CONSTRAINT jobs_run_at_is_a_time, DROP CONSTRAINT jobs_deadline_is_a_time;
+ALTER TABLE outbox.jobs
+    DROP CONSTRAINT jobs_run_at_is_a_time, DROP CONSTRAINT jobs_deadline_is_a_time, DROP CONSTRAINT jobs_names,
+    DROP CONSTRAINT jobs_counters, DROP CONSTRAINT jobs_lease;
 UPDATE outbox.jobs
 SET run_at     = greatest('0001-01-01 00:00:00+00', least('9999-12-31 23:59:59.999999+00', run_at)),
     created_at = greatest('0001-01-01 00:00:00+00', least('9999-12-31 23:59:59.999999+00', created_at)),
@@ -27,11 +29,21 @@ SET run_at     = greatest('0001-01-01 00:00:00+00', least('9999-12-31 23:59:59.9
 WHERE run_at NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
    OR created_at NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
    OR deadline NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00';
-ALTER TABLE outbox.jobs
-    ADD CONSTRAINT jobs_run_at_is_a_time CHECK (
-        run_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
-        AND created_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'),
-    ADD CONSTRAINT jobs_deadline_is_a_time CHECK (deadline BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00');
+CREATE DOMAIN outbox.moment AS timestamptz
+    CONSTRAINT jobs_times CHECK (VALUE BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00');
+ALTER DOMAIN outbox.lease DROP CONSTRAINT jobs_running_has_lease;
+ALTER DOMAIN outbox.lease DROP CONSTRAINT jobs_running_was_claimed;
+ALTER DOMAIN outbox.lease DROP CONSTRAINT jobs_cancel_requested_while_running;
+ALTER DOMAIN outbox.lease ADD CONSTRAINT jobs_lease CHECK (
+    CASE WHEN (VALUE).status = 'running'
+        THEN num_nulls((VALUE).lease_owner, (VALUE).lease_expires_at, (VALUE).started_at) = 0 AND (VALUE).attempt > 0 AND (VALUE).epoch > 0
+        ELSE num_nonnulls((VALUE).lease_owner, (VALUE).lease_expires_at, (VALUE).cancel_requested_at) = 0
+    END);
+ALTER TABLE outbox.jobs ADD CONSTRAINT jobs_values CHECK (
+    num_nulls(queue::outbox.name, kind::outbox.name,
+        attempt::outbox.counter, max_attempts::outbox.max_attempts, lost_leases::outbox.counter, epoch::outbox.epoch,
+        run_at::outbox.moment, created_at::outbox.moment, deadline::outbox.moment,
+        ROW(status, attempt, epoch, started_at, lease_expires_at, lease_owner, cancel_requested_at)::outbox.lease) <= 1);
 ALTER TABLE outbox.schedules DROP CONSTRAINT schedules_next_at_is_a_time;
 UPDATE outbox.schedules
 SET next_at = greatest('0001-01-01 00:00:00+00', least('9999-12-31 23:59:59.999999+00', next_at)),
@@ -59,5 +71,12 @@ CREATE INDEX jobs_due_idx ON outbox.jobs (queue, tenant_id DESC, priority DESC, 
 CREATE INDEX jobs_keyed_due_idx ON outbox.jobs (queue, tenant_id DESC, priority DESC, run_at, id)
     WITH (deduplicate_items = off)
     WHERE key IS NOT NULL AND status IN ('pending', 'retrying');
+
+ALTER TABLE outbox.jobs SET (fillfactor = 50);
+
+-- One index for all lists of dead letters.
+DROP INDEX outbox.jobs_dead_letter_idx, outbox.jobs_error_fingerprint_idx;
+CREATE INDEX jobs_dead_letter_idx ON outbox.jobs (id, error_fingerprint)
+    WHERE status IN ('failed', 'dead');
 
 DROP FUNCTION outbox.claim_keyed(text, interval, smallint[], timestamptz[], uuid[], text, text[], uuid[], integer, integer);
