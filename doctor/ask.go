@@ -83,6 +83,8 @@ type tables struct {
 	Live, Dead int64
 	Vacuumed   *time.Time
 	DaysAhead  int64
+	Trimmed    *time.Time // when all that is beyond its retention was gone last
+	Untrimmed  float64    // hours since then, or since the schema was made or changed
 }
 
 const tablesSQL = `
@@ -92,8 +94,11 @@ SELECT coalesce(s.n_live_tup, 0)::bigint AS live, coalesce(s.n_dead_tup, 0)::big
         FROM pg_inherits AS i
         JOIN pg_class AS c ON c.oid = i.inhrelid
         WHERE i.inhparent = 'outbox.history'::regclass
-          AND c.relname > 'history_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD'))::bigint AS days_ahead
+          AND c.relname > 'history_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD'))::bigint AS days_ahead,
+       chores.done_at AS trimmed,
+       (extract(epoch FROM now() - greatest(chores.done_at, (SELECT max(applied_at) FROM outbox.schema_files))) / 3600)::double precision AS untrimmed
 FROM (SELECT 1) AS one
+LEFT JOIN outbox.chores ON chores.chore = 'trim'
 LEFT JOIN pg_stat_user_tables AS s ON s.relid = 'outbox.jobs'::regclass
 LIMIT 1`
 

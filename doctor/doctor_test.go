@@ -73,6 +73,8 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"half a schema":   {`DELETE FROM outbox.schema_version WHERE version_id = (SELECT max(version_id) FROM outbox.schema_version)`, "schema", Problem, "it lacks this build's 00002_indexes.sql"},
 		"edited schema":   {`UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = '00001_tables.sql'`, "schema", Problem, "another text of 00001_tables.sql"},
 		"no partitions":   {`DO $$ DECLARE d text; BEGIN FOR d IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`, "tables", Problem, "partitions for 0 days ahead"},
+		"no trimming":     {`INSERT INTO outbox.chores VALUES ('trim', now() - interval '60 hours'); UPDATE outbox.schema_files SET applied_at = now() - interval '90 days'`, "tables", Warning, "has not all been removed since 20"},
+		"never trimmed":   {`UPDATE outbox.schema_files SET applied_at = now() - interval '60 hours'`, "tables", Warning, "has not all been removed since the schema was made"},
 		"a lapsed lease":  {`INSERT INTO outbox.jobs (id, kind, payload, status, attempt, epoch, lease_owner, lease_expires_at, started_at) VALUES (outbox.uuid_v7(), 'k', '{}', 'running', 1, 1, 'w', now() - interval '1 minute', now())`, "jobs", Problem, "1 lease lapsed"},
 		"a dead letter":   {`INSERT INTO outbox.jobs (id, kind, payload, status) VALUES (outbox.uuid_v7(), 'k', '{}', 'dead')`, "jobs", Warning, "1 dead letter to"},
 		"a late job":      {`INSERT INTO outbox.jobs (id, kind, payload, run_at) VALUES (outbox.uuid_v7(), 'k', '{}', now() - interval '1 hour')`, "jobs", Warning, "the oldest due job waits since"},

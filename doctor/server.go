@@ -115,7 +115,10 @@ func (e *examination) vacuum(ctx context.Context) error {
 	return nil
 }
 
-// tables asks whether the hot table is vacuumed and partitions are made.
+// untrimmedHours is long enough for a reaper that is down over a night, and a day.
+const untrimmedHours = 48
+
+// tables asks whether the hot table is vacuumed, partitions are made, and the rest is trimmed.
 func (e *examination) tables(ctx context.Context) error {
 	t, err := askOne[tables](ctx, e.conn, tablesSQL)
 	if err != nil {
@@ -124,6 +127,14 @@ func (e *examination) tables(ctx context.Context) error {
 	before := len(e.findings)
 	if t.DaysAhead < 2 {
 		e.find(Problem, fmt.Sprintf("the history has partitions for %s ahead: jobs cannot be settled when there is none", Count(t.DaysAhead, "day")), "run a reaper: OUTBOX_REAP=on in at least one process")
+	}
+	if t.Untrimmed > untrimmedHours {
+		since := "since the schema was made or changed last"
+		if t.Trimmed != nil {
+			since = "since " + t.Trimmed.Format(time.RFC3339)
+		}
+		e.find(Warning, "what is beyond its retention has not all been removed "+since,
+			"look for \"chore failed\" and for partitions that could not be dropped in the logs of the reapers; if there is none, OUTBOX_REAP=on in at least one process")
 	}
 	if t.Dead > 100_000 && t.Dead > 10*t.Live {
 		when := "never"

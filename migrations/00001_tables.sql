@@ -454,6 +454,12 @@ CREATE TABLE outbox.workers (
     seen_at     timestamptz        NOT NULL DEFAULT statement_timestamp()
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100);
 
+-- When reapers last did a chore to its end. For people: doctor finds what is not done for days.
+CREATE TABLE outbox.chores (
+    chore   text COLLATE "C" NOT NULL PRIMARY KEY, -- trim
+    done_at timestamptz      NOT NULL
+);
+
 -- The audit: a row for each act of an operator, written by the statement or the
 -- transaction that acts, so that there is no act without its row and no row without its
 -- act.

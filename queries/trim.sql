@@ -32,6 +32,13 @@ LIMIT 10000;
 -- TryTrimLock makes this transaction the only one that trims, unless another is.
 SELECT pg_try_advisory_xact_lock(hashtextextended('outbox.trim', 0));
 
+-- name: NoteChore :exec
+-- NoteChore says that a chore was done to its end just now.
+INSERT INTO outbox.chores (chore, done_at)
+VALUES (@chore, statement_timestamp())
+ON CONFLICT (chore) DO UPDATE
+SET done_at = excluded.done_at;
+
 -- name: TrimAttempts :one
 -- TrimAttempts deletes up to @max_rows attempts that finished before
 -- now() - @keep, beginning after the given one, and tells where it stopped. What

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -37,6 +39,15 @@ func TestDaysBeyondEveryRetentionAreDropped(t *testing.T) {
 	if got := value(t, r.metrics.dropped); got != 1 {
 		t.Errorf("days dropped = %v, want 1", got)
 	}
+	if !noted(t, db) {
+		t.Error("that it was trimmed is not noted")
+	}
+}
+
+// noted reports whether a pass of trimming was noted as done.
+func noted(t *testing.T, db *pgxpool.Pool) bool {
+	t.Helper()
+	return query[bool](t, db, `SELECT EXISTS (SELECT FROM outbox.chores WHERE chore = 'trim' AND done_at > now() - interval '1 minute')`)
 }
 
 // A partition of yesterday that is dropped would be made again an hour later.
@@ -107,6 +118,9 @@ func TestADropGivesWayToAReport(t *testing.T) {
 	}
 	if got := value(t, r.metrics.dropped); got != 0 {
 		t.Errorf("days dropped under a report = %v, want 0", got)
+	}
+	if noted(t, db) {
+		t.Error("it is noted as trimmed, with a day that could not be dropped")
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

@@ -17,10 +17,17 @@ const trimBatch = 5000 // rows
 
 // trim removes what is beyond its retention. Two reapers may do it at once: they
 // meet the same rows in the same order, and the second finds them gone. A table
-// that cannot be trimmed does not keep the others from it.
+// that cannot be trimmed does not keep the others from it. That nothing is left to trim is
+// noted in the database: where it is not for days, doctor says so, whatever the reason.
 func (r *Reaper) trim(ctx context.Context) (time.Duration, error) {
 	wait, err := r.trimDays(ctx)
-	return wait, errors.Join(err, r.trimDeadLetters(ctx), r.trimAttempts(ctx), r.trimInbox(ctx), r.trimReports(ctx), r.trimWorkers(ctx), r.trimLeaseExtensions(ctx), r.trimAudit(ctx))
+	err = errors.Join(err, r.trimDeadLetters(ctx), r.trimAttempts(ctx), r.trimInbox(ctx), r.trimReports(ctx), r.trimWorkers(ctx), r.trimLeaseExtensions(ctx), r.trimAudit(ctx))
+	if err != nil || wait < trimInterval/2 { // a day that is past could not be dropped
+		return wait, err
+	}
+	return wait, r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) error {
+		return q.NoteChore(ctx, "trim")
+	})
 }
 
 func (r *Reaper) trimAttempts(ctx context.Context) error {

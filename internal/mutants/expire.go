@@ -75,6 +75,13 @@ var expire = []Mutant{
 		},
 	},
 	{
+		Name:      "trimming is noted with a day left",
+		Breaks:    "nobody hears of a day that cannot be dropped, however long that lasts",
+		Invariant: "Nothing kept beyond its retention",
+		Edits:     []Edit{{"reaper.Reaper.trim", `if err != nil || wait < trimInterval/2 {`, `if err != nil {`}},
+		Checks:    []Check{test("reaper", "TestADropGivesWayToAReport", "it is noted as trimmed")},
+	},
+	{
 		Name:      "reaper keeps the epoch",
 		Breaks:    "a worker whose lease was taken away still writes, until another claims the job",
 		Invariant: "One live lease",

@@ -82,6 +82,19 @@ func (q *Queries) ListHistoryPartitions(ctx context.Context, longest pgtype.Inte
 	return items, nil
 }
 
+const NoteChore = `-- name: NoteChore :exec
+INSERT INTO outbox.chores (chore, done_at)
+VALUES ($1, statement_timestamp())
+ON CONFLICT (chore) DO UPDATE
+SET done_at = excluded.done_at
+`
+
+// NoteChore says that a chore was done to its end just now.
+func (q *Queries) NoteChore(ctx context.Context, chore string) error {
+	_, err := q.db.Exec(ctx, NoteChore, chore)
+	return err
+}
+
 const TerminateWedgedListeners = `-- name: TerminateWedgedListeners :many
 SELECT activity.pid::integer AS pid,
        activity.application_name::text AS application_name,

@@ -19,7 +19,7 @@ DECLARE
         'unavailable_since,cancel_requested_at,last_error_code,last_error_message,error_fingerprint}';
     of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at}';
     ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
-    engines CONSTANT text[] := '{inbox,lease_extensions}'; -- tables that the API has nothing to do with
+    engines CONSTANT text[] := '{inbox,lease_extensions,chores}'; -- tables that the API has nothing to do with
     records CONSTANT text[] := '{schema_version,schema_files}'; -- of the migrations; without row security
     everything CONSTANT text[] := '{SELECT,INSERT,UPDATE,DELETE}';
     -- Conditions are written as pg_get_expr prints them, to be compared with what it prints. Sub-selects

@@ -18,6 +18,11 @@ CREATE TABLE outbox.lease_extensions (
     PRIMARY KEY (job_id, epoch)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100);
 
+CREATE TABLE outbox.chores (
+    chore   text COLLATE "C" NOT NULL PRIMARY KEY,
+    done_at timestamptz      NOT NULL
+);
+
 -- Times beyond the years 1 to 9999 become the first or last of them.
 ALTER TABLE outbox.jobs
     DROP CONSTRAINT jobs_run_at_is_a_time, DROP CONSTRAINT jobs_deadline_is_a_time, DROP CONSTRAINT jobs_names,
