@@ -77,7 +77,11 @@ CREATE INDEX jobs_keyed_due_idx ON outbox.jobs (queue, tenant_id DESC, priority 
     WITH (deduplicate_items = off)
     WHERE key IS NOT NULL AND status IN ('pending', 'retrying');
 
-ALTER TABLE outbox.jobs SET (fillfactor = 50);
+ALTER TABLE outbox.jobs RESET (
+    fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_threshold, autovacuum_analyze_scale_factor, autovacuum_vacuum_cost_delay);
+ALTER TABLE outbox.jobs SET (
+    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+    autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
 -- One index for all lists of dead letters.
 DROP INDEX outbox.jobs_dead_letter_idx, outbox.jobs_error_fingerprint_idx;
