@@ -304,7 +304,7 @@ func TestASettlementWithoutItsFollowUpsIsNone(t *testing.T) {
 			}
 			return nil
 		}), config)
-		await(t, db, "the others are settled", `SELECT count(*) = $1 FROM outbox.history`, len(others))
+		await(t, db, "the others are settled", `SELECT count(*) = $1 FROM outbox.history WHERE queue = 'other'`, len(others))
 		awaitThat(t, "it was refused", func() bool { return strings.Contains(d.log.String(), "not this one") })
 		if got := state(t, db, id); !strings.HasPrefix(got, "running") {
 			t.Errorf("the job is %s, want it to stay ours", got)
