@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -278,6 +280,7 @@ func TestEveryFlowExpiresAtItsDeadline(t *testing.T) {
 		start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
 			<-ctx.Done()
 			causes <- context.Cause(ctx)
+			time.Sleep(500 * time.Millisecond) // the context may end a moment before the deadline, when a success still counts
 			return nil
 		}), dispatcher.Config{PollInterval: 50 * time.Millisecond})
 		if err := receive(t, causes, "the handler to be stopped"); !errors.Is(err, dispatcher.ErrDeadline) {
@@ -305,4 +308,54 @@ func TestEveryFlowIsPaused(t *testing.T) {
 		}
 		becomes(t, db, id, "succeeded attempt=1 lost=0")
 	})
+}
+
+// A key's limit and order hold, and no key is stuck, for root and for another tenant that uses the same name at the same
+// time: one job of a key at a time, in order, behind a job that is retried, one that dies and one that is cancelled.
+func TestEveryTenantsKeyKeepsItsLimitAndOrder(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const jobs = 12
+	tenants := []outbox.ID{outbox.RootTenant, outbox.NewID()}
+	var last [jobs][2]outbox.ID
+	for n := range jobs {
+		for i, tenant := range tenants {
+			last[n][i] = enqueue(t, db, probe{n}, outbox.Options{
+				Tenant: tenant, MaxAttempts: 2, Key: outbox.KeyRules{Name: "acme", Ordered: true, OnDeath: outbox.SkipDead},
+			})
+		}
+	}
+	for i := range tenants {
+		if _, err := operator.New(db).Cancel(t.Context(), last[7][i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var mu sync.Mutex
+	order, running := map[outbox.ID][]int{}, map[outbox.ID]int{}
+	config := dispatcher.Config{PollInterval: 50 * time.Millisecond, Retry: dispatcher.Delays(time.Millisecond)}
+	start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+		mu.Lock()
+		order[job.Tenant] = append(order[job.Tenant], job.Args.N)
+		running[job.Tenant]++
+		if n := running[job.Tenant]; n > 1 {
+			t.Errorf("%d jobs of the key run at once", n)
+		}
+		mu.Unlock()
+		time.Sleep(5 * time.Millisecond)
+		mu.Lock()
+		defer mu.Unlock()
+		running[job.Tenant]--
+		if job.Args.N == 5 || job.Args.N == 2 && job.Attempt == 1 {
+			return errors.New("again")
+		}
+		return nil
+	}), config)
+	for i, tenant := range tenants {
+		becomes(t, db, last[jobs-1][i], "succeeded attempt=1 lost=0")
+		mu.Lock()
+		if want := []int{0, 1, 2, 2, 3, 4, 5, 5, 6, 8, 9, 10, 11}; !slices.Equal(order[tenant], want) {
+			t.Errorf("the jobs of %s ran as %v, want %v", tenant, order[tenant], want)
+		}
+		mu.Unlock()
+	}
 }

@@ -19,7 +19,7 @@ import (
 const widest = 120
 
 // unwritten are the folders and pages that are not held to these rules yet. The list only shrinks.
-var unwritten = []string{"dispatcher/", "outbox/", "docs/architecture.md"}
+var unwritten = []string{"dispatcher/", "outbox/"}
 
 // generated are the pages that programs write.
 var generated = []string{"docs/proof.md", "docs/mutants.md", "docs/benchmarks.md"}

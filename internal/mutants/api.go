@@ -101,7 +101,7 @@ var service = []Mutant{
 	{
 		Name:      "a position behind late commits",
 		Breaks:    "what was being settled while somebody looked is never told",
-		Invariant: "Who comes back has missed nothing",
+		Invariant: "A client that comes back has missed nothing",
 		Edits: []Edit{
 			{"internal/sqlgen.ListChanges", `SELECT pg_snapshot_xmin(seen.snapshot)::text AS horizon`, `SELECT pg_snapshot_xmax(seen.snapshot)::text AS horizon`},
 			{"internal/sqlgen.FindPosition", `pg_snapshot_xmin(pg_current_snapshot())::text AS horizon`, `pg_snapshot_xmax(pg_current_snapshot())::text AS horizon`},
@@ -114,14 +114,14 @@ var service = []Mutant{
 	{
 		Name:      "another database's position is good beside a good one",
 		Breaks:    "a client that comes back with it believes that it has missed nothing",
-		Invariant: "Who comes back has missed nothing",
+		Invariant: "A client that comes back has missed nothing",
 		Edits:     []Edit{{"api.missed.has", `return !m.lost(from) && `, `return `}},
 		Checks:    []Check{test("api", "TestAnotherDatabasesPositionBesideAGoodOneIsAMark", "want a mark")},
 	},
 	{
 		Name:      "an id for every change",
 		Breaks:    "a client that loses the connection within a batch is not sent its rest",
-		Invariant: "Who comes back has missed nothing",
+		Invariant: "A client that comes back has missed nothing",
 		Edits:     []Edit{{"api.batch.write", `		if i == len(b.changes)-1 {`, `		if i >= 0 {`}},
 		Checks:    []Check{test("api", "TestABatchThatWasCutOffIsSentAgain", "misses the others")},
 	},
@@ -145,28 +145,28 @@ var service = []Mutant{
 	{
 		Name:      "a filter for a job tells of all",
 		Breaks:    "a client that asks for some jobs is sent the changes of all others",
-		Invariant: "Who comes back has missed nothing",
+		Invariant: "A client that comes back has missed nothing",
 		Edits:     []Edit{{"api.filter.matches", `(w.jobs == nil || w.jobs[c.ID])`, `(w.jobs == nil || len(w.jobs) > 0)`}},
 		Checks:    []Check{test("api", "TestAStreamTellsWhatItsFilterMeans", "first")},
 	},
 	{
 		Name:      "what is filtered out does not move the stream on",
 		Breaks:    "a quiet filtered stream that comes back begins where it told something last, or after an hour has lost its place",
-		Invariant: "Who comes back has missed nothing",
+		Invariant: "A client that comes back has missed nothing",
 		Edits:     []Edit{{"api.reader.give", `	if len(b.text) == 0 && len(r.batches) > 0 {`, `	if len(b.text) == 0 {`}},
 		Checks:    []Check{test("api", "TestAQuietFilteredStreamMovesOn", "is told again what the stream had passed over")},
 	},
 	{
 		Name:      "the same mark at each look",
 		Breaks:    "while a transaction of the cluster stays open, a stream that had more to tell than fits tells nothing any more",
-		Invariant: "Who comes back has missed nothing",
+		Invariant: "A client that comes back has missed nothing",
 		Edits:     []Edit{{"api.hub.look", `		after = after.Without(committed)`, `		_ = committed`}},
 		Checks:    []Check{test("api", "TestAMarkIsSaidOnceWhileTheHorizonIsHeld", "told {name:resync")},
 	},
 	{
 		Name:      "what had begun counts as committed",
 		Breaks:    "after a mark, what was being written meanwhile is never told",
-		Invariant: "Who comes back has missed nothing",
+		Invariant: "A client that comes back has missed nothing",
 		Edits:     []Edit{{"internal/sqlgen.ListUnsettled", `IS DISTINCT FROM 'committed'`, `= 'some day'`}},
 		Checks: []Check{
 			test("internal/changefeed", "TestWhatHasNotCommittedIsNotPassed", "that committed late"),
@@ -176,7 +176,7 @@ var service = []Mutant{
 	{
 		Name:      "nothing new without a new transaction",
 		Breaks:    "a transaction that commits late is not looked for before another one has begun",
-		Invariant: "Who comes back has missed nothing",
+		Invariant: "A client that comes back has missed nothing",
 		Edits:     []Edit{{"internal/changefeed.Snapshot.SameAs", `s.snapshot == earlier.snapshot && s.snapshot != ""`, `s.next == earlier.next`}},
 		Checks:    []Check{test("internal/changefeed", "TestASnapshotKnowsWhetherAnythingHasCommitted", "a commit was not seen")},
 	},
