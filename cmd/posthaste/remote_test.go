@@ -126,7 +126,7 @@ func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
 			t.Errorf("a reader is told %s: %v, want null", name, v)
 		}
 	}
-	const unknown = "not known (the API does not tell)"
+	const unknown = "not known (not in the API)"
 	out := ok(t, through, "top", "-n", "2", "--interval", "100ms")
 	if strings.Count(out, "oldest due  "+unknown) != 2 || strings.Count(out, "rates       "+unknown) != 2 || strings.Count(out, "1 there") != 2 ||
 		strings.Count(out, counted.AsOf.Local().Format("2006-01-02 15:04:05")+" (when the API counted)") != 2 {
