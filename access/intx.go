@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -14,7 +15,7 @@ import (
 // nothing else, whatever the statement forgot to ask.
 func InTx(ctx context.Context, db outbox.Beginner, p Principal, fn func(tx pgx.Tx) error) error {
 	if p.AllTenants {
-		return outbox.InAllTenants(ctx, db, fn)
+		return engine.InTenant(ctx, db, engine.AllTenants, fn)
 	}
 	return outbox.InTenant(ctx, db, p.Tenant, fn)
 }

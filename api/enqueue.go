@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -69,7 +70,7 @@ func (j NewJob) request(ctx context.Context) outbox.Request {
 				Name: j.Key, MaxActive: j.MaxActive, Ordered: j.Ordered, Sequence: j.Sequence, OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: seconds(j.ParkAfterSeconds),
 				OnLapse: outbox.LapsePolicy(j.OnLapse), MaxQueued: j.MaxQueued, WhenFull: outbox.DepthPolicy(j.WhenFull),
 			},
-			Headers: withTrace(ctx, callerIn(ctx).AddTo(j.Headers)), Tenant: principal(ctx).Tenant,
+			Headers: withTrace(ctx, engine.Caller(callerIn(ctx)).AddTo(j.Headers)), Tenant: principal(ctx).Tenant,
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
+	"github.com/posthaste-dev/posthaste/protect"
 )
 
 // Job is a job as its clients see it: what was asked for and what became of it.
@@ -187,7 +188,7 @@ type Result struct {
 	Status string          `json:"status"`
 	Result json.RawMessage `json:"result,omitempty" doc:"What the handler returned, if it is JSON"`
 	Base64 string          `json:"resultBase64,omitempty" doc:"In place of result if that is no JSON, or sealed"`
-	Sealed string          `json:"resultSealed,omitempty" doc:"Of a sealed result: the content type of the seal. The server cannot open it; outbox.OpenResult opens what resultBase64 holds" example:"application/vnd.posthaste.sealed"`
+	Sealed string          `json:"resultSealed,omitempty" doc:"Of a sealed result: the content type of the seal. The server cannot open it; protect.OpenResult opens what resultBase64 holds" example:"application/vnd.posthaste.sealed"`
 	Error  *JobError       `json:"error,omitempty" doc:"Why there is no result"`
 }
 
@@ -208,7 +209,7 @@ func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, er
 	r := Result{ID: job.ID.String(), Status: job.Status.String()}
 	if len(job.Result) > 0 {
 		shown := showBytes(job.Result, "application/json")
-		r.Result, r.Base64, r.Sealed = shown.JSON, shown.Base64, outbox.SealedResult(job.Result)
+		r.Result, r.Base64, r.Sealed = shown.JSON, shown.Base64, protect.SealedResult(job.Result)
 	}
 	switch job.Status {
 	case outbox.Succeeded:

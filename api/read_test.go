@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"encoding/base64"
-	"errors"
 	"net/url"
 	"slices"
 	"strings"
@@ -89,15 +88,11 @@ func TestASealedResultSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	payload, err := ring.Seal(t.Context(), outbox.Part{Tenant: tenantA, Job: job, Column: "payload"}, outbox.Content{Type: "application/json", Bytes: []byte(`{}`)})
+	sealed, err := protect.SealResult(t.Context(), ring, tenantA, job, []byte(`{"iban":"DE02"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed := &outbox.Claimed{ID: job, Tenant: tenantA, ContentType: payload.Type, Payload: payload.Bytes, Result: []byte(`{"iban":"DE02"}`)}
-	if err := errors.Join(claimed.Open(t.Context(), ring), claimed.SealResult(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.db.Exec(t.Context(), `UPDATE outbox.history SET result = $1 WHERE id = $2`, claimed.Result, job); err != nil {
+	if _, err := r.db.Exec(t.Context(), `UPDATE outbox.history SET result = $1 WHERE id = $2`, sealed, job); err != nil {
 		t.Fatal(err)
 	}
 	var got api.Result
@@ -106,7 +101,7 @@ func TestASealedResultSaysSo(t *testing.T) {
 	if err != nil || got.Sealed != protect.SealedType || got.Result != nil || got.Error != nil {
 		t.Fatalf("result = %+v, %v", got, err)
 	}
-	if opened, err := outbox.OpenResult(t.Context(), ring, tenantA, job, stored); err != nil || string(opened) != `{"iban":"DE02"}` {
+	if opened, err := protect.OpenResult(t.Context(), ring, tenantA, job, stored); err != nil || string(opened) != `{"iban":"DE02"}` {
 		t.Errorf("the result opens as %q, %v", opened, err)
 	}
 	var plain api.Result

@@ -21,6 +21,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -61,7 +62,7 @@ func (r *rig) give(token string, tenant outbox.ID) has {
 		VALUES ($1, $2, '1 hour', 'mail', '{}', now() + interval '1 hour') ON CONFLICT DO NOTHING`, tenant, word); err != nil {
 		r.t.Fatal(err)
 	}
-	h.names = names{id: h.jobs[outbox.Dead], kind: "mail", queue: outbox.DefaultQueue, key: word, schedule: word, extra: map[string]any{
+	h.names = names{id: h.jobs[outbox.Dead], kind: "mail", queue: engine.DefaultQueue, key: word, schedule: word, extra: map[string]any{
 		"maxRunning": 1000, "rate": map[string]any{"starts": 1000, "intervalSeconds": 1},
 	}}
 	h.own = append(h.own, slices.Collect(maps.Values(h.jobs))...)

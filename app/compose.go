@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/listener"
 	"github.com/posthaste-dev/posthaste/reaper"
 	"github.com/posthaste-dev/posthaste/schedule"
@@ -41,13 +42,13 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 		d, err := p.addDispatcher(mux, wake)
 		note(err)
 		if p.config.Producer != nil && err == nil {
-			p.config.Producer.AlsoWake(func() bool {
+			engine.Of(p.config.Producer).SetWake(func() bool {
 				wakeReaper.Set()
 				return d != nil && d.Wake()
 			})
 		}
 		if p.config.Producer != nil && d != nil {
-			p.config.Producer.AlsoClaim(d)
+			engine.Of(p.config.Producer).SetClaimer(d)
 		}
 	}
 	if !p.config.NoReap {
@@ -100,7 +101,7 @@ func (p *process) addDispatcher(mux *dispatcher.Mux, wake <-chan struct{}) (*dis
 	c := p.config
 	d := dispatcher.Config{
 		Queues: c.Queues, Worker: c.Worker, PollInterval: c.PollInterval, LeaseTTL: c.LeaseTTL, Timeout: c.Timeout,
-		Retry: c.Retry, GracePeriod: c.GracePeriod, Logger: p.log, Registerer: c.Registry, Wake: wake,
+		Backoff: c.Backoff, GracePeriod: c.GracePeriod, Logger: p.log, Registerer: c.Registry, Wake: wake,
 	}
 	if p.listener != nil {
 		d.Hearing = p.listener.Hearing

@@ -42,7 +42,7 @@ type Config struct {
 	PollInterval time.Duration                     // while notifications arrive; 0 is 30 s. Otherwise at most 2 s
 	LeaseTTL     time.Duration                     // 0 is 15 s
 	Timeout      time.Duration                     // of one attempt; 0 is 5 min
-	Retry        dispatcher.RetryPolicy            // nil is exponential from 1 s to 1 h
+	Backoff      dispatcher.BackoffPolicy          // nil is exponential from 1 s to 1 h
 	GracePeriod  time.Duration                     // for running jobs at a stop; 0 is 20 s, negative none
 	// Keep is how long closed jobs are kept, at least 24 h; 0 is 30 days, and 14 for those that succeeded.
 	Keep         time.Duration

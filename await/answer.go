@@ -148,13 +148,13 @@ func (w *Waiter) tell(id outbox.ID, e end) {
 	case e.status != "":
 		job.finish(result{end: e})
 	case job.seen:
-		job.finish(result{err: outbox.ErrNotFound})
+		job.finish(result{err: ErrNotFound})
 	default:
 		now := time.Now()
 		job.waits = slices.DeleteFunc(job.waits, func(one *wait) bool {
 			given := now.Sub(one.since) >= w.missing
 			if given {
-				one.done <- result{err: outbox.ErrNotFound}
+				one.done <- result{err: ErrNotFound}
 			}
 			return given
 		})

@@ -52,8 +52,8 @@ func TestWaitIsWoken(t *testing.T) {
 		if want.status == "" {
 			continue
 		}
-		end, ok := errors.AsType[*outbox.JobError](a.err)
-		if !ok || *end != (outbox.JobError{ID: ref.ID, Status: want.status, Code: "error", Message: "boom"}) {
+		end, ok := errors.AsType[*JobError](a.err)
+		if !ok || *end != (JobError{ID: ref.ID, Status: want.status, Code: "error", Message: "boom"}) {
 			t.Errorf("Wait for job %d = %v, want a JobError: %s", n, a.err, want.status)
 		}
 	}
@@ -209,8 +209,8 @@ func TestAJobThatIsNowhereIsNotFound(t *testing.T) {
 	r := newRig(t, func(w *Waiter, _ *Config) { w.poll, w.missing = 20*time.Millisecond, 200*time.Millisecond })
 	began := time.Now()
 	a := receive(t, start(RefTo[doubled](r.Waiter, outbox.NewID())), "an answer")
-	if !errors.Is(a.err, outbox.ErrNotFound) || time.Since(began) < 200*time.Millisecond {
-		t.Errorf("Wait = %v after %s, want %v after 200 ms", a.err, time.Since(began), outbox.ErrNotFound)
+	if !errors.Is(a.err, ErrNotFound) || time.Since(began) < 200*time.Millisecond {
+		t.Errorf("Wait = %v after %s, want %v after 200 ms", a.err, time.Since(began), ErrNotFound)
 	}
 
 	// One that was there and is gone needs no patience.
@@ -220,8 +220,8 @@ func TestAJobThatIsNowhereIsNotFound(t *testing.T) {
 	answer := start(enqueue(t, r, r.db, 1, outbox.Options{}))
 	r.seen(t, 1)
 	exec(t, r.db, `DELETE FROM outbox.jobs`)
-	if a := receive(t, answer, "an answer"); !errors.Is(a.err, outbox.ErrNotFound) {
-		t.Errorf("Wait for a job that is gone = %v, want %v", a.err, outbox.ErrNotFound)
+	if a := receive(t, answer, "an answer"); !errors.Is(a.err, ErrNotFound) {
+		t.Errorf("Wait for a job that is gone = %v, want %v", a.err, ErrNotFound)
 	}
 }
 
@@ -302,8 +302,8 @@ func TestAWaitBeforeTheWaiterRuns(t *testing.T) {
 	runs, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(runs) }()
-	if a := receive(t, answer, "an answer"); !errors.Is(a.err, outbox.ErrNotFound) {
-		t.Errorf("Wait = %v, want %v", a.err, outbox.ErrNotFound)
+	if a := receive(t, answer, "an answer"); !errors.Is(a.err, ErrNotFound) {
+		t.Errorf("Wait = %v, want %v", a.err, ErrNotFound)
 	}
 	stop()
 	if err := receive(t, done, "Run to return"); err != nil {
@@ -370,18 +370,18 @@ func TestStatusAndResult(t *testing.T) {
 		t.Error("a result was read as what it is not")
 	}
 	exec(t, r.db, `UPDATE outbox.history SET result = NULL`)
-	if _, err := ref.Result(t.Context()); !errors.Is(err, outbox.ErrNoResult) {
-		t.Errorf("Result of a job that left none = %v, want %v", err, outbox.ErrNoResult)
+	if _, err := ref.Result(t.Context()); !errors.Is(err, ErrNoResult) {
+		t.Errorf("Result of a job that left none = %v, want %v", err, ErrNoResult)
 	}
 	if _, err := RefTo[struct{}](r.Waiter, ref.ID).Result(t.Context()); err != nil {
 		t.Errorf("Result of a job that has none = %v, want nothing", err)
 	}
 	nowhere := RefTo[doubled](r.Waiter, outbox.NewID())
-	if _, err := nowhere.Status(t.Context()); !errors.Is(err, outbox.ErrNotFound) {
-		t.Errorf("Status of no job = %v, want %v", err, outbox.ErrNotFound)
+	if _, err := nowhere.Status(t.Context()); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Status of no job = %v, want %v", err, ErrNotFound)
 	}
-	if _, err := nowhere.Result(t.Context()); !errors.Is(err, outbox.ErrNotFound) {
-		t.Errorf("Result of no job = %v, want %v", err, outbox.ErrNotFound)
+	if _, err := nowhere.Result(t.Context()); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Result of no job = %v, want %v", err, ErrNotFound)
 	}
 }
 

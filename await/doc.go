@@ -35,12 +35,12 @@
 //   - A wake-up is a hint. Any number may be lost or forged: the poll finds what
 //     was lost, and queries are at least 5 ms and as long as the last one took apart.
 //   - An outage of the database is waited out. Only ctx bounds a Wait.
-//   - A job that ended otherwise than by success is an [*outbox.JobError]. Dead
+//   - A job that ended otherwise than by success is an [*JobError]. Dead
 //     letters, which are failed or dead, count as ended although they may be
 //     retried: then wait again.
 //   - A repeat of an idempotency key gives a reference to the first job, whose end
 //     is announced if that was enqueued as watched.
-//   - [outbox.ErrNotFound] says that Wait has not found the job for 10 seconds: its
+//   - [ErrNotFound] says that Wait has not found the job for 10 seconds: its
 //     transaction rolled back or is still open, or the history has trimmed it. A job
 //     that was seen and is gone is not found at once.
 //

@@ -176,7 +176,7 @@ func work(t *testing.T, db *pgxpool.Pool, handler func(context.Context, *outbox.
 	t.Helper()
 	mux := new(dispatcher.Mux)
 	mux.Use(use...)
-	dispatcher.HandleResult(mux, handler, dispatcher.KindConfig{Retry: dispatcher.Delays()})
+	dispatcher.HandleResult(mux, handler, dispatcher.KindConfig{Backoff: dispatcher.Waits()})
 	d, err := dispatcher.New(db, mux, dispatcher.Config{DeafPollInterval: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/protect"
 )
 
 // ErrOpen says that a job has not ended yet.
@@ -39,12 +40,12 @@ func Watched(opts outbox.Options) outbox.Options {
 // job without a result, R is struct{}.
 func RefTo[R any](w *Waiter, id outbox.ID) Ref[R] { return Ref[R]{ID: id, waiter: w} }
 
-// Wait returns the job's result when it has succeeded, an [*outbox.JobError] when it
-// has ended otherwise, [outbox.ErrNotFound] when it was not found for 10 seconds,
+// Wait returns the job's result when it has succeeded, an [*JobError] when it
+// has ended otherwise, [ErrNotFound] when it was not found for 10 seconds,
 // and the cause of ctx when that ends first. A success that left no result, or one
-// that is no R, is an error, too ([outbox.ErrNoResult], or what encoding/json says), and
+// that is no R, is an error, too ([ErrNoResult], or what encoding/json says), and
 // so is a sealed one that [Config].Protect does not open: what that says, like
-// protect.ErrUnreadable, or an [*outbox.SealedError] if there is no Protect.
+// protect.ErrUnreadable, or an [*protect.SealedError] if there is no Protect.
 // The waiter has to run.
 func (r Ref[R]) Wait(ctx context.Context) (result R, err error) {
 	end, err := r.waiter.wait(ctx, r.ID)
@@ -54,14 +55,14 @@ func (r Ref[R]) Wait(ctx context.Context) (result R, err error) {
 	return decode(ctx, r, end)
 }
 
-// Status tells where the job stands now, or returns [outbox.ErrNotFound].
+// Status tells where the job stands now, or returns [ErrNotFound].
 func (r Ref[R]) Status(ctx context.Context) (outbox.Status, error) {
 	now, err := r.look(ctx)
 	return now.status, err
 }
 
 // Result is Wait for a job that has ended already: it returns [ErrOpen] for one that
-// has not, and [outbox.ErrNotFound] at once.
+// has not, and [ErrNotFound] at once.
 func (r Ref[R]) Result(ctx context.Context) (result R, err error) {
 	now, err := r.look(ctx)
 	if err != nil {
@@ -79,7 +80,7 @@ func (r Ref[R]) look(ctx context.Context) (end, error) {
 		return end{}, fmt.Errorf("look at job %s: %w", r.ID, err)
 	}
 	if len(found) == 0 {
-		return end{}, fmt.Errorf("look at job %s: %w", r.ID, outbox.ErrNotFound)
+		return end{}, fmt.Errorf("look at job %s: %w", r.ID, ErrNotFound)
 	}
 	f := found[0]
 	return end{status: outbox.Status(f.Status), tenant: f.TenantID.Bytes, result: f.Result, code: f.ErrorCode, message: f.ErrorMessage}, nil
@@ -100,13 +101,13 @@ func (e end) ended() bool {
 // decode runs where the result is wanted: a protector may ask a store for it.
 func decode[R any](ctx context.Context, ref Ref[R], e end) (result R, err error) {
 	if e.status != outbox.Succeeded {
-		return result, &outbox.JobError{ID: ref.ID, Status: e.status, Code: e.code, Message: e.message}
+		return result, &JobError{ID: ref.ID, Status: e.status, Code: e.code, Message: e.message}
 	}
 	stored := e.result
 	if p := ref.waiter.protect; p != nil {
-		if stored, err = outbox.OpenResult(ctx, p, e.tenant, ref.ID, stored); err != nil {
+		if stored, err = protect.OpenResult(ctx, p, e.tenant, ref.ID, stored); err != nil {
 			return result, err
 		}
 	}
-	return outbox.DecodeResult[R](ref.ID, stored)
+	return DecodeResult[R](ref.ID, stored)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/protect"
 )
@@ -35,7 +36,7 @@ func TestSealedResultsAreReadByWhoHasTheKey(t *testing.T) {
 	unreadable := func(err error) bool { return errors.Is(err, protect.ErrUnreadable) }
 	sealed := func(as string) func(error) bool {
 		return func(err error) bool {
-			e, ok := errors.AsType[*outbox.SealedError](err)
+			e, ok := errors.AsType[*protect.SealedError](err)
 			return ok && e.ContentType == as && strings.Contains(err.Error(), e.ID.String())
 		}
 	}
@@ -81,5 +82,34 @@ func TestSealedResultsAreReadByWhoHasTheKey(t *testing.T) {
 				t.Errorf("the result is stored in the clear: %t", plain)
 			}
 		})
+	}
+}
+
+// What a protector sealed is never decoded, and tells under which type it was sealed.
+func TestASealedResultIsNotDecoded(t *testing.T) {
+	t.Parallel()
+	id := outbox.NewID()
+	const kind = "application/vnd.posthaste.test"
+	for name, c := range map[string]struct {
+		stored []byte
+		sealed string // as
+		framed bool
+	}{
+		"sealed":            {engine.Frame(kind, []byte(`{"N":1}`)), kind, true},
+		"cut off":           {engine.Frame(kind, nil)[:len(engine.FrameMagic)+9], "", true},
+		"nothing but magic": {[]byte(engine.FrameMagic), "", true},
+		"plain":             {[]byte(`{"N":1}`), "", false},
+	} {
+		_, err := DecodeResult[doubled](id, c.stored)
+		e, ok := errors.AsType[*protect.SealedError](err)
+		if ok != c.framed || ok && (e.ID != id || e.ContentType != c.sealed) || !ok && err != nil {
+			t.Errorf("%s: DecodeResult = %v", name, err)
+		}
+		if as, _, _ := engine.Unframe(c.stored); as != c.sealed {
+			t.Errorf("%s: sealed as %q, want %q", name, as, c.sealed)
+		}
+	}
+	if _, _, framed := engine.Unframe(nil); framed {
+		t.Error("no result is sealed")
 	}
 }

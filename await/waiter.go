@@ -30,7 +30,7 @@ type Config struct {
 
 	// Protect opens results that were sealed, as dispatcher.Opens seals those of
 	// jobs whose payloads are sealed; others pass. nil leaves them sealed: an
-	// [*outbox.SealedError] for who waits.
+	// [*protect.SealedError] for who waits.
 	Protect outbox.Protector
 }
 

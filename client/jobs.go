@@ -111,7 +111,7 @@ type Result struct {
 	Status       string          `json:"status"`
 	Result       json.RawMessage `json:"result,omitempty"`
 	ResultBase64 []byte          `json:"resultBase64,omitempty"` // decoded, if it is no JSON or sealed
-	// ResultSealed is the content type of the seal if the result is sealed: outbox.OpenResult opens ResultBase64.
+	// ResultSealed is the content type of the seal if the result is sealed: protect.OpenResult opens ResultBase64.
 	ResultSealed string    `json:"resultSealed,omitempty"`
 	Error        *JobError `json:"error,omitempty"` // why there is no result
 }

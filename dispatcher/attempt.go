@@ -12,6 +12,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -119,7 +120,7 @@ func (a *attempt) LoseLease() { a.end(outbox.ErrLeaseLost) }
 // their own: the row is gone, as they said. If that transaction was rolled back
 // after all and said nothing, the lease lapses.
 func (a *attempt) mayBeCalledOff() bool {
-	if a.err != nil || !a.job.Completed() {
+	if a.err != nil || !engine.Of(a.job).Completed.Load() {
 		return true
 	}
 	a.mu.Lock()

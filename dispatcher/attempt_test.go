@@ -33,7 +33,7 @@ func TestTimeouts(t *testing.T) {
 			db := pgtest.New(t)
 			config := quiet(nil)
 			config.Timeout = c.ofDispatcher
-			config.Retry = dispatcher.Delays(time.Hour)
+			config.Backoff = dispatcher.Waits(time.Hour)
 			causes := make(chan error, 1)
 			mux := new(dispatcher.Mux)
 			dispatcher.Handle(mux, func(ctx context.Context, _ *outbox.Job[slowProbe]) error {
@@ -63,7 +63,7 @@ func TestPanicIsAFailedAttempt(t *testing.T) {
 	id := enqueue(t, db, probe{1}, outbox.Options{})
 	quietOne := enqueue(t, db, probe{2}, outbox.Options{})
 	config := quiet(nil)
-	config.Retry = dispatcher.Delays(time.Hour)
+	config.Backoff = dispatcher.Waits(time.Hour)
 	start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
 		if job.Args.N == 1 {
 			return explode()
@@ -129,7 +129,7 @@ func TestOutcomesAreStored(t *testing.T) {
 		ids = append(ids, enqueue(t, db, probe{n}, outbox.Options{MaxAttempts: 3}))
 	}
 	config := quiet(nil)
-	config.Retry = dispatcher.Delays(time.Hour)
+	config.Backoff = dispatcher.Waits(time.Hour)
 	start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
 		return cases[job.Args.N].handler(job.Attempt)
 	}), config)
@@ -164,7 +164,7 @@ func TestOddErrorsDoNotPoisonTheBatch(t *testing.T) {
 	}
 	enqueueProbes(t, db, len(odd)+20, outbox.Options{})
 	config := quiet(nil)
-	config.Retry = dispatcher.Delays(time.Hour)
+	config.Backoff = dispatcher.Waits(time.Hour)
 	d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
 		if job.Args.N < len(odd) {
 			return odd[job.Args.N]

@@ -273,7 +273,7 @@ func TestOutcomesThatAreRefusedAreClosedOnce(t *testing.T) {
 		END $$;
 		CREATE TRIGGER fail_twice BEFORE INSERT ON outbox.history FOR EACH ROW WHEN (NEW.status = 'cancelled') EXECUTE FUNCTION fail_twice()`)
 	config := quiet(nil)
-	config.Retry = dispatcher.Delays(time.Hour)
+	config.Backoff = dispatcher.Waits(time.Hour)
 	d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
 		started <- struct{}{}
 		<-goOn

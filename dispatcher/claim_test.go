@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -75,7 +76,7 @@ func order(t *testing.T, db outbox.DB, n int, run func(h handler)) []int {
 }
 
 func single(config dispatcher.Config) dispatcher.Config {
-	config.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 1}}
+	config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 1}}
 	return config
 }
 
@@ -236,7 +237,7 @@ func TestRetriesStartByTimer(t *testing.T) {
 	db := pgtest.New(t)
 	id := enqueue(t, db, probe{}, outbox.Options{})
 	config := quiet(nil)
-	config.Retry = dispatcher.Delays(0, 200*time.Millisecond, time.Millisecond)
+	config.Backoff = dispatcher.Waits(0, 200*time.Millisecond, time.Millisecond)
 	start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
 		if job.Attempt <= 3 {
 			return errBoom
@@ -286,7 +287,7 @@ func TestUrgentJobIsFoundWhileTheQueueIsBusy(t *testing.T) {
 	var before atomic.Int64
 	busy, urgent := make(chan struct{}), make(chan int64, 1)
 	config := quiet(nil)
-	config.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 2}}
+	config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 2}}
 	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 		if job.Priority > 0 {
 			urgent <- before.Load()
@@ -480,7 +481,7 @@ func TestConcurrentClaimersShareWithoutOverlap(t *testing.T) {
 	for range 8 {
 		config := quiet(nil)
 		config.DeafPollInterval = 50 * time.Millisecond // a claim skips what another is about to give up
-		config.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 4}}
+		config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 4}}
 		dispatchers = append(dispatchers, start(t, db, mux, config))
 	}
 	await(t, db, "all jobs succeed", `SELECT count(*) = 3000 FROM outbox.history`)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -137,6 +138,7 @@ type claimReader struct {
 	trust    time.Duration // how long after sending a claim we trust the lease
 	waker    *waker
 	recorder *report.Recorder
+	handlers outbox.Beginner // the pool that handlers begin on: Claimed.Tx
 }
 
 // read reads the jobs of a claim. When jobs have become far larger than the
@@ -224,7 +226,9 @@ func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) 
 	if job.ContentType = contentJSON; string(row.contentType) != contentJSON {
 		job.ContentType = string(row.contentType)
 	}
-	job.Watched = row.watched.Bool
+	job.DB = c.handlers
+	kept := engine.Of(job)
+	kept.Watched = row.watched.Bool
 	if row.key != nil {
 		job.Key = *row.key
 	}
@@ -235,7 +239,7 @@ func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) 
 		job.Backoff = append(job.Backoff, duration(wait))
 	}
 	if hook := a.route.success; hook != nil {
-		job.HookSuccess(hook.kind, hook.withResult)
+		kept.FollowUps.Hook = func() engine.Row { return hookRow(job, hook.kind, hook.withResult) }
 	}
 	a.job, a.waker, a.claimed, a.leaseUntil, a.place = job, c.waker, sent, sent.Add(c.trust), row.place
 	if row.deadline.Valid {

@@ -12,14 +12,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
 // Config is how a dispatcher works. Its zero value is a sane production setup
 // that works the queue "default" and polls every two seconds; give it Wake and
 // Hearing, from a listener, to start jobs within milliseconds.
 type Config struct {
-	Queues map[string]QueueConfig // nil works the queue "default". Names are those of outbox.ValidName
+	Queues map[string]QueueConfig // nil works the queue "default". Names are as outbox.Options.Queue says
 	Worker string                 // who holds the leases; "" is host-pid. A random suffix is added, so names may repeat
 
 	// Wake says that there may be work. A receive is a hint; any number may be lost.
@@ -31,7 +31,7 @@ type Config struct {
 	DeafPollInterval time.Duration // between looks otherwise; 0 is 2 s, or PollInterval if that is less
 	LeaseTTL         time.Duration // 0 is 15 s; at least 1 s. A dead worker's jobs are taken over when it is over
 	Timeout          time.Duration // of one attempt; 0 is 5 min
-	Retry            RetryPolicy   // nil is Exponential(1 s, 1 h)
+	Backoff          BackoffPolicy // nil is Exponential(1 s, 1 h)
 	GracePeriod      time.Duration // for running jobs after a stop; 0 is 20 s, negative none
 
 	Logger     *slog.Logger          // nil logs nothing
@@ -45,7 +45,7 @@ type QueueConfig struct {
 
 func (c Config) withDefaults() Config {
 	if len(c.Queues) == 0 {
-		c.Queues = map[string]QueueConfig{outbox.DefaultQueue: {}}
+		c.Queues = map[string]QueueConfig{engine.DefaultQueue: {}}
 	}
 	if c.Worker == "" {
 		host, _ := os.Hostname()
@@ -56,8 +56,8 @@ func (c Config) withDefaults() Config {
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, 15*time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
 	c.GracePeriod = cmp.Or(c.GracePeriod, 20*time.Second)
-	if c.Retry == nil {
-		c.Retry = Exponential(time.Second, time.Hour)
+	if c.Backoff == nil {
+		c.Backoff = Exponential(time.Second, time.Hour)
 	}
 	if c.Hearing == nil {
 		c.Hearing = func() bool { return false }
@@ -71,8 +71,8 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.Queues)) {
-		if bad, ok := errors.AsType[*outbox.InvalidError](outbox.ValidName("Config.Queues", name)); ok {
-			errs = append(errs, invalid(bad.Field, "has a queue whose name %s", bad.Reason))
+		if fault := engine.NameFault(name); fault != "" {
+			errs = append(errs, invalid("Config.Queues", "has a queue whose name %s", fault))
 		}
 		if n := c.Queues[name].Concurrency; n < 0 || n > 100_000 {
 			errs = append(errs, invalid(fmt.Sprintf("Config.Queues[%q].Concurrency", name), "is %d, want 1 to 100000, or 0 for %d", n, defaultConcurrency))

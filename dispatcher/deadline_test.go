@@ -144,7 +144,7 @@ func TestARetryBeyondTheDeadlineExpires(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	config := quiet(nil)
-	config.Retry = dispatcher.Delays(time.Hour)
+	config.Backoff = dispatcher.Waits(time.Hour)
 	id := enqueue(t, db, probe{}, outbox.Options{Deadline: time.Now().Add(10 * time.Minute)})
 	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return errBoom }), config)
 	await(t, db, "it failed", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'retrying'`)

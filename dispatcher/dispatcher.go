@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
@@ -70,7 +71,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 		process: &process{
 			worker:   fmt.Sprintf("%.80s-%x", config.Worker, suffix[12:]),
 			kinds:    mux.Kinds(),
-			routes:   mux.build(KindConfig{Timeout: config.Timeout, Retry: config.Retry}),
+			routes:   mux.build(KindConfig{Timeout: config.Timeout, Backoff: config.Backoff}),
 			leaseTTL: config.LeaseTTL,
 			log:      log,
 			metrics:  newMetrics(config.Registerer),
@@ -143,15 +144,15 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 // compose makes the parts of the dispatcher. Nothing runs yet.
 func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending extendStatement) {
 	p := d.process
-	p.jobs = outbox.WithPool(context.WithoutCancel(ctx), d.user)
+	p.jobs = context.WithoutCancel(ctx)
 	p.health.leave = func(err error) { leaveServer(err, pool, d.user) }
 	d.db = sqlgen.New(pool)
 	d.waiters = newNotifier(waitersWindow, d.db.WakeWaiters)
 	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.WakeDispatchers(ctx, engine.Channel) })
 	d.leases = newLeases(p, d.db, extending)
 	d.promoter = newPromoter(p, d.db, d.peers, d.offer)
-	followed := func(ctx context.Context, jobs []*outbox.Claimed) ([]outbox.ID, error) {
-		return outbox.SettleSucceeded(ctx, pool, jobs)
+	followed := func(ctx context.Context, jobs []engine.Success) ([]pgtype.UUID, error) {
+		return engine.SettleSucceeded(ctx, pool, jobs, false)
 	}
 	statements := &store{process: p, db: d.db, followed: followed, pokeAll: d.pokeAll, peers: d.peers}
 	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
@@ -170,7 +171,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Po
 	q := &queue{name: name, capacity: c, outages: newOutages(p, name, c.waker), keyed: newKeyedClaims()}
 	q.workers = newWorkers(p, c, newPauseCheck(p, name, d.db), q.outages, d.settler.ended, &d.running, batchRoom(p.routes))
 	q.batches = newBatches(q.workers)
-	reader := &claimReader{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder}
+	reader := &claimReader{process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder, handlers: d.user}
 	q.reserved = &reserved{process: p, capacity: c, workers: q.workers, leases: d.leases, reader: reader}
 	intervals := pollIntervals{d.config.Hearing, d.config.PollInterval, d.config.DeafPollInterval}
 	q.claimer = &claimer{
@@ -332,8 +333,29 @@ func (d *Dispatcher) cutOff() {
 // signal is Config.Wake. Notifications carry no data: any role may read and forge them.
 const Channel = engine.Channel
 
+// Attach introduces the dispatcher to a producer in the same program, for the same database. The
+// commit of each transaction that the producer began, and that enqueued, wakes the dispatcher
+// before it returns: it learns of its jobs without the way through the database, on which others
+// are notified. And where a transaction enqueued one job that can start at once, and the dispatcher
+// has nothing else to do in its queue, the commit claims that job for it: the job starts as soon as
+// the commit is known. A process that dies right after such a commit leaves a lease to lapse, as one
+// that dies after any claim.
+//
+// A producer has one dispatcher at a time, until detach is called. One with outbox.NotifyOff wakes
+// nobody. Package app attaches its dispatcher to the producer that it is given. Attach is safe for
+// concurrent use.
+func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
+	local := engine.Of(p)
+	local.SetWake(func() bool { return d.Wake() })
+	local.SetClaimer(d)
+	return func() {
+		local.SetWake(nil)
+		local.SetClaimer(nil)
+	}
+}
+
 // Wake has every queue look for jobs now. It is for the producer in the same program,
-// which has just committed one ([outbox.Producer.AlsoWake]). It never blocks, may be
+// which has just committed one ([Dispatcher.Attach]). It never blocks, may be
 // called at any time, and reports false if it was called before and not answered yet.
 //
 // What comes by Config.Wake may come from anybody, and often for jobs that another
@@ -379,8 +401,8 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 // without a wake-up and a claim's own way to the disk and back. It returns nil if the job
 // is to be claimed like any: while the queue has something in hand, one that was
 // reserved for is under way, or the kind is not handled here, or in batches. It never
-// blocks; a caller that gets a reservation has to end it. See [outbox.Producer.AlsoClaim].
-func (d *Dispatcher) Reserve(kind, queue string, id outbox.ID) outbox.Reservation {
+// blocks; a caller that gets a reservation has to end it. See [Dispatcher.Attach].
+func (d *Dispatcher) Reserve(kind, queue string, id [16]byte) engine.Reservation {
 	if !d.process.phase.isClaiming() {
 		return nil
 	}

@@ -346,7 +346,7 @@ func TestConnectionsAreCut(t *testing.T) {
 	config := quiet(nil)
 	config.DeafPollInterval = 20 * time.Millisecond
 	config.LeaseTTL = 2 * time.Second
-	config.Retry = dispatcher.Delays(0)
+	config.Backoff = dispatcher.Waits(0)
 	user, err := pgxpool.NewWithConfig(t.Context(), named(db, "victim"))
 	if err != nil {
 		t.Fatal(err)

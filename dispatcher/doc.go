@@ -79,6 +79,7 @@
 //	step.go         Step and StepTx: parts of a job that run once
 //	many.go         HandleMany: a handler for jobs of a kind together
 //	hooks.go        OnSuccess, OnResult and OnDeath
+//	ended.go        what hooks get of a job that has ended
 //	opens.go        opens sealed payloads
 //	attempt.go      one claimed job, or a batch of them, on its way through the process
 //	process.go      what all parts have in common
@@ -86,7 +87,7 @@
 //	mux.go          the handler of each kind
 //	failure.go      outcomes that are not the job's fault, and what a kind says of failures
 //	outcome.go      what a handler may return, and what becomes of its job
-//	kind.go         how a kind is attempted, and its retry policies
+//	kind.go         how a kind is attempted, and its back-off policies
 //	health.go       the answer of the latest statement, complaints about bad ones, and the wait for good ones
 //	session.go      connections of the dispatcher's own
 //	metrics.go      counters and histograms

@@ -24,7 +24,7 @@ func ExampleSnooze() {
 		return err
 	}, dispatcher.KindConfig{
 		Timeout: time.Minute, // then its context ends with dispatcher.ErrTimeout: job_timeout
-		Retry:   dispatcher.Delays(time.Second, time.Minute, time.Hour),
+		Backoff: dispatcher.Waits(time.Second, time.Minute, time.Hour),
 	})
 	fmt.Println(mux.Kinds())
 	// Output: [export]
@@ -37,7 +37,7 @@ func ExampleOnSuccess() {
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, func(context.Context, *outbox.Job[PlaceOrder]) error { return nil })
 	told := make(chan struct{})
-	dispatcher.OnSuccess(&mux, func(_ context.Context, job *outbox.Job[outbox.Ended[PlaceOrder]]) error {
+	dispatcher.OnSuccess(&mux, func(_ context.Context, job *outbox.Job[dispatcher.Ended[PlaceOrder]]) error {
 		fmt.Printf("order %d: %s, attempt %d\n", job.Args.Args.OrderID, job.Args.Status, job.Args.Attempt)
 		close(told)
 		return nil

@@ -23,7 +23,7 @@ func work[T outbox.Args](args T, handler func(context.Context, *outbox.Job[T]) e
 		panic(err)
 	}
 	var mux dispatcher.Mux
-	dispatcher.Handle(&mux, handler, dispatcher.KindConfig{Retry: dispatcher.Delays(0)})
+	dispatcher.Handle(&mux, handler, dispatcher.KindConfig{Backoff: dispatcher.Waits(0)})
 	d, err := dispatcher.New(pool, &mux, dispatcher.Config{})
 	if err != nil {
 		panic(err)

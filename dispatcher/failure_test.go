@@ -201,7 +201,7 @@ func TestKindsJudgeFailures(t *testing.T) {
 		"an outage that is not spared":     {dispatcher.KindConfig{OutageLimit: -1}, 1, dispatcher.Unavailable(boom, 0), "dead", "error", "boom 7"},
 		"a panic that fails for good":      {dispatcher.KindConfig{FailOn: []string{codes.Panic}}, 5, nil, "failed", "panic", "panic: boom 7"},
 		"a discarded outage":               {dispatcher.KindConfig{}, 5, dispatcher.Discard(dispatcher.Unavailable(boom, 0)), "failed", "error", "boom 7"},
-		"an outage without an error, over": {dispatcher.KindConfig{OutageLimit: time.Nanosecond, Retry: dispatcher.Delays()}, 2, dispatcher.Unavailable(nil, 0), "dead", "error", "unavailable"},
+		"an outage without an error, over": {dispatcher.KindConfig{OutageLimit: time.Nanosecond, Backoff: dispatcher.Waits()}, 2, dispatcher.Unavailable(nil, 0), "dead", "error", "unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

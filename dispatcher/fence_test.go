@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -56,7 +57,7 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 		return len(settled) > 0, err
 	},
 	"succeed and follow": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
-		settled, err := outbox.SettleSucceeded(ctx, db, []*outbox.Claimed{withFollowUps(l)})
+		settled, err := engine.SettleSucceeded(ctx, db, []engine.Success{success(withFollowUps(l))}, false)
 		return len(settled) > 0, err
 	},
 	"Complete and follow": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
@@ -115,12 +116,20 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 
 // withFollowUps is a claimed job whose success is to be followed by two others.
 func withFollowUps(l lease) *outbox.Claimed {
-	job := &outbox.Claimed{ID: l.id, Epoch: l.epoch, Queue: outbox.DefaultQueue}
+	job := &outbox.Claimed{ID: l.id, Epoch: l.epoch, Queue: engine.DefaultQueue}
 	if _, err := job.Then(next{1}, outbox.Options{}); err != nil {
 		panic(err)
 	}
-	job.HookSuccess("probe:on_success", false)
+	hook := engine.Row{
+		ID: pgID(outbox.NewID()), TenantID: pgID(outbox.RootTenant), Queue: job.Queue, Kind: "probe:on_success", MaxAttempts: 1, Payload: []byte(`{}`),
+		ContentType: engine.ContentJSON,
+	}
+	engine.Of(job).FollowUps.Hook = func() engine.Row { return hook }
 	return job
+}
+
+func success(job *outbox.Claimed) engine.Success {
+	return engine.Success{ID: pgID(job.ID), Epoch: job.Epoch, Result: job.Result, FollowUps: engine.Of(job).FollowUps.Rows()}
 }
 
 func settleAs(status outbox.Status) func(context.Context, *pgxpool.Pool, lease) (bool, error) {
@@ -301,8 +310,8 @@ func TestZombieHandlersChangeNothing(t *testing.T) {
 		},
 		func(ctx context.Context, job *outbox.Job[probe]) error {
 			err := pgx.BeginFunc(context.WithoutCancel(ctx), db, func(tx pgx.Tx) error { return job.Complete(context.WithoutCancel(ctx), tx) })
-			if !errors.Is(err, outbox.ErrLeaseLost) || job.Completed() {
-				t.Errorf("Complete returns %v, Completed() = %v; want ErrLeaseLost, false", err, job.Completed())
+			if !errors.Is(err, outbox.ErrLeaseLost) || engine.Of(job).Completed.Load() {
+				t.Errorf("Complete returns %v, Completed() = %v; want ErrLeaseLost, false", err, engine.Of(job).Completed.Load())
 			}
 			return nil // swallows it
 		},

@@ -32,7 +32,7 @@ func Example_followUps() {
 		return dispatcher.Discard(fmt.Errorf("order %d has no address", job.Args.OrderID))
 	})
 	told := make(chan struct{})
-	dispatcher.OnDeath(&mux, func(_ context.Context, job *outbox.Job[outbox.Ended[SendReceipt]]) error {
+	dispatcher.OnDeath(&mux, func(_ context.Context, job *outbox.Job[dispatcher.Ended[SendReceipt]]) error {
 		fmt.Printf("receipt of order %d is %s: %s\n", job.Args.Args.OrderID, job.Args.Status, job.Args.ErrorMessage)
 		close(told)
 		return nil

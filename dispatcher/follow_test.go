@@ -68,7 +68,7 @@ func TestFollowUpsExistExactlyWhenTheSettlementDoes(t *testing.T) {
 			id := enqueue(t, db, probe{7}, outbox.Options{})
 			var child outbox.ID
 			config := quiet(nil)
-			config.Retry = dispatcher.Delays(time.Hour)
+			config.Backoff = dispatcher.Waits(time.Hour)
 			d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 				child = then(t, job)
 				return c.handler(ctx, job)
@@ -249,7 +249,7 @@ func TestThenRefuses(t *testing.T) {
 			t.Errorf("Then with a bad %s = %v, want an InvalidError of it", field, err)
 		}
 	}
-	if follows, bytes := job.SealFollowUps(); follows || bytes != 0 {
+	if follows, bytes := engine.Of(job).FollowUps.End(0); follows || bytes != 0 {
 		t.Errorf("something follows, %d bytes, though all was refused", bytes)
 	}
 	if _, err := job.Then(next{}, outbox.Options{}); !errors.Is(err, outbox.ErrTooLate) {

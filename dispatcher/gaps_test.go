@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -36,7 +37,7 @@ func TestANewTenantDoesNotWaitForDeadEntries(t *testing.T) {
 
 			wake, started := make(chan struct{}), make(chan outbox.ID, 1)
 			config := quiet(wake)
-			config.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 4}}
+			config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 4}}
 			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error { started <- job.ID; return nil }), config)
 			wait := func(o outbox.Options) time.Duration {
 				committed := enqueue(t, db, probe{}, o)

@@ -35,24 +35,28 @@ func (h *successHook) registered() string {
 //
 // The mux must have the handler of T's kind, too, or [New] has an [*outbox.InvalidError].
 // A second hook panics, as a second handler does.
-func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error, config ...KindConfig) {
+func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]]) error, config ...KindConfig) {
 	onSuccess[T](m, false, hook, config)
 }
 
 // OnResult is OnSuccess with the result of a kind whose handler returns one. A sealed
 // result is not passed on: the hook of a job with one fails for good, with the error code
 // undecodable_result. [OnSuccess] and package await serve such kinds.
-func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]], result R) error, config ...KindConfig) {
-	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error {
-		result, err := outbox.DecodeResult[R](job.Args.ID, job.Args.Result)
+func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]], result R) error, config ...KindConfig) {
+	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[Ended[T]]) error {
+		result, sealed, err := engine.DecodeResult[R](job.Args.Result)
+		if sealed != nil {
+			err = fmt.Errorf("it is sealed (%s)", *sealed)
+		}
 		if err != nil {
+			err = fmt.Errorf("decode the result of job %s: %w", job.Args.ID, err)
 			return Discard(&codedError{codes.UndecodableResult, err})
 		}
 		return hook(ctx, job, result)
 	}, config)
 }
 
-func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context, *outbox.Job[outbox.Ended[T]]) error, config []KindConfig) {
+func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context, *outbox.Job[Ended[T]]) error, config []KindConfig) {
 	var zero T
 	h := &successHook{zero.Kind() + successSuffix, withResult}
 	handleHook(m, h.kind, hook, config)
@@ -74,7 +78,7 @@ func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context
 //
 // The mux must have the handler of T's kind, too, or [New] has an [*outbox.InvalidError].
 // A second hook panics, as a second handler does.
-func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[outbox.Ended[T]]) error, config ...KindConfig) {
+func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.Job[Ended[T]]) error, config ...KindConfig) {
 	var zero T
 	handleHook(m, zero.Kind()+deathSuffix, hook, config)
 	if m.hooks.death == nil {
@@ -83,12 +87,12 @@ func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.J
 	m.hooks.death[zero.Kind()] = true
 }
 
-func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.Job[outbox.Ended[T]]) error, config []KindConfig) {
+func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.Job[Ended[T]]) error, config []KindConfig) {
 	if len(kind) > engine.MaxNameBytes {
 		panic(fmt.Errorf("dispatcher: %w", invalid("kind", "of the hook, %q, is %d bytes long, want at most %d", kind, len(kind), engine.MaxNameBytes)))
 	}
 	m.HandleRaw(kind, func(ctx context.Context, claimed *outbox.Claimed) error {
-		job, err := decode[outbox.Ended[T]](claimed)
+		job, err := decode[Ended[T]](claimed)
 		if err != nil {
 			return err
 		}

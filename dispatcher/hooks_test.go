@@ -32,11 +32,11 @@ func TestOnResultRunsForEverySuccess(t *testing.T) {
 		return 10 * job.Args.N, nil
 	})
 	type call struct {
-		Ended  outbox.Ended[returning[int]]
+		Ended  dispatcher.Ended[returning[int]]
 		Result int
 	}
 	calls := make(chan call, 10)
-	dispatcher.OnResult(mux, func(_ context.Context, job *outbox.Job[outbox.Ended[returning[int]]], result int) error {
+	dispatcher.OnResult(mux, func(_ context.Context, job *outbox.Job[dispatcher.Ended[returning[int]]], result int) error {
 		if job.Attempt == 1 {
 			return dispatcher.RetryAfter(0, errBoom)
 		}
@@ -56,7 +56,7 @@ func TestOnResultRunsForEverySuccess(t *testing.T) {
 	want := map[outbox.ID]call{}
 	for n, id := range ids {
 		if n > 0 {
-			want[id] = call{outbox.Ended[returning[int]]{
+			want[id] = call{dispatcher.Ended[returning[int]]{
 				ID: id, Kind: "probe", Queue: "default", Status: outbox.Succeeded, Attempt: 1, Epoch: 1, Args: returning[int]{probe: probe{n}},
 			}, 10 * n}
 		}
@@ -70,8 +70,8 @@ func TestOnSuccessKnowsTheArgs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	mux := handle(func(context.Context, *outbox.Job[probe]) error { return nil })
-	ended := make(chan outbox.Ended[probe], 1)
-	dispatcher.OnSuccess(mux, func(_ context.Context, job *outbox.Job[outbox.Ended[probe]]) error {
+	ended := make(chan dispatcher.Ended[probe], 1)
+	dispatcher.OnSuccess(mux, func(_ context.Context, job *outbox.Job[dispatcher.Ended[probe]]) error {
 		ended <- job.Args
 		return nil
 	})
@@ -109,8 +109,8 @@ func TestOnDeathRunsForEveryDeath(t *testing.T) {
 		}
 		return nil
 	})
-	calls := make(chan *outbox.Job[outbox.Ended[probe]], 10)
-	dispatcher.OnDeath(mux, func(_ context.Context, job *outbox.Job[outbox.Ended[probe]]) error {
+	calls := make(chan *outbox.Job[dispatcher.Ended[probe]], 10)
+	dispatcher.OnDeath(mux, func(_ context.Context, job *outbox.Job[dispatcher.Ended[probe]]) error {
 		calls <- job
 		return nil
 	})
@@ -125,14 +125,14 @@ func TestOnDeathRunsForEveryDeath(t *testing.T) {
 	}
 	wake <- struct{}{}
 
-	want := map[outbox.ID]outbox.Ended[probe]{
+	want := map[outbox.ID]dispatcher.Ended[probe]{
 		poisoned:    {Status: outbox.Dead, Attempt: 1, Epoch: 2, ErrorCode: "lease_lost", Args: probe{1}},
 		failed:      {Status: outbox.Failed, Attempt: 1, Epoch: 2, ErrorCode: "error", ErrorMessage: "boom", Args: probe{2}},
 		exhausted:   {Status: outbox.Dead, Attempt: 2, Epoch: 4, ErrorCode: "error", ErrorMessage: "boom", Args: probe{3}},
 		undecodable: {Status: outbox.Failed, Attempt: 1, Epoch: 2, ErrorCode: "undecodable_payload", Payload: []byte(text)},
 		protobuf:    {Status: outbox.Failed, Attempt: 1, Epoch: 2, ErrorCode: "undecodable_payload", Payload: binary},
 	}
-	got := map[outbox.ID]outbox.Ended[probe]{}
+	got := map[outbox.ID]dispatcher.Ended[probe]{}
 	for range want {
 		job := receive(t, calls, "a hook")
 		if job.Args.Kind != "probe" || job.Args.Queue != "default" || job.Kind != "probe:on_death" {
@@ -164,7 +164,7 @@ func TestAJobThatDiesTwiceSetsItsHookOffTwice(t *testing.T) {
 	db := pgtest.New(t)
 	mux := handle(func(context.Context, *outbox.Job[probe]) error { return dispatcher.Discard(errBoom) })
 	epochs := make(chan int64, 2)
-	dispatcher.OnDeath(mux, func(_ context.Context, job *outbox.Job[outbox.Ended[probe]]) error {
+	dispatcher.OnDeath(mux, func(_ context.Context, job *outbox.Job[dispatcher.Ended[probe]]) error {
 		epochs <- job.Args.Epoch
 		return nil
 	})
@@ -216,7 +216,7 @@ func TestAHookIsNotToldOfAHugePayload(t *testing.T) {
 	if ok, err := settleAs(outbox.Dead)(t.Context(), db, claim(t, db, "worker")); !ok || err != nil {
 		t.Fatalf("the settlement = %v, %v", ok, err)
 	}
-	var told outbox.Ended[string]
+	var told dispatcher.Ended[string]
 	if err := json.Unmarshal(ask[[]byte](t, db, `SELECT payload FROM outbox.jobs WHERE kind = 'probe:on_death'`), &told); err != nil {
 		t.Fatal(err)
 	}
@@ -229,8 +229,8 @@ func TestAHookWithoutItsHandlerIsAMistake(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	mux := new(dispatcher.Mux)
-	dispatcher.OnDeath(mux, func(context.Context, *outbox.Job[outbox.Ended[probe]]) error { return nil })
-	dispatcher.OnSuccess(mux, func(context.Context, *outbox.Job[outbox.Ended[next]]) error { return nil })
+	dispatcher.OnDeath(mux, func(context.Context, *outbox.Job[dispatcher.Ended[probe]]) error { return nil })
+	dispatcher.OnSuccess(mux, func(context.Context, *outbox.Job[dispatcher.Ended[next]]) error { return nil })
 	_, err := dispatcher.New(db, mux, dispatcher.Config{})
 	for _, want := range []string{`OnDeath is for kind "probe", which has no handler`, `OnSuccess is for kind "next", which has no handler`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -245,7 +245,7 @@ func TestAHookWithoutItsHandlerIsAMistake(t *testing.T) {
 			t.Error("a second hook was taken")
 		}
 	}()
-	dispatcher.OnDeath(mux, func(context.Context, *outbox.Job[outbox.Ended[probe]]) error { return nil })
+	dispatcher.OnDeath(mux, func(context.Context, *outbox.Job[dispatcher.Ended[probe]]) error { return nil })
 }
 
 // Nothing is claimed before the hooks are registered, however long that takes.
@@ -256,7 +256,7 @@ func TestHooksAreRegisteredBeforeTheFirstClaim(t *testing.T) {
 	id := enqueue(t, db, probe{}, outbox.Options{})
 	mux := handle(func(context.Context, *outbox.Job[probe]) error { return dispatcher.Discard(errBoom) })
 	done := make(chan struct{}, 1)
-	dispatcher.OnDeath(mux, func(context.Context, *outbox.Job[outbox.Ended[probe]]) error { done <- struct{}{}; return nil })
+	dispatcher.OnDeath(mux, func(context.Context, *outbox.Job[dispatcher.Ended[probe]]) error { done <- struct{}{}; return nil })
 	d := start(t, db, mux, quiet(nil))
 	awaitThat(t, "the registration fails", func() bool { return strings.Contains(d.log.String(), "death hooks not registered") })
 	if err := d.Ready(); err == nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -233,7 +234,7 @@ func TestEveryFlowDiesOfItsLastAttempt(t *testing.T) {
 		id := enqueue(t, db, probe{}, flow)
 		var attempts atomic.Int32
 		config := quiet(nil)
-		config.Retry = dispatcher.Delays(time.Millisecond)
+		config.Backoff = dispatcher.Waits(time.Millisecond)
 		start(t, db, handle(func(context.Context, *outbox.Job[probe]) error {
 			attempts.Add(1)
 			return errors.New("again")
@@ -294,7 +295,7 @@ func TestEveryFlowExpiresAtItsDeadline(t *testing.T) {
 func TestEveryFlowIsPaused(t *testing.T) {
 	inEachFlow(t, func(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
 		o := operator.New(db)
-		if err := o.Pause(t.Context(), outbox.DefaultQueue); err != nil {
+		if err := o.Pause(t.Context(), engine.DefaultQueue); err != nil {
 			t.Fatal(err)
 		}
 		id := enqueue(t, db, probe{}, flow)
@@ -303,7 +304,7 @@ func TestEveryFlowIsPaused(t *testing.T) {
 		if got := where(t, db, id); got != "pending attempt=0 lost=0" {
 			t.Errorf("in a paused queue the job is %s", got)
 		}
-		if err := o.Resume(t.Context(), outbox.DefaultQueue); err != nil {
+		if err := o.Resume(t.Context(), engine.DefaultQueue); err != nil {
 			t.Fatal(err)
 		}
 		becomes(t, db, id, "succeeded attempt=1 lost=0")
@@ -332,7 +333,7 @@ func TestEveryTenantsKeyKeepsItsLimitAndOrder(t *testing.T) {
 	}
 	var mu sync.Mutex
 	order, running := map[outbox.ID][]int{}, map[outbox.ID]int{}
-	config := dispatcher.Config{PollInterval: 50 * time.Millisecond, Retry: dispatcher.Delays(time.Millisecond)}
+	config := dispatcher.Config{PollInterval: 50 * time.Millisecond, Backoff: dispatcher.Waits(time.Millisecond)}
 	start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
 		mu.Lock()
 		order[job.Tenant] = append(order[job.Tenant], job.Args.N)

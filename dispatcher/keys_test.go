@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -72,8 +73,8 @@ func TestAKeyNeverRunsMoreThanItsLimit(t *testing.T) {
 				return errors.New("try again")
 			}
 			return nil
-		}, dispatcher.KindConfig{Retry: dispatcher.Delays(0)}), dispatcher.Config{
-			Queues: map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
+		}, dispatcher.KindConfig{Backoff: dispatcher.Waits(0)}), dispatcher.Config{
+			Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}},
 		})
 	}
 	awaitSucceeded(t, db, len(requests))
@@ -116,7 +117,7 @@ func claimKeyed(t *testing.T, db outbox.DB, most int) (c keyedClaim) {
 // promoteKey moves the key "k" of the default queue on, by up to n jobs.
 func promoteKey(ctx context.Context, db sqlgen.DBTX, n int32) ([]sqlgen.PromoteKeysRow, error) {
 	return sqlgen.New(db).PromoteKeys(ctx, sqlgen.PromoteKeysParams{
-		TenantIds: []pgtype.UUID{pgID(outbox.RootTenant)}, Queues: []string{outbox.DefaultQueue}, Keys: []string{"k"}, Counts: []int32{n},
+		TenantIds: []pgtype.UUID{pgID(outbox.RootTenant)}, Queues: []string{engine.DefaultQueue}, Keys: []string{"k"}, Counts: []int32{n},
 	})
 }
 
@@ -474,7 +475,7 @@ func TestJobsWithAndWithoutKeysShareTheRoom(t *testing.T) {
 				s.enter("all", job.Args.N)
 				time.Sleep(50 * time.Millisecond / time.Duration(1+job.Args.N/10)) // long at first: nothing is fetched ahead
 				return nil
-			}), dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 1}}})
+			}), dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 1}}})
 			awaitSucceeded(t, db, len(requests))
 			if at := slices.Index(s.starts["all"], 290); at > 100 {
 				t.Errorf("the first of the few started as number %d of 300, want it among the first", at)

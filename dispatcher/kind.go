@@ -15,7 +15,7 @@ import (
 // defaults.
 type KindConfig struct {
 	Timeout time.Duration // of one attempt; 0 is Config.Timeout. A job's own Options.Timeout comes first
-	Retry   RetryPolicy   // nil is Config.Retry. A job's own Options.Backoff comes first
+	Backoff BackoffPolicy // nil is Config.Backoff. A job's own Options.Backoff comes first
 
 	// FailOn are error codes that fail a job for good, as [Discard] does, whatever
 	// attempts are left; its own Options.MaxAttempts is for all others. A lost lease
@@ -45,14 +45,14 @@ func invalid(field, format string, args ...any) error {
 	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// RetryPolicy says how long a job waits after a failed attempt; job.Attempt
+// BackoffPolicy says how long a job waits after a failed attempt; job.Attempt
 // counts the failed one. It may be called concurrently. A negative wait is none.
-type RetryPolicy func(job *outbox.Claimed, err error) time.Duration
+type BackoffPolicy func(job *outbox.Claimed, err error) time.Duration
 
 // Exponential waits base after the first failure and twice as long after each
 // further one, up to limit, with ±25 % of jitter so that what failed together
 // does not come back together.
-func Exponential(base, limit time.Duration) RetryPolicy {
+func Exponential(base, limit time.Duration) BackoffPolicy {
 	return func(job *outbox.Claimed, _ error) time.Duration {
 		wait := float64(base) * math.Pow(2, float64(max(job.Attempt, 1)-1))
 		wait = min(wait, float64(limit))
@@ -64,9 +64,9 @@ func Exponential(base, limit time.Duration) RetryPolicy {
 	}
 }
 
-// Delays waits the given times in turn, without jitter, and the last one from
-// then on. Delays() is no wait at all.
-func Delays(delays ...time.Duration) RetryPolicy {
+// Waits waits the given times in turn, without jitter, and the last one from
+// then on. Waits() is no wait at all.
+func Waits(delays ...time.Duration) BackoffPolicy {
 	return func(job *outbox.Claimed, _ error) time.Duration {
 		if len(delays) == 0 {
 			return 0
@@ -78,7 +78,7 @@ func Delays(delays ...time.Duration) RetryPolicy {
 // DecorrelatedJitter draws each wait evenly between base and the smaller of limit
 // and base·3^attempt: the spread of the AWS Architecture Blog's decorrelated
 // jitter, without having to remember the last wait.
-func DecorrelatedJitter(base, limit time.Duration) RetryPolicy {
+func DecorrelatedJitter(base, limit time.Duration) BackoffPolicy {
 	return func(job *outbox.Claimed, _ error) time.Duration {
 		top := min(float64(limit), float64(base)*math.Pow(3, float64(max(job.Attempt, 1))))
 		spread := max(top-float64(base), 0)

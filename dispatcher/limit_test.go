@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -110,8 +111,8 @@ func TestAQueueNeverRunsMoreThanItsLimit(t *testing.T) {
 				return err
 			}
 			return nil
-		}, dispatcher.KindConfig{Retry: dispatcher.Delays(0)}), dispatcher.Config{
-			Queues: map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 8}},
+		}, dispatcher.KindConfig{Backoff: dispatcher.Waits(0)}), dispatcher.Config{
+			Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 8}},
 		})
 	}
 	awaitSucceeded(t, db, 300)
@@ -138,8 +139,8 @@ func TestAQueueNeverStartsMoreThanItsRate(t *testing.T) {
 				return errors.New("try again")
 			}
 			return nil
-		}, dispatcher.KindConfig{Retry: dispatcher.Delays(0)}), dispatcher.Config{
-			Queues: map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
+		}, dispatcher.KindConfig{Backoff: dispatcher.Waits(0)}), dispatcher.Config{
+			Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}},
 		})
 	}
 	awaitSucceeded(t, db, 200)
@@ -165,7 +166,7 @@ func TestALimitedClaimLooksAfterItHasWaited(t *testing.T) {
 	exec(t, db, `INSERT INTO outbox.queue_usage (queue) VALUES ('default')`)
 	ids := enqueueProbes(t, db, 2, outbox.Options{})
 	a := begin(t, db)
-	if held, err := sqlgen.New(a).HoldQueue(t.Context(), outbox.DefaultQueue); err != nil || len(held) != 1 {
+	if held, err := sqlgen.New(a).HoldQueue(t.Context(), engine.DefaultQueue); err != nil || len(held) != 1 {
 		t.Fatalf("held %v, %v", held, err)
 	}
 	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
@@ -274,7 +275,7 @@ func TestPauseAndResumeWithoutAWakeUp(t *testing.T) {
 	enqueueProbes(t, db, 400, outbox.Options{})
 	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { time.Sleep(10 * time.Millisecond); return nil }), dispatcher.Config{
 		PollInterval: time.Hour, DeafPollInterval: time.Hour,
-		Queues: map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 2}},
+		Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 2}},
 	})
 	await(t, db, "some are done", `SELECT count(*) > 10 FROM outbox.history`)
 	exec(t, db, `INSERT INTO outbox.queues (queue, paused_at) VALUES ('default', statement_timestamp())`)
@@ -304,7 +305,7 @@ func TestAClaimerThatStopsIsCutOff(t *testing.T) {
 	if err := q.BoundClaim(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := q.HoldQueue(t.Context(), outbox.DefaultQueue); err != nil {
+	if _, err := q.HoldQueue(t.Context(), engine.DefaultQueue); err != nil {
 		t.Fatal(err)
 	}
 	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -35,7 +36,7 @@ func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.J
 	synctest.Test(t, func(t *testing.T) {
 		var mux Mux
 		Handle(&mux, handler)
-		config.Queues = map[string]QueueConfig{outbox.DefaultQueue: {Concurrency: workers}}
+		config.Queues = map[string]QueueConfig{engine.DefaultQueue: {Concurrency: workers}}
 		config.PollInterval = max(config.PollInterval, 0)
 		if config.DeafPollInterval == 0 {
 			config.PollInterval, config.DeafPollInterval = time.Hour, time.Hour

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -292,7 +293,7 @@ func pgID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true}
 // claimParams claim from the front of the given priorities of the default queue.
 func claimParams(worker string, n int, priorities ...int16) sqlgen.ClaimJobsParams {
 	p := sqlgen.ClaimJobsParams{
-		Worker: worker, LeaseTtl: interval(time.Hour), Queue: outbox.DefaultQueue, Kinds: []string{"probe"}, MaxJobs: int32(n),
+		Worker: worker, LeaseTtl: interval(time.Hour), Queue: engine.DefaultQueue, Kinds: []string{"probe"}, MaxJobs: int32(n),
 	}
 	if len(priorities) == 0 {
 		priorities = []int16{0}

@@ -39,7 +39,7 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 		places := make([]int, 0, len(claimed)) // of the jobs among the claimed
 		for i, c := range claimed {
 			if batch.Protect != nil {
-				if err := c.Open(ctx, batch.Protect); err != nil {
+				if err := openPayload(ctx, batch.Protect, c); err != nil {
 					outcomes[i] = &codedError{codes.UnreadablePayload, err}
 					continue
 				}
@@ -59,7 +59,7 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 			} else {
 				outcomes[place] = answers[i]
 				if answers[i] == nil {
-					outcomes[place] = claimed[place].SealResult(ctx)
+					outcomes[place] = sealResult(ctx, claimed[place])
 				}
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -123,7 +124,7 @@ func (s *memoryStore) add(tenant outbox.ID, n int, in time.Duration) { s.addKeye
 func (s *memoryStore) addKeyed(tenant outbox.ID, n int, in time.Duration, key string) {
 	for range n {
 		job := &outbox.Claimed{Tenant: tenant, MaxAttempts: 25, Payload: []byte("{}"), ContentType: contentJSON}
-		job.ID, job.RunAt, job.Kind, job.Queue = outbox.NewID(), time.Now().Add(in), tiny{}.Kind(), outbox.DefaultQueue
+		job.ID, job.RunAt, job.Kind, job.Queue = outbox.NewID(), time.Now().Add(in), tiny{}.Kind(), engine.DefaultQueue
 		job.Key = key
 		s.put(job)
 	}

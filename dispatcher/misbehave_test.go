@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -39,9 +40,9 @@ func TestAHandlersBugCostsItsOwnJobOnly(t *testing.T) {
 				return e
 			}, code: "panic",
 		},
-		"a retry policy that panics": {
+		"a back-off policy that panics": {
 			handler: func(context.Context, *outbox.Job[probe]) error { return context.Canceled },
-			config:  dispatcher.KindConfig{Retry: func(*outbox.Claimed, error) time.Duration { panic("policy") }},
+			config:  dispatcher.KindConfig{Backoff: func(*outbox.Claimed, error) time.Duration { panic("policy") }},
 			code:    "panic",
 		},
 		"panic(nil)": {
@@ -147,7 +148,7 @@ func TestAResultThatIsTooLargeFailsForGood(t *testing.T) {
 	db := pgtest.New(t)
 	mux := new(dispatcher.Mux)
 	dispatcher.HandleResult(mux, func(context.Context, *outbox.Job[returning[string]]) (string, error) {
-		return strings.Repeat("x", outbox.MaxPayloadBytes), nil
+		return strings.Repeat("x", engine.MaxPayloadBytes), nil
 	})
 	id := enqueue(t, db, probe{}, outbox.Options{})
 	start(t, db, mux, quiet(nil))

@@ -11,12 +11,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
+	"github.com/posthaste-dev/posthaste/protect"
 )
 
 // Handler carries out one attempt of a job. Returning nil settles it as
-// succeeded; an error is tried again by the kind's retry policy, unless it says
+// succeeded; an error is tried again by the kind's back-off, unless it says
 // otherwise: see [Discard], [RetryAfter], [Unavailable] and [Snooze].
 //
 // The context ends when the attempt's timeout is over, the lease is lost, or a
@@ -94,7 +96,7 @@ type successHook struct {
 func (m *Mux) Use(middleware ...Middleware) { m.middleware = append(m.middleware, middleware...) }
 
 // Handle registers the handler of T's kind. A second handler for a kind, or a kind that
-// no job can be stored with (see [outbox.ValidName]), is a bug in the program and panics, as
+// no job can be stored with (see outbox.Args), is a bug in the program and panics, as
 // http.ServeMux does, with an error that wraps an [*outbox.InvalidError].
 func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...KindConfig) {
 	var zero T
@@ -131,7 +133,10 @@ func HandleResult[T outbox.ResultArgs[R], R any](m *Mux, handler func(ctx contex
 // HandleRaw registers a handler that reads the payload's bytes itself. It panics as
 // [Handle] does.
 func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
-	err := outbox.ValidName("kind", kind)
+	var err error
+	if fault := engine.NameFault(kind); fault != "" {
+		err = invalid("kind", "%s", fault)
+	}
 	if _, taken := m.routes[kind]; taken {
 		err = invalid("kind", "is %q, which has a handler already", kind)
 	}
@@ -175,8 +180,8 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 		if config.Timeout == 0 {
 			config.Timeout = defaults.Timeout
 		}
-		if config.Retry == nil {
-			config.Retry = defaults.Retry
+		if config.Backoff == nil {
+			config.Backoff = defaults.Backoff
 		}
 		config.OutageLimit = cmp.Or(config.OutageLimit, defaultOutageLimit)
 		built[kind] = &route{kind: kind, handler: handler, many: r.many, config: config, success: m.hooks.success[kind], dies: m.hooks.death[kind]}
@@ -187,7 +192,7 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 // decode fails for good: the same bytes will not decode tomorrow either.
 func decode[T any](claimed *outbox.Claimed) (*outbox.Job[T], error) {
 	job := &outbox.Job[T]{Claimed: claimed}
-	if strings.HasPrefix(claimed.ContentType, outbox.SealedTypes) {
+	if strings.HasPrefix(claimed.ContentType, protect.SealedTypes) {
 		return nil, &codedError{codes.UnreadablePayload, fmt.Errorf("the payload of %s is %s: it needs mux.Use(dispatcher.Opens(…)), or BatchConfig.Protect", claimed.Kind, claimed.ContentType)}
 	}
 	if err := json.Unmarshal(claimed.Payload, &job.Args); err != nil {

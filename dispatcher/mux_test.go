@@ -40,7 +40,7 @@ func wantPanic(t *testing.T, register func(*dispatcher.Mux), says string, fields
 func TestMuxRefusesWhatIsABug(t *testing.T) {
 	t.Parallel()
 	nothing := func(context.Context, *outbox.Claimed) error { return nil }
-	hook := func(context.Context, *outbox.Job[outbox.Ended[probe]]) error { return nil }
+	hook := func(context.Context, *outbox.Job[dispatcher.Ended[probe]]) error { return nil }
 	for name, c := range map[string]struct {
 		register func(*dispatcher.Mux)
 		want     string
@@ -59,7 +59,7 @@ func TestMuxRefusesWhatIsABug(t *testing.T) {
 		"a kind that ends in more": {func(m *dispatcher.Mux) { m.HandleRaw("mail ", nothing) }, `kind is "mail ": byte 4 is " "`},
 		"too long a kind":          {func(m *dispatcher.Mux) { m.HandleRaw(strings.Repeat("k", 129), nothing) }, "kind is 129 bytes long"},
 		"too long a hook's kind": {func(m *dispatcher.Mux) {
-			dispatcher.OnDeath(m, func(context.Context, *outbox.Job[outbox.Ended[longKind]]) error { return nil })
+			dispatcher.OnDeath(m, func(context.Context, *outbox.Job[dispatcher.Ended[longKind]]) error { return nil })
 		}, "kkk:on_death\", is 134 bytes long, want at most 128"},
 	} {
 		t.Run(name, func(t *testing.T) { wantPanic(t, c.register, c.want, "kind") })
@@ -158,7 +158,7 @@ func TestResultsAreStored(t *testing.T) {
 	}
 	ids := enqueueProbes(t, db, 3, outbox.Options{})
 	config := quiet(nil)
-	config.Retry = dispatcher.Delays(time.Hour)
+	config.Backoff = dispatcher.Waits(time.Hour)
 	mux := new(dispatcher.Mux)
 	dispatcher.HandleResult(mux, func(_ context.Context, job *outbox.Job[returning[any]]) (any, error) {
 		switch job.Args.N {

@@ -2,9 +2,13 @@ package dispatcher
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
+	"github.com/posthaste-dev/posthaste/protect"
 )
 
 // Opens returns middleware that has p open the payloads that a protector sealed
@@ -14,13 +18,42 @@ import (
 func Opens(p outbox.Protector) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, job *outbox.Claimed) error {
-			if err := job.Open(ctx, p); err != nil {
+			if err := openPayload(ctx, p, job); err != nil {
 				return &codedError{codes.UnreadablePayload, err}
 			}
 			if err := next(ctx, job); err != nil {
 				return err
 			}
-			return job.SealResult(ctx)
+			return sealResult(ctx, job)
 		}
 	}
+}
+
+// openPayload has p open the payload, if a protector sealed it. From then on the result
+// of the job is sealed by p as well.
+func openPayload(ctx context.Context, p outbox.Protector, job *outbox.Claimed) error {
+	if !strings.HasPrefix(job.ContentType, protect.SealedTypes) {
+		return nil
+	}
+	part := outbox.Part{Tenant: job.Tenant, Job: job.ID, Column: "payload"}
+	plain, err := p.Open(ctx, part, outbox.Content{Type: job.ContentType, Bytes: job.Payload})
+	if err != nil {
+		return fmt.Errorf("open the payload of job %s: %w", job.ID, err)
+	}
+	job.ContentType, job.Payload = plain.Type, plain.Bytes
+	engine.Of(job).Seal = func(ctx context.Context, result []byte) ([]byte, error) {
+		return protect.SealResult(ctx, p, job.Tenant, job.ID, result)
+	}
+	return nil
+}
+
+// sealResult seals what the handler returned, if the payload was sealed.
+func sealResult(ctx context.Context, job *outbox.Claimed) (err error) {
+	if seal := engine.Of(job).Seal; seal != nil {
+		var sealed []byte
+		if sealed, err = seal(ctx, job.Result); err == nil {
+			job.Result = sealed
+		}
+	}
+	return err
 }

@@ -49,7 +49,7 @@ func TestSealedJobsAreReadByWhoHasTheKey(t *testing.T) {
 			if readable := ask[bool](t, db, `SELECT position('`+iban+`'::bytea IN payload) + position('`+iban+`'::bytea IN result) > 0 FROM outbox.history`); readable {
 				t.Error("the history can be read")
 			}
-			result, err := outbox.OpenResult(t.Context(), ring, outbox.RootTenant, id, ask[[]byte](t, db, `SELECT result FROM outbox.history`))
+			result, err := protect.OpenResult(t.Context(), ring, outbox.RootTenant, id, ask[[]byte](t, db, `SELECT result FROM outbox.history`))
 			if err != nil || string(result) != `"paid to `+iban+`"` {
 				t.Errorf("the result opens as %q, %v", result, err)
 			}
@@ -104,7 +104,7 @@ func TestAResultThatTheProtectorLeavesAloneIsStoredAsItIs(t *testing.T) {
 	var mux dispatcher.Mux
 	mux.Use(dispatcher.Opens(checks))
 	dispatcher.HandleResult(&mux, func(_ context.Context, job *outbox.Job[scan]) (int, error) { return len(job.Args.Pages), nil })
-	dispatcher.OnResult(&mux, func(_ context.Context, _ *outbox.Job[outbox.Ended[scan]], n int) error {
+	dispatcher.OnResult(&mux, func(_ context.Context, _ *outbox.Job[dispatcher.Ended[scan]], n int) error {
 		told <- n
 		return nil
 	})
@@ -117,7 +117,7 @@ func TestAResultThatTheProtectorLeavesAloneIsStoredAsItIs(t *testing.T) {
 		t.Errorf("the hook is told of %d, want 500", n)
 	}
 	stored := ask[[]byte](t, db, `SELECT result FROM outbox.history WHERE id = $1`, id)
-	opened, err := outbox.OpenResult(t.Context(), checks, outbox.RootTenant, id, stored)
+	opened, err := protect.OpenResult(t.Context(), checks, outbox.RootTenant, id, stored)
 	if string(stored) != "500" || string(opened) != "500" || err != nil {
 		t.Errorf("the result is stored as %q and opens as %q, %v", stored, opened, err)
 	}
@@ -135,7 +135,7 @@ func TestAHookIsNotToldWhatIsSealed(t *testing.T) {
 	var mux dispatcher.Mux
 	mux.Use(dispatcher.Opens(ring))
 	dispatcher.HandleResult(&mux, func(_ context.Context, job *outbox.Job[scan]) (int, error) { return 424242, nil })
-	dispatcher.OnResult(&mux, func(_ context.Context, _ *outbox.Job[outbox.Ended[scan]], n int) error {
+	dispatcher.OnResult(&mux, func(_ context.Context, _ *outbox.Job[dispatcher.Ended[scan]], n int) error {
 		t.Errorf("the hook is told of %d", n)
 		return nil
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -115,9 +116,9 @@ func TestOrderSurvivesRetriesAndLostLeases(t *testing.T) {
 		return nil
 	}
 	for range 3 {
-		start(t, db, handle(handler, dispatcher.KindConfig{Retry: dispatcher.Delays(time.Millisecond)}), dispatcher.Config{
+		start(t, db, handle(handler, dispatcher.KindConfig{Backoff: dispatcher.Waits(time.Millisecond)}), dispatcher.Config{
 			DeafPollInterval: 50 * time.Millisecond, // nobody is told of a lease that expired
-			Queues:           map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 8}},
+			Queues:           map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 8}},
 		})
 	}
 	awaitSucceeded(t, db, len(requests))
@@ -169,7 +170,7 @@ func TestWhatADeadHeadDoesToItsLine(t *testing.T) {
 			if c.after == nil {
 				return
 			}
-			retried, err := sqlgen.New(db).UnblockKey(t.Context(), sqlgen.UnblockKeyParams{TenantID: pgID(outbox.RootTenant), Queue: outbox.DefaultQueue, Key: "k"})
+			retried, err := sqlgen.New(db).UnblockKey(t.Context(), sqlgen.UnblockKeyParams{TenantID: pgID(outbox.RootTenant), Queue: engine.DefaultQueue, Key: "k"})
 			if err != nil || retried != 1 {
 				t.Fatalf("unblocked with %d retried, %v; want 1", retried, err)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -81,7 +82,7 @@ func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 			if calls := h.calls.Load(); calls > 100 || calls < 7 {
 				t.Errorf("%d jobs were tried, want the first ones and the probes", calls)
 			}
-			if o := d.Outages(); len(o) != 1 || o[0].Queue != outbox.DefaultQueue || o[0].Kind != "probe" || time.Since(o[0].Since) < 2*time.Second {
+			if o := d.Outages(); len(o) != 1 || o[0].Queue != engine.DefaultQueue || o[0].Kind != "probe" || time.Since(o[0].Since) < 2*time.Second {
 				t.Errorf("outages = %v, want that of the probes", o)
 			}
 			if n := d.metric(t, "outbox_dispatcher_kind_unavailable"); n != 1 {
@@ -271,7 +272,7 @@ func TestWhatIsClaimedAheadGoesBackInAnOutage(t *testing.T) {
 			h.away.Store(true)
 		}
 		return err
-	}), dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 4}}})
+	}), dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 4}}})
 	awaitOutage(t, d)
 	await(t, db, "what had not started has gone back", `SELECT count(*) = 0 FROM outbox.jobs WHERE status = 'running'`)
 	if tried := h.calls.Load() - 1000; tried > 50 {
@@ -306,7 +307,7 @@ func TestJobsThatComeInAnOutage(t *testing.T) {
 	var h host
 	d := awayFrom(t, db, &h, handle(h.handle), dispatcher.Config{})
 	awaitThat(t, "nothing is in hand", func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running'`) == 0 })
-	if r := d.Reserve("probe", outbox.DefaultQueue, outbox.NewID()); r != nil {
+	if r := d.Reserve("probe", engine.DefaultQueue, outbox.NewID()); r != nil {
 		r.Failed(false)
 		t.Error("a commit would claim a job of a kind that is unavailable")
 	}

@@ -35,7 +35,7 @@ func RetryAfter(wait time.Duration, err error) error {
 }
 
 // RetryAtLeast is [RetryAfter] for a time that comes from somebody else, such as the
-// Retry-After of an HTTP answer: the job waits at least as long as the retry policy
+// Retry-After of an HTTP answer: the job waits at least as long as the back-off
 // says, so that a receiver that answers "at once" does not use up every attempt
 // within a second.
 func RetryAtLeast(wait time.Duration, err error) error {
@@ -108,17 +108,17 @@ type outcome struct {
 
 // decide turns an attempt's end into the job's next state. cause is why the
 // handler's context ended, nil if it had not.
-func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
+func decide(job *outbox.Claimed, retry BackoffPolicy, err, cause error) outcome {
 	snooze, snoozed := errors.AsType[*snoozeError](err)
 	switch {
 	case snoozed:
 		return outcome{status: outbox.Pending, delay: max(snooze.wait, 0)}
-	case err == nil && job.Completed():
+	case err == nil && engine.Of(job).Completed.Load():
 		// The handler says that its own transaction finished the job. If it did, this
 		// finds no row; if it rolled back, the attempt has failed.
 		return failure(job, 0, &codedError{codes.CompleteNotCommitted, errors.New("job.Complete was called, but its transaction did not commit")})
-	case err == nil && len(job.Result) > outbox.MaxPayloadBytes:
-		o := failure(job, 0, &codedError{codes.ResultTooLarge, fmt.Errorf("the result is %d bytes, want at most %d", len(job.Result), outbox.MaxPayloadBytes)})
+	case err == nil && len(job.Result) > engine.MaxPayloadBytes:
+		o := failure(job, 0, &codedError{codes.ResultTooLarge, fmt.Errorf("the result is %d bytes, want at most %d", len(job.Result), engine.MaxPayloadBytes)})
 		o.status, o.keepDue = outbox.Failed, true
 		return o
 	case err == nil:
@@ -143,7 +143,7 @@ func decide(job *outbox.Claimed, retry RetryPolicy, err, cause error) outcome {
 		return failure(job, asked.wait, err)
 	}
 	if len(job.Backoff) > 0 { // its own comes before its kind's
-		retry = Delays(job.Backoff...)
+		retry = Waits(job.Backoff...)
 	}
 	wait := retry(job, err)
 	if ok {

@@ -20,7 +20,7 @@ func (teapot) Code() string  { return "418" }
 
 func TestDecide(t *testing.T) {
 	boom := errors.New("boom")
-	policy := Delays(7 * time.Second)
+	policy := Waits(7 * time.Second)
 	first := func() *outbox.Claimed { return &outbox.Claimed{Epoch: 1, Attempt: 1, MaxAttempts: 3} }
 	last := func() *outbox.Claimed { return &outbox.Claimed{Epoch: 1, Attempt: 3, MaxAttempts: 3} }
 	completed := func(job *outbox.Claimed) *outbox.Claimed {

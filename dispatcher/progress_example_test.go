@@ -20,7 +20,7 @@ type Position struct{ Row int }
 func Example_checkpoint() {
 	crashed := errors.New("the power is off")
 	work(Import{Rows: 5}, func(ctx context.Context, job *outbox.Job[Import]) error {
-		at, _, err := outbox.LoadCheckpoint[Position](ctx, job)
+		at, _, err := outbox.LoadCheckpoint[Position](ctx, job.Claimed)
 		if err != nil {
 			return err
 		}
@@ -30,7 +30,7 @@ func Example_checkpoint() {
 			}
 			at.Row++
 			fmt.Println("attempt", job.Attempt, "imports row", at.Row)
-			if err := outbox.SaveCheckpoint(ctx, job, at); err != nil {
+			if err := outbox.SaveCheckpoint(ctx, job.Claimed, at); err != nil {
 				return err
 			}
 			if err := job.Progress(ctx, int64(at.Row), int64(job.Args.Rows), "importing"); err != nil {
@@ -50,7 +50,7 @@ func Example_checkpoint() {
 // How does a job avoid doing its first part again when its second part fails?
 func ExampleStep() {
 	work(Import{}, func(ctx context.Context, job *outbox.Job[Import]) error {
-		ticket, err := dispatcher.Step(ctx, job, "open-ticket", func(context.Context) (string, error) {
+		ticket, err := dispatcher.Step(ctx, job.Claimed, "open-ticket", func(context.Context) (string, error) {
 			fmt.Println("opening a ticket")
 			return "T-1", nil
 		})

@@ -143,7 +143,7 @@ func TestTheNextAttemptGetsTheCheckpoint(t *testing.T) {
 	type position struct{ Row int }
 	const perAttempt = 90
 	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-		at, found, err := outbox.LoadCheckpoint[position](ctx, job)
+		at, found, err := outbox.LoadCheckpoint[position](ctx, job.Claimed)
 		if err != nil || found != (job.Attempt > 1) || at.Row != (job.Attempt-1)*perAttempt {
 			t.Errorf("attempt %d begins at %+v, %v, %v", job.Attempt, at, found, err)
 		}
@@ -151,17 +151,17 @@ func TestTheNextAttemptGetsTheCheckpoint(t *testing.T) {
 			at.Row++
 			_ = job.Log(ctx, slog.LevelWarn, fmt.Sprint("row ", at.Row))
 		}
-		if err := outbox.SaveCheckpoint(ctx, job, at); err != nil {
+		if err := outbox.SaveCheckpoint(ctx, job.Claimed, at); err != nil {
 			t.Errorf("save: %v", err)
 		}
-		if again, found, err := outbox.LoadCheckpoint[position](ctx, job); again != at || !found || err != nil {
+		if again, found, err := outbox.LoadCheckpoint[position](ctx, job.Claimed); again != at || !found || err != nil {
 			t.Errorf("loaded %+v, %v, %v; want what was saved, %+v", again, found, err, at)
 		}
 		if job.Attempt < 5 {
 			return errBoom
 		}
 		return nil
-	}, dispatcher.KindConfig{Retry: dispatcher.Delays(0)}), quiet(nil))
+	}, dispatcher.KindConfig{Backoff: dispatcher.Waits(0)}), quiet(nil))
 	awaitSucceeded(t, db, 1)
 	var want []string
 	for row := 5*perAttempt - engine.MaxLogLines; row < 5*perAttempt; row++ {
@@ -236,7 +236,7 @@ func TestALockedRowHoldsUpOnlyItsOwnReports(t *testing.T) {
 	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 		if job.Args.N > 0 {
 			<-locked
-			if err := outbox.SaveCheckpoint(ctx, job, job.Args.N); err != nil {
+			if err := outbox.SaveCheckpoint(ctx, job.Claimed, job.Args.N); err != nil {
 				t.Errorf("job %d: %v", job.Args.N, err)
 			}
 			<-release
@@ -248,7 +248,7 @@ func TestALockedRowHoldsUpOnlyItsOwnReports(t *testing.T) {
 			}
 			close(locked)
 			_ = job.Progress(ctx, 7, 0, "locked")
-			refused <- outbox.SaveCheckpoint(ctx, job, 0)
+			refused <- outbox.SaveCheckpoint(ctx, job.Claimed, 0)
 			<-release
 			return job.Complete(ctx, tx)
 		})
@@ -279,7 +279,7 @@ func TestAZombieLearnsFromItsReports(t *testing.T) {
 		<-taken
 		_ = job.Progress(ctx, 2, 0, "zombie")
 		var a answers
-		a.checkpoint = outbox.SaveCheckpoint(context.WithoutCancel(ctx), job, "zombie")
+		a.checkpoint = outbox.SaveCheckpoint(context.WithoutCancel(ctx), job.Claimed, "zombie")
 		a.progress = job.Progress(ctx, 3, 0, "zombie")
 		<-ctx.Done()
 		a.cause = context.Cause(ctx)

@@ -38,15 +38,15 @@ func TestReportsWaitForTheDatabase(t *testing.T) {
 		case 0: // returns at once
 			return nil
 		case 1:
-			saved <- outbox.SaveCheckpoint(ctx, job, "checkpoint")
-			if got, found, err := outbox.LoadCheckpoint[string](ctx, job); got != "checkpoint" || !found || err != nil {
+			saved <- outbox.SaveCheckpoint(ctx, job.Claimed, "checkpoint")
+			if got, found, err := outbox.LoadCheckpoint[string](ctx, job.Claimed); got != "checkpoint" || !found || err != nil {
 				t.Errorf("loaded %q, %v, %v", got, found, err)
 			}
 			return nil
 		default: // is not patient
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			saved <- outbox.SaveCheckpoint(ctx, job, "checkpoint")
+			saved <- outbox.SaveCheckpoint(ctx, job.Claimed, "checkpoint")
 			return nil
 		}
 	}), config)
@@ -125,7 +125,7 @@ func TestRefusedReportsDoNotFailTheJobNorTheOthers(t *testing.T) {
 		begun.Done()
 		begun.Wait() // so that they come in one statement
 		_ = job.Progress(ctx, 1, 1, message)
-		err := outbox.SaveCheckpoint(ctx, job, 1)
+		err := outbox.SaveCheckpoint(ctx, job.Claimed, 1)
 		if refused := err != nil && strings.Contains(err.Error(), "poisoned"); refused != (job.Args.N == 0) {
 			t.Errorf("job %d: SaveCheckpoint = %v", job.Args.N, err)
 		}
@@ -155,7 +155,7 @@ func TestTheLastWordsOfAHandlerThatIsCutOffAreStored(t *testing.T) {
 	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 		close(begun)
 		<-ctx.Done()
-		_ = outbox.SaveCheckpoint(context.WithoutCancel(ctx), job, "here")
+		_ = outbox.SaveCheckpoint(context.WithoutCancel(ctx), job.Claimed, "here")
 		return job.Progress(ctx, 7, 9, "cut off")
 	}), config)
 	receive(t, begun, "the handler")
@@ -166,7 +166,7 @@ func TestTheLastWordsOfAHandlerThatIsCutOffAreStored(t *testing.T) {
 	wantState(t, db, id, "pending attempt=0 epoch=2 lost=0 error=")
 	got := make(chan string, 1)
 	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-		checkpoint, _, err := outbox.LoadCheckpoint[string](ctx, job)
+		checkpoint, _, err := outbox.LoadCheckpoint[string](ctx, job.Claimed)
 		got <- checkpoint
 		return err
 	}), quiet(nil))
@@ -193,7 +193,7 @@ func TestNothingIsReportedAfterTheHandlerHasReturned(t *testing.T) {
 	for range 2 {
 		job := receive(t, jobs, "a job")
 		for what, err := range map[string]error{
-			"Progress": job.Progress(t.Context(), 2, 2, ""), "Log": job.Log(t.Context(), 0, ""), "SaveCheckpoint": outbox.SaveCheckpoint(t.Context(), job, 1),
+			"Progress": job.Progress(t.Context(), 2, 2, ""), "Log": job.Log(t.Context(), 0, ""), "SaveCheckpoint": outbox.SaveCheckpoint(t.Context(), job.Claimed, 1),
 		} {
 			if err == nil || !strings.Contains(err.Error(), "the attempt is over") {
 				t.Errorf("%s = %v, want that the attempt is over", what, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -65,7 +66,7 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 		case !a.until.IsZero() && !time.Now().Before(a.until): // a reaper was faster
 			a.outcome = outcome{status: outbox.Expired, message: a.outcome.message}
 			r.reportStored(a)
-		case retried || err != nil && a.job.Completed():
+		case retried || err != nil && engine.Of(a.job).Completed.Load():
 			r.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
 				a.Attrs("lease_unknown", slog.String("outcome", a.outcome.status.String()))...)
 		default:
@@ -83,7 +84,7 @@ func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retrie
 	var ids []pgtype.UUID
 	var epochs []int64
 	for _, a := range batch {
-		if !matched[a.job.ID] && (a.job.Completed() || retried && a.outcome.status == outbox.Succeeded) {
+		if !matched[a.job.ID] && (engine.Of(a.job).Completed.Load() || retried && a.outcome.status == outbox.Succeeded) {
 			ids, epochs = append(ids, pgvalue.UUID(a.job.ID)), append(epochs, a.job.Epoch)
 		}
 	}
@@ -132,7 +133,7 @@ func (r *reporter) isForOthers(a *attempt) bool {
 // counts, whatever its outcome says: that settlement was the handler's own.
 func endsForWaiters(a *attempt) bool {
 	open := a.outcome.status == outbox.Pending || a.outcome.status == outbox.Retrying
-	return a.job.Watched && (!open || a.job.Completed())
+	return engine.Of(a.job).Watched && (!open || engine.Of(a.job).Completed.Load())
 }
 
 func (r *reporter) reportStored(a *attempt) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -28,16 +29,16 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := d.Reserve(tiny{}.Kind(), outbox.DefaultQueue, outbox.NewID()); r != nil {
+	if r := d.Reserve(tiny{}.Kind(), engine.DefaultQueue, outbox.NewID()); r != nil {
 		t.Error("there is a reservation before Run")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()
 	id := outbox.NewID()
-	var r outbox.Reservation
+	var r engine.Reservation
 	for began := time.Now(); r == nil; time.Sleep(time.Millisecond) {
-		if r = d.Reserve(tiny{}.Kind(), outbox.DefaultQueue, id); time.Since(began) > time.Minute {
+		if r = d.Reserve(tiny{}.Kind(), engine.DefaultQueue, id); time.Since(began) > time.Minute {
 			t.Fatal("the dispatcher takes no reservation")
 		}
 	}
@@ -75,7 +76,7 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	q.reserved.ask()
-	if r := d.Reserve(tiny{}.Kind(), outbox.DefaultQueue, outbox.NewID()); r != nil {
+	if r := d.Reserve(tiny{}.Kind(), engine.DefaultQueue, outbox.NewID()); r != nil {
 		t.Error("there is a reservation while orphans are looked for")
 		r.Failed(false)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -22,10 +23,10 @@ import (
 func deaf(t *testing.T, db, producing *pgxpool.Pool, h handler) (*running, *outbox.Producer) {
 	t.Helper()
 	config := quiet(nil)
-	config.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 1}}
+	config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 1}}
 	d := start(t, db, handle(h), config)
 	p := outbox.NewProducer(producing, outbox.NotifyCoalesced)
-	p.AlsoClaim(d)
+	engine.Of(p).SetClaimer(d)
 	t.Cleanup(func() { _ = p.Flush(context.Background()) })
 	reservable(t, d)
 	return d, p
@@ -35,7 +36,7 @@ func deaf(t *testing.T, db, producing *pgxpool.Pool, h handler) (*running, *outb
 func reservable(t *testing.T, d *running) {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		if r := d.Reserve("probe", outbox.DefaultQueue, outbox.NewID()); r != nil {
+		if r := d.Reserve("probe", engine.DefaultQueue, outbox.NewID()); r != nil {
 			r.Failed(false)
 			return
 		}
@@ -127,7 +128,7 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 		return nil
 	})
 	var woken atomic.Int64
-	p.AlsoWake(func() bool { woken.Add(1); return true })
+	engine.Of(p).SetWake(func() bool { woken.Add(1); return true })
 	one := func(opts outbox.Options) func(pgx.Tx) error {
 		return func(tx pgx.Tx) error {
 			_, err := outbox.Enqueue(t.Context(), tx, probe{}, opts)
@@ -207,8 +208,8 @@ func TestWhatIsNotClaimedByItsCommitIsTold(t *testing.T) {
 	db := pgtest.New(t)
 	d, _ := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { return nil })
 	p := outbox.NewProducer(db, outbox.NotifyTransactional)
-	p.AlsoClaim(d)
-	p.AlsoWake(func() bool { return true })
+	engine.Of(p).SetClaimer(d)
+	engine.Of(p).SetWake(func() bool { return true })
 	hears, err := db.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -356,12 +357,12 @@ func TestAStopWaitsForTheCommitThatClaims(t *testing.T) {
 	var ran atomic.Int64
 	d, _ := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { ran.Add(1); return nil })
 	id := outbox.NewID()
-	r := d.Reserve("probe", outbox.DefaultQueue, id)
-	if second := d.Reserve("probe", outbox.DefaultQueue, outbox.NewID()); r == nil || second != nil {
+	r := d.Reserve("probe", engine.DefaultQueue, id)
+	if second := d.Reserve("probe", engine.DefaultQueue, outbox.NewID()); r == nil || second != nil {
 		t.Fatalf("reservations: %v and %v, want one", r, second)
 	}
 	d.cancel()
-	for began := time.Now(); d.Reserve("probe", outbox.DefaultQueue, id) != nil; time.Sleep(time.Millisecond) {
+	for began := time.Now(); d.Reserve("probe", engine.DefaultQueue, id) != nil; time.Sleep(time.Millisecond) {
 		if time.Since(began) > patience {
 			t.Fatal("a dispatcher that stops takes reservations")
 		}
@@ -386,7 +387,7 @@ func TestAStopWaitsForTheCommitThatClaims(t *testing.T) {
 }
 
 // storeClaimed is what a producer's commit sends.
-func storeClaimed(t *testing.T, tx pgx.Tx, id outbox.ID, r outbox.Reservation) {
+func storeClaimed(t *testing.T, tx pgx.Tx, id outbox.ID, r engine.Reservation) {
 	t.Helper()
 	worker, ttl := r.Lease()
 	rows, err := tx.Query(t.Context(), `SELECT `+sqlgen.ClaimedColumns+`, place FROM outbox.enqueue_claimed($1, 'default', 'probe', 0::smallint, 25, NULL, NULL, '{}', 'application/json', NULL, false, false, $2, $3)`, id, worker, ttl)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -46,7 +47,7 @@ func TestAWorkerIsReservedForOtherTenants(t *testing.T) {
 				}
 				return nil
 			}), dispatcher.Config{
-				Queues:       map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
+				Queues:       map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}},
 				PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake,
 			})
 			awaitThat(t, "all slots but one are taken", func() bool { return busy.Load() == 15 })
@@ -86,7 +87,7 @@ func TestWhatGoesBackDoesNotTakeTheReservedWorker(t *testing.T) {
 		}
 		return nil
 	}), dispatcher.Config{
-		Queues:       map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
+		Queues:       map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}},
 		PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake,
 	})
 	another := func() {
@@ -139,7 +140,7 @@ func allButReserved(t *testing.T, db *pgxpool.Pool) (wake func(), busy, others *
 		<-ctx.Done()
 		return nil
 	}), dispatcher.Config{
-		Queues:       map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
+		Queues:       map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}},
 		PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: woken, GracePeriod: -1,
 	})
 	awaitThat(t, "all slots but one are taken", func() bool { return never.Load() == 15 })
@@ -232,7 +233,7 @@ func TestNoWorkerIsReservedWhileRootIsAlone(t *testing.T) {
 		case <-ctx.Done():
 		}
 		return nil
-	}), dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}}})
+	}), dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}}})
 	awaitThat(t, "all run at once", func() bool { return running.Load() == 16 })
 	close(release)
 	awaitSucceeded(t, db, 16)
@@ -256,7 +257,7 @@ func TestReservedWorkersAreFreed(t *testing.T) {
 		}
 		return nil
 	}), dispatcher.Config{
-		Queues:       map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 16}},
+		Queues:       map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}},
 		PollInterval: time.Second, DeafPollInterval: time.Second, Wake: wake,
 	})
 	awaitSucceeded(t, db, 1)

@@ -73,13 +73,13 @@ func TestDelaysRepeatTheLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		delays := rapid.SliceOfN(durations(24*time.Hour), 1, 10).Draw(t, "delays")
 		attempt := attempts.Draw(t, "attempt")
-		got := dispatcher.Delays(delays...)(&outbox.Claimed{Attempt: attempt}, errBoom)
+		got := dispatcher.Waits(delays...)(&outbox.Claimed{Attempt: attempt}, errBoom)
 		if want := delays[min(attempt, len(delays))-1]; got != want {
-			t.Errorf("Delays(%v) waits %s after attempt %d, want %s", delays, got, attempt, want)
+			t.Errorf("Waits(%v) waits %s after attempt %d, want %s", delays, got, attempt, want)
 		}
 	})
-	if got := dispatcher.Delays()(&outbox.Claimed{Attempt: 4}, errBoom); got != 0 {
-		t.Errorf("Delays() waits %s, want none", got)
+	if got := dispatcher.Waits()(&outbox.Claimed{Attempt: 4}, errBoom); got != 0 {
+		t.Errorf("Waits() waits %s, want none", got)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestAJobsOwnBackoffIsKept(t *testing.T) {
 	keyed, tenant, none := own, own, outbox.Options{}
 	keyed.Key.Name, tenant.Tenant = "k", outbox.NewID()
 	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return errBoom },
-		dispatcher.KindConfig{Retry: dispatcher.Delays(time.Minute, 2*time.Minute)}), dispatcher.Config{})
+		dispatcher.KindConfig{Backoff: dispatcher.Waits(time.Minute, 2*time.Minute)}), dispatcher.Config{})
 	for name, c := range map[string]struct {
 		opts outbox.Options
 		want [2]string

@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
@@ -108,18 +109,18 @@ func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time
 // finish decides what becomes of a job whose handler has returned a.err.
 func (a *attempt) finish(took time.Duration, cause error) {
 	a.took = took
-	a.follows, a.extra = a.job.SealFollowUps()
+	a.follows, a.extra = engine.Of(a.job).FollowUps.End(len(a.job.Payload))
 	a.route.counts.processing.Observe(took.Seconds())
 	a.outcome = settleFor(a, cause)
 }
 
 // settleFor is decide for errors and policies that may panic themselves.
 func settleFor(a *attempt, cause error) (o outcome) {
-	panicked := catch(func() { o = a.route.config.classify(decide(a.job, a.route.config.Retry, a.err, cause), a.err) })
+	panicked := catch(func() { o = a.route.config.classify(decide(a.job, a.route.config.Backoff, a.err, cause), a.err) })
 	if panicked == nil {
 		return o
 	}
-	panicked.value = fmt.Sprintf("in the error or the retry policy: %v", panicked.value)
+	panicked.value = fmt.Sprintf("in the error or the back-off policy: %v", panicked.value)
 	a.err = panicked
 	return a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
 }

@@ -187,7 +187,7 @@ func (s *settler) storeRefused(a *attempt, statement storeFunc, err error) {
 		}
 		a.err = Discard(&codedError{code, err})
 		a.job.Result = nil
-		a.outcome = decide(a.job, a.route.config.Retry, a.err, nil)
+		a.outcome = decide(a.job, a.route.config.Backoff, a.err, nil)
 		s.store([]*attempt{a}, (*store).storeUnfinished)
 	case a.outcome.spellInASCII():
 		s.store([]*attempt{a}, statement)

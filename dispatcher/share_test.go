@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -216,7 +217,7 @@ func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
 	enqueueProbes(t, db, 500, outbox.Options{})
 	var s sequence
 	config := quiet(nil)
-	config.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 4}}
+	config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 4}}
 	for range 4 {
 		start(t, db, handle(s.handle), config)
 	}

@@ -34,9 +34,9 @@ import (
 // It returns [outbox.ErrLeaseLost] if the job is no longer this attempt's. While
 // the database is away it waits for it, until ctx ends. In a Claimed that a test
 // made by hand nothing is remembered.
-func Step[R any](ctx context.Context, job outbox.Held, name string, fn func(ctx context.Context) (R, error)) (R, error) {
+func Step[R any](ctx context.Context, job *outbox.Claimed, name string, fn func(ctx context.Context) (R, error)) (R, error) {
 	var none R
-	s, err := beginStep(job.Untyped(), name)
+	s, err := beginStep(job, name)
 	if err != nil {
 		return none, err
 	}
@@ -76,9 +76,9 @@ type Beginner interface {
 // The job's row is locked only when fn has returned. A transaction that outlasts
 // the lease is thus rolled back if another worker has taken the job over
 // meanwhile.
-func StepTx[R any](ctx context.Context, job outbox.Held, db Beginner, name string, fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
+func StepTx[R any](ctx context.Context, job *outbox.Claimed, db Beginner, name string, fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
 	var none, result R
-	s, err := beginStep(job.Untyped(), name)
+	s, err := beginStep(job, name)
 	if err != nil {
 		return none, err
 	}
@@ -123,7 +123,7 @@ func beginStep(job *outbox.Claimed, name string) (step, error) {
 		return invalid("is %q, want letters, digits and _ . : / -, first a letter or digit", name)
 	}
 	s := step{job: job, name: name}
-	s.reports, _ = job.Recorder.(*report.Reports)
+	s.reports, _ = engine.Of(job).Recorder.(*report.Reports)
 	if s.reports != nil {
 		var err error
 		if s.again, err = s.reports.BeginStep(name); err != nil {

@@ -26,7 +26,7 @@ type invoice struct {
 }
 
 // again has failed attempts tried again at once.
-var again = dispatcher.KindConfig{Retry: dispatcher.Delays(0)}
+var again = dispatcher.KindConfig{Backoff: dispatcher.Waits(0)}
 
 // effect is what most transactions of these tests do.
 func effect(job *outbox.Job[probe]) func(context.Context, pgx.Tx) (invoice, error) {
@@ -44,7 +44,7 @@ func TestAStepRunsOnceAndIsRemembered(t *testing.T) {
 	var fetched, written, charged, attempts atomic.Int32
 	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 		n := attempts.Add(1)
-		first, err := dispatcher.Step(ctx, job, "fetch", func(context.Context) (invoice, error) {
+		first, err := dispatcher.Step(ctx, job.Claimed, "fetch", func(context.Context) (invoice, error) {
 			fetched.Add(1)
 			return invoice{7, []string{"\x00", "é"}}, nil
 		})
@@ -54,7 +54,7 @@ func TestAStepRunsOnceAndIsRemembered(t *testing.T) {
 		if n == 1 {
 			return errBoom
 		}
-		second, err := dispatcher.StepTx(ctx, job, db, "charge", func(ctx context.Context, tx pgx.Tx) (invoice, error) {
+		second, err := dispatcher.StepTx(ctx, job.Claimed, db, "charge", func(ctx context.Context, tx pgx.Tx) (invoice, error) {
 			charged.Add(1)
 			return effect(job)(ctx, tx)
 		})
@@ -90,7 +90,7 @@ func TestAFailedStepMayBeTriedAgain(t *testing.T) {
 	enqueue(t, db, probe{}, outbox.Options{})
 	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 		for i := range 3 {
-			n, err := dispatcher.Step(ctx, job, "call", func(context.Context) (int, error) {
+			n, err := dispatcher.Step(ctx, job.Claimed, "call", func(context.Context) (int, error) {
 				if i == 0 {
 					return 0, errBoom
 				}
@@ -103,14 +103,14 @@ func TestAFailedStepMayBeTriedAgain(t *testing.T) {
 				t.Errorf("the second success of one name = %d, %v; want an InvalidError", n, err)
 			}
 		}
-		_, err := dispatcher.StepTx(ctx, job, db, "charge", func(ctx context.Context, tx pgx.Tx) (int, error) {
+		_, err := dispatcher.StepTx(ctx, job.Claimed, db, "charge", func(ctx context.Context, tx pgx.Tx) (int, error) {
 			_, _ = effect(job)(ctx, tx)
 			return 0, errBoom
 		})
 		if !errors.Is(err, errBoom) || !strings.Contains(err.Error(), "step charge: ") {
 			t.Errorf("charge = %v, want the step's name and its error", err)
 		}
-		_, err = dispatcher.StepTx(ctx, job, db, "charge", effect(job))
+		_, err = dispatcher.StepTx(ctx, job.Claimed, db, "charge", effect(job))
 		return err
 	}), quiet(nil))
 	awaitSucceeded(t, db, 1)
@@ -137,10 +137,10 @@ func TestACommitWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
 	ledger(t, db)
 	enqueue(t, db, probe{}, outbox.Options{})
 	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-		if _, err := dispatcher.StepTx(ctx, job, forgetful{db}, "charge", effect(job)); err == nil {
+		if _, err := dispatcher.StepTx(ctx, job.Claimed, forgetful{db}, "charge", effect(job)); err == nil {
 			t.Error("the commit has no error: the test proves nothing")
 		}
-		got, err := dispatcher.StepTx(ctx, job, db, "charge", effect(job))
+		got, err := dispatcher.StepTx(ctx, job.Claimed, db, "charge", effect(job))
 		if got.Number != 7 {
 			t.Errorf("charge = %+v, %v", got, err)
 		}
@@ -158,7 +158,7 @@ func TestAZombiesStepIsNotRemembered(t *testing.T) {
 	ledger(t, db)
 	steps := map[string]func(context.Context, *outbox.Job[probe], func()) error{
 		"in a transaction": func(ctx context.Context, job *outbox.Job[probe], wait func()) error {
-			_, err := dispatcher.StepTx(ctx, job, db, "s", func(ctx context.Context, tx pgx.Tx) (string, error) {
+			_, err := dispatcher.StepTx(ctx, job.Claimed, db, "s", func(ctx context.Context, tx pgx.Tx) (string, error) {
 				_, err := effect(job)(ctx, tx)
 				wait()
 				return job.Worker, err
@@ -166,7 +166,7 @@ func TestAZombiesStepIsNotRemembered(t *testing.T) {
 			return err
 		},
 		"by itself": func(ctx context.Context, job *outbox.Job[probe], wait func()) error {
-			_, err := dispatcher.Step(ctx, job, "s", func(context.Context) (string, error) {
+			_, err := dispatcher.Step(ctx, job.Claimed, "s", func(context.Context) (string, error) {
 				wait()
 				return job.Worker, nil
 			})
@@ -229,10 +229,10 @@ func TestStepsAndReportsOfOneJobDoNotDeadlock(t *testing.T) {
 		for i := range errs {
 			all.Go(func() {
 				_ = job.Progress(ctx, int64(i), 0, "busy")
-				if errs[i] = outbox.SaveCheckpoint(ctx, job, i); errs[i] != nil {
+				if errs[i] = outbox.SaveCheckpoint(ctx, job.Claimed, i); errs[i] != nil {
 					return
 				}
-				_, errs[i] = dispatcher.StepTx(ctx, job, db, fmt.Sprint("step-", i), func(ctx context.Context, tx pgx.Tx) (int, error) {
+				_, errs[i] = dispatcher.StepTx(ctx, job.Claimed, db, fmt.Sprint("step-", i), func(ctx context.Context, tx pgx.Tx) (int, error) {
 					_ = job.Progress(ctx, int64(i), 0, "in the step")
 					_, err := tx.Exec(ctx, `SELECT pg_sleep(0.001)`)
 					return i, err
@@ -260,23 +260,23 @@ func TestStepsThatAreNotAcceptable(t *testing.T) {
 	}{
 		"a result that is too large": {
 			func(ctx context.Context, job *outbox.Job[probe]) error {
-				_, err := dispatcher.Step(ctx, job, "big", func(context.Context) (string, error) { return strings.Repeat("x", engine.MaxStepBytes), nil })
+				_, err := dispatcher.Step(ctx, job.Claimed, "big", func(context.Context) (string, error) { return strings.Repeat("x", engine.MaxStepBytes), nil })
 				return err
 			}, "step_not_storable: step big: its result is 262146 bytes as JSON, want at most 262144; store large data elsewhere and return a reference",
 		},
 		"a result that JSON has no form for": {
 			func(ctx context.Context, job *outbox.Job[probe]) error {
-				_, err := dispatcher.StepTx(ctx, job, db, "odd", func(context.Context, pgx.Tx) (func(), error) { return nil, nil })
+				_, err := dispatcher.StepTx(ctx, job.Claimed, db, "odd", func(context.Context, pgx.Tx) (func(), error) { return nil, nil })
 				return err
 			}, "step_not_storable: step odd: encode its result: json: unsupported type: func()",
 		},
 		"a result that the program has another type for": {
 			func(ctx context.Context, job *outbox.Job[probe]) error {
 				if job.Attempt == 1 {
-					_, err := dispatcher.Step(ctx, job, "changed", func(context.Context) (string, error) { return "ada", nil })
+					_, err := dispatcher.Step(ctx, job.Claimed, "changed", func(context.Context) (string, error) { return "ada", nil })
 					return errors.Join(err, errBoom)
 				}
-				_, err := dispatcher.Step(ctx, job, "changed", func(context.Context) (invoice, error) { return invoice{}, nil })
+				_, err := dispatcher.Step(ctx, job.Claimed, "changed", func(context.Context) (invoice, error) { return invoice{}, nil })
 				return err
 			}, "undecodable_step: step changed: its result of an earlier attempt does not decode into dispatcher_test.invoice: json: cannot unmarshal string into Go value of type dispatcher_test.invoice",
 		},
@@ -313,13 +313,13 @@ func TestAJobMadeByHandRemembersNothing(t *testing.T) {
 	t.Parallel()
 	job := &outbox.Job[probe]{Claimed: &outbox.Claimed{}}
 	for range 2 {
-		got, err := dispatcher.Step(t.Context(), job, "s", func(context.Context) (int, error) { return 5, nil })
+		got, err := dispatcher.Step(t.Context(), job.Claimed, "s", func(context.Context) (int, error) { return 5, nil })
 		if got != 5 || err != nil {
 			t.Errorf("step = %d, %v", got, err)
 		}
 	}
-	_, found, err := outbox.LoadCheckpoint[int](t.Context(), job)
-	if err := errors.Join(job.Progress(t.Context(), 1, 2, ""), job.Log(t.Context(), 0, ""), outbox.SaveCheckpoint(t.Context(), job, 1), err); err != nil || found {
+	_, found, err := outbox.LoadCheckpoint[int](t.Context(), job.Claimed)
+	if err := errors.Join(job.Progress(t.Context(), 1, 2, ""), job.Log(t.Context(), 0, ""), outbox.SaveCheckpoint(t.Context(), job.Claimed, 1), err); err != nil || found {
 		t.Errorf("%v, %v", found, err)
 	}
 }
@@ -334,13 +334,13 @@ func TestAnAttemptHasNoMoreThanAThousandSteps(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 1000 {
 			all.Go(func() {
-				if _, err := dispatcher.Step(ctx, job, fmt.Sprint("s", i), func(context.Context) (int, error) { return i, nil }); err != nil {
+				if _, err := dispatcher.Step(ctx, job.Claimed, fmt.Sprint("s", i), func(context.Context) (int, error) { return i, nil }); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		all.Wait()
-		_, err := dispatcher.Step(ctx, job, "one-more", func(context.Context) (int, error) { return 0, nil })
+		_, err := dispatcher.Step(ctx, job.Claimed, "one-more", func(context.Context) (int, error) { return 0, nil })
 		got <- err
 		return nil
 	}), quiet(nil))

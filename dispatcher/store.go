@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -22,8 +23,8 @@ import (
 type store struct {
 	*process
 	db       settleStatements
-	followed func(context.Context, []*outbox.Claimed) ([]outbox.ID, error) // stores successes with their follow-ups
-	pokeAll  func()                                                        // has every queue of this process look for jobs
+	followed func(context.Context, []engine.Success) ([]pgtype.UUID, error) // stores successes with their follow-ups
+	pokeAll  func()                                                         // has every queue of this process look for jobs
 	peers    *notifier
 }
 
@@ -184,17 +185,13 @@ func unmoved(a *attempt, now time.Time, leaseTTL time.Duration) bool {
 // storeFollowed settles jobs as succeeded together with their follow-ups, and wakes
 // the dispatchers for those.
 func (s *store) storeFollowed(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
-	jobs := make([]*outbox.Claimed, len(batch))
+	jobs := make([]engine.Success, len(batch))
 	for i, a := range batch {
-		jobs[i] = a.job
+		jobs[i] = engine.Success{ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch, Result: a.job.Result, FollowUps: engine.Of(a.job).FollowUps.Rows()}
 	}
-	settled, err := s.followed(ctx, jobs)
+	stored, err := s.followed(ctx, jobs)
 	if err != nil {
 		return nil, fmt.Errorf("settle %d succeeded jobs with follow-ups: %w", len(batch), err)
-	}
-	stored := make([]pgtype.UUID, len(settled))
-	for i, id := range settled {
-		stored[i] = pgvalue.UUID(id)
 	}
 	// Also when nothing matched: an earlier try may have committed before its
 	// connection broke, and nobody was woken for that.

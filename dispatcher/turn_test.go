@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -37,7 +38,7 @@ func TestABacklogWithKeysLeavesRoomForOtherTenants(t *testing.T) {
 			}
 			var s sequence
 			config := quiet(nil)
-			config.Queues = map[string]dispatcher.QueueConfig{outbox.DefaultQueue: {Concurrency: 4}}
+			config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 4}}
 			for range 3 {
 				start(t, db, handle(s.handle), config)
 			}

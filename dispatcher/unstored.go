@@ -23,7 +23,7 @@ type Verdict struct {
 // Attempt carries out an attempt of a job that no dispatcher has claimed, for
 // those who keep jobs elsewhere: package memory. A panic is an error, and errors
 // mean what they mean in a dispatcher's handlers; how long an outage has lasted is
-// for the caller to remember. Of the kind's config, Retry, which may not be nil,
+// for the caller to remember. Of the kind's config, Backoff, which may not be nil,
 // FailOn and OutageLimit are heeded.
 func Attempt(ctx context.Context, handler Handler, job *outbox.Claimed, kind KindConfig) Verdict {
 	kind.OutageLimit = cmp.Or(kind.OutageLimit, defaultOutageLimit)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -65,11 +66,12 @@ func (q *Queue) begin(r *record) *attempt {
 	r.reports = &recorder{q, r}
 	q.running[r] = struct{}{}
 	q.metrics.running.Inc()
-	return &attempt{r, ctx, stop, &outbox.Claimed{
+	job := &outbox.Claimed{
 		ID: r.id, Tenant: r.tenant, Kind: r.route.kind, Attempt: r.attempt, MaxAttempts: r.maxAttempts, Timeout: r.timeout, Backoff: r.backoff,
 		RunAt: r.submitted, CreatedAt: r.submitted, StartedAt: r.started, RawHeaders: r.headers,
-		Recorder: r.reports,
-	}}
+	}
+	engine.Of(job).Recorder = r.reports
+	return &attempt{r, ctx, stop, job}
 }
 
 // attempt calls the handler. One that ends its goroutine ends this worker; another

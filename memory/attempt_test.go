@@ -75,7 +75,7 @@ func TestAnOutageHasALimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				r := startKind(t, dispatcher.KindConfig{OutageLimit: c.limit, Retry: dispatcher.Delays(time.Minute)})
+				r := startKind(t, dispatcher.KindConfig{OutageLimit: c.limit, Backoff: dispatcher.Waits(time.Minute)})
 				calls := 0
 				id := r.submit(do(func(context.Context) error {
 					if calls++; calls == c.other {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -13,6 +14,9 @@ var (
 	// ErrNotFound says that no job has the id: it is of another process, or what
 	// became of it is no longer known.
 	ErrNotFound = errors.New("job not found in memory")
+	// ErrNotStored says that a method of a job was called that works on its row in the
+	// database, Complete or Guard: a job in memory has none.
+	ErrNotStored = engine.ErrNotStored
 	// ErrCancelled is the cause with which a handler's context ends after Cancel.
 	ErrCancelled = errors.New("job cancelled")
 )

@@ -188,8 +188,8 @@ func TestWhatTheHandlerSees(t *testing.T) {
 			t.Error(err)
 		}
 		for i, err := range refused {
-			if _, ok := errors.AsType[*outbox.NotStoredError](err); !ok {
-				t.Errorf("method %d: got %v, want a NotStoredError", i, err)
+			if !errors.Is(err, ErrNotStored) {
+				t.Errorf("method %d: got %v, want ErrNotStored", i, err)
 			}
 		}
 		if seen.ID != id || seen.Tenant != tenant || seen.Kind != "raw" || seen.Attempt != 1 || seen.MaxAttempts != 3 || seen.Timeout != time.Minute || !slices.Equal(seen.Backoff, outbox.Backoff{time.Hour}) ||
@@ -410,7 +410,7 @@ func TestCancel(t *testing.T) {
 // Cancel comes from everywhere while jobs are taken, run, wait and end.
 func TestCancelRacesWithEverything(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{Workers: 8, Capacity: 10_000, Retry: func(*outbox.Claimed, error) time.Duration { return 0 }})
+	r := start(t, Config{Workers: 8, Capacity: 10_000, Backoff: func(*outbox.Claimed, error) time.Duration { return 0 }})
 	var submitting sync.WaitGroup
 	for range 4 {
 		submitting.Go(func() {

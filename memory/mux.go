@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -28,7 +29,7 @@ type route struct {
 
 // Handle registers the handler of T's kind. It gets the very value that was
 // submitted. A second handler for a kind, or a kind that is no name (see
-// [outbox.ValidName]), is a bug in the program and panics with an error that wraps an
+// outbox.Args), is a bug in the program and panics with an error that wraps an
 // [*outbox.InvalidError].
 func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...dispatcher.KindConfig) {
 	HandleResult(m, func(ctx context.Context, job *outbox.Job[T]) (none, error) { return none{}, handler(ctx, job) }, config...)
@@ -74,7 +75,10 @@ func (m *Mux) HandleRaw(kind string, handler dispatcher.Handler, config ...dispa
 }
 
 func (m *Mux) add(r *route, config []dispatcher.KindConfig) {
-	err := outbox.ValidName("kind", r.kind)
+	var err error
+	if fault := engine.NameFault(r.kind); fault != "" {
+		err = invalid.Field("kind", "%s", fault)
+	}
 	if m.routes[r.kind] != nil {
 		err = invalid.Field("kind", "is %q, which has a handler already", r.kind)
 	}
@@ -101,15 +105,15 @@ func (m *Mux) validate() error {
 }
 
 // build returns the routes with defaults and metrics.
-func (m *Mux) build(timeout time.Duration, retry dispatcher.RetryPolicy, metrics *metrics) map[string]*route {
+func (m *Mux) build(timeout time.Duration, retry dispatcher.BackoffPolicy, metrics *metrics) map[string]*route {
 	built := make(map[string]*route, len(m.routes))
 	for kind, r := range m.routes {
 		own := *r
 		if own.config.Timeout == 0 {
 			own.config.Timeout = timeout
 		}
-		if own.config.Retry == nil {
-			own.config.Retry = retry
+		if own.config.Backoff == nil {
+			own.config.Backoff = retry
 		}
 		own.counts = metrics.forKind(kind)
 		built[kind] = &own

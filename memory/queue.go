@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -28,12 +29,12 @@ var (
 
 // Config is how a queue works. The zero value is 4 workers and 256 waiting jobs.
 type Config struct {
-	Capacity    int                    // jobs that may wait, for a worker or for their next attempt; 0 is 256
-	Workers     int                    // jobs that run at once; 0 is 4
-	Timeout     time.Duration          // of one attempt; 0 is 5 min
-	Retry       dispatcher.RetryPolicy // of jobs with more than one attempt; nil is Exponential(1 s, 1 h)
-	Keep        time.Duration          // how long it is known what became of a job; 0 is 10 min
-	GracePeriod time.Duration          // for the jobs that were taken, after a stop; 0 is 20 s, negative none
+	Capacity    int                      // jobs that may wait, for a worker or for their next attempt; 0 is 256
+	Workers     int                      // jobs that run at once; 0 is 4
+	Timeout     time.Duration            // of one attempt; 0 is 5 min
+	Backoff     dispatcher.BackoffPolicy // of jobs with more than one attempt; nil is Exponential(1 s, 1 h)
+	Keep        time.Duration            // how long it is known what became of a job; 0 is 10 min
+	GracePeriod time.Duration            // for the jobs that were taken, after a stop; 0 is 20 s, negative none
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
@@ -47,8 +48,8 @@ func (c Config) withDefaults() Config {
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
 	c.Keep = cmp.Or(c.Keep, 10*time.Minute)
 	c.GracePeriod = cmp.Or(c.GracePeriod, 20*time.Second)
-	if c.Retry == nil {
-		c.Retry = dispatcher.Exponential(time.Second, time.Hour)
+	if c.Backoff == nil {
+		c.Backoff = dispatcher.Exponential(time.Second, time.Hour)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -113,7 +114,7 @@ func New(mux *Mux, config Config) (*Queue, error) {
 		running: map[*record]struct{}{}, jobs: map[outbox.ID]*record{}, keys: map[keyOf]*record{},
 	}
 	q.came.L = &q.mu
-	q.routes = mux.build(config.Timeout, config.Retry, q.metrics)
+	q.routes = mux.build(config.Timeout, config.Backoff, q.metrics)
 	return q, nil
 }
 
@@ -123,7 +124,7 @@ func New(mux *Mux, config Config) (*Queue, error) {
 type Options struct {
 	MaxAttempts int            // 0 is 1
 	Timeout     time.Duration  // of one attempt; 0 is the kind's
-	Backoff     outbox.Backoff // waits between attempts; nil is the kind's retry policy
+	Backoff     outbox.Backoff // waits between attempts; nil is the kind's back-off
 	// IdempotencyKey is unique per tenant and kind: while its job is known, a repeat returns that job's id.
 	IdempotencyKey string
 	Headers        map[string]string // handed to the handler
@@ -165,14 +166,31 @@ func (q *Queue) Submit(args outbox.Args, opts Options) (outbox.ID, error) {
 }
 
 func (o Options) withDefaults(args outbox.Args) Options {
-	all := outbox.WithDefaults(args, outbox.Options{
+	if args == nil {
+		return o
+	}
+	kept, _ := outbox.Encode(unread{args}, outbox.Options{ // newRecord says what is not acceptable
 		MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Backoff: o.Backoff, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers, Tenant: o.Tenant,
 	})
+	all := kept.Options
 	return Options{
 		MaxAttempts: all.MaxAttempts, Timeout: all.Timeout, Backoff: all.Backoff, IdempotencyKey: all.IdempotencyKey,
-		Headers: all.Caller.AddTo(all.Headers), Tenant: cmp.Or(all.Tenant, outbox.RootTenant),
+		Headers: engine.Caller(all.Caller).AddTo(all.Headers), Tenant: cmp.Or(all.Tenant, outbox.RootTenant),
 	}
 }
+
+// unread is arguments of which package outbox sees the kind and its default options, and not what
+// is in them.
+type unread struct{ outbox.Args }
+
+func (u unread) DefaultOptions() outbox.Options {
+	if kind, ok := u.Args.(outbox.Defaulter); ok {
+		return kind.DefaultOptions()
+	}
+	return outbox.Options{}
+}
+
+func (unread) MarshalJSON() ([]byte, error) { return []byte("0"), nil }
 
 // newRecord checks a request by the rules of package outbox; the arguments
 // themselves are nobody's to look into.
@@ -187,7 +205,7 @@ func (q *Queue) newRecord(args outbox.Args, opts Options) (*record, error) {
 	if err := route.accept(args); err != nil {
 		return nil, err
 	}
-	_, err := outbox.Freeze(outbox.Raw{KindName: route.kind, Payload: []byte("0")}, outbox.Options{
+	_, err := outbox.Encode(outbox.Raw{KindName: route.kind, Payload: []byte("0")}, outbox.Options{
 		MaxAttempts: opts.MaxAttempts, Timeout: opts.Timeout, Backoff: opts.Backoff, IdempotencyKey: opts.IdempotencyKey, Headers: opts.Headers,
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -13,7 +14,7 @@ type recorder struct {
 	record *record
 }
 
-var _ outbox.Recorder = (*recorder)(nil)
+var _ engine.Recorder = (*recorder)(nil)
 
 // note changes the record, unless the attempt is over: another may have begun.
 func (r *recorder) note(change func(*record)) error {
@@ -50,4 +51,4 @@ func (r *recorder) LoadCheckpoint(context.Context) (checkpoint []byte, err error
 }
 
 // Flush has nothing to store: a job in memory cannot be completed.
-func (r *recorder) Flush(context.Context, outbox.DB) error { return nil }
+func (r *recorder) Flush(context.Context, engine.DB) error { return nil }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
@@ -23,7 +24,7 @@ func fail(t *testing.T, db *pgxpool.Pool, kind string, opts outbox.Options, stat
 	id := enqueue(t, db, kind, opts)
 	queue := opts.Queue
 	if queue == "" {
-		queue = outbox.DefaultQueue
+		queue = engine.DefaultQueue
 	}
 	failAgain(t, db, queue, id, status, code, message)
 	return id
@@ -180,7 +181,7 @@ func TestDeadLettersAreGrouped(t *testing.T) {
 	}
 	bill := fail(t, db, "bill", outbox.Options{}, outbox.Failed, "smtp", "mailbox of 9 is full")
 	strange := enqueue(t, db, "bill", outbox.Options{})
-	claim(t, db, outbox.DefaultQueue)
+	claim(t, db, engine.DefaultQueue)
 	if _, err := db.Exec(t.Context(), `UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL WHERE id = $1`, strange); err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ type Job struct {
 	// Left out of the jobs of [Operator.Jobs].
 	Payload  []byte
 	Headers  json.RawMessage // nil for none
-	Result   []byte          // as it is stored: outbox.OpenResult opens what a protector sealed
+	Result   []byte          // as it is stored: protect.OpenResult opens what a protector sealed
 	Attempts []Attempt       // failed ones, newest first, the newest 100 at most
 }
 

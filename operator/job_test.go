@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -54,7 +55,7 @@ func TestAFollowUpNamesItsParent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if settled, err := outbox.SettleSucceeded(t.Context(), db, []*outbox.Claimed{parent}); err != nil || len(settled) != 1 {
+	if settled, err := engine.SettleSucceeded(t.Context(), db, []engine.Success{{ID: pgvalue.UUID(id), Epoch: epoch, FollowUps: engine.Of(parent).FollowUps.Rows()}}, false); err != nil || len(settled) != 1 {
 		t.Fatalf("settled %v, %v", settled, err)
 	}
 	wantParent := func(status outbox.Status) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -21,7 +22,7 @@ var ErrKeyNotFound = errors.New("key not found")
 // KeyName identifies a key: the same word in another queue is another key.
 type KeyName struct {
 	Tenant outbox.ID // zero is outbox.RootTenant
-	Queue  string    // "" is outbox.DefaultQueue
+	Queue  string    // "" is engine.DefaultQueue
 	Key    string
 }
 
@@ -29,7 +30,7 @@ func (n KeyName) withDefaults() KeyName {
 	if n.Tenant.IsZero() {
 		n.Tenant = outbox.RootTenant
 	}
-	n.Queue = cmp.Or(n.Queue, outbox.DefaultQueue)
+	n.Queue = cmp.Or(n.Queue, engine.DefaultQueue)
 	return n
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -47,7 +48,7 @@ func TestAParkedKeyIsListedAndUnblocked(t *testing.T) {
 	second := enqueue(t, db, "mail", opts)
 	enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "nothing is wrong with it"}})
 	enqueue(t, db, "mail", outbox.Options{})
-	claimed := claimKeyed(t, db, outbox.DefaultQueue)
+	claimed := claimKeyed(t, db, engine.DefaultQueue)
 	if len(claimed) != 2 || !settle(t, db, first, claimed[first], outbox.Dead) {
 		t.Fatalf("claimed %v, want %s and another one, which can be settled", claimed, first)
 	}
@@ -74,7 +75,7 @@ func TestAParkedKeyIsListedAndUnblocked(t *testing.T) {
 	if err := o.Retry(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	if got := claimKeyed(t, db, outbox.DefaultQueue); len(got) != 0 {
+	if got := claimKeyed(t, db, engine.DefaultQueue); len(got) != 0 {
 		t.Errorf("claimed %v of a parked key, want none", got)
 	}
 	if !woken(t, db, func() {
@@ -85,7 +86,7 @@ func TestAParkedKeyIsListedAndUnblocked(t *testing.T) {
 		t.Error("the dispatchers were not woken")
 	}
 	for _, id := range []outbox.ID{first, second} {
-		got := claimKeyed(t, db, outbox.DefaultQueue)
+		got := claimKeyed(t, db, engine.DefaultQueue)
 		if _, next := got[id]; len(got) != 1 || !next {
 			t.Fatalf("claimed %v, want %s", got, id)
 		}
@@ -141,7 +142,7 @@ func TestDismissingADeadHeadMovesItsKeyOn(t *testing.T) {
 	o := operator.New(db)
 	first := enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true}})
 	second := enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true}})
-	if !settle(t, db, first, claimKeyed(t, db, outbox.DefaultQueue)[first], outbox.Dead) {
+	if !settle(t, db, first, claimKeyed(t, db, engine.DefaultQueue)[first], outbox.Dead) {
 		t.Fatal("not settled")
 	}
 	if !woken(t, db, func() {

@@ -52,7 +52,7 @@ const clockError = time.Hour
 
 func (f Filter) validate() error {
 	for _, s := range f.Statuses {
-		if _, err := outbox.ParseStatus(s.String()); err != nil {
+		if _, err := ParseStatus(s.String()); err != nil {
 			return &outbox.InvalidError{Field: "Filter.Statuses", Reason: "has a mistake: " + err.Error()}
 		}
 	}

@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -154,7 +153,7 @@ func (o *Operator) QueueRules(ctx context.Context) ([]Queue, error) {
 
 // Pause stops claims of a queue, in all processes, from the next one on; jobs that
 // are running or claimed go on. The queue need not exist yet, if it has a name that
-// [outbox.ValidName] accepts; others, which only SQL by hand can give to jobs, need open
+// outbox.Options.Queue accepts; others, which only SQL by hand can give to jobs, need open
 // jobs. Anything else is an [*outbox.InvalidError]. Pausing a paused queue changes
 // nothing.
 func (o *Operator) Pause(ctx context.Context, queue string) error {
@@ -187,12 +186,12 @@ func (o *Operator) Resume(ctx context.Context, queue string) error {
 // holds open jobs or which has rules already: a producer that inserts into outbox.jobs
 // past outbox.enqueue can use any name, and it has to be possible to stop that queue.
 func (o *Operator) checkQueue(ctx context.Context, queue string) error {
-	bad, _ := errors.AsType[*outbox.InvalidError](outbox.ValidName("queue", queue))
+	fault := engine.NameFault(queue)
 	switch {
-	case bad == nil:
+	case fault == "":
 		return nil
 	case queue == "" || len(queue) > engine.MaxNameBytes:
-		return bad
+		return &outbox.InvalidError{Field: "queue", Reason: fault}
 	}
 	if err := validTexts(map[string]string{"queue": queue}); err != nil {
 		return err
@@ -202,8 +201,7 @@ func (o *Operator) checkQueue(ctx context.Context, queue string) error {
 		return fmt.Errorf("look for queue %q: %w", queue, err)
 	}
 	if !known {
-		bad.Reason += ", or the name of a queue with open jobs"
-		return bad
+		return &outbox.InvalidError{Field: "queue", Reason: fault + ", or the name of a queue with open jobs"}
 	}
 	return nil
 }

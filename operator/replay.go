@@ -12,10 +12,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/protect"
 )
 
 // BulkProgress is how far an act on many dead letters has come.
@@ -306,9 +308,9 @@ func (o *Operator) replayEdited(ctx context.Context, id outbox.ID, payload []byt
 func (o *Operator) acceptable(job Job, payload []byte) error {
 	refuse := func(reason string) error { return &outbox.InvalidError{Field: "payload", Reason: reason} }
 	switch {
-	case len(payload) > outbox.MaxPayloadBytes:
-		return refuse(fmt.Sprintf("is %d bytes, want at most %d", len(payload), outbox.MaxPayloadBytes))
-	case strings.HasPrefix(job.ContentType, outbox.SealedTypes):
+	case len(payload) > engine.MaxPayloadBytes:
+		return refuse(fmt.Sprintf("is %d bytes, want at most %d", len(payload), engine.MaxPayloadBytes))
+	case strings.HasPrefix(job.ContentType, protect.SealedTypes):
 		return refuse("of this job is sealed (" + job.ContentType + "): enqueue the job anew and dismiss this one")
 	case job.ContentType == "application/json" && !json.Valid(payload):
 		return refuse("is not JSON, as the job's content type says")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -127,7 +128,7 @@ func TestAReplayThatWasBrokenOffGoesOn(t *testing.T) {
 		}
 	}
 	again := 0
-	for id, epoch := range claim(t, db, outbox.DefaultQueue) {
+	for id, epoch := range claim(t, db, engine.DefaultQueue) {
 		if !settle(t, db, id, epoch, outbox.Dead) {
 			t.Fatal("the outcome was refused")
 		}
@@ -292,7 +293,7 @@ func TestAPayloadIsEdited(t *testing.T) {
 	for field, err := range map[string]error{
 		"not JSON": o.ReplayEdited(t.Context(), id, []byte(`{"n":`)),
 		"nothing":  o.ReplayEdited(t.Context(), id, nil),
-		"too long": o.ReplayEdited(t.Context(), id, []byte(`"`+strings.Repeat("x", outbox.MaxPayloadBytes)+`"`)),
+		"too long": o.ReplayEdited(t.Context(), id, []byte(`"`+strings.Repeat("x", engine.MaxPayloadBytes)+`"`)),
 	} {
 		if invalid, ok := errors.AsType[*outbox.InvalidError](err); !ok || invalid.Field != "payload" {
 			t.Errorf("%s: got %v, want an InvalidError of the payload", field, err)
@@ -398,7 +399,7 @@ func TestALargePayloadIsNotKeptByTheAudit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	failAgain(t, db, outbox.DefaultQueue, id, outbox.Dead, "bad", "bad")
+	failAgain(t, db, engine.DefaultQueue, id, outbox.Dead, "bad", "bad")
 	if err := o.ReplayEdited(t.Context(), id, nil); err != nil {
 		t.Fatal(err)
 	}

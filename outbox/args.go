@@ -8,21 +8,22 @@ import (
 )
 
 // Args is what a job is to be done with. Kind names what is to be done, the same
-// for every value of the type ("receipt.send"); the value itself is stored as JSON.
+// for every value of the type ("receipt.send"), in 1 to 128 letters, digits and _ . : / -,
+// first a letter or digit; the value itself is stored as JSON.
 type Args interface{ Kind() string }
 
 // Raw is a job whose payload is bytes that are stored exactly as they are given:
 // protobuf, Avro, or JSON that was made elsewhere.
 type Raw struct {
-	KindName    string
-	Payload     []byte
+	KindName    string // what Kind returns
+	Payload     []byte // of at most 4 MiB, as it is stored
 	ContentType string // "" is "application/json"; then Payload must be valid JSON
 }
 
 // Kind is KindName.
 func (r Raw) Kind() string { return r.KindName }
 
-const contentJSON = "application/json"
+const contentJSON = engine.ContentJSON
 
 // encode returns what is stored of args.
 func encode(args Args) (payload []byte, contentType string, err error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -91,7 +92,7 @@ func TestOtherBytesAreStoredByteForByte(t *testing.T) {
 		"what looks like bytea": []byte(`\x6162`),
 		"half a code point":     []byte("\xe2\x82"),
 		"nothing":               nil,
-		"the most":              bytes.Repeat([]byte{0xff}, MaxPayloadBytes),
+		"the most":              bytes.Repeat([]byte{0xff}, engine.MaxPayloadBytes),
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, id := range storeBothWays(t, db, Raw{KindName: "raw", Payload: payload, ContentType: "application/x-protobuf"}) {
@@ -150,7 +151,7 @@ func (unencodable) Kind() string { return "unencodable" }
 
 func TestArgsThatCannotBeStoredAreNamedBeforeAnySQL(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("x", MaxPayloadBytes)
+	long := strings.Repeat("x", engine.MaxPayloadBytes)
 	for name, c := range map[string]struct {
 		args Args
 		want InvalidError

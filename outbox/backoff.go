@@ -9,14 +9,14 @@ import (
 )
 
 // Backoff is how long a job waits after its first failed attempt, after its second
-// one and so on, and the last of them from then on, without jitter. It comes before
-// the retry policy of the job's kind, and after what the handler asks for itself
-// (dispatcher.RetryAfter).
+// one and so on, and the last of them from then on, without jitter: at most 64 waits,
+// each of 0 to 100 years. It comes before the back-off policy of the job's kind, and
+// after what the handler asks for itself (dispatcher.RetryAfter).
 type Backoff []time.Duration
 
-// Doubling is the back-off that waits first after the first failed attempt and
+// Exponential is the back-off that waits first after the first failed attempt and
 // twice as long after each further one, up to limit.
-func Doubling(first, limit time.Duration) Backoff {
+func Exponential(first, limit time.Duration) Backoff {
 	if first <= 0 || first >= limit {
 		return Backoff{min(first, limit)}
 	}

@@ -12,7 +12,7 @@ func TestDoubling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := time.Duration(rapid.Int64Range(1, int64(maxHorizon)).Draw(t, "limit"))
 		first := time.Duration(rapid.Int64Range(int64(time.Microsecond), int64(maxHorizon)).Draw(t, "first"))
-		b := Doubling(first, limit)
+		b := Exponential(first, limit)
 		if err := b.validate(); err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestDoublingOfOddTimes(t *testing.T) {
 		{time.Second, 8 * time.Second, Backoff{1e9, 2e9, 4e9, 8e9}},
 		{time.Second, 7 * time.Second, Backoff{1e9, 2e9, 4e9, 7e9}},
 	} {
-		if got := Doubling(c.first, c.limit); !slices.Equal(got, c.want) {
+		if got := Exponential(c.first, c.limit); !slices.Equal(got, c.want) {
 			t.Errorf("Doubling(%s, %s) = %v, want %v", c.first, c.limit, got, c.want)
 		}
 	}

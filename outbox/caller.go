@@ -1,8 +1,6 @@
 package outbox
 
 import (
-	"maps"
-
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
@@ -18,22 +16,6 @@ type Caller struct {
 	// CorrelationID ties together what was set off by the same cause. Over the API it
 	// is X-Correlation-Id, else the request's id.
 	CorrelationID string
-}
-
-// AddTo returns headers with what is known of the caller. It changes nothing that is
-// there, and not the map either.
-func (c Caller) AddTo(headers map[string]string) map[string]string {
-	if c == (Caller{}) {
-		return headers
-	}
-	added := make(map[string]string, len(headers)+3)
-	for name, value := range map[string]string{engine.HeaderService: c.Service, engine.HeaderUser: c.User, engine.HeaderCorrelationID: c.CorrelationID} {
-		if value != "" {
-			added[name] = value
-		}
-	}
-	maps.Copy(added, headers)
-	return added
 }
 
 // Caller returns who asked for the job, as far as its headers say.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -42,7 +43,7 @@ func TestTheCallerGoesWithTheJobAndItsFollowUps(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := &Claimed{}
-			if text := job.follow.jobs[len(job.follow.jobs)-1].Headers; text != nil {
+			if text := last(engine.Of(job).FollowUps.Rows()).Headers; text != nil {
 				next.RawHeaders = []byte(*text)
 			}
 			if diff := cmp.Diff(want, next.Caller()); diff != "" {
@@ -93,3 +94,5 @@ func TestARefusedPayloadIsNotSent(t *testing.T) {
 		t.Errorf("a good one: %v", err)
 	}
 }
+
+func last[T any](all []T) T { return all[len(all)-1] }

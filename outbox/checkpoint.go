@@ -21,8 +21,7 @@ import (
 //
 // A checkpoint that is not acceptable, one larger than 256 KiB as
 // JSON among them, gets an [*InvalidError].
-func SaveCheckpoint[C any](ctx context.Context, job Held, checkpoint C) error {
-	c := job.Untyped()
+func SaveCheckpoint[C any](ctx context.Context, job *Claimed, checkpoint C) error {
 	encoded, err := json.Marshal(checkpoint)
 	if err != nil {
 		return invalid("checkpoint", "cannot be encoded as JSON: %v", err)
@@ -33,11 +32,12 @@ func SaveCheckpoint[C any](ctx context.Context, job Held, checkpoint C) error {
 	if len(encoded) > engine.MaxCheckpointBytes {
 		return invalid("checkpoint", "is %d bytes as JSON, want at most %d; store large data elsewhere and keep a reference", len(encoded), engine.MaxCheckpointBytes)
 	}
-	if c.Recorder == nil {
+	recorder := engine.Of(job).Recorder
+	if recorder == nil {
 		return nil
 	}
-	if err := c.Recorder.SaveCheckpoint(ctx, encoded); err != nil {
-		return fmt.Errorf("save the checkpoint of job %s: %w", c.ID, err)
+	if err := recorder.SaveCheckpoint(ctx, encoded); err != nil {
+		return fmt.Errorf("save the checkpoint of job %s: %w", job.ID, err)
 	}
 	return nil
 }
@@ -45,21 +45,21 @@ func SaveCheckpoint[C any](ctx context.Context, job Held, checkpoint C) error {
 // LoadCheckpoint returns the job's newest checkpoint, of whichever attempt; found
 // is false if there is none. A checkpoint that was saved as another type, by an
 // earlier version of the program, is an error if JSON cannot decode it into C.
-func LoadCheckpoint[C any](ctx context.Context, job Held) (checkpoint C, found bool, err error) {
-	c := job.Untyped()
-	if c.Recorder == nil {
+func LoadCheckpoint[C any](ctx context.Context, job *Claimed) (checkpoint C, found bool, err error) {
+	recorder := engine.Of(job).Recorder
+	if recorder == nil {
 		return checkpoint, false, nil
 	}
-	encoded, err := c.Recorder.LoadCheckpoint(ctx)
+	encoded, err := recorder.LoadCheckpoint(ctx)
 	if err != nil {
-		return checkpoint, false, fmt.Errorf("load the checkpoint of job %s: %w", c.ID, err)
+		return checkpoint, false, fmt.Errorf("load the checkpoint of job %s: %w", job.ID, err)
 	}
 	if encoded == nil {
 		return checkpoint, false, nil
 	}
 	if err := json.Unmarshal(encoded, &checkpoint); err != nil {
 		var none C
-		return none, false, fmt.Errorf("decode the checkpoint of job %s (%s) into %T: %w", c.ID, c.Kind, none, err)
+		return none, false, fmt.Errorf("decode the checkpoint of job %s (%s) into %T: %w", job.ID, job.Kind, none, err)
 	}
 	return checkpoint, true, nil
 }

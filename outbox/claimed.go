@@ -3,6 +3,7 @@ package outbox
 import (
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -18,13 +19,13 @@ FROM outbox.enqueue_claimed($1::uuid, $2::text, $3::text, $4::smallint, $5::inte
 
 // reserve keeps a worker for the one job that was enqueued, if there is one here, and has
 // the job claimed for it.
-func (t *producerTx) reserve() Reservation {
-	own := t.producer.own.Load()
+func (t *producerTx) reserve() engine.Reservation {
+	own := engine.Of(t.producer).Claimer()
 	if own == nil || len(t.later) != 1 || t.later[0].plain == nil || t.producer.mode == NotifyOff {
 		return nil
 	}
 	q := &t.later[0]
-	worker := (*own).Reserve(q.kind, q.plain.Queue, ID(q.plain.ID.Bytes))
+	worker := own.Reserve(q.kind, q.plain.Queue, q.plain.ID.Bytes)
 	if worker != nil {
 		q.claimFor(worker)
 	}
@@ -32,7 +33,7 @@ func (t *producerTx) reserve() Reservation {
 }
 
 // claimFor has the statement that stores the job claim it for own.
-func (q *queued) claimFor(own Reservation) {
+func (q *queued) claimFor(own engine.Reservation) {
 	job := q.plain
 	worker, ttl := own.Lease()
 	q.own, q.sql = own, enqueueClaimed

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -174,7 +175,7 @@ func copyJobs(ctx context.Context, db copier, made *rowStream) error {
 	source.take()
 	for source.err == nil && len(source.rows) > 0 {
 		var err error
-		if names := source.begin(); conn != nil && source.sends&backoffColumn == 0 {
+		if names := source.begin(); conn != nil && source.sends&engine.BackoffColumn == 0 {
 			err = source.copyTo(ctx, conn, names)
 		} else {
 			_, err = db.CopyFrom(ctx, jobsTable, names, source)
@@ -191,9 +192,9 @@ var jobsTable = pgx.Identifier{"outbox", "jobs"}
 // copySource is the rows of one COPY after the other.
 type copySource struct {
 	made  *rowStream
-	sends columnSet // by this COPY, and all after it
-	rows  []row     // of which the first next were sent: at the end of a COPY, those that need another
-	needs columnSet // of the rows
+	sends engine.ColumnSet // by this COPY, and all after it
+	rows  []row            // of which the first next were sent: at the end of a COPY, those that need another
+	needs engine.ColumnSet // of the rows
 	next  int
 	err   error
 
@@ -209,7 +210,7 @@ func (s *copySource) take() {
 	s.rows, s.err = s.made.next()
 	s.needs = 0
 	for i := range s.rows {
-		s.needs |= columnsOf(&s.rows[i])
+		s.needs |= engine.ColumnsOf(&s.rows[i])
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -126,7 +127,7 @@ func TestAJobThatNeedsAnotherColumnBeginsAnotherCopy(t *testing.T) {
 	for i, r := range requests {
 		queue := r.Options.Queue
 		if queue == "" {
-			queue = DefaultQueue
+			queue = engine.DefaultQueue
 		}
 		if want := fmt.Sprintf(`{"name":"%d"} %d %s`, i, r.Options.Priority, queue); got[i] != want {
 			t.Errorf("job %d is %q, want %q", i, got[i], want)

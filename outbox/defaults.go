@@ -12,16 +12,6 @@ type Defaulter interface {
 	DefaultOptions() Options
 }
 
-// WithDefaults returns opts as Enqueue takes them: with the DefaultOptions of args,
-// if they are a [Defaulter], where opts have the zero value. What belongs together is
-// taken together: a producer that says when (RunAt, Delay), what a death does
-// (Key.OnDeath, Key.ParkAfter) or what a full key does (Key.MaxQueued, Key.WhenFull) says
-// all of it.
-func WithDefaults(args Args, opts Options) Options {
-	opts.fillFrom(args)
-	return opts
-}
-
 func (o *Options) fillFrom(args Args) {
 	kind, ok := args.(Defaulter)
 	if !ok {

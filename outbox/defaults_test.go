@@ -39,19 +39,19 @@ func TestEveryOptionCanBeTheKinds(t *testing.T) {
 		var kind, mine Options
 		if name == "watched" {
 			kind.watched = isWatched
-			if !*engine.Of(new(WithDefaults(ledgerEntry{defaults: kind}, Options{}))) {
+			if !*engine.Of(new(withDefaultsOf(ledgerEntry{defaults: kind}, Options{}))) {
 				t.Error("the kind's jobs are not watched")
 			}
 			continue
 		}
 		set(&kind, name, 1, nil)
-		if diff := cmp.Diff(kind, WithDefaults(ledgerEntry{defaults: kind}, Options{}), sameInside); diff != "" {
+		if diff := cmp.Diff(kind, withDefaultsOf(ledgerEntry{defaults: kind}, Options{}), sameInside); diff != "" {
 			t.Errorf("%s of the kind does not count (-want +got):\n%s", name, diff)
 		}
 		if set(&mine, name, 2, others[name]); field.Type.Kind() == reflect.Bool {
 			continue // there is only one
 		}
-		if diff := cmp.Diff(mine, WithDefaults(ledgerEntry{defaults: kind}, mine), sameInside); diff != "" {
+		if diff := cmp.Diff(mine, withDefaultsOf(ledgerEntry{defaults: kind}, mine), sameInside); diff != "" {
 			t.Errorf("%s of the producer does not count (-want +got):\n%s", name, diff)
 		}
 	}
@@ -98,7 +98,7 @@ func TestWhatBelongsTogetherIsTakenTogether(t *testing.T) {
 	kind := ledgerEntry{defaults: Options{
 		RunAt: time.Unix(9, 0), Key: KeyRules{Name: "k", Ordered: true, OnDeath: ParkKey, ParkAfter: time.Hour, MaxQueued: 3, WhenFull: CoalesceFull},
 	}}
-	got := WithDefaults(kind, Options{Delay: time.Second, Key: KeyRules{OnDeath: SkipDead, MaxQueued: 1}})
+	got := withDefaultsOf(kind, Options{Delay: time.Second, Key: KeyRules{OnDeath: SkipDead, MaxQueued: 1}})
 	want := Options{Delay: time.Second, Key: KeyRules{Name: "k", Ordered: true, OnDeath: SkipDead, MaxQueued: 1}}
 	if diff := cmp.Diff(want, got, sameInside); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
@@ -193,11 +193,16 @@ func TestDefaultsThatAreNotAcceptableAreNamed(t *testing.T) {
 			return err
 		},
 		"Then":   func() error { _, err := new(Claimed).Then(headless, Options{}); return err },
-		"Freeze": func() error { _, err := Freeze(headless, Options{}); return err },
+		"Encode": func() error { _, err := Encode(headless, Options{}); return err },
 	} {
 		err := enqueue()
 		if got := mistakes(err); len(got) != 1 || got[0].Field != "Options.Key" || !strings.Contains(err.Error(), `"ledger.entry" with its DefaultOptions: Options.Key`) {
 			t.Errorf("%s: %v, want it to name Options.Key, and whose it is", name, err)
 		}
 	}
+}
+
+func withDefaultsOf(args Args, opts Options) Options {
+	opts.fillFrom(args)
+	return opts
 }

@@ -101,7 +101,7 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 	}
 	kind := args.Kind()
 	errs := opts.validate()
-	if err := ValidName("Args.Kind()", kind); err != nil {
+	if err := validName("Args.Kind()", kind); err != nil {
 		errs = append(errs, err)
 	}
 	payload, contentType, err := encode(args)
@@ -151,7 +151,7 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 	}
 	opts.Key.into(into)
 	if into.Queue == "" {
-		into.Queue = DefaultQueue
+		into.Queue = engine.DefaultQueue
 	}
 	if into.MaxAttempts == 0 {
 		into.MaxAttempts = engine.DefaultMaxAttempts

@@ -169,7 +169,7 @@ func atomically(ctx context.Context, db DB, notify bool, do func(DB) error) erro
 
 func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID, notify bool) error {
 	for chunk := range chunks(rows, insertOrder(requests, rows)) {
-		p := arrays(rows, chunk)
+		p := engine.Arrays(rows, chunk)
 		p.Notify = notify
 		var err error
 		if slices.ContainsFunc(chunk, func(i int) bool { return requests[i].once() }) {
@@ -229,7 +229,7 @@ func chunks(rows []row, order []int) iter.Seq[[]int] {
 // size is the bytes of what may be large in the rows.
 func size(rows []row) (n int) {
 	for i := range rows {
-		n += len(rows[i].Payload) + len(textOf(rows[i].Headers))
+		n += engine.Size(&rows[i])
 	}
 	return n
 }

@@ -390,7 +390,7 @@ func TestTheFirstOfARepeatedKeyCountsAcrossChunks(t *testing.T) {
 
 func TestChunksAreBoundedByCountAndBytes(t *testing.T) {
 	t.Parallel()
-	large, headers := make([]byte, MaxPayloadBytes), strings.Repeat(" ", engine.MaxHeadersBytes)
+	large, headers := make([]byte, engine.MaxPayloadBytes), strings.Repeat(" ", engine.MaxHeadersBytes)
 	for name, c := range map[string]struct {
 		n    int
 		row  row
@@ -421,7 +421,7 @@ func TestKeysAreInOrderAcrossChunksOfFewJobs(t *testing.T) {
 	requests, rows := make([]Request, 6), make([]row, 6)
 	for i := range rows {
 		requests[i].Options.IdempotencyKey = fmt.Sprint(9 - i)
-		rows[i].Payload = make([]byte, MaxPayloadBytes)
+		rows[i].Payload = make([]byte, engine.MaxPayloadBytes)
 	}
 	if diff := cmp.Diff([]int{5, 4, 3, 2, 1, 0}, insertOrder(requests, rows)); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)

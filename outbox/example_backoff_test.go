@@ -18,6 +18,6 @@ func ExampleBackoff() {
 		return err
 	}
 	_ = call
-	fmt.Println(outbox.Doubling(time.Second, 10*time.Second))
+	fmt.Println(outbox.Exponential(time.Second, 10*time.Second))
 	// Output: [1s 2s 4s 8s 10s]
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
 // ID names a job or a tenant: a UUID, for jobs of version 7, so that ids sort by
@@ -20,7 +22,7 @@ import (
 type ID [16]byte
 
 // RootTenant owns the jobs whose Options name no tenant.
-var RootTenant = ID{15: 1}
+var RootTenant = ID(engine.RootTenant)
 
 // NewID makes an id that no other call, here or elsewhere, makes again.
 func NewID() ID { return newID(rand.Reader) }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -18,53 +17,47 @@ import (
 // methods are fenced: they fail with [ErrLeaseLost] once another worker may own
 // the job. A Claimed belongs to one attempt; its fields are not to be changed.
 type Claimed struct {
-	ID          ID
-	Tenant      ID
-	Queue       string
-	Kind        string
-	Priority    int
-	Attempt     int // from 1; for people. A snooze lowers it again
-	MaxAttempts int
-	LostLeases  int   // how many workers died or stalled with this job
-	Epoch       int64 // the fencing token: pass it to whatever else the handler writes to. 0 for a job of package memory
-	Key         string
+	ID          ID            // of the job, the same in each attempt
+	Tenant      ID            // whose job it is; RootTenant if the producer named none
+	Queue       string        // where it waited
+	Kind        string        // what is to be done
+	Priority    int           // higher is more urgent
+	Attempt     int           // from 1; for people. A snooze lowers it again
+	MaxAttempts int           // the attempt of this number is the last
+	LostLeases  int           // how many workers died or stalled with this job
+	Epoch       int64         // the fencing token: pass it to whatever else the handler writes to. 0 for a job of package memory
+	Key         string        // Options.Key.Name; "" for a job without a key
 	Worker      string        // who holds the lease
 	Timeout     time.Duration // of this job; 0 leaves it to its kind
 	Backoff     Backoff       // of this job; nil leaves it to its kind
 	RunAt       time.Time     // when it became due, by the database's clock
-	CreatedAt   time.Time
-	StartedAt   time.Time // when it was claimed, by the database's clock
-	Deadline    time.Time // by the database's clock; zero: it has none
-	ContentType string
-	Payload     []byte
-	RawHeaders  []byte // JSON; see Headers
-	Watched     bool   // somebody waits for its end
+	CreatedAt   time.Time     // when it was stored, by the database's clock
+	StartedAt   time.Time     // when it was claimed, by the database's clock
+	Deadline    time.Time     // by the database's clock; zero: it has none
+	ContentType string        // of Payload, such as application/json
+	Payload     []byte        // the arguments as they were stored, or as a protector opened them
+	RawHeaders  []byte        // JSON; see Headers
 
 	// Result is what will be stored with the job if the attempt succeeds. Handlers
 	// registered with dispatcher.HandleResult set it by returning a value; before
 	// Complete they set it here.
 	Result []byte
 
-	follow followUps
-	// Recorder takes what the handler reports. The dispatcher sets it; it is nil in a
-	// Claimed that a test made by hand.
-	Recorder Recorder
+	// DB is what [Claimed.Tx] begins its transactions on: the pool that the dispatcher was given.
+	// A handler's own test sets it; nil has Tx fail.
+	DB Beginner
 
-	completed atomic.Bool
-	protector Protector // that opened the payload; nil for none
+	attempt
 }
+
+// attempt is what a dispatcher adds for the methods of Claimed.
+type attempt = engine.Seam[engine.Attempt]
 
 // Job is a claimed job with its typed arguments.
 type Job[T any] struct {
 	*Claimed
 	Args T
 }
-
-// Held is a job that a worker holds: a [*Job] of any arguments, or a [*Claimed].
-type Held interface{ Untyped() *Claimed }
-
-// Untyped returns the job without its typed arguments.
-func (c *Claimed) Untyped() *Claimed { return c }
 
 // Headers returns what the producer gave as Options.Headers.
 func (c *Claimed) Headers() map[string]string {
@@ -81,7 +74,7 @@ func (c *Claimed) Headers() map[string]string {
 //
 // What the handler has reported (Progress, Log) is stored with it.
 //
-// It stores c.Result, of at most [MaxPayloadBytes]: set it before. A handler of
+// It stores c.Result, of at most 4 MiB: set it before. A handler of
 // dispatcher.HandleResult has to, too: the value that it returns comes too late.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -95,13 +88,18 @@ func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 	if err := c.stored("complete"); err != nil {
 		return err
 	}
-	if c.Recorder != nil {
-		if err := c.Recorder.Flush(ctx, tx); err != nil {
+	attempt := engine.Of(&c.attempt)
+	if attempt.Recorder != nil {
+		if err := attempt.Recorder.Flush(ctx, tx); err != nil {
 			return fmt.Errorf("complete job %s: %w", c.ID, err)
 		}
 	}
-	if err := c.SealResult(ctx); err != nil {
-		return err
+	if attempt.Seal != nil {
+		sealed, err := attempt.Seal(ctx, c.Result)
+		if err != nil {
+			return err
+		}
+		c.Result = sealed
 	}
 	settled, err := c.settle(ctx, tx)
 	if err != nil {
@@ -110,14 +108,15 @@ func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 	if settled == 0 {
 		return fmt.Errorf("complete job %s: %w", c.ID, ErrLeaseLost)
 	}
-	c.completed.Store(true)
+	attempt.Completed.Store(true)
 	return nil
 }
 
 // settle goes by the statement that knows of follow-ups only if there are any.
 func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
-	if c.follows() {
-		ids, err := settleSucceeded(ctx, tx, []*Claimed{c}, notifiesAtCommit(tx))
+	if follow := &engine.Of(&c.attempt).FollowUps; follow.Any() {
+		success := engine.Success{ID: c.ID.pg(), Epoch: c.Epoch, Result: c.Result, FollowUps: follow.Rows()}
+		ids, err := engine.SettleSucceeded(ctx, tx, []engine.Success{success}, notifiesAtCommit(tx))
 		return len(ids), err
 	}
 	ids, err := sqlgen.New(tx).SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
@@ -146,10 +145,6 @@ func (c *Claimed) Guard(ctx context.Context, tx DB) error {
 	}
 	return nil
 }
-
-// Completed reports whether Complete was called with success; whether its
-// transaction committed only the database knows.
-func (c *Claimed) Completed() bool { return c.completed.Load() }
 
 // LogValue leaves the payload out.
 func (c *Claimed) LogValue() slog.Value {

@@ -89,7 +89,7 @@ func TestAnAttemptThatLostItsJobCanNeitherCompleteNorGuardIt(t *testing.T) {
 					t.Errorf("%s: %v, want %v with the id", call, err, ErrLeaseLost)
 				}
 			}
-			if job.Completed() {
+			if engine.Of(job).Completed.Load() {
 				t.Error("the job says that it was completed")
 			}
 			if diff := cmp.Diff(before, everything(t, db)); diff != "" {
@@ -119,8 +119,8 @@ func TestCompleteFinishesTheJobExactlyWhenTheTransactionCommits(t *testing.T) {
 			before := everything(t, db)
 
 			tx := begin(t, db, pgx.ReadCommitted)
-			if err := job.Complete(t.Context(), tx); err != nil || !job.Completed() {
-				t.Fatalf("completed = %t, %v", job.Completed(), err)
+			if err := job.Complete(t.Context(), tx); err != nil || !engine.Of(job).Completed.Load() {
+				t.Fatalf("completed = %t, %v", engine.Of(job).Completed.Load(), err)
 			}
 			if got := everything(t, db); got != before {
 				t.Error("others see it before the commit")
@@ -322,7 +322,7 @@ func TestCompleteRefusesAResultThatIsTooLarge(t *testing.T) {
 	if diff := cmp.Diff(want, mistakes(job.Complete(t.Context(), untouched{t: t}))); diff != "" {
 		t.Errorf("mistakes (-want +got):\n%s", diff)
 	}
-	if job.Completed() {
+	if engine.Of(job).Completed.Load() {
 		t.Error("the job counts as completed")
 	}
 

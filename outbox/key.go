@@ -12,12 +12,10 @@ import (
 const maxKeyQueued = 100_000
 
 // DeathPolicy says what becomes of the jobs behind an ordered one that is failed
-// or dead.
+// or dead. "" has them wait until somebody retries or dismisses the dead letter.
 type DeathPolicy string
 
 const (
-	// HoldLine has them wait until somebody retries or dismisses the dead letter.
-	HoldLine DeathPolicy = ""
 	// SkipDead has them run. If the dead letter is retried, it is next.
 	SkipDead DeathPolicy = "skip"
 	// ParkKey sets all jobs of the key aside, together with those still to come,
@@ -28,11 +26,10 @@ const (
 
 // LapsePolicy says what becomes of a job with a key whose worker died, stalled or
 // could not reach the database for the length of its lease; also if nobody could.
+// "" has it run again, as jobs without a key do.
 type LapsePolicy string
 
 const (
-	// RetryLapsed has it run again, as jobs without a key do.
-	RetryLapsed LapsePolicy = ""
 	// FailStale closes it as [Stale]: nobody knows how far it came, and the next job
 	// of the key makes up for it.
 	FailStale LapsePolicy = "fail-stale"
@@ -52,11 +49,11 @@ type KeyRules struct {
 	MaxActive int           // jobs of the key that may run for this one to start, itself included, in all processes; 0 is 1
 	Ordered   bool          // start only as the first of the key's ordered jobs that is not finished, through retries
 	Sequence  int64         // of an ordered job: its position, from 1; 0 is by when the transaction commits
-	OnDeath   DeathPolicy   // of an ordered job: what happens to those behind it when it is failed or dead; "" is HoldLine
+	OnDeath   DeathPolicy   // of an ordered job: what happens to those behind it when it is failed or dead; "": they wait
 	ParkAfter time.Duration // with ParkKey: hold up the line for this long first
-	OnLapse   LapsePolicy   // what happens to the job when its lease lapses; "" is RetryLapsed
+	OnLapse   LapsePolicy   // what happens to the job when its lease lapses; "": it runs again
 	MaxQueued int           // jobs of the key that may wait at once, this one included; 0 is any number. See Submit
-	WhenFull  DepthPolicy   // what happens to the job if they do already; "" is RejectFull
+	WhenFull  DepthPolicy   // what happens to the job if they do already; "": it is not stored
 }
 
 // validate reports every mistake in the rules of a job, which may have an idempotency key.
@@ -77,14 +74,14 @@ func (k *KeyRules) validate(idempotencyKey string) (errs []error) {
 		add(".Sequence", "is %d, want 1 or more, or 0 for the order of commits", k.Sequence)
 	}
 	switch k.OnDeath {
-	case HoldLine, SkipDead, ParkKey:
+	case "", SkipDead, ParkKey:
 	default:
-		add(".OnDeath", "is %q, want %q, %q or %q", k.OnDeath, HoldLine, SkipDead, ParkKey)
+		add(".OnDeath", "is %q, want %q, %q or %q", k.OnDeath, "", SkipDead, ParkKey)
 	}
 	switch k.OnLapse {
-	case RetryLapsed, FailStale, BlockLapsed:
+	case "", FailStale, BlockLapsed:
 	default:
-		add(".OnLapse", "is %q, want %q, %q or %q", k.OnLapse, RetryLapsed, FailStale, BlockLapsed)
+		add(".OnLapse", "is %q, want %q, %q or %q", k.OnLapse, "", FailStale, BlockLapsed)
 	}
 	if k.ParkAfter < 0 || k.ParkAfter > maxHorizon {
 		add(".ParkAfter", "is %s, want 0 to 100 years", k.ParkAfter)
@@ -92,21 +89,21 @@ func (k *KeyRules) validate(idempotencyKey string) (errs []error) {
 	if k.ParkAfter != 0 && k.OnDeath != ParkKey {
 		add(".ParkAfter", "is set, but Options.Key.OnDeath is not %q", ParkKey)
 	}
-	if !k.Ordered && (k.Sequence != 0 || k.OnDeath != HoldLine) {
+	if !k.Ordered && (k.Sequence != 0 || k.OnDeath != "") {
 		add(".Ordered", "is false, but Options.Key.Sequence and Options.Key.OnDeath are about ordered jobs")
 	}
-	if k.Name == "" && (k.MaxActive != 0 || k.Ordered || k.OnLapse != RetryLapsed || k.MaxQueued != 0) {
+	if k.Name == "" && (k.MaxActive != 0 || k.Ordered || k.OnLapse != "" || k.MaxQueued != 0) {
 		add("", "is empty, but MaxActive, Ordered, OnLapse and MaxQueued are rules of jobs with a key")
 	}
 	if k.MaxQueued < 0 || k.MaxQueued > maxKeyQueued {
 		add(".MaxQueued", "is %d, want 1 to %d, or 0 for any number", k.MaxQueued, maxKeyQueued)
 	}
 	switch k.WhenFull {
-	case RejectFull, CoalesceFull, ReplaceOldest:
+	case "", CoalesceFull, ReplaceOldest:
 	default:
-		add(".WhenFull", "is %q, want %q, %q or %q", k.WhenFull, RejectFull, CoalesceFull, ReplaceOldest)
+		add(".WhenFull", "is %q, want %q, %q or %q", k.WhenFull, "", CoalesceFull, ReplaceOldest)
 	}
-	if k.WhenFull != RejectFull && k.MaxQueued == 0 {
+	if k.WhenFull != "" && k.MaxQueued == 0 {
 		add(".MaxQueued", "is 0, but Options.Key.WhenFull is %q", k.WhenFull)
 	}
 	if k.MaxQueued != 0 && idempotencyKey != "" {
@@ -131,20 +128,20 @@ func (k KeyRules) into(row *sqlgen.EnqueueJobParams) {
 	if k.Sequence != 0 {
 		row.Position = new(k.Sequence)
 	}
-	if k.OnDeath != HoldLine {
+	if k.OnDeath != "" {
 		row.OnDeath = new(string(k.OnDeath))
 	}
-	if k.OnLapse != RetryLapsed {
+	if k.OnLapse != "" {
 		row.OnLapse = new(string(k.OnLapse))
 	}
 }
 
 // fillFrom takes the rules of d for those that are not set. What belongs together is taken together.
 func (k *KeyRules) fillFrom(d *KeyRules) {
-	if k.OnDeath == HoldLine && k.ParkAfter == 0 {
+	if k.OnDeath == "" && k.ParkAfter == 0 {
 		k.OnDeath, k.ParkAfter = d.OnDeath, d.ParkAfter
 	}
-	if k.MaxQueued == 0 && k.WhenFull == RejectFull {
+	if k.MaxQueued == 0 && k.WhenFull == "" {
 		k.MaxQueued, k.WhenFull = d.MaxQueued, d.WhenFull
 	}
 	orDefault(&k.Name, d.Name)
@@ -152,12 +149,4 @@ func (k *KeyRules) fillFrom(d *KeyRules) {
 	orDefault(&k.Ordered, d.Ordered)
 	orDefault(&k.Sequence, d.Sequence)
 	orDefault(&k.OnLapse, d.OnLapse)
-}
-
-// valueOf is the zero value for NULL.
-func valueOf[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }

@@ -10,28 +10,20 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Limits of a job. All others are said where they apply.
-const (
-	// DefaultQueue is the queue of jobs whose options name none.
-	DefaultQueue = "default"
-	// MaxPayloadBytes is the most that a payload may have as it is stored, sealed or not; and a result.
-	MaxPayloadBytes = 4 << 20
-)
-
 // Options say how a job is to be run. The zero value is a job of the default
 // queue that is due at once. Args that are a [Defaulter] fill in what is left to the
 // zero value.
 type Options struct {
-	Queue          string            // "" is "default". Letters, digits and _ . : / -
+	Queue          string            // "" is "default". 1 to 128 letters, digits and _ . : / -, first a letter or digit
 	Priority       int               // higher is more urgent; -32768 to 32767
 	Delay          time.Duration     // due this long after the insert, by the database's clock
 	RunAt          time.Time         // due at this instant; excludes Delay. Zero is at once
 	MaxAttempts    int               // 0 is 25. The attempt that uses up the last one leaves the job dead
 	Timeout        time.Duration     // of one attempt; 0 is what the kind's handler says, then 5 minutes
-	Backoff        Backoff           // how long it waits between attempts; nil leaves it to the kind's retry policy
+	Backoff        Backoff           // how long it waits between attempts; nil leaves it to the kind's back-off
 	Key            KeyRules          // with a name, what the job may run beside; zero is a job without a key
-	IdempotencyKey string            // unique per tenant and kind: a repeat returns the first job's id and changes nothing
-	Headers        map[string]string // trace context, correlation id, user id …; handed to the handler
+	IdempotencyKey string            // unique per tenant and kind, at most 512 bytes: a repeat returns the first job's id and changes nothing
+	Headers        map[string]string // trace context, correlation id, user id …; handed to the handler. At most 64 KiB as JSON
 	Tenant         ID                // zero is RootTenant
 	Caller         Caller            // who asks for it; added to Headers, where they do not say otherwise
 	Check          Checker           // refuses a payload that is not its kind's, before anything is sent; nil takes every one
@@ -61,7 +53,7 @@ func (o *Options) validate() []error {
 		}
 	}
 	if o.Queue != "" {
-		add(ValidName("Options.Queue", o.Queue))
+		add(validName("Options.Queue", o.Queue))
 	}
 	if o.Priority < math.MinInt16 || o.Priority > math.MaxInt16 {
 		add(invalid("Options.Priority", "is %d, want -32768 to 32767", o.Priority))
@@ -104,7 +96,7 @@ func (o *Options) validate() []error {
 
 // headersJSON is nil for no headers.
 func (o *Options) headersJSON() (*string, error) {
-	headers := o.Caller.AddTo(o.Headers)
+	headers := engine.Caller(o.Caller).AddTo(o.Headers)
 	if len(headers) == 0 {
 		return nil, nil
 	}
@@ -119,23 +111,10 @@ func (o *Options) headersJSON() (*string, error) {
 	return &text, nil
 }
 
-// ValidName accepts what can be the name of a kind or a queue: 1 to 128
-// letters, digits and _ . : / -, first a letter or digit, which are safe in a URL, a
-// metric label and a shell. For anything else it returns an [*InvalidError] of field.
-// outbox.enqueue in SQL has the same rule.
-func ValidName(field, name string) error {
-	if name == "" {
-		return invalid(field, "is empty, want 1 to %d characters", engine.MaxNameBytes)
-	}
-	if len(name) > engine.MaxNameBytes {
-		return invalid(field, "is %d bytes long, want at most %d", len(name), engine.MaxNameBytes)
-	}
-	for i := range len(name) {
-		c := name[i]
-		letterOrDigit := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letterOrDigit && (i == 0 || !strings.ContainsRune("_.:/-", rune(c))) {
-			return invalid(field, "is %q: byte %d is %q, want letters, digits and _ . : / -, first a letter or digit", name, i, name[i:i+1])
-		}
+// validName accepts what can be the name of a kind or a queue.
+func validName(field, name string) error {
+	if fault := engine.NameFault(name); fault != "" {
+		return &InvalidError{Field: field, Reason: fault}
 	}
 	return nil
 }

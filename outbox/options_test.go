@@ -120,7 +120,7 @@ func FuzzValidName(f *testing.F) {
 	}
 	rule := regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}\z`) // as migrations/functions/enqueue.sql has it
 	f.Fuzz(func(t *testing.T, s string) {
-		if err := ValidName("Field", s); (err == nil) != rule.MatchString(s) {
+		if err := validName("Field", s); (err == nil) != rule.MatchString(s) {
 			t.Errorf("%q: %v, but the rule says %t", s, err, rule.MatchString(s))
 		}
 	})
@@ -154,7 +154,7 @@ func FuzzOptions(f *testing.F) {
 		if err := json.Unmarshal([]byte(*job.Headers), &headers); err != nil || len(*job.Headers) > engine.MaxHeadersBytes || strings.Contains(*job.Headers, `\u0000`) && !strings.Contains(*job.Headers, `\\u0000`) {
 			t.Fatalf("%+v has the headers %s, %v", opts, *job.Headers, err)
 		}
-		want := opts.Caller.AddTo(opts.Headers)
+		want := engine.Caller(opts.Caller).AddTo(opts.Headers)
 		if !maps.Equal(headers, want) || headers[name] != value || key != "" && (job.Key == nil || *job.Key != key) {
 			t.Errorf("%+v is stored as %q", opts, headers)
 		}

@@ -3,12 +3,11 @@ package outbox
 import (
 	"context"
 	"errors"
-	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
@@ -19,9 +18,12 @@ type Producer struct {
 	pool *pgxpool.Pool
 	mode NotifyMode
 	wake *coalescer
-	near atomic.Pointer[func() bool] // wakes the dispatcher of this process, if there is one
-	own  atomic.Pointer[Claimer]     // that dispatcher
+
+	local
 }
+
+// local is the dispatcher of this process, if there is one: see dispatcher.Dispatcher.Attach.
+type local = engine.Seam[engine.Local]
 
 // NewProducer makes a producer; mode "" is [NotifyCoalesced]. It panics if there is
 // no such mode; [ParseNotifyMode] checks one that comes from outside.
@@ -77,53 +79,6 @@ func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) (
 	return enqueueMany(ctx, db, requests, p.mode != NotifyOff && notifiesAtCommit(db))
 }
 
-// AlsoWake has the commit of every transaction that the producer began, and that
-// enqueued, call wake before it returns: a dispatcher in the same process learns
-// of its jobs without the way through the database, on which the others are told.
-// Wake must not block; a dispatcher's Wake is meant. The app package
-// calls AlsoWake for the producer that it is given. A producer has one wake at a
-// time; nil takes it away. With [NotifyOff] nobody is woken.
-func (p *Producer) AlsoWake(wake func() bool) {
-	if wake == nil {
-		p.near.Store(nil)
-		return
-	}
-	p.near.Store(&wake)
-}
-
-// Claimer starts jobs of the program that stores them: a dispatcher.
-type Claimer interface {
-	// Reserve keeps a worker for a job that is about to be committed. It returns nil if
-	// the job is to be claimed like any. It must not block, and is safe for concurrent use.
-	Reserve(kind, queue string, id ID) Reservation
-}
-
-// Reservation is a worker that waits for a job. Lease and Read are called in turn, at
-// most once each, and then either Committed or Failed.
-type Reservation interface {
-	Lease() (worker string, ttl time.Duration) // what the statement that stores the job claims it with
-	Read(answer pgx.Rows)                      // of that statement: the job as it was claimed, or nothing
-	Committed() (started bool)                 // the transaction is
-	Failed(mayHaveCommitted bool)              // the transaction has, or there was no answer
-}
-
-// AlsoClaim has transactions that the producer began claim their job for a dispatcher in
-// the same process, of the same database, if it is one job that can start at once and the
-// dispatcher has nothing else to do in its queue. The job then starts as soon as the
-// commit is known: one round trip and one wait for the disk where there were two, and
-// nobody else is woken. It takes what an attempt after any claim takes: a process that dies
-// right after the commit leaves a lease to lapse. All other jobs are claimed after their
-// commits, for which AlsoWake is. The app package calls both for the producer that it is
-// given. A producer has one claimer at a time; nil takes it away. With [NotifyOff] nothing
-// is claimed.
-func (p *Producer) AlsoClaim(own Claimer) {
-	if own == nil {
-		p.own.Store(nil)
-		return
-	}
-	p.own.Store(&own)
-}
-
 // Flush waits until the wake-ups for all commits before it have been sent; one that
 // fails for 5 seconds is given up. It returns an error only when ctx ends first.
 // Call it before the process exits; without it a wake-up may be lost, and the poll
@@ -135,9 +90,7 @@ func (p *Producer) committed(err error) {
 	if !mayHaveCommitted(err) {
 		return
 	}
-	if wake := p.near.Load(); wake != nil {
-		(*wake)()
-	}
+	engine.Of(&p.local).Wake()
 	if p.mode == NotifyCoalesced {
 		p.wake.wake()
 	}

@@ -441,22 +441,22 @@ func TestACommitWhoseOutcomeIsUnknownWakes(t *testing.T) {
 
 // The dispatcher in the same program is told by every commit that enqueued, when
 // the job is already there to be seen, and by no other.
-func TestAlsoWake(t *testing.T) {
+func TestACommitWakesTheDispatcherOfItsProcess(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[NotifyMode][]int64{NotifyCoalesced: {1, 2}, NotifyTransactional: {1, 2}, NotifyOff: nil} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			testAlsoWake(t, mode, want)
+			testLocalWake(t, mode, want)
 		})
 	}
 }
 
-func testAlsoWake(t *testing.T, mode NotifyMode, want []int64) {
+func testLocalWake(t *testing.T, mode NotifyMode, want []int64) {
 	db := pgtest.New(t)
 	p := NewProducer(db, mode)
 	defer flush(t, p)
 	var seen []int64 // jobs that there are when the wake-up comes
-	p.AlsoWake(func() bool {
+	engine.Of(p).SetWake(func() bool {
 		seen = append(seen, ask[int64](t, db, `SELECT count(*) FROM outbox.jobs`))
 		return true
 	})
@@ -471,7 +471,7 @@ func testAlsoWake(t *testing.T, mode NotifyMode, want []int64) {
 			t.Fatal(err)
 		}
 	}
-	p.AlsoWake(nil)
+	engine.Of(p).SetWake(nil)
 	if err := p.InTx(t.Context(), add); err != nil {
 		t.Fatal(err)
 	}

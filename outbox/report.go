@@ -8,26 +8,13 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
-// Recorder stores what an attempt reports, fenced by its epoch. Dispatchers
-// implement it; handlers use [Claimed.Progress], [Claimed.Log], [SaveCheckpoint]
-// and [LoadCheckpoint]. Its methods may be called from several goroutines.
-type Recorder interface {
-	Progress(current, total int64, message string) error
-	Log(level slog.Level, message string) error
-	SaveCheckpoint(ctx context.Context, checkpoint []byte) error
-	LoadCheckpoint(ctx context.Context) (checkpoint []byte, err error) // nil for none
-	// Flush stores through tx what is not stored yet. It stores nothing else if there
-	// is nothing.
-	Flush(ctx context.Context, tx DB) error
-}
-
 // Progress reports how far the handler is: current of total, in any unit; a total
 // of 0 is one that is not known. The newest report is shown with the job
 // (posthaste jobs show, operator.Progress), also once it is closed.
 //
 // It never waits for the database, so it may be called for every record of a
 // file: reports are stored a few times a second, those of all jobs of the process
-// together, and the last one before the outcome. What cannot be stored does not
+// together, and the last one before the outcome. A message is cut after 500 bytes. What cannot be stored does not
 // fail the job.
 //
 // It returns an [*InvalidError] for a negative number, [ErrLeaseLost] once the
@@ -40,8 +27,8 @@ func (c *Claimed) Progress(ctx context.Context, current, total int64, message st
 	case total < 0:
 		return invalid("total", "is %d, want at least 0; 0 is not known", total)
 	}
-	if c.Recorder != nil {
-		if err := c.Recorder.Progress(current, total, pgvalue.Text(message, engine.MaxProgressBytes)); err != nil {
+	if r := engine.Of(c).Recorder; r != nil {
+		if err := r.Progress(current, total, pgvalue.Text(message, engine.MaxProgressBytes)); err != nil {
 			return err
 		}
 	}
@@ -50,14 +37,14 @@ func (c *Claimed) Progress(ctx context.Context, current, total int64, message st
 
 // Log adds a line to the job's own log, of which the newest 200 are
 // kept: for what its user asks about this one job (posthaste jobs logs,
-// operator.Logs). It is stored like [Claimed.Progress], and returns the same
+// operator.Logs). A message is cut after 1000 bytes. It is stored like [Claimed.Progress], and returns the same
 // errors; levels beyond ±1000 are not acceptable.
 func (c *Claimed) Log(ctx context.Context, level slog.Level, message string) error {
 	if level < -1000 || level > 1000 {
 		return invalid("level", "is %d, want -1000 to 1000", int(level))
 	}
-	if c.Recorder != nil {
-		if err := c.Recorder.Log(level, pgvalue.Text(message, engine.MaxLogBytes)); err != nil {
+	if r := engine.Of(c).Recorder; r != nil {
+		if err := r.Log(level, pgvalue.Text(message, engine.MaxLogBytes)); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,7 @@ func (h *heard) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
 }
 
 func (h *heard) LoadCheckpoint(context.Context) ([]byte, error) { return h.checkpoint, h.err }
-func (h *heard) Flush(context.Context, DB) error                { return h.err }
+func (h *heard) Flush(context.Context, engine.DB) error         { return h.err }
 
 func TestReportsThatAreNotAcceptable(t *testing.T) {
 	t.Parallel()
@@ -66,7 +66,7 @@ func TestReportsThatAreNotAcceptable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := new(heard)
-			if diff := cmp.Diff([]InvalidError{tt.want}, mistakes(tt.report(&Claimed{Recorder: h}))); diff != "" {
+			if diff := cmp.Diff([]InvalidError{tt.want}, mistakes(tt.report(recording(&Claimed{}, h)))); diff != "" {
 				t.Errorf("mistakes (-want +got):\n%s", diff)
 			}
 			if h.messages != nil || h.checkpoint != nil {
@@ -90,7 +90,7 @@ func TestMessagesAreMadeToFit(t *testing.T) {
 		strings.Repeat("\xff", 1000) + "x": "\uFFFD…",
 	} {
 		h := new(heard)
-		if err := (&Claimed{Recorder: h}).Progress(t.Context(), 1, 1, in); err != nil {
+		if err := recording(&Claimed{}, h).Progress(t.Context(), 1, 1, in); err != nil {
 			t.Error(err)
 		}
 		if got := h.messages[0]; got != want || len(got) > 510 || !utf8.ValidString(got) {
@@ -103,7 +103,7 @@ func TestMessagesAreMadeToFit(t *testing.T) {
 func TestReportsReturnWhyTheContextEnded(t *testing.T) {
 	t.Parallel()
 	h := new(heard)
-	job := &Claimed{Recorder: h}
+	job := recording(&Claimed{}, h)
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(stopped)
@@ -124,18 +124,24 @@ func TestReportsReturnWhyTheContextEnded(t *testing.T) {
 func TestCheckpointsAreTyped(t *testing.T) {
 	t.Parallel()
 	type position struct{ Row int }
-	job := &Job[greet]{Claimed: &Claimed{ID: RootTenant, Kind: "greet", Recorder: new(heard)}}
-	if _, found, err := LoadCheckpoint[position](t.Context(), job); found || err != nil {
+	job := &Job[greet]{Claimed: recording(&Claimed{ID: RootTenant, Kind: "greet"}, new(heard))}
+	if _, found, err := LoadCheckpoint[position](t.Context(), job.Claimed); found || err != nil {
 		t.Errorf("before the first: %v, %v; want none", found, err)
 	}
-	if err := SaveCheckpoint(t.Context(), job, position{7}); err != nil {
+	if err := SaveCheckpoint(t.Context(), job.Claimed, position{7}); err != nil {
 		t.Fatal(err)
 	}
 	if got, found, err := LoadCheckpoint[position](t.Context(), job.Claimed); got.Row != 7 || !found || err != nil {
 		t.Errorf("loaded %+v, %v, %v; want row 7", got, found, err)
 	}
-	_, found, err := LoadCheckpoint[[]string](t.Context(), job)
+	_, found, err := LoadCheckpoint[[]string](t.Context(), job.Claimed)
 	if found || err == nil || !strings.Contains(err.Error(), "decode the checkpoint of job "+RootTenant.String()+" (greet) into []string") {
 		t.Errorf("as another type: %v, %v; want an error that names job and type", found, err)
 	}
+}
+
+// recording has h take what the job reports.
+func recording(job *Claimed, h engine.Recorder) *Claimed {
+	engine.Of(job).Recorder = h
+	return job
 }

@@ -35,21 +35,3 @@ func CompleteWith[T ResultArgs[R], R any](ctx context.Context, tx DB, job *Job[T
 	}
 	return job.Complete(ctx, tx)
 }
-
-// DecodeResult reads the stored result of a job that succeeded: [ErrNoResult] is that
-// there is none, a [*SealedError] that [OpenResult] has to open it first.
-func DecodeResult[R any](id ID, stored []byte) (result R, err error) {
-	if stored == nil {
-		if _, none := any(result).(struct{}); none {
-			return result, nil
-		}
-		return result, fmt.Errorf("job %s: %w", id, ErrNoResult)
-	}
-	if sealed, framed := unframe(stored); framed {
-		return result, &SealedError{id, sealed.Type}
-	}
-	if err := json.Unmarshal(stored, &result); err != nil {
-		return result, fmt.Errorf("decode the result of job %s: %w", id, err)
-	}
-	return result, nil
-}

@@ -38,7 +38,7 @@ func TestCompleteWithStoresTheTypedResult(t *testing.T) {
 	if err := CompleteWith(t.Context(), db, job, size2D{8, 6}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := DecodeResult[size2D](id, ask[[]byte](t, db, `SELECT result FROM outbox.history`))
+	got, _, err := engine.DecodeResult[size2D](ask[[]byte](t, db, `SELECT result FROM outbox.history`))
 	if got != (size2D{8, 6}) || err != nil {
 		t.Errorf("result = %v, %v", got, err)
 	}
@@ -85,34 +85,5 @@ func TestWatchedIsStoredByEveryWay(t *testing.T) {
 		if !ask[bool](t, db, `SELECT count(watched) = count(*) / 2 AND bool_and(watched) FROM outbox.jobs`) {
 			t.Errorf("%s: not half of the jobs are watched, and the others NULL", name)
 		}
-	}
-}
-
-// What a protector sealed is never decoded, and tells under which type it was sealed.
-func TestASealedResultIsNotDecoded(t *testing.T) {
-	t.Parallel()
-	id := NewID()
-	const kind = SealedTypes + "test"
-	for name, c := range map[string]struct {
-		stored []byte
-		sealed string // as
-		framed bool
-	}{
-		"sealed":            {frame(Content{kind, []byte(`{"Width":1}`)}), kind, true},
-		"cut off":           {frame(Content{kind, nil})[:len(frameMagic)+9], "", true},
-		"nothing but magic": {[]byte(frameMagic), "", true},
-		"plain":             {[]byte(`{"Width":1}`), "", false},
-	} {
-		_, err := DecodeResult[size2D](id, c.stored)
-		e, ok := errors.AsType[*SealedError](err)
-		if ok != c.framed || ok && (e.ID != id || e.ContentType != c.sealed) || !ok && err != nil {
-			t.Errorf("%s: DecodeResult = %v", name, err)
-		}
-		if as := SealedResult(c.stored); as != c.sealed {
-			t.Errorf("%s: sealed as %q, want %q", name, as, c.sealed)
-		}
-	}
-	if got := SealedResult(nil); got != "" {
-		t.Errorf("no result is sealed as %q", got)
 	}
 }

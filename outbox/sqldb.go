@@ -10,21 +10,29 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// SQL is what *sql.Tx, *sql.Conn and *sql.DB have in common.
-type SQL interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
 // FromSQL lets a database/sql transaction carry jobs:
 //
 //	outbox.Enqueue(ctx, outbox.FromSQL(tx), args, outbox.Options{})
 //
 // [EnqueueMany] sends arrays and needs pgx's own driver (pgx/v5/stdlib).
-func FromSQL(db SQL) DB { return sqlDB{db} }
+//
+// db is a *sql.Tx, *sql.Conn or *sql.DB. Only a transaction ties the job to your business change.
+func FromSQL(db interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+},
+) DB {
+	return sqlDB{db}
+}
 
-type sqlDB struct{ db SQL }
+type sqlDB struct {
+	db interface {
+		ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+		QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	}
+}
 
 func (s sqlDB) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
 	result, err := s.db.ExecContext(ctx, query, args...)

@@ -29,8 +29,8 @@ func TestDatabaseSQLTakesJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for name, handle := range map[string]SQL{"sql.Tx": tx, "sql.Conn": conn, "sql.DB": db} {
-		t.Run(name, func(t *testing.T) { storesAndFinds(t, FromSQL(handle), name) })
+	for name, handle := range map[string]DB{"sql.Tx": FromSQL(tx), "sql.Conn": FromSQL(conn), "sql.DB": FromSQL(db)} {
+		t.Run(name, func(t *testing.T) { storesAndFinds(t, handle, name) })
 	}
 }
 

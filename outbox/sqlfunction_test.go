@@ -127,7 +127,7 @@ func TestTheSQLFunctionAndGoShareTheRuleForNames(t *testing.T) {
 	}
 	for _, name := range names {
 		_, err := db.Exec(t.Context(), `SELECT outbox.enqueue($1, queue => $1)`, name)
-		if ours := ValidName("kind", name); (err == nil) != (ours == nil) {
+		if ours := validName("kind", name); (err == nil) != (ours == nil) {
 			t.Errorf("%q: the function says %v, Go %v", name, err, ours)
 		}
 	}

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"fmt"
 	"slices"
 )
 
@@ -37,32 +36,11 @@ var statuses = []Status{
 	Succeeded, Cancelled, Expired, Skipped, Stale, Dismissed,
 }
 
-// legalMoves is the state machine.
-var legalMoves = map[Status][]Status{
-	Created:  {Pending, Cancelled, Expired},
-	Pending:  {Running, Blocked, Cancelled, Expired, Skipped},
-	Blocked:  {Pending, Cancelled, Expired, Skipped},
-	Running:  {Succeeded, Retrying, Pending, Failed, Dead, Cancelled, Expired, Stale},
-	Retrying: {Running, Blocked, Cancelled, Expired, Skipped, Dead},
-	Failed:   {Pending, Dismissed},
-	Dead:     {Pending, Dismissed},
-}
-
 // Statuses returns every status, open ones first.
 func Statuses() []Status { return slices.Clone(statuses) }
-
-// ParseStatus reads a status as String writes it.
-func ParseStatus(s string) (Status, error) {
-	if slices.Contains(statuses, Status(s)) {
-		return Status(s), nil
-	}
-	return "", fmt.Errorf("status %q is unknown, want one of %v", s, statuses)
-}
 
 // Closed reports whether the job is finished for good and lives in the history.
 func (s Status) Closed() bool { return slices.Index(statuses, s) >= slices.Index(statuses, Succeeded) }
 
-// CanBecome reports whether the move from s to next is legal.
-func (s Status) CanBecome(next Status) bool { return slices.Contains(legalMoves[s], next) }
-
+// String is the status as the database and all others write it.
 func (s Status) String() string { return string(s) }

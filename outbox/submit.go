@@ -4,16 +4,15 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
 // DepthPolicy says what happens to a job whose key has Options.Key.MaxQueued jobs
-// waiting already.
+// waiting already. "" stores nothing.
 type DepthPolicy string
 
 const (
-	// RejectFull stores nothing.
-	RejectFull DepthPolicy = ""
 	// CoalesceFull stores nothing either: the newest job of the same kind that waits
 	// will do for this request, too. It does not start before this transaction has
 	// ended, so its handler sees what is committed with the request; it starts when it
@@ -42,6 +41,7 @@ type QueueFullError struct {
 	MaxQueued  int
 }
 
+// Error says how many jobs wait.
 func (e *QueueFullError) Error() string {
 	return fmt.Sprintf("key %q of queue %s has %d jobs waiting, want fewer than %d", e.Key, e.Queue, e.Queued, e.MaxQueued)
 }
@@ -112,7 +112,7 @@ func enqueueIfRoom(ctx context.Context, db DB, args Args, opts Options, notify b
 	if err == nil && done.ID.IsZero() {
 		queue := opts.Queue
 		if queue == "" {
-			queue = DefaultQueue
+			queue = engine.DefaultQueue
 		}
 		err = fmt.Errorf("enqueue %s: %w", args.Kind(), &QueueFullError{Queue: queue, Key: opts.Key.Name, Queued: done.Queued, MaxQueued: opts.Key.MaxQueued})
 	}

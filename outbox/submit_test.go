@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestConcurrentSubmissionsNeverExceedTheDepth(t *testing.T) {
 	t.Parallel()
 	for policy, want := range map[DepthPolicy]map[string]int{
-		RejectFull:    {"accepted": 10, "rejected": 90},
+		"":            {"accepted": 10, "rejected": 90},
 		CoalesceFull:  {"accepted": 10, "coalesced": 90},
 		ReplaceOldest: {"accepted": 10, "replaced": 90},
 	} {
@@ -68,8 +69,8 @@ func TestSubmitNamesTheJobThatStandsForTheRequest(t *testing.T) {
 		}
 		return done
 	}
-	first := submit(RejectFull, Options{}).ID
-	second := submit(RejectFull, Options{Key: KeyRules{Ordered: true}}).ID // in line or not, it waits
+	first := submit("", Options{}).ID
+	second := submit("", Options{Key: KeyRules{Ordered: true}}).ID // in line or not, it waits
 	if got, want := submit(CoalesceFull, Options{}), (Submitted{ID: second, Queued: 2}); got != want {
 		t.Errorf("coalesced: %+v, want %+v", got, want)
 	}
@@ -77,7 +78,7 @@ func TestSubmitNamesTheJobThatStandsForTheRequest(t *testing.T) {
 	if want := (Submitted{Stored: true, ID: third.ID, Replaced: first, Queued: 2}); third != want {
 		t.Errorf("replaced: %+v, want %+v", third, want)
 	}
-	if got, want := submit(RejectFull, Options{}), (Submitted{Queued: 2}); got != want {
+	if got, want := submit("", Options{}), (Submitted{Queued: 2}); got != want {
 		t.Errorf("rejected: %+v, want %+v", got, want)
 	}
 	exec(t, db, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now() + interval '1 hour'`)
@@ -106,7 +107,7 @@ func TestEnqueueToAFullKeyLeavesTheTransactionUsable(t *testing.T) {
 		}
 		_, err := Enqueue(t.Context(), tx, greet{"bob"}, opts)
 		full, ok := errors.AsType[*QueueFullError](err)
-		if want := (QueueFullError{Queue: DefaultQueue, Key: "k", Queued: 1, MaxQueued: 1}); !ok || *full != want {
+		if want := (QueueFullError{Queue: engine.DefaultQueue, Key: "k", Queued: 1, MaxQueued: 1}); !ok || *full != want {
 			t.Errorf("the second gets %v, want %v", err, &want)
 		}
 		_, err = Enqueue(t.Context(), tx, greet{"cid"}, Options{})

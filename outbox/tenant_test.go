@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -28,8 +29,8 @@ func TestAJobsTransactionIsOfItsTenant(t *testing.T) {
 	}
 	defer conn.Release()
 	exec(t, conn, `SET ROLE outbox_worker`)
-	ctx := WithPool(t.Context(), conn.Conn())
-	job, other := &Claimed{ID: NewID(), Tenant: NewID()}, &Claimed{ID: NewID(), Tenant: NewID()}
+	ctx := t.Context()
+	job, other := &Claimed{ID: NewID(), Tenant: NewID(), DB: conn.Conn()}, &Claimed{ID: NewID(), Tenant: NewID(), DB: conn.Conn()}
 	for _, j := range []*Claimed{job, other, job} {
 		if err := j.Tx(ctx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO invoices VALUES ($1, 7)`, j.Tenant)
@@ -59,8 +60,7 @@ func TestAJobsTransactionNeedsADispatcher(t *testing.T) {
 	if err := (&Claimed{ID: NewID(), Tenant: NewID()}).Tx(t.Context(), never); err == nil {
 		t.Error("without a dispatcher there is no error")
 	}
-	ctx := WithPool(t.Context(), pgtest.New(t))
-	if err := (&Claimed{ID: NewID()}).Tx(ctx, never); err == nil {
+	if err := (&Claimed{ID: NewID(), DB: pgtest.New(t)}).Tx(t.Context(), never); err == nil {
 		t.Error("without a tenant there is no error")
 	}
 }
@@ -84,7 +84,7 @@ func TestAProducerBeginsATenantsTransaction(t *testing.T) {
 	if n := countJobs(t, db); n != 1 {
 		t.Errorf("%d jobs, want the one of the transaction that committed", n)
 	}
-	err := InAllTenants(context.WithoutCancel(t.Context()), db, func(tx pgx.Tx) error {
+	err := engine.InTenant(context.WithoutCancel(t.Context()), db, engine.AllTenants, func(tx pgx.Tx) error {
 		if got := ask[string](t, tx, `SELECT current_setting('app.tenant_id')`); got != "*" {
 			t.Errorf("app.tenant_id = %q, want *", got)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -43,7 +44,7 @@ type queued struct {
 	args []any
 
 	plain *sqlgen.EnqueueJobParams // the job, if it can start at once, by any worker; nil otherwise
-	own   Reservation              // the worker that it is claimed for in the same statement; nil: none
+	own   engine.Reservation       // the worker that it is claimed for in the same statement; nil: none
 }
 
 // What is kept back at most. A thousand jobs one by one thereby cost ten round trips.

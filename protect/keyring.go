@@ -13,7 +13,7 @@ import (
 )
 
 // SealedType is the content type of what a [Keyring] encrypted.
-const SealedType = outbox.SealedTypes + "sealed"
+const SealedType = SealedTypes + "sealed"
 
 // ErrUnreadable says that content was not sealed for this place by any key of the
 // ring, or was changed since.

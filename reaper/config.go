@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -106,8 +107,8 @@ func (c Config) validate() error {
 	}
 	errs = append(errs, validKeeps("Config.KeepByStatus", c.KeepByStatus)...)
 	for _, queue := range slices.Sorted(maps.Keys(c.KeepByQueue)) {
-		if bad, ok := errors.AsType[*outbox.InvalidError](outbox.ValidName("Config.KeepByQueue", queue)); ok {
-			errs = append(errs, invalid.Field(bad.Field, "has a queue whose name %s", bad.Reason))
+		if fault := engine.NameFault(queue); fault != "" {
+			errs = append(errs, invalid.Field("Config.KeepByQueue", "has a queue whose name %s", fault))
 		}
 		errs = append(errs, validKeeps(fmt.Sprintf("Config.KeepByQueue[%s]", queue), c.KeepByQueue[queue])...)
 	}

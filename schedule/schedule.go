@@ -108,18 +108,22 @@ func (s Schedule) Next(after time.Time) (time.Time, error) {
 
 // params is the schedule as it is stored, without its times.
 func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
-	errs := []error{s.err, outbox.ValidName("name", s.name), s.opts.validate()}
-	o := outbox.WithDefaults(s.args, s.opts.job())
+	errs := []error{s.err, s.opts.validate()}
+	if fault := engine.NameFault(s.name); fault != "" {
+		errs = append(errs, invalid.Field("name", "%s", fault))
+	}
+	kept, err := outbox.Encode(s.args, s.opts.job())
+	o := kept.Options
 	errs = append(errs, storable(o))
-	job, err := outbox.Freeze(s.args, o)
 	if err = errors.Join(append(errs, err)...); err != nil {
 		return p, fmt.Errorf("schedule %q: %w", s.name, err)
 	}
-	o.Headers = o.Caller.AddTo(o.Headers)
+	job := kept.Args.(outbox.Raw)
+	o.Headers = engine.Caller(o.Caller).AddTo(o.Headers)
 	p = sqlgen.DeclareScheduleParams{
 		TenantID: pgvalue.UUID(o.Tenant), Name: s.name,
 		Missed: string(cmp.Or(s.opts.Missed, Once)), MissedLimit: int32(cmp.Or(s.opts.MissedLimit, defaultMissedLimit)),
-		Kind: job.KindName, Queue: cmp.Or(o.Queue, outbox.DefaultQueue), Priority: int16(o.Priority),
+		Kind: job.KindName, Queue: cmp.Or(o.Queue, engine.DefaultQueue), Priority: int16(o.Priority),
 		MaxAttempts: int32(cmp.Or(o.MaxAttempts, engine.DefaultMaxAttempts)), Timeout: pgvalue.IntervalOrNull(o.Timeout), Backoff: intervals(o.Backoff),
 		Payload: job.Payload, ContentType: job.ContentType,
 		Every: pgvalue.IntervalOrNull(s.timing.every),

@@ -148,7 +148,7 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 	from := front
 	for {
 		rows, err := conn.Query(ctx, sqlgen.ClaimJobs, "floor", 15*time.Second, []int16{0},
-			[]pgtype.Timestamptz{from.runAt}, []pgtype.UUID{from.id}, outbox.DefaultQueue, []string{"bench.noop"}, batch, false)
+			[]pgtype.Timestamptz{from.runAt}, []pgtype.UUID{from.id}, "default", []string{"bench.noop"}, batch, false)
 		if err != nil {
 			return fmt.Errorf("claim: %w", err)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -122,7 +123,7 @@ func (p *program) editedPayload(argument string) ([]byte, error) {
 		return nil, fmt.Errorf("read the payload: %w", err)
 	}
 	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, outbox.MaxPayloadBytes+1)) // one more is told apart by operator
+	b, err := io.ReadAll(io.LimitReader(file, engine.MaxPayloadBytes+1)) // one more is told apart by operator
 	if err != nil {
 		return nil, fmt.Errorf("read the payload: %w", err)
 	}

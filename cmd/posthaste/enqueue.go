@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/client"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -197,7 +198,7 @@ func (p *program) payload(argument string) ([]byte, error) {
 	case "":
 		return []byte("{}"), nil
 	case "-":
-		b, err := io.ReadAll(io.LimitReader(p.stdin, outbox.MaxPayloadBytes+1)) // one more is told apart by outbox
+		b, err := io.ReadAll(io.LimitReader(p.stdin, engine.MaxPayloadBytes+1)) // one more is told apart by outbox
 		if err != nil {
 			return nil, fmt.Errorf("read the payload: %w", err)
 		}

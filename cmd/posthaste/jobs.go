@@ -122,7 +122,7 @@ func jobConditions(c *cli.Command) (f operator.Filter, err error) {
 
 func readStatuses(c *cli.Command) (statuses []outbox.Status, err error) {
 	for _, text := range c.StringSlice("status") {
-		status, bad := outbox.ParseStatus(text)
+		status, bad := operator.ParseStatus(text)
 		if bad != nil {
 			err = errors.Join(err, fmt.Errorf("--status: %w", bad))
 		}

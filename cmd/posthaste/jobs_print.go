@@ -11,6 +11,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/protect"
 )
 
 // jobColumns are a job in a listing; the first of them fit on a screen.
@@ -155,9 +156,9 @@ func readable(b []byte) string {
 }
 
 // resultObject is content for a result. One that is sealed says so: with the key,
-// outbox.OpenResult opens the base64.
+// protect.OpenResult opens the base64.
 func resultObject(b []byte) any {
-	if sealed := outbox.SealedResult(b); sealed != "" {
+	if sealed := protect.SealedResult(b); sealed != "" {
 		return map[string]any{"sealed": sealed, "base64": b}
 	}
 	return content("", b)
@@ -165,7 +166,7 @@ func resultObject(b []byte) any {
 
 // readableResult is readable for a result.
 func readableResult(b []byte) string {
-	if sealed := outbox.SealedResult(b); sealed != "" {
+	if sealed := protect.SealedResult(b); sealed != "" {
 		return fmt.Sprintf("%d bytes, sealed: %s", len(b), sealed)
 	}
 	return readable(b)

@@ -196,24 +196,19 @@ func TestASealedResultIsNotShownAsText(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = folder.Close() })
 	for as, p := range map[string]outbox.Protector{protect.SealedType: ring, protect.ClaimCheckType: &protect.ClaimCheck{Store: folder, Above: 1}} {
-		job := &outbox.Claimed{ID: outbox.NewID(), Tenant: outbox.RootTenant, Result: []byte(`{"iban":"DE02"}`)}
-		payload, err := p.Seal(t.Context(), outbox.Part{Tenant: job.Tenant, Job: job.ID, Column: "payload"}, outbox.Content{Type: "application/json", Bytes: []byte(`{}`)})
+		sealed, err := protect.SealResult(t.Context(), p, outbox.RootTenant, outbox.NewID(), []byte(`{"iban":"DE02"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		job.ContentType, job.Payload = payload.Type, payload.Bytes
-		if err := errors.Join(job.Open(t.Context(), p), job.SealResult(t.Context())); err != nil {
-			t.Fatal(err)
-		}
-		if got, want := readableResult(job.Result), fmt.Sprintf("%d bytes, sealed: %s", len(job.Result), as); got != want {
+		if got, want := readableResult(sealed), fmt.Sprintf("%d bytes, sealed: %s", len(sealed), as); got != want {
 			t.Errorf("people see %q, want %q", got, want)
 		}
 		var shown struct {
 			Sealed string
 			Base64 []byte
 		}
-		text, err := json.Marshal(resultObject(job.Result))
-		if err := errors.Join(err, json.Unmarshal(text, &shown)); err != nil || shown.Sealed != as || !bytes.Equal(shown.Base64, job.Result) {
+		text, err := json.Marshal(resultObject(sealed))
+		if err := errors.Join(err, json.Unmarshal(text, &shown)); err != nil || shown.Sealed != as || !bytes.Equal(shown.Base64, sealed) {
 			t.Errorf("machines see %s, %v", text, err)
 		}
 	}

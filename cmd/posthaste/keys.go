@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -116,7 +117,7 @@ func keyName(c *cli.Command) (name operator.KeyName, err error) {
 	if err := wantArgs(c, 1, 1); err != nil {
 		return name, err
 	}
-	name = operator.KeyName{Queue: cmp.Or(c.String("queue"), outbox.DefaultQueue), Key: c.Args().First()}
+	name = operator.KeyName{Queue: cmp.Or(c.String("queue"), engine.DefaultQueue), Key: c.Args().First()}
 	if err := readWhose(c, &name.Tenant); err != nil {
 		return name, &usageError{err}
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/operator"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/client"
@@ -87,7 +89,7 @@ func parseKeep(v string) (keep time.Duration, byStatus map[outbox.Status]time.Du
 			}
 			keeps, name = byQueue[queue], name[i+1:]
 		}
-		status, err := outbox.ParseStatus(name)
+		status, err := operator.ParseStatus(name)
 		if err != nil || !status.Closed() && status != outbox.Failed && status != outbox.Dead {
 			return 0, nil, nil, fmt.Errorf("%q is not an outcome, want one like succeeded, cancelled or dead", name)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/server"
@@ -114,7 +115,7 @@ var allSettings = []setting{
 	{
 		"queues",
 		[]string{"OUTBOX_QUEUES"},
-		outbox.DefaultQueue, "queues to work, each with how many jobs may run at once: `default=64,mail=8`", nil,
+		engine.DefaultQueue, "queues to work, each with how many jobs may run at once: `default=64,mail=8`", nil,
 		func(s *settings, v string) (err error) { s.app.Queues, err = parseQueues(v); return err },
 	},
 	{

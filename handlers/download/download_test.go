@@ -78,7 +78,7 @@ func (r *rig) enqueue(t *testing.T, args download.Args) outbox.ID {
 func (r *rig) start(t *testing.T) (stop func()) {
 	t.Helper()
 	mux := new(dispatcher.Mux)
-	dispatcher.HandleResult(mux, r.files.Download, dispatcher.KindConfig{Retry: dispatcher.Delays(0)})
+	dispatcher.HandleResult(mux, r.files.Download, dispatcher.KindConfig{Backoff: dispatcher.Waits(0)})
 	d, err := dispatcher.New(r.db, mux, dispatcher.Config{LeaseTTL: time.Hour, GracePeriod: -1})
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func (t *transfer) close() {
 
 // resume begins a part file with what an earlier attempt has left in its own.
 func (t *transfer) resume(ctx context.Context) error {
-	before, found, err := outbox.LoadCheckpoint[position](ctx, t.job)
+	before, found, err := outbox.LoadCheckpoint[position](ctx, t.job.Claimed)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (t *transfer) checkpoint(ctx context.Context) error {
 		return err
 	}
 	t.saved, t.savedAt = t.part.size, time.Now()
-	return outbox.SaveCheckpoint(ctx, t.job, position{
+	return outbox.SaveCheckpoint(ctx, t.job.Claimed, position{
 		URL: t.job.Args.URL, Path: t.job.Args.Path, Part: t.part.name, Bytes: t.part.size, Total: t.total, Validator: t.validator,
 	})
 }

@@ -39,32 +39,32 @@ var allowed = map[string]string{
 	"outbox/codes":     "",
 	"internal/invalid": "outbox",
 	"inbox":            "internal/engine outbox internal/sqlgen internal/pgsession internal/invalid",
-	"protect":          "outbox",
-	"await":            "outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
-	"dispatcher":       "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue dispatcher/internal/report dispatcher/internal/scheduler",
+	"protect":          "internal/engine outbox",
+	"await":            "protect outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
+	"dispatcher":       "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue dispatcher/internal/report dispatcher/internal/scheduler",
 
 	"dispatcher/internal/scheduler": "outbox",
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
 
 	"reaper":        "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"schedule":      "internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
-	"memory":        "outbox dispatcher internal/invalid",
-	"operator":      "internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/invalid",
+	"memory":        "internal/engine outbox dispatcher internal/invalid",
+	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/invalid",
 	"doctor":        "operator migrations internal/pgsession internal/pgvalue",
-	"access":        "outbox internal/sqlgen internal/pgvalue",
+	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
 	"relay/webhook": "outbox dispatcher",
 
 	"handlers/download":   "outbox dispatcher",
 	"internal/changefeed": "outbox internal/sqlgen",
 
 	"kinds":  "outbox",
-	"api":    "outbox/codes internal/engine access outbox operator kinds internal/changefeed internal/outage internal/pgsession",
+	"api":    "protect outbox/codes internal/engine access outbox operator kinds internal/changefeed internal/outage internal/pgsession",
 	"client": "",
 
 	// One process of the others, the same with the API, and the command.
-	"app":           "outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn internal/pgsession",
+	"app":           "internal/engine outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn internal/pgsession",
 	"server":        "access api app dispatcher outbox internal/backoff",
-	"cmd/posthaste": "internal/dsn access api app server client kinds outbox dispatcher operator doctor relay/webhook migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
+	"cmd/posthaste": "internal/engine protect internal/dsn access api app server client kinds outbox dispatcher operator doctor relay/webhook migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
@@ -81,17 +81,17 @@ var allowed = map[string]string{
 	"internal/mutants/run":    "internal/mutants",
 	"internal/archtest":       "",
 	"internal/outage":         "internal/backoff",
-	"internal/engine":         "",
+	"internal/engine":         "internal/sqlgen",
 	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
 	"internal/verify":         "internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
 	"internal/verify/probe":   "internal/engine app outbox inbox dispatcher schedule relay/webhook internal/verify/ledger",
-	"internal/verify/checker": "outbox",
+	"internal/verify/checker": "internal/engine outbox",
 	"internal/verify/ledger":  "outbox",
 	"internal/verify/child":   "",
 	"internal/verify/fault":   "",
-	"internal/verify/lease":   "outbox internal/sqlgen internal/pgvalue",
+	"internal/verify/lease":   "internal/engine outbox internal/sqlgen internal/pgvalue",
 	"internal/verify/model":   "internal/engine outbox operator internal/sqlgen internal/pgvalue",
 	"docs/model":              "",
 

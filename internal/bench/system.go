@@ -114,8 +114,7 @@ func (o *ours) Work(ctx context.Context, handle func(context.Context, int)) (fun
 	if err != nil {
 		return nil, err
 	}
-	o.producer.AlsoWake(d.Wake)
-	o.producer.AlsoClaim(d)
+	detach := d.Attach(o.producer)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	errs := make([]error, 3)
@@ -123,8 +122,7 @@ func (o *ours) Work(ctx context.Context, handle func(context.Context, int)) (fun
 		wg.Go(func() { errs[i] = run(ctx) })
 	}
 	return func() error {
-		o.producer.AlsoWake(nil)
-		o.producer.AlsoClaim(nil)
+		detach()
 		cancel()
 		wg.Wait()
 		if err := errors.Join(errs...); err != nil {

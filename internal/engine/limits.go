@@ -7,6 +7,7 @@ const (
 	MaxKeyActive    = 1000     // the jobs of a key that may run at once
 	MaxBackoffs     = 64       // the waits of a job's own back-off
 	MaxHeadersBytes = 64 << 10 // all headers as JSON
+	MaxPayloadBytes = 4 << 20  // as it is stored, sealed or not
 	MaxResultBytes  = 4 << 20  // what a handler leaves with its job
 
 	MaxFollowUps     = 100     // of one attempt
@@ -18,6 +19,15 @@ const (
 	MaxCheckpointBytes = 256 << 10 // as JSON
 	MaxStepBytes       = 256 << 10 // a step's result as JSON
 )
+
+// DefaultQueue is the queue of jobs whose options name none.
+const DefaultQueue = "default"
+
+// ContentJSON is the content type of arguments and results that are encoded as JSON.
+const ContentJSON = "application/json"
+
+// RootTenant is outbox.RootTenant.
+var RootTenant = [16]byte{15: 1}
 
 // DefaultMaxAttempts is how often a job is attempted whose options do not say.
 const DefaultMaxAttempts = 25

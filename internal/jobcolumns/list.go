@@ -23,7 +23,7 @@ type column struct {
 }
 
 // columns are those of a job, once. A column that is to be stored, kept or claimed is added
-// here, to migrations/, and to outbox/columns.go or dispatcher/read.go. Those that are
+// here, to migrations/, and to internal/engine/columns.go, outbox/columns.go or dispatcher/claims.go. Those that are
 // claimed come in the order in which a claim returns them.
 var columns = []column{
 	{name: "id", shown: "id", history: "id", given: "@id::uuid", array: "uuid ids", value: "id", claimed: true},

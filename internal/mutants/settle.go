@@ -221,7 +221,7 @@ RETURNING id`},
 		Name:      "Complete is believed",
 		Breaks:    "a handler that called Complete and did not commit has succeeded",
 		Invariant: "Atomic",
-		Edits:     []Edit{{"dispatcher.decide", `case err == nil && job.Completed():`, `case false:`}},
+		Edits:     []Edit{{"dispatcher.decide", `case err == nil && engine.Of(job).Completed.Load():`, `case false:`}},
 		Checks:    []Check{test("dispatcher", "TestCompleteThatRolledBackIsTriedAgain", "effects = 0, want 1")},
 	},
 	{

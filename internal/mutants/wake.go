@@ -67,10 +67,10 @@ var wake = []Mutant{
 		Name:      "the own dispatcher is not told",
 		Breaks:    "a program's own jobs take the way through the database, or wait for the poll without a listener",
 		Invariant: "A notification is a hint",
-		Edits: []Edit{{"outbox.Producer.committed", `		(*wake)()
+		Edits: []Edit{{"internal/engine.Local.Wake", `		(*wake)()
 `, `		_ = wake
 `}},
-		Checks: []Check{test("outbox", "TestAlsoWake", "woken with")},
+		Checks: []Check{test("outbox", "TestACommitWakesTheDispatcherOfItsProcess", "woken with")},
 	},
 	{
 		Name:      "others hold up the own producer",

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
@@ -201,7 +202,7 @@ func (c *claimed) note(me, asked int, plan string, rows []sqlgen.ClaimJobsRow) {
 func claimParams(worker string, limit int) sqlgen.ClaimJobsParams {
 	p := sqlgen.ClaimJobsParams{
 		Worker: worker, LeaseTtl: pgtype.Interval{Microseconds: time.Minute.Microseconds(), Valid: true},
-		Queue: outbox.DefaultQueue, Kinds: []string{probe.Task{}.Kind()}, MaxJobs: int32(limit), Priorities: []int16{2, 1, 0},
+		Queue: engine.DefaultQueue, Kinds: []string{probe.Task{}.Kind()}, MaxJobs: int32(limit), Priorities: []int16{2, 1, 0},
 		TenantIds: []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{int32(limit)}, Firsts: []int32{1}, Lasts: []int32{3},
 	}
 	for range p.Priorities { // from the front

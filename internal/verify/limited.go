@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/verify/checker"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/operator"
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // recordStarts keeps when jobs were started, by the time that their claims say.
@@ -29,7 +29,7 @@ func limitedQueue(ctx context.Context, r *Run) error {
 	if _, err := r.DB.Exec(ctx, recordStarts); err != nil {
 		return err
 	}
-	if _, _, err := operator.New(r.DB).Limit(ctx, outbox.DefaultQueue, operator.Limits{MaxRunning: new(maxRunning), Rate: &rate}); err != nil {
+	if _, _, err := operator.New(r.DB).Limit(ctx, engine.DefaultQueue, operator.Limits{MaxRunning: new(maxRunning), Rate: &rate}); err != nil {
 		return err
 	}
 	jobs := r.Size(350, 30_000)

@@ -16,7 +16,7 @@ const (
 	UndecodableResult    = "undecodable_result"     // a hook's type is not that of the result; fails for good
 	LeaseLost            = "lease_lost"             // the worker died, stalled, or could not reach the database
 	UndecodablePayload   = "undecodable_payload"    // the payload is not what the handler's type says; fails for good
-	ResultTooLarge       = "result_too_large"       // the handler's result is larger than outbox.MaxPayloadBytes; fails for good
+	ResultTooLarge       = "result_too_large"       // the handler's result is larger than 4 MiB; fails for good
 	ResultNotStored      = "result_not_stored"      // the database refuses the result; fails for good
 	FollowUpsNotStored   = "follow_ups_not_stored"  // the database refuses a follow-up or the result; fails for good
 	CompleteNotCommitted = "complete_not_committed" // Complete was called, but its transaction did not commit

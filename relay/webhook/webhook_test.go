@@ -175,7 +175,7 @@ func TestAHugeAnswerIsNotRead(t *testing.T) {
 }
 
 // What a receiver says of when to come again is the least that a job waits, never
-// less than the retry policy's wait: else all attempts would be made within a second.
+// less than the back-off's wait: else all attempts would be made within a second.
 func TestARetryAfterIsNoShorterThanThePolicysWait(t *testing.T) {
 	for header, want := range map[string]time.Duration{
 		"0":                             3 * time.Second,
@@ -193,7 +193,7 @@ func TestARetryAfterIsNoShorterThanThePolicysWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := dispatcher.Attempt(t.Context(), handle, claimed(), dispatcher.KindConfig{Retry: dispatcher.Delays(3 * time.Second)})
+		v := dispatcher.Attempt(t.Context(), handle, claimed(), dispatcher.KindConfig{Backoff: dispatcher.Waits(3 * time.Second)})
 		if v.Status != outbox.Retrying || v.Delay != want || v.Code != "http_429" {
 			t.Errorf("429 with Retry-After %q: %+v, want another attempt after %s", header, v, want)
 		}
@@ -210,7 +210,7 @@ func TestAnOutageThatIsOverAtOnceWaitsAsLongAsItHasLasted(t *testing.T) {
 		handle := func(context.Context, *outbox.Claimed) error {
 			return judge("https://example.com", &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {header}}, Body: http.NoBody}, now)
 		}
-		v := dispatcher.Attempt(t.Context(), handle, claimed(), dispatcher.KindConfig{Retry: dispatcher.Delays(time.Hour)})
+		v := dispatcher.Attempt(t.Context(), handle, claimed(), dispatcher.KindConfig{Backoff: dispatcher.Waits(time.Hour)})
 		if v.OutageLimit == 0 || v.Wait != want {
 			t.Errorf("503 with Retry-After %q: %+v, want an outage with a wait of %s", header, v, want)
 		}

@@ -28,7 +28,7 @@ type Owner interface {
 	Attrs(event string, more ...slog.Attr) []slog.Attr // of its log lines
 }
 
-// Reports is what one attempt reports. It is the [outbox.Recorder] of its job.
+// Reports is what one attempt reports. It is the [engine.Recorder] of its job.
 type Reports struct {
 	Owner    Owner
 	job      *outbox.Claimed
@@ -42,7 +42,7 @@ type Reports struct {
 // Begin makes r, which is zero, the reports of an attempt at the job.
 func (r *Reports) Begin(owner Owner, job *outbox.Claimed, recorder *Recorder) {
 	r.Owner, r.job, r.recorder = owner, job, recorder
-	job.Recorder = r
+	engine.Of(job).Recorder = r
 }
 
 // record is what an attempt has reported and the database does not have yet, as
@@ -107,7 +107,7 @@ var (
 	errRowLocked   = errors.New("the job's row is locked; if the handler's own transaction has called Guard or Complete, end it first")
 )
 
-var _ outbox.Recorder = (*Reports)(nil)
+var _ engine.Recorder = (*Reports)(nil)
 
 func (a *Reports) Progress(current, total int64, message string) error {
 	now := time.Now()
@@ -167,7 +167,7 @@ func (a *Reports) LoadCheckpoint(ctx context.Context) (encoded []byte, err error
 //
 // The row is locked first, so that our recorder, which skips what is locked, is
 // never in the middle of the same rows.
-func (a *Reports) Flush(ctx context.Context, tx outbox.DB) error {
+func (a *Reports) Flush(ctx context.Context, tx engine.DB) error {
 	batch := newBatch(1)
 	if !batch.add(a, time.Now()) {
 		return nil
@@ -318,7 +318,7 @@ func (a *Reports) spellInASCII() (changed bool) {
 // lost stops the handler: another has the job, or nobody any more. When the
 // handler itself has completed it, it may go on.
 func (a *Reports) lost() {
-	if !a.job.Completed() {
+	if !engine.Of(a.job).Completed.Load() {
 		a.Owner.LoseLease() // first: a handler that goes on now must not report in vain afterwards
 	}
 	a.giveUp(math.MaxInt64, outbox.ErrLeaseLost)

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -93,7 +94,7 @@ func (r *Replayed) step(last, m Move) {
 		r.Regressions = append(r.Regressions, where+", after it was "+last.To.String())
 	case m.From != last.To:
 		r.Illegal = append(r.Illegal, where+", while it was "+last.To.String())
-	case !first && m.From != m.To && !m.From.CanBecome(m.To):
+	case !first && m.From != m.To && !engine.CanBecome(m.From, m.To):
 		r.Illegal = append(r.Illegal, where)
 	}
 	claimed := m.To == outbox.Running && m.From != outbox.Running

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -23,7 +24,7 @@ func (c *client) claim(ctx context.Context, h *history, a *ask) error {
 	}
 	room := 1 + c.rand.IntN(3)
 	rows, err := c.db.ClaimJobs(ctx, sqlgen.ClaimJobsParams{
-		Worker: "worker", LeaseTtl: pgvalue.Interval(ttl), Queue: outbox.DefaultQueue, Kinds: []string{task{}.Kind()}, MaxJobs: int32(room),
+		Worker: "worker", LeaseTtl: pgvalue.Interval(ttl), Queue: engine.DefaultQueue, Kinds: []string{task{}.Kind()}, MaxJobs: int32(room),
 		TenantIds: []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, Quotas: []int32{int32(room)}, Firsts: []int32{1}, Lasts: []int32{1},
 		Priorities: []int16{0},
 		FromRunAt:  []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}},

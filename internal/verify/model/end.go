@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
@@ -58,7 +59,7 @@ func (m *Machine) cancel(ctx context.Context, d Draws) (bool, error) {
 		return true, wantDone(done, operator.CancelRequested, err)
 	case j.Status == outbox.Cancelled:
 		return true, wantDone(done, operator.Cancelled, err)
-	case j.Status.CanBecome(outbox.Cancelled):
+	case engine.CanBecome(j.Status, outbox.Cancelled):
 		j.close(outbox.Cancelled)
 		j.Epoch++
 		return true, wantDone(done, operator.Cancelled, err)
@@ -96,7 +97,7 @@ func (m *Machine) deadlineComes(ctx context.Context, d Draws) (bool, error) {
 
 // expireDeadlines closes what is late, but no dead letters.
 func (m *Machine) expireDeadlines(ctx context.Context, _ Draws) (bool, error) {
-	late := m.where(func(j *job) bool { return j.late && j.Status.CanBecome(outbox.Expired) })
+	late := m.where(func(j *job) bool { return j.late && engine.CanBecome(j.Status, outbox.Expired) })
 	row, err := m.q.ExpireDeadlines(ctx, sqlgen.ExpireDeadlinesParams{
 		FromDeadline:   pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
 		BeforeDeadline: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},

@@ -19,7 +19,7 @@ func (m *KeyedMachine) drawKeyed(d Draws) outbox.Options {
 	}
 	opts.Queue, opts.Key.Name = keyedQueue, shape.key
 	opts.Priority = int(pick(d, priorities, "priority"))
-	opts.Key.OnLapse = pick(d, []outbox.LapsePolicy{outbox.RetryLapsed, outbox.RetryLapsed, outbox.FailStale, outbox.BlockLapsed}, "on lapse")
+	opts.Key.OnLapse = pick(d, []outbox.LapsePolicy{"", "", outbox.FailStale, outbox.BlockLapsed}, "on lapse")
 	opts.MaxAttempts = 2 + d.Below(3, "attempts")
 	if d.Below(5, "later") == 4 {
 		opts.Delay = far
@@ -47,7 +47,7 @@ func (m *KeyedMachine) submit(ctx context.Context, d Draws) (bool, error) {
 	}
 	opts := m.drawKeyed(d)
 	opts.Key.MaxQueued = 1 + d.Below(3, "max queued")
-	opts.Key.WhenFull = pick(d, []outbox.DepthPolicy{outbox.RejectFull, outbox.CoalesceFull, outbox.ReplaceOldest}, "when full")
+	opts.Key.WhenFull = pick(d, []outbox.DepthPolicy{"", outbox.CoalesceFull, outbox.ReplaceOldest}, "when full")
 	waiting := m.where(func(j *keyedJob) bool { return j.key == opts.Key.Name && j.queued() && !j.late })
 
 	done, err := outbox.Submit(ctx, m.db, task{kinds[0]}, opts)
@@ -57,7 +57,7 @@ func (m *KeyedMachine) submit(ctx context.Context, d Draws) (bool, error) {
 	want := outbox.Submitted{Stored: true, ID: done.ID, Queued: len(waiting)}
 	if len(waiting) >= opts.Key.MaxQueued {
 		switch opts.Key.WhenFull {
-		case outbox.RejectFull:
+		case "":
 			want.Stored, want.ID = false, outbox.ID{}
 		case outbox.CoalesceFull:
 			want.Stored, want.ID = false, newestOf(waiting).id

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -85,7 +86,7 @@ func (m *Machine) retry(ctx context.Context, d Draws) (bool, error) {
 		}
 		return true, nil
 	}
-	if j.Status.CanBecome(outbox.Dismissed) { // a dead letter
+	if engine.CanBecome(j.Status, outbox.Dismissed) { // a dead letter
 		j.Status, j.Attempt, j.LostLeases = outbox.Pending, 0, 0
 	}
 	j.Epoch++
@@ -96,7 +97,7 @@ func (m *Machine) retry(ctx context.Context, d Draws) (bool, error) {
 }
 
 func (m *Machine) dismiss(ctx context.Context, d Draws) (bool, error) {
-	ids := m.where(func(j *job) bool { return j.Status.CanBecome(outbox.Dismissed) })
+	ids := m.where(func(j *job) bool { return engine.CanBecome(j.Status, outbox.Dismissed) })
 	if len(ids) == 0 {
 		return false, nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -30,7 +31,7 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 		handled = kinds
 	}
 	due := m.where(func(j *job) bool {
-		return j.Queue == queue && j.Due && j.Status.CanBecome(outbox.Running) && !j.late && slices.Contains(handled, j.Kind) && !m.paused[queue]
+		return j.Queue == queue && j.Due && engine.CanBecome(j.Status, outbox.Running) && !j.late && slices.Contains(handled, j.Kind) && !m.paused[queue]
 	})
 	slices.SortFunc(due, func(a, b outbox.ID) int {
 		x, y := m.jobs[a], m.jobs[b]

@@ -36,8 +36,8 @@ import (
 
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
-	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay/webhook"
 )
 
@@ -127,7 +127,7 @@ func workerConfig() (app.Config, error) {
 	}
 	concurrency, err := number("VERIFY_CONCURRENCY")
 	errs := []error{err}
-	c.Queues = map[string]dispatcher.QueueConfig{cmp.Or(os.Getenv("VERIFY_QUEUE"), outbox.DefaultQueue): {Concurrency: concurrency}}
+	c.Queues = map[string]dispatcher.QueueConfig{cmp.Or(os.Getenv("VERIFY_QUEUE"), engine.DefaultQueue): {Concurrency: concurrency}}
 	retry := duration("VERIFY_RETRY", &errs)
 	c.PollInterval = duration("OUTBOX_POLL_INTERVAL", &errs)
 	c.LeaseTTL = duration("OUTBOX_LEASE_TTL", &errs)
@@ -136,7 +136,7 @@ func workerConfig() (app.Config, error) {
 		c.Schedules = schedules()
 	}
 	if retry > 0 {
-		c.Retry = dispatcher.Delays(retry)
+		c.Backoff = dispatcher.Waits(retry)
 	}
 	return c, errors.Join(errs...)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestFreezeGivesWhatEnqueueStores(t *testing.T) {
+func TestEncodeGivesWhatEnqueueStores(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		args Args
@@ -18,22 +18,22 @@ func TestFreezeGivesWhatEnqueueStores(t *testing.T) {
 		"no bytes": {Raw{KindName: "k", ContentType: "text/plain"}, Raw{KindName: "k", Payload: []byte{}, ContentType: "text/plain"}},
 	}
 	for name, tt := range tests {
-		got, err := Freeze(tt.args, Options{})
+		got, err := Encode(tt.args, Options{})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
+		if diff := cmp.Diff(Args(tt.want), got.Args); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }
 
-func TestFreezeRefusesWhatEnqueueDoes(t *testing.T) {
+func TestEncodeRefusesWhatEnqueueDoes(t *testing.T) {
 	t.Parallel()
 	for _, opts := range []Options{{Queue: "no spaces"}, {Priority: 1 << 20}} {
-		_, err := Freeze(greet{}, opts)
+		_, err := Encode(greet{}, opts)
 		if _, ok := errors.AsType[*InvalidError](err); !ok {
-			t.Errorf("Freeze with %+v: got %v, want an InvalidError", opts, err)
+			t.Errorf("Encode with %+v: got %v, want an InvalidError", opts, err)
 		}
 	}
 }

@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// Row is a job that is to be stored. Its columns are in internal/jobcolumns, from which the
+// statements and their parameters are made, and here: which are left to their defaults, how
+// COPY sends them, and the arrays of many.
+type Row = sqlgen.EnqueueJobParams
+
+// ColumnSet is columns that have a default, a bit each.
+type ColumnSet uint32
+
+const (
+	QueueColumn ColumnSet = 1 << iota
+	TenantColumn
+	PriorityColumn
+	MaxAttemptsColumn
+	RunAtColumn
+	TimeoutColumn
+	BackoffColumn
+	KeyColumn
+	ContentTypeColumn
+	DeadlineColumn
+	HeadersColumn
+	WatchedColumn
+	MaxActiveColumn
+	OrderedColumn
+	PositionColumn
+	OnDeathColumn
+	ParkAfterColumn
+	OnLapseColumn
+
+	// These have expressions, which COPY does not know: see canCopy.
+	DelayColumn
+	HoldColumn
+)
+
+// ColumnsOf is the columns that the row does not leave to their defaults.
+func ColumnsOf(r *Row) (set ColumnSet) {
+	needs := func(column ColumnSet, needed bool) {
+		if needed {
+			set |= column
+		}
+	}
+	needs(QueueColumn, r.Queue != DefaultQueue)
+	needs(TenantColumn, r.TenantID.Bytes != RootTenant)
+	needs(PriorityColumn, r.Priority != 0)
+	needs(MaxAttemptsColumn, r.MaxAttempts != DefaultMaxAttempts)
+	needs(RunAtColumn, r.RunAt.Valid)
+	needs(TimeoutColumn, r.Timeout.Valid)
+	needs(BackoffColumn, r.Backoff != nil)
+	needs(KeyColumn, r.Key != nil)
+	needs(ContentTypeColumn, r.ContentType != ContentJSON)
+	needs(DeadlineColumn, r.Deadline.Valid)
+	needs(HeadersColumn, r.Headers != nil)
+	needs(WatchedColumn, r.Watched)
+	needs(MaxActiveColumn, r.MaxActive != nil)
+	needs(OrderedColumn, r.Ordered != nil)
+	needs(PositionColumn, r.Position != nil)
+	needs(OnDeathColumn, r.OnDeath != nil)
+	needs(ParkAfterColumn, r.ParkAfter.Valid)
+	needs(OnLapseColumn, r.OnLapse != nil)
+	needs(DelayColumn, r.Delay.Valid)
+	needs(HoldColumn, r.Hold)
+	return set
+}
+
+// textOf is "" for NULL.
+func textOf(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// Arrays is the columns of the chunk's rows: nil is NULL, for one that every row leaves
+// to its default.
+func Arrays(rows []Row, chunk []int) sqlgen.EnqueueJobsParams {
+	c := columns{rows: rows, chunk: chunk}
+	for _, i := range chunk {
+		c.needs |= ColumnsOf(&rows[i])
+	}
+	return sqlgen.EnqueueJobsParams{
+		Ids:          values(c, 0, func(r *Row) pgtype.UUID { return r.ID }),
+		TenantIds:    values(c, TenantColumn, func(r *Row) pgtype.UUID { return r.TenantID }),
+		Queues:       values(c, QueueColumn, func(r *Row) string { return r.Queue }),
+		Kinds:        values(c, 0, func(r *Row) string { return r.Kind }),
+		Priorities:   values(c, PriorityColumn, func(r *Row) int16 { return r.Priority }),
+		MaxAttempts:  values(c, MaxAttemptsColumn, func(r *Row) int32 { return r.MaxAttempts }),
+		RunAts:       values(c, RunAtColumn, func(r *Row) pgtype.Timestamptz { return r.RunAt }),
+		Delays:       values(c, DelayColumn, func(r *Row) pgtype.Interval { return r.Delay }),
+		Timeouts:     values(c, TimeoutColumn, func(r *Row) pgtype.Interval { return r.Timeout }),
+		Backoffs:     values(c, BackoffColumn, func(r *Row) string { return textOf(r.Backoff) }),
+		Keys:         values(c, KeyColumn, func(r *Row) string { return textOf(r.Key) }),
+		Payloads:     values(c, 0, func(r *Row) []byte { return r.Payload }),
+		ContentTypes: values(c, ContentTypeColumn, func(r *Row) string { return r.ContentType }),
+		Headers:      values(c, HeadersColumn, func(r *Row) string { return textOf(r.Headers) }),
+		Deadlines:    values(c, DeadlineColumn, func(r *Row) pgtype.Timestamptz { return r.Deadline }),
+		Holds:        values(c, HoldColumn, func(r *Row) bool { return r.Hold }),
+		Watched:      values(c, WatchedColumn, func(r *Row) bool { return r.Watched }),
+		MaxActives:   values(c, MaxActiveColumn, func(r *Row) int16 { return valueOf(r.MaxActive) }),
+		Ordereds:     values(c, OrderedColumn, func(r *Row) bool { return valueOf(r.Ordered) }),
+		Positions:    values(c, PositionColumn, func(r *Row) int64 { return valueOf(r.Position) }),
+		OnDeaths:     values(c, OnDeathColumn, func(r *Row) string { return valueOf(r.OnDeath) }),
+		ParkAfters:   values(c, ParkAfterColumn, func(r *Row) pgtype.Interval { return r.ParkAfter }),
+		OnLapses:     values(c, OnLapseColumn, func(r *Row) string { return valueOf(r.OnLapse) }),
+	}
+}
+
+// columns is what the arrays of one statement are made of.
+type columns struct {
+	rows  []Row
+	chunk []int
+	needs ColumnSet
+}
+
+func values[T any](c columns, column ColumnSet, value func(*Row) T) []T {
+	if column&^c.needs != 0 {
+		return nil
+	}
+	all := make([]T, len(c.chunk))
+	for at, i := range c.chunk {
+		all[at] = value(&c.rows[i])
+	}
+	return all
+}
+
+// valueOf is the zero value for NULL.
+func valueOf[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// Size is the bytes of what may be large in a row.
+func Size(r *Row) int { return len(r.Payload) + len(textOf(r.Headers)) }

@@ -1,0 +1,26 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+)
+
+// NameFault is "" for what can be the name of a kind or a queue: 1 to 128 letters, digits and
+// _ . : / -, first a letter or digit, which are safe in a URL, a metric label and a shell. For anything
+// else it is what is wrong, after the field's name. outbox.enqueue in SQL has the same rule.
+func NameFault(name string) string {
+	if name == "" {
+		return fmt.Sprintf("is empty, want 1 to %d characters", MaxNameBytes)
+	}
+	if len(name) > MaxNameBytes {
+		return fmt.Sprintf("is %d bytes long, want at most %d", len(name), MaxNameBytes)
+	}
+	for i := range len(name) {
+		c := name[i]
+		letterOrDigit := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letterOrDigit && (i == 0 || !strings.ContainsRune("_.:/-", rune(c))) {
+			return fmt.Sprintf("is %q: byte %d is %q, want letters, digits and _ . : / -, first a letter or digit", name, i, name[i:i+1])
+		}
+	}
+	return ""
+}

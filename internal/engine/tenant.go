@@ -1,0 +1,24 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// AllTenants is the app.tenant_id of a transaction that sees every tenant, which our policies know.
+const AllTenants = "*"
+
+// InTenant is outbox.InTenant, also for [AllTenants].
+func InTenant(ctx context.Context, db interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}, tenant string, fn func(tx pgx.Tx) error,
+) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`, tenant); err != nil {
+			return fmt.Errorf("set the transaction's tenant: %w", err)
+		}
+		return fn(tx)
+	})
+}

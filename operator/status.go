@@ -1,0 +1,18 @@
+package operator
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ParseStatus reads a status as its String writes it, in lower case. Anything else is an error that
+// lists them.
+func ParseStatus(s string) (outbox.Status, error) {
+	all := outbox.Statuses()
+	if slices.Contains(all, outbox.Status(s)) {
+		return outbox.Status(s), nil
+	}
+	return "", fmt.Errorf("status %q is unknown, want one of %v", s, all)
+}
