@@ -60,7 +60,7 @@ func (l *leases) watchCancellations(ctx context.Context) {
 	}
 }
 
-// poke has it look at once; it never blocks.
+// poke makes it look at once; it never blocks.
 func (l *leases) poke() {
 	select {
 	case l.wake <- struct{}{}:

@@ -20,7 +20,7 @@ import (
 )
 
 // A claim that is not committed yet, and a row that an operator has locked, are
-// passed by: whoever claims meanwhile gets the next jobs, and waits for nobody.
+// passed by: a claim meanwhile gets the next jobs, and waits for nobody.
 func TestAClaimDoesNotWaitForAnother(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -70,7 +70,7 @@ func TestJobsOfALostAnswerAreGivenBack(t *testing.T) {
 }
 
 // The stop comes while the answer is lost: nobody claims any more, and the job
-// would wait for its lease to lapse, which would be told as a worker's death.
+// would wait for its lease to lapse, which would count as a worker's death.
 func TestAStopGivesBackTheJobsOfALostAnswer(t *testing.T) {
 	t.Parallel()
 	good := pgtest.New(t)

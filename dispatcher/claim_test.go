@@ -359,7 +359,8 @@ func TestLateCommitIsFoundAfterAnOutage(t *testing.T) {
 			enqueue(t, away, probe{}, late)
 			exec(t, away, `LOCK TABLE outbox.jobs`)
 			wake <- struct{}{}
-			time.Sleep(9 * time.Second) // two looks, of two seconds each, and one after each for what they may have left
+			// Two looks, of two seconds each, and one after each for what they may have left.
+			time.Sleep(9 * time.Second)
 			if err := away.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -87,7 +87,8 @@ type querier interface {
 // claimJobs leases jobs without a key, the most urgent first.
 func (c claims) claimJobs(ctx context.Context, r claimRequest) *claimBatch {
 	p, sent := newShareParams(r.shares, r.front), time.Now()
-	rows, _ := c.db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL), // its error is also that of Err
+	// The error is also that of Err.
+	rows, _ := c.db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL),
 		p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, c.limits, int32(r.room))
 	b := c.read(rows, r.room, sent, nil)
 	slices.SortFunc(b.claimed, byUrgency) // UPDATE … RETURNING promises no order
@@ -175,7 +176,7 @@ type claimRow struct {
 	kind, contentType pgtype.DriverBytes // the driver's memory, valid until the next row
 	key               *string
 	timeout           pgtype.Interval
-	backoff           pgtype.FlatArray[pgtype.Interval] // takes all that SQL by hand can have stored, or it stopped claims
+	backoff           pgtype.FlatArray[pgtype.Interval] // takes all that SQL by hand can store, or it stopped claims
 	deadline          pgtype.Timestamptz
 	watched           pgtype.Bool
 	place             pgtype.TID

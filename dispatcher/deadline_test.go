@@ -91,7 +91,7 @@ func dbNow(t *testing.T, db outbox.DB) time.Time {
 	return ask[time.Time](t, db, `SELECT clock_timestamp()`)
 }
 
-// A handler that does not heed its context is refused whatever it says: with no
+// A handler that ignores its context is refused whatever it says: with no
 // reaper anywhere, its success comes too late, and so does Complete.
 func TestSuccessPastTheDeadlineIsRefused(t *testing.T) {
 	t.Parallel()

@@ -193,7 +193,7 @@ func (d *Dispatcher) queueNamed(name string) *queue {
 	return nil
 }
 
-// pokeAll has every queue look for jobs.
+// pokeAll makes every queue look for jobs.
 func (d *Dispatcher) pokeAll() {
 	for _, q := range d.queues {
 		q.capacity.poke()
@@ -354,9 +354,10 @@ func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
 	}
 }
 
-// Wake has every queue look for jobs now. It is for the producer in the same program,
-// which has just committed one ([Dispatcher.Attach]). It never blocks, may be
-// called at any time, and reports false if it was called before and not answered yet.
+// Wake makes every queue look for jobs now. It is for the producer in the same
+// program, which has just committed one ([Dispatcher.Attach]). It never blocks, may
+// be called at any time, and reports false if it was called before and not answered
+// yet.
 //
 // What comes by Config.Wake may come from anybody, and often for jobs that another
 // process has long begun; it is paced when it finds nothing. Wake is answered at once,

@@ -124,7 +124,7 @@ func TestStopLetsRunningJobsFinish(t *testing.T) {
 }
 
 // listen returns what waits for one more notification to the dispatchers.
-func listen(t *testing.T, db *pgxpool.Pool) (told func(what string)) {
+func listen(t *testing.T, db *pgxpool.Pool) (notified func(what string)) {
 	t.Helper()
 	conn, err := pgx.ConnectConfig(t.Context(), db.Config().ConnConfig)
 	if err != nil {
@@ -147,7 +147,7 @@ func listen(t *testing.T, db *pgxpool.Pool) (told func(what string)) {
 // What goes back when its time is over is told to the others: they have workers for it,
 // and one of them may have passed it by while a third had its row locked. Nobody else's
 // timer knows of what is to be run later.
-func TestWhatGoesBackIsToldToTheOthers(t *testing.T) {
+func TestOthersAreNotifiedOfWhatGoesBack(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(context.Context, <-chan struct{}) error{
 		"cut off":           func(ctx context.Context, _ <-chan struct{}) error { <-ctx.Done(); return ctx.Err() },
@@ -163,17 +163,17 @@ func TestWhatGoesBackIsToldToTheOthers(t *testing.T) {
 			config.GracePeriod = 500 * time.Millisecond
 			d := start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error { return end(ctx, stop) }), config)
 			await(t, db, "it runs", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'running'`)
-			told := listen(t, db)
+			notified := listen(t, db)
 			d.cancel()
-			told("nobody claims here any more")
+			notified("nobody claims here any more")
 			close(stop)
-			told("the job goes back")
+			notified("the job goes back")
 		})
 	}
 }
 
 // What is promoted when this process claims no more is told to those that do.
-func TestWhatIsPromotedDuringAStopIsToldToTheOthers(t *testing.T) {
+func TestOthersAreNotifiedOfWhatIsPromotedDuringAStop(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	enqueue(t, db, probe{0}, outbox.Options{})
@@ -188,11 +188,11 @@ func TestWhatIsPromotedDuringAStopIsToldToTheOthers(t *testing.T) {
 	enqueue(t, db, probe{2}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	wake <- struct{}{}
 	await(t, db, "the second of the key is blocked", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'blocked'`)
-	told := listen(t, db)
+	notified := listen(t, db)
 	d.cancel()
-	told("nobody claims here any more") // the job without a key keeps it from ending
+	notified("nobody claims here any more") // the job without a key keeps it from ending
 	close(ends[1])
-	told("a promoted job")
+	notified("a promoted job")
 	await(t, db, "it is promoted", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'pending'`)
 	close(ends[0])
 	d.wait(t)
@@ -203,7 +203,7 @@ func TestStopGivesBackWhatHadNotStarted(t *testing.T) {
 	db := pgtest.New(t)
 	const jobs = 400
 	enqueueProbes(t, db, jobs, outbox.Options{})
-	told := listen(t, db)
+	notified := listen(t, db)
 
 	// Short jobs are fetched far ahead; then comes a long one.
 	blocked, finish := make(chan struct{}), make(chan struct{})
@@ -235,7 +235,7 @@ func TestStopGivesBackWhatHadNotStarted(t *testing.T) {
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.attempts`); n != 0 {
 		t.Errorf("recorded attempts = %d: interrupted is not failed", n)
 	}
-	told("what had not started is given back")
+	notified("what had not started is given back")
 
 	// The jobs are as good as new.
 	start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {

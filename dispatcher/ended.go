@@ -9,8 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Ended is what a hook is told of the job that has ended: see [OnSuccess]
-// and [OnDeath].
+// Ended is what a hook gets of the job that has ended: see [OnSuccess] and
+// [OnDeath].
 type Ended[T any] struct {
 	ID           outbox.ID
 	Kind         string
@@ -22,7 +22,7 @@ type Ended[T any] struct {
 	ErrorMessage string
 
 	Args    T
-	Payload []byte // the job's payload if it is not a T as JSON; then Args is zero. Neither is told of more than 16 MiB
+	Payload []byte // the job's payload if it is not a T as JSON; then Args is zero. Both are empty beyond 16 MiB
 	Result  []byte // as JSON; only for [OnResult]
 }
 
@@ -66,18 +66,18 @@ func (e *Ended[T]) UnmarshalJSON(text []byte) error {
 
 // hookRow is the job that calls the hook of a job that succeeds.
 func hookRow(job *outbox.Claimed, kind string, withResult bool) engine.Row {
-	told := ended{ID: job.ID, Kind: job.Kind, Queue: job.Queue, Status: outbox.Succeeded, Attempt: job.Attempt, Epoch: job.Epoch}
+	end := ended{ID: job.ID, Kind: job.Kind, Queue: job.Queue, Status: outbox.Succeeded, Attempt: job.Attempt, Epoch: job.Epoch}
 	switch {
-	case engine.Of(job).Seal != nil: // what was sealed is not told in the clear
+	case engine.Of(job).Seal != nil: // what was sealed is not stored in the clear
 	case job.ContentType == engine.ContentJSON && json.Valid(job.Payload):
-		told.Args = job.Payload
+		end.Args = job.Payload
 	default:
-		told.Payload = job.Payload
+		end.Payload = job.Payload
 	}
 	if withResult && json.Valid(job.Result) {
-		told.Result = job.Result
+		end.Result = job.Result
 	}
-	payload, err := json.Marshal(told)
+	payload, err := json.Marshal(end)
 	if err != nil { // two raw messages that are valid, and plain types
 		panic(fmt.Sprintf("dispatcher: encode the end of job %s: %v", job.ID, err))
 	}

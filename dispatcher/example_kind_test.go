@@ -30,19 +30,19 @@ func ExampleSnooze() {
 	// Output: [export]
 }
 
-// Who is told that a job has succeeded, at least once, whatever crashes?
+// How do I learn that a job has succeeded, at least once, whatever crashes?
 func ExampleOnSuccess() {
 	pool, end := pgtest.Example()
 	defer end()
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, func(context.Context, *outbox.Job[PlaceOrder]) error { return nil })
-	told := make(chan struct{})
+	heard := make(chan struct{})
 	dispatcher.OnSuccess(&mux, func(_ context.Context, job *outbox.Job[dispatcher.Ended[PlaceOrder]]) error {
 		fmt.Printf("order %d: %s, attempt %d\n", job.Args.Args.OrderID, job.Args.Status, job.Args.Attempt)
-		close(told)
+		close(heard)
 		return nil
 	})
-	defer workUntil(&mux, pool, told)()
+	defer workUntil(&mux, pool, heard)()
 
 	if _, err := outbox.Enqueue(context.Background(), pool, PlaceOrder{7}, outbox.Options{}); err != nil {
 		fmt.Println(err)

@@ -39,8 +39,9 @@ func work[T outbox.Args](args T, handler func(context.Context, *outbox.Job[T]) e
 	}
 }
 
-// workUntil runs a dispatcher until the function that it returns is called and told is closed.
-func workUntil(mux *dispatcher.Mux, pool *pgxpool.Pool, told <-chan struct{}) (end func()) {
+// workUntil runs a dispatcher until the function that it returns is called and the channel is
+// closed.
+func workUntil(mux *dispatcher.Mux, pool *pgxpool.Pool, heard <-chan struct{}) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	d, err := dispatcher.New(pool, mux, dispatcher.Config{DeafPollInterval: 20 * time.Millisecond})
@@ -49,7 +50,7 @@ func workUntil(mux *dispatcher.Mux, pool *pgxpool.Pool, told <-chan struct{}) (e
 	}
 	go func() { ended <- d.Run(ctx) }()
 	return func() {
-		<-told
+		<-heard
 		stop()
 		if err := <-ended; err != nil {
 			fmt.Println(err)

@@ -226,7 +226,7 @@ func claim(t *testing.T, db *pgxpool.Pool, worker string) lease {
 	return lease{outbox.ID(rows[0].ID.Bytes), rows[0].Epoch}
 }
 
-// reap has the lease lapse and be taken away.
+// reap makes the lease lapse, and takes it away.
 func reap(t *testing.T, db *pgxpool.Pool, l lease) {
 	t.Helper()
 	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 second' WHERE id = $1`, l.id)
@@ -315,7 +315,7 @@ func TestZombieHandlersChangeNothing(t *testing.T) {
 			}
 			return nil // swallows it
 		},
-		func(ctx context.Context, job *outbox.Job[probe]) error { // waits to be told
+		func(ctx context.Context, job *outbox.Job[probe]) error { // waits for the test
 			<-ctx.Done()
 			if cause := context.Cause(ctx); !errors.Is(cause, outbox.ErrLeaseLost) {
 				t.Errorf("cause = %v, want ErrLeaseLost", cause)

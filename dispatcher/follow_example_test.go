@@ -18,7 +18,8 @@ type SendReceipt struct{ OrderID int64 }
 
 func (SendReceipt) Kind() string { return "receipt.send" }
 
-// How does one job start the next exactly when it has succeeded, and who is told when that fails for good?
+// How does one job start the next exactly when it has succeeded, and how do I learn that it failed for
+// good?
 func Example_followUps() {
 	pool, end := pgtest.Example()
 	defer end()
@@ -31,13 +32,13 @@ func Example_followUps() {
 	dispatcher.Handle(&mux, func(_ context.Context, job *outbox.Job[SendReceipt]) error {
 		return dispatcher.Discard(fmt.Errorf("order %d has no address", job.Args.OrderID))
 	})
-	told := make(chan struct{})
+	heard := make(chan struct{})
 	dispatcher.OnDeath(&mux, func(_ context.Context, job *outbox.Job[dispatcher.Ended[SendReceipt]]) error {
 		fmt.Printf("receipt of order %d is %s: %s\n", job.Args.Args.OrderID, job.Args.Status, job.Args.ErrorMessage)
-		close(told)
+		close(heard)
 		return nil
 	})
-	defer workUntil(&mux, pool, told)()
+	defer workUntil(&mux, pool, heard)()
 
 	if _, err := outbox.Enqueue(context.Background(), pool, PlaceOrder{7}, outbox.Options{}); err != nil {
 		fmt.Println(err)

@@ -173,7 +173,7 @@ func TestAFollowUpIsStoredLikeAnEnqueuedJob(t *testing.T) {
 	}
 	names := []string{"watched"}                    // not exported: package await sets it
 	refused := []string{"IdempotencyKey", "Tenant", // see TestThenRefuses
-		"Key.MaxQueued", "Key.WhenFull", // a producer is told of a full key, and a settlement cannot be
+		"Key.MaxQueued", "Key.WhenFull", // a producer learns of a full key, and a settlement cannot
 		"Protect",         // seals differently each time
 		"Caller", "Check"} // are not stored as columns: see the tests of package outbox
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[outbox.KeyRules]()) {

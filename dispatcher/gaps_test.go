@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Somebody holds a snapshot, and the front of a busy tenant's lane is full of dead entries.
+// Somebody holds a snapshot, and the front of a busy tenant's jobs is full of dead entries.
 // The first job of a tenant that nobody has heard of starts at once all the same, with a key
 // or without.
 func TestANewTenantDoesNotWaitForDeadEntries(t *testing.T) {

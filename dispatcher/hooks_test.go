@@ -44,7 +44,8 @@ func TestOnResultRunsForEverySuccess(t *testing.T) {
 		return nil
 	})
 	ids := enqueueProbes(t, db, 3, outbox.Options{Priority: 3})
-	// The hook that a handler's own transaction stores is told by NOTIFY, and nobody listens here.
+	// The hook that a handler's own transaction stores is announced by NOTIFY, and nobody listens
+	// here.
 	start(t, db, mux, dispatcher.Config{PollInterval: 100 * time.Millisecond, DeafPollInterval: 100 * time.Millisecond})
 	await(t, db, "two hooks are done", `SELECT count(*) = 2 FROM outbox.history WHERE kind = 'probe:on_success' AND priority = 3 AND parent_id IS NOT NULL`)
 	got := map[outbox.ID]call{}
@@ -83,8 +84,8 @@ func TestOnSuccessKnowsTheArgs(t *testing.T) {
 	awaitSucceeded(t, db, 2)
 }
 
-// Whoever makes a job a dead letter sets off its hook: the worker, or the reaper,
-// which knows no handlers.
+// The worker sets off the hook of a job that it makes a dead letter, and so does
+// the reaper, which knows no handlers.
 func TestOnDeathRunsForEveryDeath(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -141,13 +142,13 @@ func TestOnDeathRunsForEveryDeath(t *testing.T) {
 		if job.Args.ID == poisoned && job.Headers()["trace"] != "t1" {
 			t.Errorf("headers of the hook = %v, want those of the job", job.Headers())
 		}
-		told := job.Args
-		id := told.ID
-		told.ID, told.Kind, told.Queue = outbox.ID{}, "", ""
-		if told.ErrorCode != "error" {
-			told.ErrorMessage = ""
+		heard := job.Args
+		id := heard.ID
+		heard.ID, heard.Kind, heard.Queue = outbox.ID{}, "", ""
+		if heard.ErrorCode != "error" {
+			heard.ErrorMessage = ""
 		}
-		got[id] = told
+		got[id] = heard
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
@@ -208,7 +209,7 @@ func TestADeathWithoutItsHookIsNone(t *testing.T) {
 }
 
 // Only psql stores payloads of this size. The reaper is not held up by one.
-func TestAHookIsNotToldOfAHugePayload(t *testing.T) {
+func TestAHookDoesNotGetAHugePayload(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	exec(t, db, `INSERT INTO outbox.death_hooks (kind, hook_kind, registered_by) VALUES ('probe', 'probe:on_death', 'test')`)
@@ -216,12 +217,12 @@ func TestAHookIsNotToldOfAHugePayload(t *testing.T) {
 	if ok, err := settleAs(outbox.Dead)(t.Context(), db, claim(t, db, "worker")); !ok || err != nil {
 		t.Fatalf("the settlement = %v, %v", ok, err)
 	}
-	var told dispatcher.Ended[string]
-	if err := json.Unmarshal(ask[[]byte](t, db, `SELECT payload FROM outbox.jobs WHERE kind = 'probe:on_death'`), &told); err != nil {
+	var heard dispatcher.Ended[string]
+	if err := json.Unmarshal(ask[[]byte](t, db, `SELECT payload FROM outbox.jobs WHERE kind = 'probe:on_death'`), &heard); err != nil {
 		t.Fatal(err)
 	}
-	if told.Status != outbox.Dead || told.Args != "" || len(told.Payload) > 10 {
-		t.Errorf("the hook is told of %s, args of %d bytes, payload of %d, want neither", told.Status, len(told.Args), len(told.Payload))
+	if heard.Status != outbox.Dead || heard.Args != "" || len(heard.Payload) > 10 {
+		t.Errorf("the hook is told of %s, args of %d bytes, payload of %d, want neither", heard.Status, len(heard.Args), len(heard.Payload))
 	}
 }
 

@@ -281,7 +281,8 @@ func TestEveryFlowExpiresAtItsDeadline(t *testing.T) {
 		start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
 			<-ctx.Done()
 			causes <- context.Cause(ctx)
-			time.Sleep(500 * time.Millisecond) // the context may end a moment before the deadline, when a success still counts
+			// The context may end a moment before the deadline, when a success still counts.
+			time.Sleep(500 * time.Millisecond)
 			return nil
 		}), dispatcher.Config{PollInterval: 50 * time.Millisecond})
 		if err := receive(t, causes, "the handler to be stopped"); !errors.Is(err, dispatcher.ErrDeadline) {
@@ -311,8 +312,9 @@ func TestEveryFlowIsPaused(t *testing.T) {
 	})
 }
 
-// A key's limit and order hold, and no key is stuck, for root and for another tenant that uses the same name at the same
-// time: one job of a key at a time, in order, behind a job that is retried, one that dies and one that is cancelled.
+// A key's limit and order hold, and no key is stuck, for root and for another tenant that uses the same name at the
+// same time: one job of a key at a time, in order, behind a job that is retried, one that dies and one that is
+// cancelled.
 func TestEveryTenantsKeyKeepsItsLimitAndOrder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

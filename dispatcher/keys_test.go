@@ -257,8 +257,8 @@ func TestAClaimLooksAgainAfterItHasBlocked(t *testing.T) {
 	a := enqueue(t, db, probe{1}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
 	claimKeyed(t, db, 10)
 	enqueue(t, db, probe{2}, outbox.Options{Key: outbox.KeyRules{Name: "k"}})
-	// When B is blocked, A ends within the claim's own transaction: for whoever looks
-	// earlier B is not blocked yet, for whoever looks later A is gone.
+	// When B is blocked, A ends within the claim's own transaction: for a look before
+	// that B is not blocked yet, for one after that A is gone.
 	exec(t, db, `
 		CREATE FUNCTION end_a() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
@@ -383,7 +383,7 @@ func TestAStopDoesNotWaitForALockedKey(t *testing.T) {
 	}
 }
 
-// The last line of defence: a slot holds one running job, whoever claims.
+// The last line of defence: a slot holds one running job, whatever claims.
 func TestTheDatabaseRefusesAJobTooManyOfAKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -473,7 +473,8 @@ func TestJobsWithAndWithoutKeysShareTheRoom(t *testing.T) {
 			s := newTurnstile()
 			start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
 				s.enter("all", job.Args.N)
-				time.Sleep(50 * time.Millisecond / time.Duration(1+job.Args.N/10)) // long at first: nothing is fetched ahead
+				// Long at first: nothing is fetched ahead.
+				time.Sleep(50 * time.Millisecond / time.Duration(1+job.Args.N/10))
 				return nil
 			}), dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 1}}})
 			awaitSucceeded(t, db, len(requests))

@@ -268,7 +268,7 @@ func TestLimitsChangeWhileJobsRun(t *testing.T) {
 	awaitSucceeded(t, db, 20)
 }
 
-// A queue that is busy is paused and resumed. Nobody is told.
+// A queue that is busy is paused and resumed, without a notification.
 func TestPauseAndResumeWithoutAWakeUp(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

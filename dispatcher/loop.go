@@ -202,7 +202,8 @@ func (l *loop) plan() scheduler.Plan {
 	if len(p.Kinds) == 0 {
 		return scheduler.Plan{}
 	}
-	l.workers.reserve.set(p.Shared && !l.capacity.limited.Load()) // a limited queue claims no more than may start at once
+	// A limited queue claims no more than may start at once.
+	l.workers.reserve.set(p.Shared && !l.capacity.limited.Load())
 	return p
 }
 

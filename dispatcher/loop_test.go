@@ -29,8 +29,8 @@ type rig struct {
 	done chan outbox.ID // the tenants of jobs that have succeeded
 }
 
-// inMemory starts a queue with so many workers in a bubble, and lets the test drive it. Polls are an hour apart unless the
-// test says otherwise.
+// inMemory starts a queue with so many workers in a bubble, and lets the test drive it. Polls are an hour apart unless
+// the test says otherwise.
 func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.Job[tiny]) error, config Config, drive func(r rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,8 +171,8 @@ func TestALoopWakesWhenAJobIsDue(t *testing.T) {
 	})
 }
 
-// The first job of a tenant that is new to the queue starts within milliseconds, though another has thousands of due jobs,
-// holds all workers that one may hold, and reads from the front have become expensive: somebody holds a snapshot.
+// The first job of a tenant that is new to the queue starts within milliseconds, though another has thousands of due
+// jobs, holds all workers that one may hold, and reads from the front have become expensive: somebody holds a snapshot.
 func TestANewTenantsJobStartsBesideABacklog(t *testing.T) {
 	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
 		for whose, newcomer := range map[string]int{"another tenant": 7, "root": 0} {
@@ -269,8 +269,8 @@ func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
 	}
 }
 
-// A tenant's job is committed, and told, after a survey and before the claim that follows
-// it, which finds another's. Whatever answers the wake-up has to look again.
+// A tenant's job is committed, and notified, after a survey and before the claim that
+// follows it, which finds another's. Whatever answers the wake-up has to look again.
 func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		late := -1
@@ -318,8 +318,8 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 	})
 }
 
-// A tenant whose jobs take a minute holds all workers but those that are reserved: another's starts at once, and does not
-// wait until one of them ends.
+// A tenant whose jobs take a minute holds all workers but those that are reserved: another's starts at once, and does
+// not wait until one of them ends.
 func TestATenantsLongJobsLeaveWorkersForOthers(t *testing.T) {
 	for whose, lone := range map[string]int{"root's": 0, "another tenant's": 2} {
 		t.Run(whose, func(t *testing.T) {
@@ -470,8 +470,8 @@ func TestNothingStartsASecondAfterAPause(t *testing.T) {
 	})
 }
 
-// A kind whose host is away is found out by a few jobs, and probed at growing distances, up to a minute in a long outage;
-// all that waits runs when a probe has reached the host.
+// A kind whose host is away is found out by a few jobs, and probed at growing distances, up to a minute in a long
+// outage; all that waits runs when a probe has reached the host.
 func TestProbesOfAnOutageGrowRare(t *testing.T) {
 	for whose, tenant := range map[string]int{"root's": 0, "another tenant's": 4} {
 		t.Run(whose, func(t *testing.T) {

@@ -75,15 +75,15 @@ func (s *memoryStore) claim(r claimRequest, keyed bool) *claimBatch {
 	return b
 }
 
-// SurveyQueue tells of each known flow when the first job is due that was not before the last survey, and of each unknown
-// one that it is there, if it is to search.
+// SurveyQueue tells of each known flow when the first job is due that was not before the last survey, and of each
+// unknown one that it is there, if it is to search.
 func (s *memoryStore) SurveyQueue(_ context.Context, p sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.surveys++
 	at := pgtype.Timestamptz{Time: time.Now(), Valid: true}
 	rows := []sqlgen.SurveyQueueRow{{DueInSeconds: math.Inf(1), SurveyedAt: at}}
-	told := map[scheduler.SurveyRow]bool{}
+	got := map[scheduler.SurveyRow]bool{}
 	for _, job := range s.jobs { // the first ones first
 		f, tenants, priorities := scheduler.SurveyRow{Keyed: job.Key != "", Flow: flowOf(job)}, p.TenantIds, p.Priorities
 		if f.Keyed {
@@ -93,10 +93,10 @@ func (s *memoryStore) SurveyQueue(_ context.Context, p sqlgen.SurveyQueueParams)
 		for i := range tenants {
 			known = known || (scheduler.Flow{Tenant: tenants[i].Bytes, Priority: priorities[i]}) == f.Flow
 		}
-		if told[f] || !known && len(p.GapFrom) == 0 || known && p.Since.Valid && !job.RunAt.After(p.Since.Time) {
+		if got[f] || !known && len(p.GapFrom) == 0 || known && p.Since.Valid && !job.RunAt.After(p.Since.Time) {
 			continue
 		}
-		told[f] = true
+		got[f] = true
 		due := math.Inf(-1)
 		if known {
 			due = time.Until(job.RunAt).Seconds()

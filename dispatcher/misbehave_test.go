@@ -94,7 +94,8 @@ func TestAFarStartDoesNotSpin(t *testing.T) {
 		ran <- struct{}{}
 		return nil
 	}), quiet(nil))
-	enqueue(t, db, probe{}, outbox.Options{Delay: time.Second}) // found by the survey or not at all: then the poll is far away
+	// It is found by the survey or not at all: then the poll is far away.
+	enqueue(t, db, probe{}, outbox.Options{Delay: time.Second})
 	time.AfterFunc(2*time.Second, func() { ran <- struct{}{} })
 	receive(t, ran, "two seconds")
 	if n := d.metric(t, "job_poll_scanned_total"); n > 5 {
@@ -103,8 +104,8 @@ func TestAFarStartDoesNotSpin(t *testing.T) {
 }
 
 // While the handler's own transaction holds the row, nobody can take the job:
-// cutting the handler off would have it run again and again, without an attempt
-// ever being spent.
+// cutting the handler off would run it again and again, without an attempt ever
+// being spent.
 func TestATransactionThatGuardsTheJobMayOutliveTheLease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -19,7 +19,7 @@ type payOut struct{ IBAN string }
 func (payOut) Kind() string { return "pay.out" }
 
 // What the database holds of a sealed job is unreadable, payload and result alike,
-// however the job is completed; its handler and whoever has the key read both.
+// however the job is completed; its handler and holders of the key read both.
 func TestSealedJobsAreReadByWhoHasTheKey(t *testing.T) {
 	t.Parallel()
 	const iban = "DE02120300000000202051"
@@ -100,12 +100,12 @@ func TestAResultThatTheProtectorLeavesAloneIsStoredAsItIs(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = folder.Close() })
 	checks := &protect.ClaimCheck{Store: folder, Above: 100}
-	told := make(chan int, 1)
+	heard := make(chan int, 1)
 	var mux dispatcher.Mux
 	mux.Use(dispatcher.Opens(checks))
 	dispatcher.HandleResult(&mux, func(_ context.Context, job *outbox.Job[scan]) (int, error) { return len(job.Args.Pages), nil })
 	dispatcher.OnResult(&mux, func(_ context.Context, _ *outbox.Job[dispatcher.Ended[scan]], n int) error {
-		told <- n
+		heard <- n
 		return nil
 	})
 	id := enqueue(t, db, scan{Pages: strings.Repeat("page ", 100)}, outbox.Options{Protect: checks})
@@ -113,7 +113,7 @@ func TestAResultThatTheProtectorLeavesAloneIsStoredAsItIs(t *testing.T) {
 		t.Fatalf("the payload is stored as %s: this proves nothing", stored)
 	}
 	start(t, db, &mux, quiet(nil))
-	if n := receive(t, told, "the hook"); n != 500 {
+	if n := receive(t, heard, "the hook"); n != 500 {
 		t.Errorf("the hook is told of %d, want 500", n)
 	}
 	stored := ask[[]byte](t, db, `SELECT result FROM outbox.history WHERE id = $1`, id)
@@ -123,9 +123,9 @@ func TestAResultThatTheProtectorLeavesAloneIsStoredAsItIs(t *testing.T) {
 	}
 }
 
-// The hook of a job with a sealed result is told neither that nor the arguments: one
+// The hook of a job with a sealed result gets neither that nor the arguments: one
 // that wants the result is given up, and the database has neither in the clear.
-func TestAHookIsNotToldWhatIsSealed(t *testing.T) {
+func TestAHookDoesNotGetWhatIsSealed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	ring, err := protect.NewKeyring(protect.Key{ID: "k", Secret: [32]byte{1}})
@@ -142,7 +142,7 @@ func TestAHookIsNotToldWhatIsSealed(t *testing.T) {
 	enqueue(t, db, scan{Pages: "s3cret"}, outbox.Options{Protect: ring})
 	start(t, db, &mux, quiet(nil))
 	await(t, db, "the hook is given up", `SELECT count(*) = 1 FROM outbox.jobs WHERE kind = 'scan.read:on_success' AND status = 'failed' AND last_error_code = 'undecodable_result'`)
-	if told := ask[string](t, db, `SELECT convert_from(payload, 'UTF8') FROM outbox.jobs`); strings.Contains(told, "s3cret") || strings.Contains(told, "424242") {
-		t.Errorf("the hook's job holds %s", told)
+	if heard := ask[string](t, db, `SELECT convert_from(payload, 'UTF8') FROM outbox.jobs`); strings.Contains(heard, "s3cret") || strings.Contains(heard, "424242") {
+		t.Errorf("the hook's job holds %s", heard)
 	}
 }

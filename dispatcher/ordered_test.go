@@ -117,7 +117,7 @@ func TestOrderSurvivesRetriesAndLostLeases(t *testing.T) {
 	}
 	for range 3 {
 		start(t, db, handle(handler, dispatcher.KindConfig{Backoff: dispatcher.Waits(time.Millisecond)}), dispatcher.Config{
-			DeafPollInterval: 50 * time.Millisecond, // nobody is told of a lease that expired
+			DeafPollInterval: 50 * time.Millisecond, // nobody is notified of a lease that expired
 			Queues:           map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 8}},
 		})
 	}
@@ -197,7 +197,7 @@ func TestNothingOfAParkedKeyStarts(t *testing.T) {
 	wantState(t, db, other, "running attempt=1 epoch=1 lost=0 error=")
 }
 
-// The head of a line has become free while nobody looked: who comes next finds it.
+// The head of a line has become free while nobody looked: the next claim finds it.
 func TestAClaimPromotesTheHeadThatWasForgotten(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -48,7 +48,7 @@ func awaitOutage(t *testing.T, d *running) {
 	awaitThat(t, "the outage is found out", func() bool { return strings.Contains(d.log.String(), "kind unavailable") })
 }
 
-// Whoever's jobs they are: the first few find out for the others, none of which spends an attempt, and all run when
+// Of every tenant and key: the first few find out for the others, none of which spends an attempt, and all run when
 // it is over.
 func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 	t.Parallel()
@@ -130,8 +130,8 @@ type other struct{ probe }
 
 func (other) Kind() string { return "other" }
 
-// What a cursor has passed by meanwhile runs when the kind is back, also while looks from the front are dear: here
-// because so much lies there that cannot run.
+// What a cursor has passed by meanwhile runs when the kind is back, also while looks from the front are expensive:
+// here because so much lies there that cannot run.
 func TestAKindThatIsBackBeginsAtTheFront(t *testing.T) {
 	t.Parallel()
 	const jobs = 30_000

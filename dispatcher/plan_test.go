@@ -59,7 +59,7 @@ func TestPlansNeverAffectMoreThanAsked(t *testing.T) {
 	}
 	config := db.Config().ConnConfig
 	config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // planned anew each time
-	config.RuntimeParams["jit"] = "off"                          // which would compile what is merely forbidden, and so dear
+	config.RuntimeParams["jit"] = "off"                          // it compiles forbidden plans
 	conn, err := pgx.ConnectConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

@@ -264,7 +264,7 @@ func TestALockedRowHoldsUpOnlyItsOwnReports(t *testing.T) {
 	}
 }
 
-// The handler is told by its reports, too, that the job is no longer its own.
+// The handler learns from its reports, too, that the job is no longer its own.
 func TestAZombieLearnsFromItsReports(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -71,7 +71,8 @@ func TestWhatIsReservedForIsNoOrphan(t *testing.T) {
 		t.Errorf("the job runs with epoch %d, want 1", epoch)
 	}
 
-	// While a look is under way none begins: its job could be told as an orphan.
+	// While a look is under way none begins: its job could be taken for an
+	// orphan.
 	for q.capacity.inHand.Load() != 0 {
 		time.Sleep(time.Millisecond)
 	}

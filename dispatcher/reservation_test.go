@@ -115,8 +115,8 @@ func TestACommitClaimsItsJob(t *testing.T) {
 	}
 }
 
-// What is not to start at once, by whoever has a worker, is claimed like any job, and
-// the dispatcher is woken for it.
+// What is not to start at once is claimed like any job, and the dispatcher is woken
+// for it.
 func TestWhatACommitDoesNotClaim(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -167,21 +167,21 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 		if c.before != "" {
 			exec(t, db, c.before)
 		}
-		stored, told := 0, int64(0)
+		stored, signal := 0, int64(0)
 		for range 5 { // on a slow machine the dispatcher's own look may come between
 			exec(t, db, `DELETE FROM outbox.jobs`)
 			woken.Store(0)
 			if err := p.InTx(t.Context(), c.do); err != nil {
 				t.Errorf("a job %s: %v", name, err)
 			}
-			stored, told = ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE epoch = 0`), woken.Load()
-			if stored > 0 || told != 1 {
+			stored, signal = ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE epoch = 0`), woken.Load()
+			if stored > 0 || signal != 1 {
 				break
 			}
 			reservable(t, d)
 		}
-		if stored == 0 || told != 1 {
-			t.Errorf("a job %s: %d stored and not claimed, the dispatcher was woken %d times; want it stored, once", name, stored, told)
+		if stored == 0 || signal != 1 {
+			t.Errorf("a job %s: %d stored and not claimed, the dispatcher was woken %d times; want it stored, once", name, stored, signal)
 		}
 		if c.then != "" {
 			exec(t, db, c.then)
@@ -203,7 +203,7 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 
 // With a NOTIFY in each transaction, one that claims its job sends none: nobody else has
 // to look. One that was to claim it and may not, does.
-func TestWhatIsNotClaimedByItsCommitIsTold(t *testing.T) {
+func TestWhatIsNotClaimedByItsCommitWakes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	d, _ := deaf(t, db, db, func(context.Context, *outbox.Job[probe]) error { return nil })
@@ -221,11 +221,11 @@ func TestWhatIsNotClaimedByItsCommitIsTold(t *testing.T) {
 	heard := func() int {
 		exec(t, db, `NOTIFY outbox_jobs, 'end'`) // what was sent before comes before it
 		for n := 0; ; n++ {
-			told, err := hears.Conn().WaitForNotification(t.Context())
+			signal, err := hears.Conn().WaitForNotification(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if told.Payload == "end" {
+			if signal.Payload == "end" {
 				return n
 			}
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A tenant's jobs that never end take all slots but the kept ones: whoever comes
-// then starts at once, again and again, also after a handler that ended the kept
-// slot's goroutine. Root may be either of them.
+// A tenant's jobs that never end take all slots but the reserved ones: a job
+// that comes then starts at once, again and again, also after a handler that
+// ended the kept slot's goroutine. Root may be either of them.
 func TestAWorkerIsReservedForOtherTenants(t *testing.T) {
 	t.Parallel()
 	for name, whose := range map[string]struct{ busy, sparse outbox.Options }{

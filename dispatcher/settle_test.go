@@ -264,7 +264,8 @@ func TestOutcomesWaitForTheDatabase(t *testing.T) {
 	exec(t, foreign, `LOCK TABLE outbox.jobs IN ACCESS EXCLUSIVE MODE`)
 	close(gate)
 	awaitThat(t, "a settlement fails", func() bool { return strings.Contains(d.log.String(), "settle failed") })
-	awaitThat(t, "it says so", func() bool { return d.Ready() != nil }) // with the next extension: a settlement may only have met a locked row
+	// With the next extension: a settlement may only have met a locked row.
+	awaitThat(t, "it says so", func() bool { return d.Ready() != nil })
 	if err := foreign.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -42,8 +42,8 @@ func sharedParams(quotas []int32, tenants []int, priorities ...int16) sqlgen.Cla
 	return p
 }
 
-// One of a tenant's jobs is due, and the next one of its lane soon. The walk that tells of
-// the first one is the only one: it has to tell of the other, too.
+// One of a tenant's jobs is due, and the next one of its priority soon. The survey that
+// returns the first one is the only one: it has to return the other, too.
 func TestAFlowThatIsDueTellsWhatIsDueNext(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -90,7 +90,7 @@ func TestClaimsOfTenantsAreRightUnderEveryPlan(t *testing.T) {
 		for _, set := range append(settings, "jit = off") {
 			exec(t, tx, "SET LOCAL "+set)
 		}
-		// Of tenant 0 three come from its first lane, all from tenant 2's.
+		// Of tenant 0 three come from its first priority, all from tenant 2's.
 		got := map[string]int{}
 		p := sharedParams([]int32{160, 3, 5}, []int{1, 0, 2}, 1, 0)
 		claimed, err := q.ClaimJobs(t.Context(), p)

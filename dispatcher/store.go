@@ -24,7 +24,7 @@ type store struct {
 	*process
 	db       settleStatements
 	followed func(context.Context, []engine.Success) ([]pgtype.UUID, error) // stores successes with their follow-ups
-	pokeAll  func()                                                         // has every queue of this process look for jobs
+	pokeAll  func()                                                         // makes all queues of this process look
 	peers    *notifier
 }
 

@@ -114,7 +114,7 @@ func TestJobsInEachOthersPlacesKeepTheirResults(t *testing.T) {
 }
 
 // A list is settled in the order of the places, an operator's jobs in that of their ids:
-// whoever would make a deadlock of it, it is not the operator who suffers.
+// if the two would deadlock, it is not the operator who suffers.
 func TestASettlementAsAListGivesWay(t *testing.T) {
 	t.Parallel()
 	db, log := pgtest.New(t), new(bytes.Buffer)

@@ -24,7 +24,7 @@ type Verdict struct {
 // those who keep jobs elsewhere: package memory. A panic is an error, and errors
 // mean what they mean in a dispatcher's handlers; how long an outage has lasted is
 // for the caller to remember. Of the kind's config, Backoff, which may not be nil,
-// FailOn and OutageLimit are heeded.
+// FailOn and OutageLimit hold.
 func Attempt(ctx context.Context, handler Handler, job *outbox.Claimed, kind KindConfig) Verdict {
 	kind.OutageLimit = cmp.Or(kind.OutageLimit, defaultOutageLimit)
 	a := &attempt{job: job, route: &route{kind: job.Kind, handler: handler, config: kind}}

@@ -10,8 +10,9 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// Whoever starts as many as the log allows, whenever there is room, keeps the rate
-// in every span of the interval, and gets within two hundredths of it.
+// A dispatcher that starts as many as the log allows, whenever there is room,
+// keeps the rate in every span of the interval, and gets within two hundredths of
+// it.
 func TestStartLogKeepsTheRate(t *testing.T) {
 	t.Parallel()
 	const rate, interval = 50, time.Second

@@ -52,7 +52,7 @@ func TestTheJobThatStandsForARequestWaitsForItsCommit(t *testing.T) {
 			if n := ask[int](t, db, lock, first.ID); n != 1 {
 				t.Error("it cannot be claimed after the commit")
 			}
-			if standing == "blocked" { // whoever freed its slot meanwhile could not promote it
+			if standing == "blocked" { // the worker that freed its slot meanwhile could not promote it
 				if got := ask[string](t, db, `SELECT status::text FROM outbox.jobs WHERE id = $1`, first.ID); got != "pending" {
 					t.Errorf("it is %s, want pending", got)
 				}

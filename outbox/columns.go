@@ -25,14 +25,16 @@ type copyColumn struct {
 var copyColumns = []copyColumn{
 	{name: "id", value: func(r *row) any { return &r.ID }, append: func(b []byte, r *row) []byte { return appendBytes(b, r.ID.Bytes[:]) }},
 	{name: "kind", value: func(r *row) any { return r.Kind }, append: func(b []byte, r *row) []byte { return appendBytes(b, r.Kind) }},
-	{name: "payload", value: func(r *row) any { return r.Payload }, append: func(b []byte, r *row) []byte { return appendBytes(b, r.Payload) }}, // never nil
+	// The payload is never nil.
+	{name: "payload", value: func(r *row) any { return r.Payload }, append: func(b []byte, r *row) []byte { return appendBytes(b, r.Payload) }},
 	{name: "queue", value: func(r *row) any { return r.Queue }, in: engine.QueueColumn, append: func(b []byte, r *row) []byte { return appendBytes(b, r.Queue) }},
 	{name: "tenant_id", value: func(r *row) any { return &r.TenantID }, in: engine.TenantColumn, append: func(b []byte, r *row) []byte { return appendBytes(b, r.TenantID.Bytes[:]) }},
 	{name: "priority", value: func(r *row) any { return r.Priority }, in: engine.PriorityColumn, append: func(b []byte, r *row) []byte { return appendInt16(b, r.Priority) }},
 	{name: "max_attempts", value: func(r *row) any { return r.MaxAttempts }, in: engine.MaxAttemptsColumn, append: func(b []byte, r *row) []byte { return appendInt32(b, r.MaxAttempts) }},
 	{name: "run_at", value: func(r *row) any { return r.RunAt }, in: engine.RunAtColumn, append: func(b []byte, r *row) []byte { return appendTime(b, r.RunAt) }},
 	{name: "timeout", value: func(r *row) any { return r.Timeout }, in: engine.TimeoutColumn, oid: pgtype.IntervalOID},
-	{name: "backoff", value: backoffOf, in: engine.BackoffColumn}, // of all that is sent only pgx's own COPY makes an array of a text
+	// Of all that is sent only pgx's own COPY makes an array of a text.
+	{name: "backoff", value: backoffOf, in: engine.BackoffColumn},
 	{name: "key", value: func(r *row) any { return r.Key }, in: engine.KeyColumn, oid: pgtype.TextOID},
 	{name: "content_type", value: func(r *row) any { return r.ContentType }, in: engine.ContentTypeColumn, append: func(b []byte, r *row) []byte { return appendBytes(b, r.ContentType) }},
 	{name: "deadline", value: func(r *row) any { return &r.Deadline }, in: engine.DeadlineColumn, append: func(b []byte, r *row) []byte { return appendTime(b, r.Deadline) }},

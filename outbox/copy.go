@@ -23,9 +23,9 @@ type copier interface {
 	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
 }
 
-// canCopy reports whether COPY stores the requests as INSERT would. It has no
-// ON CONFLICT and no expression, and a column that it sends has no default: whoever
-// has no RunAt is due at the server's now.
+// canCopy reports whether COPY stores the requests as INSERT would. It has no ON
+// CONFLICT and no expression, and a column that it sends has no default: a job
+// without a RunAt is due at the server's now.
 func canCopy(requests []Request) bool {
 	for i := range requests {
 		o := &requests[i].Options
@@ -37,9 +37,8 @@ func canCopy(requests []Request) bool {
 }
 
 // copyMany makes rows while another goroutine sends those that are made: it is the
-// server that takes the time, and it need not wait. What is called of the caller's
-// (Args, and what encodes and checks them) is called in the caller's goroutine, where
-// a panic is the caller's.
+// server that takes the time, and it need not wait. Args, and what encodes and checks
+// them, run in the caller's goroutine, where a panic is the caller's.
 //
 // What checks payloads takes its time, and what seals them may wait for others: then
 // all rows are made before, outside of the transaction. So they are where no transaction
@@ -58,7 +57,7 @@ func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID
 	go func() {
 		stored <- atomically(ctx, db, notify, func(db DB) error { return storeAll(ctx, db, requests, made) })
 	}()
-	bad := errors.New("the request could not be made") // a panic: whoever called knows more
+	bad := errors.New("the request could not be made") // a panic: the caller knows more
 	defer func() {
 		if bad != nil {
 			made.close(bad)

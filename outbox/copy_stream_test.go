@@ -122,7 +122,7 @@ func (c calling) MarshalJSON() ([]byte, error) {
 }
 
 // The connection breaks while the sender waits for rows: pgconn returns at once, and
-// leaves whoever reads from the stream alone.
+// leaves the reader of the stream alone.
 func TestNobodyReadsAStreamWhoseConnectionIsBroken(t *testing.T) {
 	db := pgtest.New(t) // not parallel: it looks at all goroutines
 	tx := begin(t, db, pgx.ReadCommitted)

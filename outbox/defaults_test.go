@@ -23,7 +23,7 @@ type ledgerEntry struct {
 func (ledgerEntry) Kind() string              { return "ledger.entry" }
 func (l ledgerEntry) DefaultOptions() Options { return l.defaults }
 
-// Whoever adds a field to Options is to say what a kind's default of it means.
+// A new field of Options has to say what a kind's default of it means.
 func TestEveryOptionCanBeTheKinds(t *testing.T) {
 	t.Parallel()
 	others := map[string]any{ // where one and two are not values of the field

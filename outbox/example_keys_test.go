@@ -26,7 +26,8 @@ func ExampleOptions_runAt() {
 		if _, err := outbox.Enqueue(ctx, db, SendCode{"+49 30 1234567"}, outbox.Options{RunAt: at}); err != nil {
 			return err
 		}
-		_, err := outbox.Enqueue(ctx, db, SendCode{"+49 30 1234567"}, outbox.Options{Delay: time.Hour}) // by the database's clock
+		// Delay is by the database's clock.
+		_, err := outbox.Enqueue(ctx, db, SendCode{"+49 30 1234567"}, outbox.Options{Delay: time.Hour})
 		return err
 	}
 	_ = remind

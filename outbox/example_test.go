@@ -23,7 +23,7 @@ func ExampleSubmit() {
 		if err != nil {
 			return err
 		}
-		fmt.Println(done.Stored, done.ID) // or false and the id of the one that waits, and will do for this request, too
+		fmt.Println(done.Stored, done.ID) // or false and the id of the waiting one, which stands for this request too
 		return nil
 	}
 	_ = request

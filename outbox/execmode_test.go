@@ -12,8 +12,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// Behind a connection pooler pgx is often told not to prepare statements; it then
-// guesses the types of parameters.
+// Behind a connection pooler pgx is often configured not to prepare statements;
+// it then guesses the types of parameters.
 func TestEveryExecModeStoresTheSame(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{

@@ -9,7 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// A statement that closes a job may have waited for whoever had the job before:
+// A statement that closes a job may have waited for the transaction that had
+// the job before:
 //
 //	cancel   begins, waits for the row                                  closes it
 //	worker   has the row        starts it, gives it back, commits

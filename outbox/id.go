@@ -60,7 +60,7 @@ func noRandomness(err error) string { return fmt.Sprintf("outbox: make an id: %v
 // idRun makes ids that rise, a run of which share the time of the first: looking at the
 // clock and asking for randomness is most of what an id costs. Behind the time they have
 // a counter of 8 bits (RFC 9562, 6.2, method 1) and 54 random ones; the id that follows
-// a run, of whoever makes it in this process, has a later time.
+// a run, whichever goroutine makes it, has a later time.
 type idRun struct {
 	random *bufio.Reader
 	first  ID

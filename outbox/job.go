@@ -25,7 +25,7 @@ type Claimed struct {
 	Attempt     int           // from 1; for people. A snooze lowers it again
 	MaxAttempts int           // the attempt of this number is the last
 	LostLeases  int           // how many workers died or stalled with this job
-	Epoch       int64         // the fencing token: pass it to whatever else the handler writes to. 0 for a job of package memory
+	Epoch       int64         // the fencing token, for whatever else the handler writes to. 0 in package memory
 	Key         string        // Options.Key.Name; "" for a job without a key
 	Worker      string        // who holds the lease
 	Timeout     time.Duration // of this job; 0 leaves it to its kind

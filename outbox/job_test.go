@@ -269,7 +269,8 @@ func TestWhileATransactionGuardsAJobNobodyTakesIt(t *testing.T) {
 	}
 }
 
-// Who waits for a lock that the reaper holds sees what it did, not what was before.
+// A statement that waits for a lock of the reaper sees what it did, not what was
+// before.
 func TestAGuardThatWaitedSeesThatItLost(t *testing.T) {
 	t.Parallel()
 	for name, call := range map[string]func(*Claimed, context.Context, DB) error{"Guard": (*Claimed).Guard, "Complete": (*Claimed).Complete} {

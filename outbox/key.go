@@ -12,11 +12,12 @@ import (
 const maxKeyQueued = 100_000
 
 // DeathPolicy says what becomes of the jobs behind an ordered one that is failed
-// or dead. "" has them wait until somebody retries or dismisses the dead letter.
+// or dead. "" makes them wait until somebody retries or dismisses the dead
+// letter.
 type DeathPolicy string
 
 const (
-	// SkipDead has them run. If the dead letter is retried, it is next.
+	// SkipDead lets them run. If the dead letter is retried, it is next.
 	SkipDead DeathPolicy = "skip"
 	// ParkKey sets all jobs of the key aside, together with those still to come,
 	// until an operator unblocks the key; with KeyRules.ParkAfter only if nobody has
@@ -26,7 +27,7 @@ const (
 
 // LapsePolicy says what becomes of a job with a key whose worker died, stalled or
 // could not reach the database for the length of its lease; also if nobody could.
-// "" has it run again, as jobs without a key do.
+// "" runs it again, as jobs without a key do.
 type LapsePolicy string
 
 const (
@@ -46,10 +47,10 @@ type KeyRules struct {
 	// together. "" is no key, and then no rule may be set.
 	Name string
 
-	MaxActive int           // jobs of the key that may run for this one to start, itself included, in all processes; 0 is 1
+	MaxActive int           // jobs of the key that may run at once, itself included, in all processes; 0 is 1
 	Ordered   bool          // start only as the first of the key's ordered jobs that is not finished, through retries
 	Sequence  int64         // of an ordered job: its position, from 1; 0 is by when the transaction commits
-	OnDeath   DeathPolicy   // of an ordered job: what happens to those behind it when it is failed or dead; "": they wait
+	OnDeath   DeathPolicy   // of an ordered job: what happens behind it when it is failed or dead; "": they wait
 	ParkAfter time.Duration // with ParkKey: hold up the line for this long first
 	OnLapse   LapsePolicy   // what happens to the job when its lease lapses; "": it runs again
 	MaxQueued int           // jobs of the key that may wait at once, this one included; 0 is any number. See Submit

@@ -14,19 +14,21 @@ import (
 // queue that is due at once. Args that are a [Defaulter] fill in what is left to the
 // zero value.
 type Options struct {
-	Queue          string            // "" is "default". 1 to 128 letters, digits and _ . : / -, first a letter or digit
-	Priority       int               // higher is more urgent; -32768 to 32767
-	Delay          time.Duration     // due this long after the insert, by the database's clock
-	RunAt          time.Time         // due at this instant; excludes Delay. Zero is at once
-	MaxAttempts    int               // 0 is 25. The attempt that uses up the last one leaves the job dead
-	Timeout        time.Duration     // of one attempt; 0 is what the kind's handler says, then 5 minutes
-	Backoff        Backoff           // how long it waits between attempts; nil leaves it to the kind's back-off
-	Key            KeyRules          // with a name, what the job may run beside; zero is a job without a key
-	IdempotencyKey string            // unique per tenant and kind, at most 512 bytes: a repeat returns the first job's id and changes nothing
-	Headers        map[string]string // trace context, correlation id, user id …; handed to the handler. At most 64 KiB as JSON
+	Queue       string        // "" is "default". 1 to 128 letters, digits and _ . : / -, first a letter or digit
+	Priority    int           // higher is more urgent; -32768 to 32767
+	Delay       time.Duration // due this long after the insert, by the database's clock
+	RunAt       time.Time     // due at this instant; excludes Delay. Zero is at once
+	MaxAttempts int           // 0 is 25. The attempt that uses up the last one leaves the job dead
+	Timeout     time.Duration // of one attempt; 0 is what the kind's handler says, then 5 minutes
+	Backoff     Backoff       // how long it waits between attempts; nil leaves it to the kind's back-off
+	Key         KeyRules      // with a name, what the job may run beside; zero is a job without a key
+	// IdempotencyKey is unique per tenant and kind, at most 512 bytes: a repeat returns the first job's id and changes
+	// nothing.
+	IdempotencyKey string
+	Headers        map[string]string // trace context, correlation id …; handed to the handler. At most 64 KiB as JSON
 	Tenant         ID                // zero is RootTenant
 	Caller         Caller            // who asks for it; added to Headers, where they do not say otherwise
-	Check          Checker           // refuses a payload that is not its kind's, before anything is sent; nil takes every one
+	Check          Checker           // refuses a payload that is not its kind's, before anything is sent; nil is none
 	Protect        Protector         // seals the payload, and the result of its handler; nil stores them as they are
 
 	// Deadline is the instant from which on the job may not start, run or succeed

@@ -258,7 +258,7 @@ func TestAJobInASavepointThatIsTakenBackIsGoneAndTheRestIsWoken(t *testing.T) {
 }
 
 // A burst of a thousand commits is a few notifications, and the last of them is
-// sent after the last commit: whoever it wakes sees every job.
+// sent after the last commit: a dispatcher that it wakes sees every job.
 func TestABurstOfCommitsIsWokenForByFewNotifications(t *testing.T) {
 	t.Parallel()
 	const commits = 1000
@@ -439,8 +439,8 @@ func TestACommitWhoseOutcomeIsUnknownWakes(t *testing.T) {
 	}
 }
 
-// The dispatcher in the same program is told by every commit that enqueued, when
-// the job is already there to be seen, and by no other.
+// The dispatcher in the same program is woken by every commit that enqueued,
+// when the job is already there to be seen, and by no other.
 func TestACommitWakesTheDispatcherOfItsProcess(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[NotifyMode][]int64{NotifyCoalesced: {1, 2}, NotifyTransactional: {1, 2}, NotifyOff: nil} {

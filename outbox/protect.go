@@ -7,11 +7,10 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Protector keeps what a job carries from whoever can read the database, or the
-// database from what is too large for it: package protect has two. Give it to
-// [Options] as Protect when you enqueue, to the dispatcher's mux by
-// dispatcher.Opens, and to await.Config where results are waited for. It has to be
-// safe for concurrent use.
+// Protector keeps what a job carries from readers of the database, or the database
+// from what is too large for it: package protect has two. Give it to [Options] as
+// Protect when you enqueue, to the dispatcher's mux by dispatcher.Opens, and to
+// await.Config where results are waited for. It has to be safe for concurrent use.
 type Protector interface {
 	// Seal returns what is to be stored instead of plain. Content that it leaves
 	// alone keeps its type; content that it changes gets a type that begins with

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// heard is a recorder that keeps what it is told.
+// heard is a recorder that keeps what is reported.
 type heard struct {
 	messages   []string
 	checkpoint []byte

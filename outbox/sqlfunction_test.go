@@ -121,7 +121,8 @@ func TestTheSQLFunctionNamesEveryMistake(t *testing.T) {
 func TestTheSQLFunctionAndGoShareTheRuleForNames(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	names := []string{"", strings.Repeat("a", 128), strings.Repeat("a", 129), "aé", "a\u212a", "a\u017f"} // the last two fold to k and s
+	// The last two fold to k and s.
+	names := []string{"", strings.Repeat("a", 128), strings.Repeat("a", 129), "aé", "a\u212a", "a\u017f"}
 	for c := byte(1); c < 128; c++ {
 		names = append(names, string(rune(c)), "a"+string(rune(c)))
 	}
@@ -201,7 +202,7 @@ func TestConcurrentSQLCallersMakeOneJob(t *testing.T) {
 	}
 }
 
-func TestTheSQLFunctionNotifiesUnlessToldNotTo(t *testing.T) {
+func TestTheSQLFunctionNotifiesUnlessAskedNotTo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	ear := listen(t, db)

@@ -28,7 +28,7 @@ const (
 // stands for it, or, with a zero ID, the key is full and it was rejected.
 type Submitted struct {
 	Stored   bool // the request's own job is stored
-	ID       ID   // of the job that stands for the request: its own, or the one that it was coalesced into; zero if it was rejected
+	ID       ID   // of the job that stands for the request, also one it was coalesced into; zero if rejected
 	Replaced ID   // of the job that was closed to make room; zero if none was
 	Queued   int  // jobs of the key that waited before
 }
@@ -51,10 +51,10 @@ func (e *QueueFullError) Error() string {
 // person are not counted, nor is anything waited for that MaxQueued = 0 stores.
 //
 // It is exact however many producers submit at once, and for that they wait for
-// one another: whoever submits to a key holds a lock on it until its transaction
-// ends, so submit late in the transaction, and to several keys in the same order
-// everywhere. No worker and no plain Enqueue waits for that lock. The transaction
-// has to be READ COMMITTED, or the error is an [*InvalidError].
+// one another: a producer that submits to a key holds a lock on it until its
+// transaction ends, so submit late in the transaction, and to several keys in the
+// same order everywhere. No worker and no plain Enqueue waits for that lock. The
+// transaction has to be READ COMMITTED, or the error is an [*InvalidError].
 func Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, error) {
 	return submit(ctx, db, args, opts, notifiesAtCommit(db))
 }

@@ -23,10 +23,10 @@ const (
 	// longer, and an idle process asks no more than it must.
 	expireInterval = 2250 * time.Millisecond
 	expireJitter   = 500 * time.Millisecond
-	// A lease that is about to lapse, as those of live workers are not unless they are
-	// very short, is waited for, and its job runs again that much earlier. The entries
-	// of the index in which it is looked for are those that the next pass has to go
-	// through; where that takes long, a pass does it once, not twice.
+	// A pass waits for a lease that is about to lapse, so that its job runs again that
+	// much earlier; live workers extend theirs long before. The entries of the index
+	// in which it is looked for are those that the next pass has to go through; where
+	// that takes long, a pass does it once, not twice.
 	lapseMargin   = 100 * time.Millisecond // at most: processes do not all come at once
 	lapseSpacing  = 250 * time.Millisecond // between passes, however many leases lapse
 	lapseLookCost = 20 * time.Millisecond

@@ -38,7 +38,7 @@ var commits = []Mutant{
 		Breaks:    "a job that its commit was to claim and did not waits for a poll",
 		Invariant: "A notification is a hint",
 		Edits:     []Edit{{"migrations.outbox.enqueue_claimed", `IF notify THEN`, `IF false THEN`}},
-		Checks:    []Check{test("dispatcher", "TestWhatIsNotClaimedByItsCommitIsTold", "0 notifications of a job of a paused queue")},
+		Checks:    []Check{test("dispatcher", "TestWhatIsNotClaimedByItsCommitWakes", "0 notifications of a job of a paused queue")},
 	},
 	{
 		Name:      "a refusal that nobody reads",
@@ -208,7 +208,7 @@ RETURNING`},
 		Breaks:    "what a stop cuts off, or is to be tried again, waits for a poll of another process",
 		Invariant: "A notification is a hint",
 		Edits:     []Edit{{"dispatcher.reporter.isForOthers", `return a.outcome.keepDue || !r.phase.isClaiming()`, `return false`}},
-		Checks:    []Check{test("dispatcher", "TestWhatGoesBackIsToldToTheOthers", "were not told: the job goes back")},
+		Checks:    []Check{test("dispatcher", "TestOthersAreNotifiedOfWhatGoesBack", "were not told: the job goes back")},
 	},
 	{
 		Name:      "unknown kinds are claimed",

@@ -52,7 +52,7 @@ var keys = []Mutant{
 		Breaks:    "what a stopping process promotes waits for a poll of another",
 		Invariant: "No key is stuck",
 		Edits:     []Edit{{"dispatcher.Dispatcher.offer", `elsewhere || !d.process.phase.isClaiming() || q.capacity.room() < n`, `elsewhere || q.capacity.room() < n`}},
-		Checks:    []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: a promoted job")},
+		Checks:    []Check{test("dispatcher", "TestOthersAreNotifiedOfWhatIsPromotedDuringAStop", "were not told: a promoted job")},
 	},
 	{
 		Name:      "a stop that waits for keys",
@@ -67,7 +67,7 @@ var keys = []Mutant{
 		Invariant: "No key is stuck",
 		Edits: []Edit{{"dispatcher.Dispatcher.endAll", `		d.peers.notify()
 		d.running.Wait()`, `		d.running.Wait()`}},
-		Checks: []Check{test("dispatcher", "TestWhatIsPromotedDuringAStopIsToldToTheOthers", "were not told: nobody claims here any more")},
+		Checks: []Check{test("dispatcher", "TestOthersAreNotifiedOfWhatIsPromotedDuringAStop", "were not told: nobody claims here any more")},
 	},
 	{
 		Name:      "a promotion that does not tell what was locked",

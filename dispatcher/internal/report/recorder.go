@@ -246,8 +246,8 @@ func (r *Recorder) storeBatch(batch *batch) answer {
 		r.retry.Reset()
 		r.tries = 0
 		r.apply(batch, rows)
-	case isAway(err):
-		return r.isAway(batch, err)
+	case isUnreachable(err):
+		return r.retryLater(batch, err)
 	case len(batch.attempts) > 1:
 		return r.storeApart(batch, err)
 	case pgsession.IsLockedOut(err): // the row of its progress, by nobody of ours
@@ -277,15 +277,15 @@ func (r *Recorder) storeApart(batch *batch, err error) answer {
 			return away
 		case lockedOut:
 			if locked++; locked == 2 {
-				return r.isAway(batch, err)
+				return r.retryLater(batch, err)
 			}
 		}
 	}
 	return answered
 }
 
-// isAway has nothing be tried again for a while.
-func (r *Recorder) isAway(batch *batch, err error) answer {
+// retryLater backs off: nothing is stored for a while.
+func (r *Recorder) retryLater(batch *batch, err error) answer {
 	if !pgsession.IsLockedOut(err) {
 		r.Health.Failed(err)
 	}
@@ -295,9 +295,9 @@ func (r *Recorder) isAway(batch *batch, err error) answer {
 	return away
 }
 
-// isAway reports whether an error is the database's trouble, which passes, and not
+// isUnreachable reports whether an error is the database's trouble, which passes, and not
 // that of what was to be stored.
-func isAway(err error) bool {
+func isUnreachable(err error) bool {
 	if state := pgsession.State(err); len(state) == 5 && (state[:2] == "3F" || state[:2] == "42") {
 		return false // a schema or rights that are not there would hold the reports back for ever
 	}
@@ -373,7 +373,7 @@ func (r *Recorder) read(ctx context.Context, query func(context.Context, Stateme
 		err := query(bound, r.DB)
 		cancel()
 		<-r.reading
-		if err == nil || !isAway(err) {
+		if err == nil || !isUnreachable(err) {
 			return err
 		}
 		if cause := retry.Wait(ctx); cause != nil {
