@@ -396,3 +396,30 @@ func storeClaimed(t *testing.T, tx pgx.Tx, id outbox.ID, r engine.Reservation) {
 	}
 	r.Read(rows)
 }
+
+// A dispatcher that nothing else wakes learns of the jobs of the producer that it is attached to, of those that no
+// commit can claim, too.
+func TestAttachedProducersWakeTheirDispatcher(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ran := make(chan outbox.ID, 3)
+	d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error { ran <- job.ID; return nil }), quiet(nil))
+	p := outbox.NewProducer(db, outbox.NotifyCoalesced)
+	t.Cleanup(func() { _ = p.Flush(context.Background()) })
+	detach := d.Attach(p)
+	for _, opts := range []outbox.Options{{}, {Tenant: outbox.NewID()}, {Key: outbox.KeyRules{Name: "k"}}} {
+		var id outbox.ID
+		if err := p.InTx(t.Context(), func(tx pgx.Tx) (err error) {
+			id, err = outbox.Enqueue(t.Context(), tx, probe{}, opts)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if got := receive(t, ran, "the job to run"); got != id {
+			t.Errorf("job %s ran, want %s", got, id)
+		}
+	}
+	if detach(); engine.Of(p).Claimer() != nil {
+		t.Error("a detached producer claims for the dispatcher")
+	}
+}
