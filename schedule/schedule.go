@@ -108,10 +108,11 @@ func (s Schedule) Next(after time.Time) (time.Time, error) {
 
 // params is the schedule as it is stored, without its times.
 func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
-	errs := []error{s.err, s.opts.validate()}
+	errs := []error{s.err}
 	if fault := engine.NameFault(s.name); fault != "" {
 		errs = append(errs, invalid.Field("name", "%s", fault))
 	}
+	errs = append(errs, s.opts.validate())
 	kept, err := outbox.Encode(s.args, s.opts.job())
 	o := kept.Options
 	errs = append(errs, storable(o))
