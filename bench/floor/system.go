@@ -128,6 +128,8 @@ type place struct {
 	micros uint64 // runAt as the server sends it
 }
 
+var root = pgtype.UUID{Bytes: outbox.RootTenant, Valid: true}
+
 var front = place{runAt: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, id: pgtype.UUID{Valid: true}}
 
 func (p *place) advance(micros uint64, id pgtype.UUID) {
@@ -147,8 +149,9 @@ var epoch2000 = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then func(claimed) error) error {
 	from := front
 	for {
-		rows, err := conn.Query(ctx, sqlgen.ClaimJobs, "floor", 15*time.Second, []int16{0},
-			[]pgtype.Timestamptz{from.runAt}, []pgtype.UUID{from.id}, "default", []string{"bench.noop"}, batch, false)
+		rows, err := conn.Query(ctx, sqlgen.ClaimJobs, "floor", 15*time.Second,
+			[]pgtype.UUID{root}, []int32{batch}, []int32{1}, []int32{1}, // all of one tenant, from its one cursor
+			[]int16{0}, []pgtype.Timestamptz{from.runAt}, []pgtype.UUID{from.id}, "default", []string{"bench.noop"}, false, batch)
 		if err != nil {
 			return fmt.Errorf("claim: %w", err)
 		}
