@@ -236,6 +236,25 @@ RETURNING id`},
 		Checks: []Check{test("dispatcher", "TestRefusedRowDoesNotHoldUpTheOthers", "in vain")},
 	},
 	{
+		Name:      "a refused connection is the row's fault",
+		Breaks:    "a success fails for good because the server refused a new connection for it",
+		Invariant: "Nothing lost",
+		Edits: []Edit{{"internal/pgsession.IsUnreachable", `	if _, ok := errors.AsType[*sessionError](err); ok {
+		return true
+	}
+`, ``}},
+		Checks: []Check{test("internal/pgsession", "TestStatesAreDistinguished", "a refusal(settle: prepare the session: claim")},
+	},
+	{
+		Name:      "a pooler's process number is an integer",
+		Breaks:    "behind a pooler half of the connections are refused",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"internal/pgsession.setAll", `$1::bigint`, `$1`}},
+		Checks: []Check{
+			test("internal/pgsession", "TestNothingIsSetInASharedSession", "out of range for type integer"),
+		},
+	},
+	{
 		Name:      "an error that the encoding lacks",
 		Breaks:    "a failure whose text the database's encoding lacks is refused for as long as the process lives",
 		Invariant: "Deaths are bounded",

@@ -180,11 +180,12 @@ func takesNoWrites(conn *pgx.Conn) bool {
 }
 
 // setAll makes the settings that this server knows, in one round trip, unless a pooler is
-// in between. What was made to be durable stays as durable as it is.
+// in between: that names a process of its own invention, of up to 32 bits, which is why $1
+// is no integer. What was made to be durable stays as durable as it is.
 const setAll = `
 	SELECT pg_is_in_recovery(), count(set_config(setting.name, setting.value, false))
 	FROM unnest($2::text[], $3::text[]) AS setting(name, value)
-	WHERE pg_backend_pid() = $1
+	WHERE pg_backend_pid() = $1::bigint
 	  AND current_setting(setting.name, true) IS NOT NULL
 	  AND (setting.name <> 'synchronous_commit' OR current_setting('synchronous_commit') = 'off')`
 
@@ -207,19 +208,26 @@ func prepareSession(ctx context.Context, conn *pgx.Conn, more map[string]string,
 	// Unnamed, and described by nobody: every pooler takes it.
 	err := conn.QueryRow(ctx, setAll, pgx.QueryExecModeExec, int64(conn.PgConn().PID()), names, values).Scan(&standby, &set)
 	if err != nil {
-		return fmt.Errorf("prepare the session: %w", err)
+		return &sessionError{err}
 	}
 	if standby && c.Needs != "" {
-		return &pgconn.PgError{Severity: "ERROR", Code: ReadOnly, Message: "the server is a standby, it cannot " + c.Needs}
+		return &sessionError{&pgconn.PgError{Severity: "ERROR", Code: ReadOnly, Message: "the server is a standby, it cannot " + c.Needs}}
 	}
 	if set == 0 || c.Warm == "" {
 		return nil
 	}
 	if _, err := conn.Exec(ctx, c.Warm); err != nil {
-		return fmt.Errorf("prepare the session: %w", err)
+		return &sessionError{err}
 	}
 	return nil
 }
+
+// sessionError is why a connection could not be made ready: no statement of the caller's
+// was sent, and the server's answer is not about one.
+type sessionError struct{ err error }
+
+func (e *sessionError) Error() string { return "prepare the session: " + e.err.Error() }
+func (e *sessionError) Unwrap() error { return e.err }
 
 // ConnConfig is how a connection beside the pool is made, hooks that choose where to and
 // with which password included.

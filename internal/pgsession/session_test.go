@@ -192,7 +192,8 @@ func TestASessionDoesNotDependOnTheDatabase(t *testing.T) {
 }
 
 // Behind a pooler that shares sessions, what is set would be set for others. Such a pooler
-// tells its clients another process id than that of the backend, and so does this.
+// names another process than the backend, of its own invention and of up to 32 bits, and so
+// does this.
 func TestNothingIsSetInASharedSession(t *testing.T) {
 	t.Parallel()
 	pool := pinned(t, odd(t), func(c *pgxpool.Config) {
@@ -206,13 +207,13 @@ func TestNothingIsSetInASharedSession(t *testing.T) {
 	judge(t, pool, map[string]string{"bytea_output": "escape", "default_transaction_isolation": "serializable", "row_security": "off"})
 }
 
-// renamed is a connection on which the server tells another process id.
+// renamed is a connection on which the server names a process that no backend can be.
 type renamed struct{ net.Conn }
 
 func (r renamed) Read(b []byte) (int, error) {
 	n, err := r.Conn.Read(b)
-	if at := bytes.Index(b[:n], []byte("K\x00\x00\x00\x0c")); at >= 0 && at+9 <= n {
-		b[at+8] ^= 1
+	if at := bytes.Index(b[:n], []byte("K\x00\x00\x00\x0c")); at >= 0 && at+5 < n {
+		b[at+5] |= 0x80
 	}
 	return n, err
 }
@@ -297,6 +298,17 @@ func TestStatesAreDistinguished(t *testing.T) {
 	pg := func(code, constraint string) error {
 		return fmt.Errorf("claim: %w", &pgconn.PgError{Code: code, ConstraintName: constraint})
 	}
+	var connecting []error
+	for _, code := range []string{"22003", "22023", "23514", "28P01", "53300", "54000", "55P03", "57014"} {
+		connecting = append(connecting, fmt.Errorf("settle: %w", &sessionError{pg(code, "c")}))
+	}
+	bad := pgtest.New(t).Config().ConnConfig
+	bad.RuntimeParams["work_mem"] = "plenty"
+	_, err := pgx.ConnectConfig(t.Context(), bad)
+	if State(err) != "22023" {
+		t.Fatalf("connect with a setting that is wrong: %v, want SQLSTATE 22023", err)
+	}
+	connecting = append(connecting, fmt.Errorf("settle: %w", err))
 	for name, c := range map[string]struct {
 		judge    func(error) bool
 		yes, not []error
@@ -307,6 +319,10 @@ func TestStatesAreDistinguished(t *testing.T) {
 		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), pg("54000", "")}, []error{errors.New("cut"), pg("P0001", ""), pg("55P03", "")}},
 		"IsNoPartition":  {IsNoPartition, []error{pg("23514", "")}, []error{pg("23514", "c"), errors.New("cut")}},
 		"IsAway":         {IsAway, []error{pg("25006", ""), pg("42P01", ""), pg("40001", ""), pg("57P03", ""), &pgconn.ConnectError{}}, []error{errors.New("odd"), pg("23505", ""), pg("42501", "")}},
+		// What a server answers while we connect is about no statement.
+		"IsUnreachable":  {IsUnreachable, connecting, []error{errors.New("cut"), pg("57P01", "")}},
+		"IsGone, IsAway": {func(err error) bool { return IsGone(err) && IsAway(err) }, connecting, nil},
+		"a refusal":      {func(err error) bool { return RefusesTheRow(err) || IsUnacceptable(err) || IsLockedOut(err) }, nil, connecting},
 	} {
 		for _, err := range c.yes {
 			if !c.judge(err) {

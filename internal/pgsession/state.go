@@ -46,12 +46,12 @@ func IsRowSecurity(err error) bool {
 }
 
 // RefusesTheRow reports whether a statement failed because of some of its rows, so that
-// others may go through: everything but trouble with the connection (08), a transaction
+// others may go through: everything but what is said while connecting, trouble with the connection (08), a transaction
 // that may be repeated (40), the schema or our rights (3F, 42), the server's resources
 // (53), its being stopped (57) or broken (58, XX), and a server that is read-only.
 func RefusesTheRow(err error) bool {
 	state := State(err)
-	if len(state) != 5 || state == ReadOnly {
+	if len(state) != 5 || state == ReadOnly || IsUnreachable(err) {
 		return false
 	}
 	switch state[:2] {
@@ -64,6 +64,9 @@ func RefusesTheRow(err error) bool {
 // IsLockedOut reports whether a statement waited for a row for too long: a lock timeout,
 // a statement timeout, a deadlock.
 func IsLockedOut(err error) bool {
+	if IsUnreachable(err) {
+		return false
+	}
 	switch State(err) {
 	case LockNotAvailable, QueryCanceled, DeadlockDetected:
 		return true
@@ -71,8 +74,12 @@ func IsLockedOut(err error) bool {
 	return false
 }
 
-// IsUnreachable reports whether there was no connection to send the statement on.
+// IsUnreachable reports whether there was no connection to send the statement on, for
+// whatever reason, the server's own answer to the attempt included.
 func IsUnreachable(err error) bool {
+	if _, ok := errors.AsType[*sessionError](err); ok {
+		return true
+	}
 	_, ok := errors.AsType[*pgconn.ConnectError](err)
 	return ok
 }
@@ -81,14 +88,14 @@ func IsUnreachable(err error) bool {
 // Where one statement goes through then, the others do.
 func IsGone(err error) bool {
 	state := State(err)
-	return len(state) != 5 || state == ReadOnly || state[:2] == "08" || (state[:2] == "57" && !IsLockedOut(err))
+	return len(state) != 5 || IsUnreachable(err) || state == ReadOnly || state[:2] == "08" || (state[:2] == "57" && !IsLockedOut(err))
 }
 
 // IsUnacceptable reports whether what was to be stored can never be: bad data (22), a
 // constraint (23), a limit of the server (54).
 func IsUnacceptable(err error) bool {
 	state := State(err)
-	return len(state) == 5 && (state[:2] == "22" || state[:2] == "23" || state[:2] == "54")
+	return len(state) == 5 && !IsUnreachable(err) && (state[:2] == "22" || state[:2] == "23" || state[:2] == "54")
 }
 
 // IsRepeatable reports whether a transaction was rolled back because of others, and may go
