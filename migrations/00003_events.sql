@@ -1,0 +1,55 @@
+-- Events: a log of what services have published, and how far each sink has read it. The
+-- relay (package relay) says how a sink keeps the order of a key; functions/publish.sql and
+-- functions/secure.sql say who may write what.
+--
+-- Three new tables and a sequence: nothing that exists is locked or changed.
+
+-- +goose Up
+-- Positions come from one sequence without a cache: two transactions that hold the lock of
+-- one aggregate, one after the other, get them in that order.
+CREATE SEQUENCE outbox.events_position_seq AS bigint CACHE 1;
+
+-- The log. A row is never changed, and goes with its day.
+CREATE TABLE outbox.events (
+    -- A transaction has its number before it takes a position. So every transaction that
+    -- may still fill a gap below a position that somebody can see has a number below those
+    -- that are given out from then on; and when all of them have ended, the gap is one for
+    -- good. A bare nextval might be overtaken between the two.
+    position     bigint           NOT NULL DEFAULT CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('outbox.events_position_seq') END,
+    at           timestamptz      NOT NULL DEFAULT statement_timestamp(),
+    id           uuid             NOT NULL,
+    tenant_id    uuid             NOT NULL,
+    topic        text COLLATE "C" NOT NULL,
+    key          text COLLATE "C", -- NULL: in no order
+    content_type text             NOT NULL,
+    payload      bytea            NOT NULL,
+    headers      jsonb
+) PARTITION BY RANGE (at);
+
+ALTER SEQUENCE outbox.events_position_seq OWNED BY outbox.events.position;
+
+-- One row a sink: a broker that events are published to.
+CREATE TABLE outbox.sinks (
+    sink             text COLLATE "C" NOT NULL PRIMARY KEY,
+    -- Every event up to top is published, but for those at the holes: positions that were
+    -- given out, and at which no event has been seen yet.
+    top              bigint           NOT NULL DEFAULT 0,
+    holes            int8multirange   NOT NULL DEFAULT '{}',
+    -- Where positions come from: system and timeline. After a failover that lost commits
+    -- they are given out a second time.
+    timeline         text COLLATE "C" NOT NULL DEFAULT '',
+    -- One process publishes, fenced by the epoch like a job's lease.
+    owner            text COLLATE "C",
+    epoch            bigint           NOT NULL DEFAULT 0,
+    lease_expires_at timestamptz,
+    published        bigint           NOT NULL DEFAULT 0,
+    moved_at         timestamptz, -- when top moved last
+    away_since       timestamptz, -- since when the broker takes nothing
+    away_code        text COLLATE "C",
+    away_message     text,
+    paused_at        timestamptz, -- by an operator
+    created_at       timestamptz      NOT NULL DEFAULT statement_timestamp()
+) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 100);
+
+-- RelayRead: the next events behind a position, and those at holes.
+CREATE INDEX events_position_idx ON outbox.events (position);
