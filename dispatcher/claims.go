@@ -45,26 +45,20 @@ type claimBatch struct {
 type tally struct {
 	looked, passed, blocked, promoted int32
 	halted                            []keyName // something of them was blocked
-	none                              [4]any
 }
+
+// tallyColumns is how many columns of a keyed claim come after those of a job.
+const tallyColumns = 6
 
 func (t *tally) read(rows pgx.Rows, queue string) error {
 	var tenant pgtype.UUID
 	var key *string
-	err := rows.Scan(nil, &tenant, nil, nil, nil, nil, nil, nil, &key, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil,
-		&t.looked, &t.passed, &t.blocked, &t.promoted) // the last row says them
+	columns := append(make([]any, claimColumns), &tenant, &key, &t.looked, &t.passed, &t.blocked, &t.promoted)
+	err := rows.Scan(columns...) // the last row says the numbers
 	if err == nil && key != nil {
 		t.halted = append(t.halted, keyName{tenant.Bytes, queue, *key})
 	}
 	return err
-}
-
-// ignored are the columns of the tally in the other rows.
-func (t *tally) ignored() []any {
-	if t == nil {
-		return nil
-	}
-	return t.none[:]
 }
 
 // claimSource is where claims are sent to.
@@ -190,11 +184,11 @@ const claimColumns = 19
 // of ClaimKeyedJobs, which have its columns in place of the last one.
 func newClaimRow(tally *tally) *claimRow {
 	r := new(claimRow)
-	r.columns = make([]any, claimColumns, claimColumns+1+len(tally.ignored()))
-	if tally == nil {
-		r.columns = append(r.columns, &r.place)
+	if tally != nil {
+		r.columns = make([]any, claimColumns+tallyColumns) // nil ignores those of the tally
+	} else {
+		r.columns = append(make([]any, claimColumns), &r.place)
 	}
-	r.columns = append(r.columns, tally.ignored()...)
 	return r
 }
 

@@ -104,7 +104,7 @@ func claimKeyed(t *testing.T, db outbox.DB, most int) (c keyedClaim) {
 		SELECT count(id), max(looked), max(passed), max(blocked), max(promoted)
 		FROM (SELECT 0 AS looked, 0 AS passed, 0 AS blocked, 0 AS promoted, NULL::uuid AS id
 		      UNION ALL
-		      SELECT looked, passed, blocked, promoted, id
+		      SELECT looked, passed, blocked, promoted, (job).id
 		      FROM outbox.claim_keyed('w', '1 hour', '{00000000-0000-0000-0000-000000000001}', ARRAY[$1::integer], '{2000}', '{1}', '{1}',
 		          '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', 'default', '{probe}', NULL, $1)) AS c`,
 		most).Scan(&c.Claimed, &c.Looked, &c.Passed, &c.Blocked, &c.Promoted)
@@ -430,7 +430,7 @@ func TestKeyedClaimsAreRightUnderEveryPlan(t *testing.T) {
 		// Ten keys of three jobs each: two run, one is blocked.
 		var claimed, blocked, looked int
 		err := conn.QueryRow(t.Context(), `
-			SELECT count(id), max(blocked), max(looked)
+			SELECT count((job).id), max(blocked), max(looked)
 			FROM outbox.claim_keyed('w', '1 hour', '{00000000-0000-0000-0000-000000000001}', '{100}', '{30}', '{1}', '{1}',
 			    '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', 'default', '{probe}', NULL, 100)`).
 			Scan(&claimed, &blocked, &looked)

@@ -114,6 +114,23 @@ func TestAnOlderDatabaseIsTakenOver(t *testing.T) {
 	}
 }
 
+// claim_keyed has returned a job's columns by themselves, which CREATE OR REPLACE does not change.
+func TestUpChangesWhatAClaimReturns(t *testing.T) {
+	t.Parallel()
+	db, fresh := pgtest.New(t), pgtest.New(t)
+	run(t, db, `DROP FUNCTION outbox.claim_keyed;
+		CREATE FUNCTION outbox.claim_keyed(worker text, lease_ttl interval, tenant_ids uuid[], quotas integer[], reaches integer[], firsts integer[],
+			lasts integer[], priorities smallint[], from_run_at timestamptz[], from_id uuid[], of_queue text, kinds text[], also uuid[], max_jobs integer)
+		RETURNS TABLE (id uuid, tenant_id uuid, kind text) LANGUAGE sql AS 'SELECT NULL::uuid, NULL::uuid, NULL';
+		UPDATE outbox.schema_files SET checksum = sha256('x') WHERE name = 'functions/claim_keyed.sql'`)
+	up(t, db)
+	for _, query := range []string{outline + bodies, privileges} {
+		if diff := cmp.Diff(schema(t, fresh, query), schema(t, db, query)); diff != "" {
+			t.Errorf("(-made now +after up):\n%s", diff)
+		}
+	}
+}
+
 func TestADatabaseOfFewerMigrationsIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, lacks := range []string{`version_id = 24`, `version_id = 7`, `version_id > 2`} {

@@ -19,9 +19,9 @@ import (
 func claimKeyed(t *testing.T, db *pgxpool.Pool, queue string) map[outbox.ID]int64 {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `
-		SELECT id, epoch FROM outbox.claim_keyed('worker-1', '1 hour', '{00000000-0000-0000-0000-000000000001}', '{100}', '{100}', '{1}', '{1}',
+		SELECT (job).id, (job).epoch FROM outbox.claim_keyed('worker-1', '1 hour', '{00000000-0000-0000-0000-000000000001}', '{100}', '{100}', '{1}', '{1}',
 			'{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', $1, '{mail}', NULL, 100)
-		WHERE id IS NOT NULL`, queue)
+		WHERE (job).id IS NOT NULL`, queue)
 	if err != nil {
 		t.Fatal(err)
 	}

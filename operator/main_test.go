@@ -53,8 +53,8 @@ func claim(t *testing.T, db *pgxpool.Pool, queue string) map[outbox.ID]int64 {
 	for _, row := range rows {
 		claimed[row.ID.Bytes] = row.Epoch
 	}
-	keyed, _ := db.Query(t.Context(), `SELECT c.id, c.epoch FROM outbox.claim_keyed('worker-1', interval '1 hour', '{00000000-0000-0000-0000-000000000001}',
-		'{100}', '{100}', '{1}', '{1}', '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', $1, '{mail,bill}', '{}', 100) AS c WHERE c.id IS NOT NULL`, queue)
+	keyed, _ := db.Query(t.Context(), `SELECT (job).id, (job).epoch FROM outbox.claim_keyed('worker-1', interval '1 hour', '{00000000-0000-0000-0000-000000000001}',
+		'{100}', '{100}', '{1}', '{1}', '{0}', '{-infinity}', '{00000000-0000-0000-0000-000000000000}', $1, '{mail,bill}', '{}', 100) WHERE (job).id IS NOT NULL`, queue)
 	var id outbox.ID
 	var epoch int64
 	if _, err := pgx.ForEachRow(keyed, []any{&id, &epoch}, func() error {

@@ -1,29 +1,24 @@
--- name: ClaimKeyedJobs :many
+-- name: ClaimKeyedJobs :exec
 -- ClaimKeyedJobs is ClaimJobs for jobs with a key, no more of a key than it has slots. Of each tenant it looks at as
 -- many candidates as its reach says, and at the jobs @also, and blocks those that cannot run. The rows are those of
--- ClaimJobs, in no particular order. Those without an id name the keys of which something was blocked, and the one
+-- ClaimJobs, in no particular order. Those without a job name the keys of which something was blocked, and the one
 -- without a key, too, tells how many candidates were looked at, how many were passed by because somebody else had them
--- or their key, and how many jobs were blocked and promoted.
+-- or their key, and how many jobs were blocked and promoted. Only its text is used: the code generator does not know
+-- the columns of a function's result.
 WITH open AS MATERIALIZED (
     -- Whether the queue is paused is asked by the function.
     SELECT @queue::text AS queue
     WHERE @within_limits::boolean
        OR NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = @queue AND queues.limited)
 )
-SELECT c.id::uuid AS id, c.tenant_id::uuid AS tenant_id, c.kind::text AS kind, c.priority::smallint AS priority,
-    c.attempt::integer AS attempt, c.max_attempts::integer AS max_attempts, c.lost_leases::integer AS lost_leases,
-    c.epoch::bigint AS epoch, c.key::text AS key, c.payload::bytea AS payload, c.content_type::text AS content_type,
-    c.headers::jsonb AS headers, c.timeout::interval AS timeout, c.backoff::interval[] AS backoff, c.run_at::timestamptz AS run_at,
-    c.created_at::timestamptz AS created_at, c.started_at::timestamptz AS started_at,
-    c.deadline::timestamptz AS deadline, coalesce(c.watched, false)::boolean AS watched,
-    c.looked::integer AS looked, c.passed::integer AS passed, c.blocked::integer AS blocked, c.promoted::integer AS promoted
+SELECT {{claimed "(c.job)"}},
+    c.halted_tenant, c.halted_key, c.looked, c.passed, c.blocked, c.promoted
 FROM open
 CROSS JOIN LATERAL outbox.claim_keyed(@worker::text, @lease_ttl::interval,
     @tenant_ids::uuid[], @quotas::integer[], @reaches::integer[], @firsts::integer[], @lasts::integer[],
     @priorities::smallint[], @from_run_at::timestamptz[], @from_id::uuid[],
     open.queue, @kinds::text[], @also::uuid[], @max_jobs::integer)
-    AS c(id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type, headers, timeout, backoff,
-        run_at, created_at, started_at, deadline, watched, looked, passed, blocked, promoted)
+    AS c(job, halted_tenant, halted_key, looked, passed, blocked, promoted)
 LIMIT 100000;
 
 -- name: FindMovableKeys :many

@@ -22,14 +22,23 @@
 -- a holder of a key's row waits for no job's row (SKIP LOCKED), and several
 -- keys are waited for in the order of their names.
 
+-- What a function returns is not replaced: one that returns a job's columns by themselves, as
+-- it did on the main branch before 0.1.0, is dropped first.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_proc WHERE oid = to_regproc('outbox.claim_keyed') AND 'job' <> ALL (proargnames)) THEN
+        DROP FUNCTION outbox.claim_keyed;
+    END IF;
+END
+$$;
+
 -- claim_keyed leases up to max_jobs due jobs of a queue to a worker: of each of tenant_ids
 -- no more than its quota, and no more of a key than it has slots. A tenant's cursors are
 -- those of ClaimJobs; of the first jobs behind them it looks at as many as the tenant's
--- reach says, and at the jobs "also", and blocks those that cannot run. Rows without an id
+-- reach says, and at the jobs "also", and blocks those that cannot run. Rows without a job
 -- tell what else was done: one for each key of which something was blocked, and at last,
 -- without a key, how many candidates were looked at, how many passed by because somebody
--- else has them or their key,
--- and how many jobs were blocked and promoted.
+-- else has them or their key, and how many jobs were blocked and promoted.
 CREATE OR REPLACE FUNCTION outbox.claim_keyed(
     worker      text,
     lease_ttl   interval,
@@ -46,10 +55,7 @@ CREATE OR REPLACE FUNCTION outbox.claim_keyed(
     also        uuid[],
     max_jobs    integer
 ) RETURNS TABLE (
-    id uuid, tenant_id uuid, kind text, priority smallint, attempt integer, max_attempts integer, lost_leases integer,
-    epoch bigint, key text, payload bytea, content_type text, headers jsonb, timeout interval, backoff interval[],
-    run_at timestamptz, created_at timestamptz, started_at timestamptz, deadline timestamptz, watched boolean,
-    looked integer, passed integer, blocked integer, promoted integer
+    job outbox.jobs, halted_tenant uuid, halted_key text, looked integer, passed integer, blocked integer, promoted integer
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -233,9 +239,7 @@ BEGIN
             started_at       = statement_timestamp()
         FROM taken
         WHERE jobs.ctid = taken.place
-        RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
-            jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
-            jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.watched
+        RETURNING jobs AS job
     ), blocked AS (
         UPDATE outbox.jobs
         SET status = 'blocked'
@@ -258,14 +262,13 @@ BEGIN
         WHERE jobs.ctid = head.place
         RETURNING 1
     )
-    SELECT claimed.*, 0, 0, 0, 0
+    SELECT claimed.job, NULL::uuid, NULL, 0, 0, 0, 0
     FROM claimed
     UNION ALL
-    SELECT NULL, halted.tenant_id, NULL, NULL, NULL, NULL, NULL, NULL, halted.key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0
+    SELECT NULL, halted.tenant_id, halted.key, 0, 0, 0, 0
     FROM (SELECT DISTINCT blocked.tenant_id, blocked.key FROM blocked) AS halted
     UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-           cardinality(places), cardinality(places) - coalesce(cardinality(ours), 0),
+    SELECT NULL, NULL, NULL, cardinality(places), cardinality(places) - coalesce(cardinality(ours), 0),
            (SELECT count(*) FROM blocked)::integer, (SELECT count(*) FROM promoted)::integer;
 END
 $$;

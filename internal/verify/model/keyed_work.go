@@ -44,8 +44,8 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 	var halted []string
 	var id pgtype.UUID
 	var key *string
-	columns := make([]any, 23)
-	columns[0], columns[8] = &id, &key // a row without an id tells of a key, the last one of neither
+	columns := make([]any, len(rows.FieldDescriptions()))
+	columns[0], columns[len(columns)-5] = &id, &key // a row without a job names a key, the last one not even that
 	_, err := pgx.ForEachRow(rows, columns, func() error {
 		switch {
 		case id.Valid:
