@@ -132,7 +132,7 @@ func TestAProducerMayNothingElse(t *testing.T) {
 		`SELECT count(*) FROM outbox.history`, `SELECT count(*) FROM ` + today, `SELECT count(*) FROM outbox.attempts`, `SELECT count(*) FROM outbox.inbox`,
 		`SELECT count(*) FROM outbox.queues`, `SELECT count(*) FROM outbox.tokens`, `SELECT count(*) FROM outbox.schema_version`,
 		`DELETE FROM outbox.idempotency_keys`, `UPDATE outbox.idempotency_keys SET key = 'x'`,
-		`SELECT outbox.ensure_history(20)`, `SELECT outbox.drop_history('` + today + `')`, `SELECT outbox.secure()`,
+		`SELECT outbox.ensure_days(20)`, `SELECT outbox.drop_day('` + today + `')`, `SELECT outbox.secure()`,
 		`CREATE TABLE outbox.mine ()`, `ALTER TABLE outbox.jobs DISABLE ROW LEVEL SECURITY`, `DROP TABLE ` + today,
 		`SELECT nextval('outbox.schema_version_id_seq')`, `SET ROLE outbox_owner`, `SET ROLE outbox_worker`,
 	} {

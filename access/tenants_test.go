@@ -154,7 +154,7 @@ func TestWhatEachRoleSees(t *testing.T) {
 		}
 		day := ask[string](t, db, `SELECT tableoid::regclass::text FROM outbox.history LIMIT 1`)
 		for _, sql := range []string{
-			`SELECT count(*) FROM ` + day, `SELECT count(*) FROM outbox.inbox`, `SELECT outbox.drop_history('` + day + `')`, `SELECT outbox.ensure_history(9)`,
+			`SELECT count(*) FROM ` + day, `SELECT count(*) FROM outbox.inbox`, `SELECT outbox.drop_day('` + day + `')`, `SELECT outbox.ensure_days(9)`,
 			`TRUNCATE outbox.jobs`, `INSERT INTO outbox.tokens DEFAULT VALUES`, `DELETE FROM outbox.history`, `SET ROLE outbox_worker`,
 		} {
 			wantForbidden(t, pool, sql)

@@ -92,7 +92,7 @@ func TestAWorkerRunsTheWholeEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, day := range []string{today, yesterday, "outbox.jobs", "outbox.history", "pg_catalog.pg_class"} {
-		if _, err := worker.Exec(t.Context(), `SELECT outbox.drop_history($1::text::regclass)`, day); sqlstate(err) != "22023" {
+		if _, err := worker.Exec(t.Context(), `SELECT outbox.drop_day($1::text::regclass)`, day); sqlstate(err) != "22023" {
 			t.Errorf("drop %s: %v, want it refused", day, err)
 		}
 	}

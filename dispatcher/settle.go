@@ -146,7 +146,7 @@ func (s *settler) store(batch []*attempt, statement storeFunc) {
 		}
 		switch {
 		case pgsession.IsNoPartition(err):
-			s.statements.ensureHistory()
+			s.statements.ensureDays()
 		case pgsession.RefusesTheRow(err) && len(batch) == 1:
 			s.storeRefused(batch[0], statement, err)
 			return

@@ -36,7 +36,7 @@ type settleStatements interface {
 	SettleUnfinished(context.Context, sqlgen.SettleUnfinishedParams) ([]pgtype.UUID, error)
 	SettleUnavailable(context.Context, sqlgen.SettleUnavailableParams) ([]sqlgen.SettleUnavailableRow, error)
 	CloseAttempts(context.Context, sqlgen.CloseAttemptsParams) ([]sqlgen.CloseAttemptsRow, error)
-	EnsureHistory(ctx context.Context, days int32) (int32, error)
+	EnsureDays(ctx context.Context, days int32) (int32, error)
 }
 
 // outcomeStatements are those by which outcomes are stored, in the order in which those of a batch are.
@@ -291,11 +291,11 @@ func (s *store) closeCalledOff(ctx context.Context, batch []*attempt, stored []p
 	return stored, nil
 }
 
-// ensureHistory makes the partition of today: no reaper did in time.
-func (s *store) ensureHistory() {
+// ensureDays makes the partition of today: no reaper did in time.
+func (s *store) ensureDays() {
 	ctx, cancel := bounded(context.Background())
 	defer cancel()
-	if _, err := s.db.EnsureHistory(ctx, 1); err != nil {
-		s.log.LogAttrs(ctx, slog.LevelError, "history partition not created", slog.Any("err", err))
+	if _, err := s.db.EnsureDays(ctx, 1); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelError, "partitions not created", slog.Any("err", err))
 	}
 }

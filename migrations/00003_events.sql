@@ -2,7 +2,7 @@
 -- relay (package relay) says how a sink keeps the order of a key; functions/publish.sql and
 -- functions/secure.sql say who may write what.
 --
--- Three new tables and a sequence: nothing that exists is locked or changed.
+-- Two new tables and a sequence: nothing that exists is locked or changed.
 
 -- +goose Up
 -- Positions come from one sequence without a cache: two transactions that hold the lock of
@@ -50,6 +50,9 @@ CREATE TABLE outbox.sinks (
     paused_at        timestamptz, -- by an operator
     created_at       timestamptz      NOT NULL DEFAULT statement_timestamp()
 ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 100);
+
+-- Their names were those of the history alone: ensure_days and drop_day stand for them.
+DROP FUNCTION IF EXISTS outbox.ensure_history(integer), outbox.drop_history(regclass);
 
 -- RelayRead: the next events behind a position, and those at holes.
 CREATE INDEX events_position_idx ON outbox.events (position);

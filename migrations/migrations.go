@@ -82,8 +82,8 @@ func recreate(ctx context.Context, tx pgx.Tx) error {
 	return record(ctx, tx, files())
 }
 
-// finish ends each migration: the next days of the history, and who may do what.
-const finish = `SELECT outbox.ensure_history(14); SELECT outbox.secure();`
+// finish ends each migration: the next days of the history and the events, and who may do what.
+const finish = `SELECT outbox.ensure_days(14); SELECT outbox.secure();`
 
 // ensureSchema makes the schema that the version table is in. It asks first:
 // CREATE SCHEMA IF NOT EXISTS needs its privilege even if there is nothing to do.

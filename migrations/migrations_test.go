@@ -167,12 +167,12 @@ func TestALesserRoleCanMakePartitionsWithinReason(t *testing.T) {
 	db := pgtest.New(t)
 	lesser := asRole(t, db, `GRANT outbox_worker TO %[1]I`)
 	var made int
-	if err := lesser.QueryRow(t.Context(), `SELECT outbox.ensure_history(20)`).Scan(&made); err != nil || made == 0 {
+	if err := lesser.QueryRow(t.Context(), `SELECT outbox.ensure_days(20)`).Scan(&made); err != nil || made == 0 {
 		t.Errorf("made %d partitions, %v; want some", made, err)
 	}
 	for _, days := range []int{-1, 401} {
-		if _, err := lesser.Exec(t.Context(), `SELECT outbox.ensure_history($1)`, days); err == nil {
-			t.Errorf("ensure_history(%d) has no error", days)
+		if _, err := lesser.Exec(t.Context(), `SELECT outbox.ensure_days($1)`, days); err == nil {
+			t.Errorf("ensure_days(%d) has no error", days)
 		}
 	}
 }

@@ -113,7 +113,7 @@ func TestSecureAgainChangesNothing(t *testing.T) {
 	for _, step := range []string{
 		`SELECT outbox.secure()`,
 		`GRANT SELECT ON outbox.tokens TO outbox_reader; GRANT INSERT (epoch) ON outbox.jobs TO outbox_producer;
-		 CREATE POLICY odd ON outbox.jobs USING (true); GRANT EXECUTE ON FUNCTION outbox.ensure_history TO PUBLIC;
+		 CREATE POLICY odd ON outbox.jobs USING (true); GRANT EXECUTE ON FUNCTION outbox.ensure_days TO PUBLIC;
 		 ALTER TABLE outbox.history NO FORCE ROW LEVEL SECURITY; SELECT outbox.secure()`,
 	} {
 		if _, err := db.Exec(t.Context(), step); err != nil {

@@ -100,7 +100,7 @@ func TestAnOlderDatabaseIsTakenOver(t *testing.T) {
 
 	// It works: what waited can be claimed, closed and counted, and the audit's chain goes on.
 	run(t, db, `SELECT outbox.enqueue('plain'); SELECT outbox.cancel(id, 'bob') FROM outbox.jobs WHERE kind = 'plain' AND status IN ('created', 'pending', 'blocked', 'retrying', 'running');
-		UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1, attempt = 0 WHERE status = 'dead'; SELECT outbox.secure(); SELECT outbox.ensure_history(20)`)
+		UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1, attempt = 0 WHERE status = 'dead'; SELECT outbox.secure(); SELECT outbox.ensure_days(20)`)
 	for want, query := range map[string]string{
 		"two of the limited key and one of the line run": `SELECT count(*) FILTER (WHERE key = 'limited') = 2 AND count(*) FILTER (WHERE key = 'line') = 1 FROM outbox.jobs WHERE status = 'running' AND key IS NOT NULL`,
 		"every link of the audit is right": `SELECT count(*) > 3 AND bool_and(hash = outbox.audit_hash(previous, seq, entry))

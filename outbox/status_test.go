@@ -352,7 +352,7 @@ func insertJob(status Status, owner string) attemptToMove {
 func TestEveryPartitionOfTheHistoryHasTheRules(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	exec(t, db, `SELECT outbox.ensure_history(40)`) // beyond those of the migration
+	exec(t, db, `SELECT outbox.ensure_days(40)`) // beyond those of the migration
 	rows, err := db.Query(t.Context(), `SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass`)
 	if err != nil {
 		t.Fatal(err)

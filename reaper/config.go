@@ -45,7 +45,7 @@ type Config struct {
 	// deadlines are looked for every 0.8 s, whether or not there are any.
 	Hearing func() bool
 
-	HistoryAhead int // days for which the history has partitions ready; 0 is 7
+	HistoryAhead int // days for which the history and the events have partitions ready; 0 is 7
 	// DepthInterval is the time between samples of the queues' depth; 0 is 30 s. It is longer if a sample
 	// takes more than a fiftieth of it.
 	DepthInterval time.Duration

@@ -1,6 +1,6 @@
 // Package reaper does what no living worker will do: it takes jobs away from
-// workers that died, closes jobs whose deadline has come, keeps the history's partitions ahead, trims what is beyond
-// its retention, samples how deep the queues are, and ends listeners that have
+// workers that died, closes jobs whose deadline has come, keeps the partitions of the history and the events ahead,
+// trims what is beyond its retention, samples how deep the queues are, and ends listeners that have
 // stopped reading.
 //
 //	            every      what                              statements a minute
@@ -8,7 +8,7 @@
 //	deadline    10 min     deadlines that have come → expired                  0, or 75: see below
 //	depth       30 s       gauges, from one count                              2
 //	watch       32 s       wedged listeners of ours                            2
-//	partition   1 h        outbox.history, HistoryAhead days                   0
+//	partition   1 h        history and events, HistoryAhead days                  0
 //	trim        1 h        history, dead letters, attempts, inbox, audit       0
 //
 // While Config.Hearing says no, and for a minute after a deadline was seen, deadlines

@@ -47,7 +47,7 @@ func (r *Reaper) dropPartition(ctx context.Context, name string) (dropped bool, 
 			if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '100ms'`); err != nil {
 				return err
 			}
-			err = sqlgen.New(tx).DropHistory(ctx, name)
+			err = sqlgen.New(tx).DropDay(ctx, name)
 			dropped = err == nil
 			return err
 		})

@@ -11,19 +11,19 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// partition keeps the history's partitions ahead, so that no settlement ever
-// finds that its day has none.
+// partition keeps the partitions of the history and the events ahead, so that no
+// settlement and no producer ever finds that its day has none.
 func (r *Reaper) partition(ctx context.Context) (time.Duration, error) {
 	var made int32
 	err := r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) (err error) {
-		made, err = q.EnsureHistory(ctx, int32(r.config.HistoryAhead))
+		made, err = q.EnsureDays(ctx, int32(r.config.HistoryAhead))
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("make the history's partitions: %w", err)
+		return 0, fmt.Errorf("make the partitions of the next days: %w", err)
 	}
 	if made > 0 {
-		r.log.LogAttrs(ctx, slog.LevelInfo, "history partitions created", slog.Int("partitions", int(made)))
+		r.log.LogAttrs(ctx, slog.LevelInfo, "partitions created", slog.Int("partitions", int(made)))
 	}
 	return jittered(partitionInterval), nil
 }

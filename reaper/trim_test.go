@@ -29,7 +29,7 @@ func storeClosed(t testing.TB, db *pgxpool.Pool, n int, status outbox.Status, ag
 		FROM generate_series(1, $1)`, n, ago, status.String(), from.String())
 }
 
-// ensureDay makes the partition of a day in the past, like ensure_history does
+// ensureDay makes the partition of a day in the past, like ensure_days does
 // for those to come.
 func ensureDay(t testing.TB, db *pgxpool.Pool, ago time.Duration) (name string) {
 	t.Helper()
