@@ -82,6 +82,7 @@ const (
 	CodeBadDestination = "relay_bad_destination" // the template gives no valid name
 	CodeUnavailable    = "relay_unavailable"     // the broker cannot be reached, or takes nothing
 	CodeFull           = "relay_full"            // a limit of the destination
+	CodeUnanswered     = "relay_unanswered"      // the broker did not say whether it has the message
 )
 
 // ErrNotTried is the outcome of a message that was not sent.

@@ -3,3 +3,19 @@
 //   sqlc v1.31.1
 
 package sqlgen
+
+import (
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+type OutboxEvent struct {
+	Position    int64
+	At          pgtype.Timestamptz
+	ID          pgtype.UUID
+	TenantID    pgtype.UUID
+	Topic       string
+	Key         *string
+	ContentType string
+	Payload     []byte
+	Headers     []byte
+}

@@ -1,0 +1,123 @@
+-- name: DeclareSink :exec
+-- DeclareSink makes a sink known. It begins with the oldest event that is kept.
+INSERT INTO outbox.sinks (sink) VALUES (@sink) ON CONFLICT DO NOTHING;
+
+-- name: SinkLapsesIn :one
+-- SinkLapsesIn returns in how many seconds the sink can be had, if its owner does nothing
+-- about it.
+SELECT (CASE WHEN owner IS NULL OR owner = @owner::text THEN 0 ELSE greatest(extract(epoch FROM lease_expires_at - clock_timestamp()), 0) END)::float8
+FROM outbox.sinks
+WHERE sink = @sink;
+
+-- name: OwnSink :many
+-- OwnSink makes a process the owner of a sink that nobody has, or whose lease has lapsed, or
+-- that it has already: then its epoch is another, and what it has under way is refused.
+UPDATE outbox.sinks
+SET owner            = @owner::text,
+    epoch            = epoch + 1,
+    lease_expires_at = clock_timestamp() + @lease_ttl::interval,
+    timeline         = CASE WHEN timeline = '' THEN outbox.timeline() ELSE timeline END
+WHERE sink = @sink
+  AND (owner IS NULL OR owner = @owner OR lease_expires_at < clock_timestamp())
+RETURNING epoch, top,
+          ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
+          ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
+          (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind;
+
+-- name: RewindSink :many
+-- RewindSink has a sink begin again with the first event of the time before a failover: from
+-- then on positions may have been given out a second time.
+WITH first AS (
+    SELECT coalesce(
+        (SELECT min(position) - 1 FROM outbox.events WHERE at >= clock_timestamp() - @since::interval),
+        (SELECT max(position) FROM outbox.events),
+        0) AS top
+)
+UPDATE outbox.sinks
+SET top      = least(sinks.top, first.top),
+    holes    = sinks.holes * int8multirange(int8range(NULL, least(sinks.top, first.top), '[]')),
+    timeline = outbox.timeline()
+FROM first
+WHERE sink = @sink
+  AND owner = @owner::text
+  AND epoch = @epoch
+RETURNING sinks.top,
+          ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
+          ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs;
+
+-- name: AdvanceSink :many
+-- AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if
+-- somebody else owns the sink now, or if positions come from another timeline. The commit
+-- waits for no disk: what it loses is published again, under the same ids.
+UPDATE outbox.sinks
+SET top      = @top,
+    holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}') FROM (SELECT unnest(@lows::bigint[]) AS low, unnest(@highs::bigint[]) AS high) AS hole),
+    moved_at = CASE WHEN @published::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
+    published        = published + @published,
+    lease_expires_at = clock_timestamp() + @lease_ttl::interval,
+    away_since       = sqlc.narg(away_since)::timestamptz,
+    away_code        = sqlc.narg(away_code)::text,
+    away_message     = sqlc.narg(away_message)::text
+WHERE sink = @sink
+  AND owner = @owner::text
+  AND epoch = @epoch
+  AND timeline = outbox.timeline()
+RETURNING (paused_at IS NOT NULL)::boolean AS paused,
+          (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
+          (CASE WHEN @look::boolean THEN (
+              SELECT at FROM outbox.events WHERE position > @top ORDER BY position LIMIT 1
+          ) END)::timestamptz AS oldest,
+          set_config('synchronous_commit', 'off', true)::text AS commits;
+
+-- name: LeaveSink :exec
+-- LeaveSink gives a sink up and wakes those who wait for it.
+WITH left_now AS (
+    UPDATE outbox.sinks
+    SET owner = NULL, lease_expires_at = NULL
+    WHERE sink = @sink
+      AND owner = @owner::text
+      AND epoch = @epoch
+    RETURNING sink
+)
+SELECT pg_notify('outbox_events', '') FROM left_now;
+
+-- name: EventsAfter :many
+-- EventsAfter returns the next events behind a position, about as many as have max_bytes.
+SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers
+FROM (
+    SELECT *, sum(octet_length(payload)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS bytes
+    FROM (
+        SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers
+        FROM outbox.events
+        WHERE position > @after
+        ORDER BY position
+        LIMIT @most
+    ) AS next
+) AS next
+WHERE bytes - octet_length(payload) < @max_bytes::bigint;
+
+-- name: EventsAtHoles :many
+-- EventsAtHoles returns the events that have come to holes since.
+SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers
+FROM (
+    SELECT event.*, sum(octet_length(payload)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS bytes
+    FROM (SELECT unnest(@lows::bigint[]) AS low, unnest(@highs::bigint[]) AS high) AS hole
+    CROSS JOIN LATERAL (
+        SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers
+        FROM outbox.events
+        WHERE position BETWEEN hole.low AND hole.high
+        ORDER BY position
+        LIMIT @most
+    ) AS event
+    ORDER BY position
+    LIMIT @most
+) AS event
+WHERE bytes - octet_length(payload) < @max_bytes::bigint;
+
+-- name: OldestRunning :one
+-- OldestRunning returns a number below which all transactions have ended.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid;
+
+-- name: NewTransaction :one
+-- NewTransaction returns a number above those of all transactions that have one already.
+SELECT pg_current_xact_id()::text::bigint AS xid;

@@ -1,0 +1,109 @@
+package relay
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/internal/invalid"
+)
+
+// Config is what a relay publishes, and how.
+type Config struct {
+	Sinks []SinkConfig
+
+	// Source is the attribute of CloudEvents that says whose events these are, a URI
+	// reference; "" is "posthaste". Two databases that publish to one place have two.
+	Source string
+	// LeaseTTL is how long after its owner's last word a sink is taken over; 0 is 5 s. At
+	// least 1 s.
+	LeaseTTL time.Duration
+	// FailoverRewind is how far back a sink begins when positions come from another timeline
+	// than before: what was published within this time is published again, with the same
+	// ids; 0 is 5 min.
+	FailoverRewind time.Duration
+	// PollInterval is the time between looks at the log while Wake can be relied on; 0 is
+	// 5 s. While it cannot, it is 100 ms.
+	PollInterval time.Duration
+
+	// Wake says that events were stored. A receive is a hint; any number may be lost, and
+	// nil is never.
+	Wake <-chan struct{}
+	// Hearing reports whether Wake can be relied on now; nil is never.
+	Hearing func() bool
+
+	Logger     *slog.Logger          // nil logs nothing
+	Registerer prometheus.Registerer // nil registers the metrics nowhere
+}
+
+// SinkConfig is a sink with its name and routes. The name is that of the cursor: under
+// another name it begins with the oldest event that is kept.
+type SinkConfig struct {
+	Name   string
+	Sink   Sink
+	Routes []Route
+}
+
+const (
+	defaultLeaseTTL       = 5 * time.Second
+	defaultPollInterval   = 5 * time.Second
+	deafPollInterval      = 100 * time.Millisecond
+	defaultFailoverRewind = 5 * time.Minute
+	maxNameBytes          = 128
+)
+
+func (c Config) withDefaults() Config {
+	c.Sinks = slices.Clone(c.Sinks)
+	c.Source = cmp.Or(c.Source, "posthaste")
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, defaultLeaseTTL)
+	c.FailoverRewind = cmp.Or(c.FailoverRewind, defaultFailoverRewind)
+	c.PollInterval = cmp.Or(c.PollInterval, defaultPollInterval)
+	if c.Hearing == nil {
+		c.Hearing = func() bool { return false }
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if len(c.Sinks) == 0 {
+		errs = append(errs, invalid.Field("Sinks", "is empty: there is nothing to publish to"))
+	}
+	names := map[string]bool{}
+	for _, s := range c.Sinks {
+		switch {
+		case s.Name == "" || len(s.Name) > maxNameBytes:
+			errs = append(errs, invalid.Field("Sinks", "has a name of %d bytes, want 1 to %d", len(s.Name), maxNameBytes))
+		case names[s.Name]:
+			errs = append(errs, invalid.Field("Sinks", "has two that are called %q", s.Name))
+		case s.Sink == nil:
+			errs = append(errs, invalid.Field("Sinks", "sink %q is nil", s.Name))
+		}
+		names[s.Name] = true
+		if _, err := compileAll(s.Routes); err != nil {
+			errs = append(errs, fmt.Errorf("sink %q: %w", s.Name, err))
+		}
+	}
+	for _, d := range []struct {
+		field string
+		got   time.Duration
+		least time.Duration
+	}{
+		{"LeaseTTL", c.LeaseTTL, time.Second},
+		{"FailoverRewind", c.FailoverRewind, 0},
+		{"PollInterval", c.PollInterval, time.Millisecond},
+	} {
+		if d.got < d.least {
+			errs = append(errs, invalid.Field(d.field, "is %v, want at least %v", d.got, d.least))
+		}
+	}
+	return errors.Join(errs...)
+}

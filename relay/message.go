@@ -1,0 +1,93 @@
+package relay
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// messageOf is what is published of an event by a route.
+//
+// Attributes of CloudEvents have the names of its HTTP binding, ce-id and so on; a sink
+// spells names and values as the binding of its protocol says.
+func messageOf(e *Event, r *route, source string) (Message, error) {
+	destination, err := r.destination.fill(e)
+	if err != nil {
+		return Message{}, &RefusedError{CodeBadDestination, err}
+	}
+	m := Message{
+		ID: e.ID.String(), Destination: destination, Key: e.Key, ContentType: e.ContentType,
+		Body: e.Payload, At: e.At, Position: e.Position,
+	}
+	if r.CloudEvents == Structured {
+		if m.Body, err = structured(e, source); err != nil {
+			return Message{}, &RefusedError{CodeRefused, err}
+		}
+		m.ContentType = "application/cloudevents+json"
+	}
+	if r.CloudEvents == Binary {
+		for _, a := range attributes(e, source) {
+			m.Headers = append(m.Headers, Header{"ce-" + a.Name, a.Value})
+		}
+	}
+	ours := len(m.Headers)
+	for name, value := range e.Headers {
+		same := func(h Header) bool { return strings.EqualFold(h.Name, name) }
+		if !slices.ContainsFunc(m.Headers[:ours], same) {
+			m.Headers = append(m.Headers, Header{name, value})
+		}
+	}
+	slices.SortFunc(m.Headers[ours:], func(a, b Header) int { return strings.Compare(a.Name, b.Name) })
+	return m, nil
+}
+
+// attributes are those of CloudEvents 1.0, with the extensions partitionkey and sequence. A
+// sequence has leading zeros, so that texts compare as numbers do.
+func attributes(e *Event, source string) []Header {
+	all := []Header{
+		{"specversion", "1.0"},
+		{"id", e.ID.String()},
+		{"source", source},
+		{"type", e.Topic},
+		{"time", e.At.UTC().Format(time.RFC3339Nano)},
+		{"sequence", fmt.Sprintf("%020d", e.Position)},
+	}
+	if e.Key != "" {
+		all = append(all, Header{"subject", e.Key}, Header{"partitionkey", e.Key})
+	}
+	return all
+}
+
+// structured is an event in the JSON format of CloudEvents.
+func structured(e *Event, source string) ([]byte, error) {
+	fields := map[string]any{"datacontenttype": e.ContentType}
+	for _, name := range []string{"traceparent", "tracestate"} {
+		if value, ok := e.Headers[name]; ok {
+			fields[name] = value
+		}
+	}
+	for _, a := range attributes(e, source) {
+		fields[a.Name] = a.Value
+	}
+	if isJSON(e.ContentType) && json.Valid(e.Payload) {
+		fields["data"] = json.RawMessage(e.Payload)
+	} else {
+		fields["data_base64"] = e.Payload
+	}
+	var b bytes.Buffer
+	to := json.NewEncoder(&b)
+	to.SetEscapeHTML(false) // the payload's bytes stay as they are
+	if err := to.Encode(fields); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+func isJSON(contentType string) bool {
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
+}

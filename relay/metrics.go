@@ -1,0 +1,97 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// metrics are those of all sinks. A sink's gauges are 0 in a process that does not own it:
+// take the maximum over processes, not the sum.
+type metrics struct {
+	published, failures, rewinds              *prometheus.CounterVec
+	owned, lagEvents, lagSeconds, away, holes *prometheus.GaugeVec
+	publishSeconds, batchSize                 *prometheus.HistogramVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg) // nil registers nowhere, and still counts
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append([]string{"sink"}, labels...))
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return f.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"sink"})
+	}
+	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		return f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"sink"})
+	}
+	return &metrics{
+		published:  counter("outbox_relay_published_total", "Messages that the sink has accepted; after a crash some count twice."),
+		failures:   counter("outbox_relay_failures_total", "Batches of which the sink has not accepted all, by the code of the first message that it did not accept.", "code"),
+		rewinds:    counter("outbox_relay_rewinds_total", "Times that the sink began again with earlier events, because positions came from another timeline."),
+		owned:      gauge("outbox_relay_owned", "1 in the process that publishes to the sink."),
+		lagEvents:  gauge("outbox_relay_lag_events", "Positions between the sink's and the end of the log; some have no event."),
+		lagSeconds: gauge("outbox_relay_lag_seconds", "Age of the oldest event that is not published, 0 if there is none."),
+		away:       gauge("outbox_relay_away_seconds", "For how long the sink has stood still because the broker takes nothing, 0 if it does not."),
+		holes:      gauge("outbox_relay_holes", "Positions that are passed by and may yet have an event, of transactions that run."),
+		publishSeconds: histogram("outbox_relay_publish_seconds", "How long the sink took for a batch.",
+			prometheus.ExponentialBuckets(0.0005, 2, 15)),
+		batchSize: histogram("outbox_relay_batch_size", "Messages in a batch.", prometheus.ExponentialBuckets(1, 4, 6)),
+	}
+}
+
+// sinkMetrics are those of one sink.
+type sinkMetrics struct {
+	published, rewinds                        prometheus.Counter
+	failures                                  *prometheus.CounterVec
+	owned, lagEvents, lagSeconds, away, holes prometheus.Gauge
+	publishSeconds, batchSize                 prometheus.Observer
+}
+
+func (m *metrics) of(sink string) *sinkMetrics {
+	return &sinkMetrics{
+		published: m.published.WithLabelValues(sink), rewinds: m.rewinds.WithLabelValues(sink),
+		failures: m.failures.MustCurryWith(prometheus.Labels{"sink": sink}),
+		owned:    m.owned.WithLabelValues(sink), lagEvents: m.lagEvents.WithLabelValues(sink), lagSeconds: m.lagSeconds.WithLabelValues(sink),
+		away: m.away.WithLabelValues(sink), holes: m.holes.WithLabelValues(sink),
+		publishSeconds: m.publishSeconds.WithLabelValues(sink), batchSize: m.batchSize.WithLabelValues(sink),
+	}
+}
+
+func (m *sinkMetrics) batch(messages int, took time.Duration) {
+	if messages > 0 {
+		m.batchSize.Observe(float64(messages))
+		m.publishSeconds.Observe(took.Seconds())
+	}
+}
+
+func (m *sinkMetrics) accepted(messages int) { m.published.Add(float64(messages)) }
+
+func (m *sinkMetrics) failed(code string) { m.failures.WithLabelValues(code).Inc() }
+
+// stored notes what the database knew when the cursor was stored, at a time.
+func (m *sinkMetrics) stored(c cursor, row sqlgen.AdvanceSinkRow, why *away, at time.Time) {
+	m.lagEvents.Set(float64(max(0, row.Last-c.top)))
+	m.holes.Set(float64(c.positions()))
+	switch {
+	case row.Oldest.Valid:
+		m.lagSeconds.Set(max(0, at.Sub(row.Oldest.Time).Seconds()))
+	case row.Last <= c.top:
+		m.lagSeconds.Set(0)
+	}
+	stood := 0.0
+	if why != nil {
+		stood = at.Sub(why.since).Seconds()
+	}
+	m.away.Set(stood)
+}
+
+// forget is for a process that does not own the sink any more.
+func (m *sinkMetrics) forget() {
+	for _, g := range []prometheus.Gauge{m.owned, m.lagEvents, m.lagSeconds, m.away, m.holes} {
+		g.Set(0)
+	}
+}

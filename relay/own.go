@@ -1,0 +1,286 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+var (
+	errNotOurs = errors.New("the sink has another owner, or positions come from another timeline")
+	errLapsed  = errors.New("the lease has lapsed: the database did not answer in time")
+)
+
+const (
+	statementTimeout = 5 * time.Second
+	releasePause     = 500 * time.Millisecond
+	lookInterval     = time.Second // between looks for the oldest event that is not published
+)
+
+// ownership is a sink of which this process is the owner: how far it has come, which
+// keep stores, and until when the lease is ours. Its methods are safe for concurrent use.
+type ownership struct {
+	publisher *publisher
+	epoch     int64
+	changed   chan struct{} // has something when there is more to store
+
+	mu        sync.Mutex
+	cursor    cursor
+	published int64     // since it was stored
+	looked    time.Time // for the oldest event that is not published
+	away      *away     // nil while the broker takes messages
+	until     time.Time // the end of the lease, by our clock
+	paused    bool
+	turned    chan struct{} // closed when paused changes
+}
+
+// away is why a sink stands still, and since when.
+type away struct {
+	since         time.Time
+	code, message string
+}
+
+// own waits until this process is the owner of the sink.
+func (p *publisher) own(ctx context.Context) (*ownership, error) {
+	q := sqlgen.New(p.pool)
+	for {
+		if err := p.awaitLapse(ctx, q); err != nil {
+			return nil, err
+		}
+		sent := time.Now()
+		rows, err := q.OwnSink(ctx, sqlgen.OwnSinkParams{Sink: p.name, Owner: p.owner, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL)})
+		if err != nil {
+			return nil, fmt.Errorf("own sink: %w", err)
+		}
+		if len(rows) == 0 {
+			continue // another process was faster
+		}
+		o := &ownership{
+			publisher: p, epoch: rows[0].Epoch, changed: make(chan struct{}, 1), turned: make(chan struct{}),
+			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), until: sent.Add(p.config.LeaseTTL),
+		}
+		o.poke() // keep learns at once whether the sink is paused
+		if rows[0].Rewind {
+			return o, o.rewind(ctx, q)
+		}
+		return o, nil
+	}
+}
+
+// awaitLapse waits for as long as another process has the sink.
+func (p *publisher) awaitLapse(ctx context.Context, q *sqlgen.Queries) error {
+	for {
+		seconds, err := q.SinkLapsesIn(ctx, p.owner, p.name)
+		if err != nil {
+			return fmt.Errorf("look at the lease: %w", err)
+		}
+		if seconds == 0 {
+			return nil
+		}
+		if err := p.awaitRelease(ctx, time.Duration(seconds*float64(time.Second))); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitRelease waits, and less if there was a NOTIFY: a process that leaves a sink notifies.
+// Those that publish events do, too, and hence the pause.
+func (p *publisher) awaitRelease(ctx context.Context, most time.Duration) error {
+	pause := time.NewTimer(min(most, releasePause))
+	defer pause.Stop()
+	lapse := time.NewTimer(most)
+	defer lapse.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-pause.C:
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-lapse.C:
+	case <-p.released:
+	}
+	return nil
+}
+
+// rewind goes back to what was published shortly before positions changed their origin.
+func (o *ownership) rewind(ctx context.Context, q *sqlgen.Queries) error {
+	p := o.publisher
+	rows, err := q.RewindSink(ctx, sqlgen.RewindSinkParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch, Since: pgvalue.Interval(p.config.FailoverRewind)})
+	switch {
+	case err != nil:
+		return fmt.Errorf("rewind sink: %w", err)
+	case len(rows) == 0:
+		return errNotOurs
+	}
+	was := o.cursor.top
+	o.cursor = cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs)
+	p.metrics.rewinds.Inc()
+	p.log.LogAttrs(ctx, slog.LevelWarn, "sink rewound: positions come from another timeline, as after a failover or a restore",
+		slog.Int64("from", was), slog.Int64("to", o.cursor.top))
+	return nil
+}
+
+// current is how far the sink has come.
+func (o *ownership) current() cursor {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.cursor
+}
+
+// move has keep store that the sink has come to c with so many messages.
+func (o *ownership) move(c cursor, published int) {
+	o.mu.Lock()
+	o.cursor, o.published = c, o.published+int64(published)
+	o.mu.Unlock()
+	o.poke()
+}
+
+// stand has keep store why the sink stands still; nil is that it does not.
+func (o *ownership) stand(why *away) {
+	o.mu.Lock()
+	o.away = why
+	o.mu.Unlock()
+	o.poke()
+}
+
+func (o *ownership) poke() {
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+}
+
+// isOurs reports whether the lease lasts, by our clock.
+func (o *ownership) isOurs() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return time.Now().Before(o.until)
+}
+
+// keep stores what move and stand say and extends the lease, until ctx ends or the sink is
+// not ours any more.
+func (o *ownership) keep(ctx context.Context) error {
+	ttl := o.publisher.config.LeaseTTL
+	heartbeat := time.NewTimer(ttl / 3)
+	defer heartbeat.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-o.changed:
+		case <-heartbeat.C:
+		}
+		if err := o.store(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		heartbeat.Reset(ttl / 3)
+	}
+}
+
+// store stores the cursor, and tries again for as long as the lease lasts.
+func (o *ownership) store(ctx context.Context) error {
+	o.mu.Lock()
+	until := o.until
+	o.mu.Unlock()
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	for {
+		err := o.storeOnce(ctx)
+		switch {
+		case err == nil || errors.Is(err, errNotOurs):
+			return err
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", errLapsed, err)
+		}
+		o.publisher.complain(ctx, "cursor not stored", err)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", errLapsed, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (o *ownership) storeOnce(ctx context.Context) error {
+	p := o.publisher
+	o.mu.Lock()
+	c, published, why := o.cursor, o.published, o.away
+	look := time.Since(o.looked) > lookInterval
+	o.mu.Unlock()
+	params := sqlgen.AdvanceSinkParams{
+		Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
+		Top: c.top, Published: published, Look: look,
+	}
+	params.Lows, params.Highs = c.bounds()
+	if why != nil {
+		params.AwaySince, params.AwayCode, params.AwayMessage = pgtype.Timestamptz{Time: why.since, Valid: true}, &why.code, &why.message
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	sent := time.Now()
+	rows, err := sqlgen.New(p.pool).AdvanceSink(ctx, params)
+	switch {
+	case err != nil:
+		return fmt.Errorf("advance sink: %w", err)
+	case len(rows) == 0:
+		return errNotOurs
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if look {
+		o.looked = sent
+	}
+	o.published -= published
+	o.until = sent.Add(p.config.LeaseTTL)
+	if o.paused != rows[0].Paused {
+		o.paused = rows[0].Paused
+		close(o.turned)
+		o.turned = make(chan struct{})
+	}
+	p.metrics.stored(c, rows[0], why, sent)
+	return nil
+}
+
+// awaitPause returns nil once an operator has paused the sink, or, with false, once it is
+// not paused.
+func (o *ownership) awaitPause(ctx context.Context, paused bool) error {
+	for {
+		o.mu.Lock()
+		is, turned := o.paused, o.turned
+		o.mu.Unlock()
+		if is == paused {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-turned:
+		case <-o.publisher.wakeIf(!paused): // a resume notifies
+			o.poke()
+		}
+	}
+}
+
+// leave stores the cursor and lets another process have the sink at once.
+func (o *ownership) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
+	defer cancel()
+	p := o.publisher
+	err := o.storeOnce(ctx)
+	if err == nil {
+		err = sqlgen.New(p.pool).LeaveSink(ctx, sqlgen.LeaveSinkParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch})
+	}
+	if err != nil && !errors.Is(err, errNotOurs) {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "sink not left: another process has it when the lease has lapsed", slog.Any("err", err))
+	}
+}

@@ -1,0 +1,376 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/outage"
+)
+
+const (
+	maxBatch       = 1000
+	publishTimeout = 10 * time.Second       // after which a batch without an answer is unknown
+	numberInterval = 500 * time.Millisecond // between looks at holes that nobody has to fill
+)
+
+// publisher publishes to one sink whenever this process owns it.
+type publisher struct {
+	name    string
+	sink    Sink
+	routes  []route
+	owner   string
+	config  *Config
+	pool    *pgxpool.Pool
+	metrics *sinkMetrics
+	log     *slog.Logger
+
+	wake       chan struct{} // events were stored
+	released   chan struct{} // the same, for those who wait for the sink: an owner that leaves it notifies
+	complaints outage.Complaints
+}
+
+// run publishes until ctx ends.
+func (p *publisher) run(ctx context.Context) {
+	var retry backoff.Backoff
+	for ctx.Err() == nil {
+		o, err := p.own(ctx)
+		if err == nil {
+			p.log.LogAttrs(ctx, slog.LevelInfo, "sink owned", slog.Int64("epoch", o.epoch), slog.Int64("top", o.cursor.top))
+			retry.Reset()
+			err = p.publish(ctx, o)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		p.complain(ctx, "sink not owned", err)
+		_ = retry.Wait(ctx) // that ctx has ended is seen above
+	}
+}
+
+func (p *publisher) complain(ctx context.Context, message string, err error) {
+	if missed, due := p.complaints.Due(message, time.Now()); due {
+		p.log.LogAttrs(ctx, slog.LevelWarn, message, slog.Int("since_last_line", missed), slog.Any("err", err))
+	}
+}
+
+// publish works for as long as the sink is ours, and returns why it is not any more.
+func (p *publisher) publish(ctx context.Context, o *ownership) error {
+	ours, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	kept := make(chan error, 1)
+	go func() {
+		err := o.keep(ours)
+		end(err)
+		kept <- err
+	}()
+	p.metrics.owned.Set(1)
+	defer p.metrics.forget()
+
+	err := p.work(ours, o)
+	end(err)
+	if lost := <-kept; lost != nil {
+		return lost
+	}
+	if ctx.Err() != nil {
+		o.leave()
+	}
+	return err
+}
+
+// work publishes whatever comes, until ctx ends or the database fails.
+func (p *publisher) work(ctx context.Context, o *ownership) error {
+	for ctx.Err() == nil {
+		if err := o.awaitPause(ctx, false); err != nil {
+			return err
+		}
+		err := p.stretch(ctx, o, maxBatch, 0)
+		var failure *failure
+		switch {
+		case errors.As(err, &failure):
+			if err := p.outlast(ctx, o, failure); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// outlast waits until the sink takes messages again. It tries with one message, then with
+// ten. What is refused is treated alike: nothing overtakes it, and nothing is lost.
+func (p *publisher) outlast(ctx context.Context, o *ownership, failure *failure) error {
+	began := time.Now()
+	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code), slog.Any("err", failure.err))
+	_, _ = p.complaints.Due("sink stands still", began)
+	defer o.stand(nil)
+	retry := backoff.Backoff{Min: time.Second, Max: 30 * time.Second}
+	for {
+		o.stand(&away{since: began, code: failure.code, message: failure.err.Error()})
+		if err := p.rest(ctx, retry.Next(), failure); err != nil {
+			return err
+		}
+		err := p.trial(ctx, o)
+		switch next := failure; {
+		case err == nil:
+			p.log.LogAttrs(ctx, slog.LevelInfo, "sink goes on", slog.Duration("stood", time.Since(began)))
+			return nil
+		case errors.As(err, &next):
+			failure = next
+		default:
+			return err
+		}
+	}
+}
+
+// rest waits, and says every ten seconds that the sink stands still.
+func (p *publisher) rest(ctx context.Context, wait time.Duration, failure *failure) error {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+			return nil
+		case <-tick.C:
+			if _, due := p.complaints.Due("sink stands still", time.Now()); due {
+				p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code), slog.Any("err", failure.err))
+			}
+		}
+	}
+}
+
+// trial asks whether the sink can be published to, and publishes a little.
+func (p *publisher) trial(ctx context.Context, o *ownership) error {
+	probe, cancel := context.WithTimeout(ctx, publishTimeout)
+	err := p.sink.Probe(probe)
+	cancel()
+	if err != nil {
+		return failureOf(err)
+	}
+	for _, most := range []int{1, 10} {
+		if err := p.stretch(ctx, o, most, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stretch publishes pages of the log, one after the other, while the next one is read: so
+// many pages if there are any, and with 0 until ctx ends or the sink is paused.
+func (p *publisher) stretch(ctx context.Context, o *ownership, most, pages int) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	found := make(chan page, 1)
+	ended := make(chan error, 1)
+	go func() {
+		defer close(found)
+		ended <- p.follow(ctx, o.current(), most, pages, found)
+	}()
+	if pages == 0 {
+		go func() {
+			if o.awaitPause(ctx, true) == nil {
+				stop()
+			}
+		}()
+	}
+	var err error
+	for page := range found {
+		if err == nil {
+			if err = p.send(ctx, o, page); err != nil {
+				stop() // what is read already is read again
+			}
+		}
+	}
+	if readErr := <-ended; err == nil && ctx.Err() == nil {
+		err = readErr
+	}
+	return err
+}
+
+// follow reads the log from c on.
+func (p *publisher) follow(ctx context.Context, c cursor, most, pages int, found chan<- page) error {
+	events := log{p.pool}
+	var numbered time.Time
+	for n := 0; pages == 0 || n < pages; n++ {
+		read, err := events.read(ctx, c, most)
+		if err != nil {
+			return err
+		}
+		if len(read.events) > 0 || len(read.after.holes) != len(c.holes) {
+			select {
+			case found <- read:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		c = read.after
+		if !c.isNumbered() && time.Since(numbered) >= numberInterval {
+			numbered = time.Now()
+			if c, err = events.number(ctx, c); err != nil {
+				return err
+			}
+		}
+		if !read.full && pages == 0 && !p.awaitEvents(ctx, len(c.holes) > 0) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// awaitEvents waits until events may have been stored, and, if there are holes, until it is
+// time to look whether they can be closed. It returns false once ctx has ended.
+func (p *publisher) awaitEvents(ctx context.Context, holes bool) bool {
+	wait := p.config.PollInterval
+	if !p.config.Hearing() {
+		wait = min(wait, deafPollInterval)
+	}
+	if holes {
+		wait = min(wait, numberInterval)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-p.wake:
+	case <-timer.C:
+	}
+	return true
+}
+
+// wakeIf returns the channel of wake-ups, or one that never has any.
+func (p *publisher) wakeIf(yes bool) <-chan struct{} {
+	if yes {
+		return p.wake
+	}
+	return nil
+}
+
+// send publishes a page and moves the cursor past what the sink has accepted, and what is
+// not for it.
+func (p *publisher) send(ctx context.Context, o *ownership, read page) error {
+	if !o.isOurs() {
+		return errLapsed
+	}
+	messages, accepted, fault := p.messages(read.events)
+	began := time.Now()
+	outcomes := p.deliver(ctx, messages)
+	p.metrics.batch(len(messages), time.Since(began))
+	published := 0
+	var first *failure
+	for i, err := range outcomes {
+		if err == nil {
+			published++
+			accepted[messages[i].index] = true
+		} else if first == nil && !errors.Is(err, ErrNotTried) {
+			first = failureOf(err)
+		}
+	}
+	if first == nil {
+		first = fault
+	}
+	p.metrics.accepted(published)
+	if first == nil && published == len(messages) {
+		o.move(read.after, published)
+		return nil
+	}
+	var positions []int64
+	for i, e := range read.events {
+		if accepted[i] {
+			positions = append(positions, e.Position)
+		}
+	}
+	o.move(read.before.after(positions), published)
+	if first == nil {
+		first = failureOf(errors.New("the sink has not tried a message and does not say why"))
+	}
+	p.metrics.failed(first.code)
+	return first
+}
+
+// outgoing is a message with the index of its event.
+type outgoing struct {
+	Message
+	index int
+}
+
+// messages are those of the events, up to one of which none can be made; fault says why.
+// Events that are not for this sink count as accepted.
+func (p *publisher) messages(events []Event) (messages []outgoing, accepted []bool, fault *failure) {
+	accepted = make([]bool, len(events))
+	messages = make([]outgoing, 0, len(events))
+	for i := range events {
+		r := routeOf(p.routes, events[i].Topic)
+		if r == nil {
+			accepted[i] = true
+			continue
+		}
+		m, err := messageOf(&events[i], r, p.config.Source)
+		if err != nil {
+			return messages, accepted, failureOf(fmt.Errorf("event %s: %w", events[i].ID, err))
+		}
+		messages = append(messages, outgoing{m, i})
+	}
+	return messages, accepted, nil
+}
+
+// deliver returns an outcome for each message. A sink that panics or returns another number
+// of outcomes has a fault: then nothing is known of any.
+func (p *publisher) deliver(ctx context.Context, messages []outgoing) (outcomes []error) {
+	if len(messages) == 0 {
+		return nil
+	}
+	batch := make([]Message, len(messages))
+	for i := range messages {
+		batch[i] = messages[i].Message
+	}
+	unknown := func(err error) []error {
+		all := make([]error, len(batch))
+		for i := range all {
+			all[i] = err
+		}
+		return all
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			outcomes = unknown(fmt.Errorf("the sink panicked: %v\n%s", r, debug.Stack()))
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	outcomes = p.sink.Publish(ctx, batch)
+	if len(outcomes) != len(batch) {
+		return unknown(fmt.Errorf("the sink returned %d outcomes for %d messages", len(outcomes), len(batch)))
+	}
+	return outcomes
+}
+
+// failure is why a sink stands still.
+type failure struct {
+	code string
+	err  error
+}
+
+func (f *failure) Error() string { return f.code + ": " + f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+func failureOf(err error) *failure {
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		return &failure{refused.Code, err}
+	}
+	if unavailable, ok := errors.AsType[*UnavailableError](err); ok {
+		return &failure{unavailable.Code, err}
+	}
+	return &failure{CodeUnanswered, err}
+}

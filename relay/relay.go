@@ -1,0 +1,136 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// Channel is the channel of NOTIFY on which publishers say that there are events.
+const Channel = "outbox_events"
+
+// Relay publishes events to sinks. Make it with [New].
+type Relay struct {
+	config     Config
+	user       *pgxpool.Pool
+	publishers []*publisher
+	started    atomic.Bool
+	declared   atomic.Bool
+}
+
+// New checks config and registers the metrics. The relay opens connections of its own, three
+// for a sink, to the database of pool, which is only read for its settings.
+func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
+	config = config.withDefaults()
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	r := &Relay{config: config, user: pool}
+	host, _ := os.Hostname()
+	owner := fmt.Sprintf("%.40s-%d-%08x", cmp.Or(host, "host"), os.Getpid(), rand.Uint32())
+	all := newMetrics(config.Registerer)
+	for _, s := range config.Sinks {
+		routes, _ := compileAll(s.Routes) // validate has looked
+		r.publishers = append(r.publishers, &publisher{
+			name: s.Name, sink: s.Sink, routes: routes, owner: owner, config: &r.config, metrics: all.of(s.Name),
+			log:  config.Logger.With(slog.String("component", "relay"), slog.String("sink", s.Name)),
+			wake: make(chan struct{}, 1), released: make(chan struct{}, 1),
+		})
+	}
+	return r, nil
+}
+
+// Ready returns nil while the relay works. That a sink is away is no reason: it goes on by
+// itself, and "posthaste relay list" and the metrics show it. Ready is safe for concurrent use.
+func (r *Relay) Ready() error {
+	if !r.declared.Load() {
+		return errors.New("the database has not answered yet")
+	}
+	return nil
+}
+
+// Run publishes until ctx ends and then returns nil; sinks are left to other processes, and
+// closed. It may be called once.
+func (r *Relay) Run(ctx context.Context) error {
+	if r.started.Swap(true) {
+		return errors.New("relay: Run was called before")
+	}
+	pool, err := pgsession.Open(ctx, r.user, pgsession.Config{
+		Conns: 3 * len(r.publishers), Needs: "relay", Timeout: 2 * statementTimeout, ByIndex: true,
+		Settings: map[string]string{"plan_cache_mode": "force_generic_plan"},
+	})
+	if err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	defer pool.Close()
+	defer r.closeSinks()
+	if !r.declare(ctx, pool) {
+		return nil
+	}
+	r.declared.Store(true)
+	var working sync.WaitGroup
+	for _, p := range r.publishers {
+		p.pool = pool
+		working.Go(func() { p.run(ctx) })
+	}
+	working.Go(func() { r.handOn(ctx) })
+	working.Wait()
+	return nil
+}
+
+// declare makes the sinks known. It returns false once ctx has ended.
+func (r *Relay) declare(ctx context.Context, pool *pgxpool.Pool) bool {
+	var retry backoff.Backoff
+	for _, p := range r.publishers {
+		for {
+			err := sqlgen.New(pool).DeclareSink(ctx, p.name)
+			if err == nil {
+				break
+			}
+			p.complain(ctx, "sink not declared", err)
+			if retry.Wait(ctx) != nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// handOn wakes all publishers when events were stored.
+func (r *Relay) handOn(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.config.Wake:
+		}
+		for _, p := range r.publishers {
+			for _, to := range []chan struct{}{p.wake, p.released} {
+				select {
+				case to <- struct{}{}:
+				default:
+				}
+			}
+		}
+	}
+}
+
+func (r *Relay) closeSinks() {
+	for _, p := range r.publishers {
+		if err := p.sink.Close(); err != nil {
+			p.log.LogAttrs(context.Background(), slog.LevelWarn, "sink not closed", slog.Any("err", err))
+		}
+	}
+}

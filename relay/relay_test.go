@@ -1,0 +1,371 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+func TestEventsArePublishedInTheirOrderAndOnce(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "order.paid", "7", "1", "2", "3")
+	var first recorder
+	stop := start(t, db, &first, nil)
+	first.await(t, "1", "2", "3")
+	publish(t, db, "order.paid", "7", "4")
+	first.await(t, "1", "2", "3", "4")
+	stop()
+	if !first.closed {
+		t.Error("the sink is not closed")
+	}
+	publish(t, db, "order.paid", "7", "5")
+	var second recorder
+	start(t, db, &second, nil)
+	second.await(t, "5")
+}
+
+// What a transaction has not committed yet is passed by, and published when it has.
+func TestAnOpenTransactionHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	stop := start(t, db, &sink, nil)
+	late, never := begin(t, db), begin(t, db)
+	publish(t, late, "t", "a", "a1", "a2")
+	publish(t, never, "t", "b", "b1")
+	publish(t, db, "t", "c", "c1")
+	sink.await(t, "c1")
+	end(t, late.Commit)
+	sink.await(t, "c1", "a1", "a2")
+	end(t, never.Rollback)
+	holes := `SELECT holes::text FROM outbox.sinks`
+	waitFor(t, func() bool { return ask[string](t, db, holes) == "{}" }, func() string {
+		return "the hole of a transaction that was rolled back is closed; there are " + ask[string](t, db, holes)
+	})
+	stop()
+	if top := ask[int](t, db, `SELECT top FROM outbox.sinks`); top != 4 {
+		t.Errorf("top = %d, want 4", top)
+	}
+}
+
+// A hole is remembered by the next owner, too.
+func TestTheNextOwnerKnowsTheHoles(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	late := begin(t, db)
+	publish(t, late, "t", "a", "a1")
+	publish(t, db, "t", "c", "c1")
+	var first recorder
+	stop := start(t, db, &first, nil)
+	first.await(t, "c1")
+	stop()
+	var second recorder
+	start(t, db, &second, nil)
+	waitFor(t, func() bool { return ask[bool](t, db, `SELECT epoch = 2 FROM outbox.sinks`) }, func() string { return "a second owner" })
+	time.Sleep(2 * time.Second) // it would have closed the hole
+	end(t, late.Commit)
+	second.await(t, "a1")
+}
+
+// The order of a key is that of the transactions that held its row, however they overlap.
+func TestTheOrderOfAKeyIsThatOfItsLock(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	const keys, producers, each = 20, 8, 60
+	if _, err := db.Exec(t.Context(), `CREATE TABLE orders AS SELECT id, 0 AS n FROM generate_series(1, $1::integer) AS id`, keys); err != nil {
+		t.Fatal(err)
+	}
+	var sink recorder
+	start(t, db, &sink, nil)
+	var committed sync.Map
+	var producing sync.WaitGroup
+	for seed := range producers {
+		producing.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(seed)))
+			for range each {
+				if err := placeOrder(t.Context(), db, random, keys, &committed); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	producing.Wait()
+	want := 0
+	committed.Range(func(any, any) bool { want++; return true })
+	waitFor(t, func() bool { return len(sink.bodies()) >= want }, func() string { return fmt.Sprintf("%d of %d events", len(sink.bodies()), want) })
+	last := map[string]int{}
+	for _, m := range sink.messages() {
+		if _, ok := committed.LoadAndDelete(string(m.Body)); !ok {
+			t.Errorf("%q was published twice, or not committed", m.Body)
+		}
+		var n int
+		if _, err := fmt.Sscanf(string(m.Body), m.Key+":%d", &n); err != nil {
+			t.Fatal(err)
+		}
+		if n <= last[m.Key] {
+			t.Errorf("of key %s %d was published after %d", m.Key, n, last[m.Key])
+		}
+		last[m.Key] = n
+	}
+}
+
+// placeOrder locks one to three orders in turn, publishes an event of each with its next
+// number, waits between the two as it happens, and commits nine times in ten.
+func placeOrder(ctx context.Context, db interface {
+	outbox.Beginner
+}, random *rand.Rand, keys int, committed *sync.Map,
+) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	ids := random.Perm(keys)[:1+random.IntN(3)]
+	slices.Sort(ids) // no deadlock
+	var bodies []string
+	for _, id := range ids {
+		var n int
+		if err := tx.QueryRow(ctx, `UPDATE orders SET n = n + 1 WHERE id = $1 RETURNING n`, id+1).Scan(&n); err != nil {
+			return err
+		}
+		time.Sleep(time.Duration(random.IntN(3)) * time.Millisecond)
+		key := fmt.Sprint(id + 1)
+		body := fmt.Sprintf("%s:%d", key, n)
+		if _, err := tx.Exec(ctx, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload) VALUES ($1, $2, 'order.placed', $3, 'text/plain', $4)`,
+			outbox.NewID(), outbox.RootTenant, key, []byte(body)); err != nil {
+			return err
+		}
+		bodies = append(bodies, body)
+		time.Sleep(time.Duration(random.IntN(3)) * time.Millisecond)
+	}
+	if random.IntN(10) == 0 {
+		return nil
+	}
+	for _, body := range bodies {
+		committed.Store(body, true)
+	}
+	return tx.Commit(ctx)
+}
+
+func TestAnOutageLosesNothingAndShows(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	away := &relay.UnavailableError{Code: relay.CodeUnavailable, Err: errors.New("connection refused")}
+	sink.set(func(m relay.Message) error {
+		if string(m.Body) == "3" {
+			return away
+		}
+		return nil
+	}, away)
+	start(t, db, &sink, nil)
+	publish(t, db, "t", "k", "1", "2", "3", "4")
+	code := `SELECT coalesce(away_code || ': ' || away_message, '') FROM outbox.sinks`
+	waitFor(t, func() bool { return strings.Contains(ask[string](t, db, code), "relay_unavailable") }, func() string { return "the outage is in outbox.sinks" })
+	if got := ask[string](t, db, code); !strings.HasSuffix(got, "connection refused") {
+		t.Errorf("outbox.sinks says %q", got)
+	}
+	time.Sleep(time.Second)
+	sink.set(nil, nil)
+	sink.await(t, "1", "2", "3", "4")
+	waitFor(t, func() bool { return ask[string](t, db, code) == "" }, func() string { return "the end of the outage is in outbox.sinks" })
+}
+
+// Nothing overtakes a message that the broker refuses.
+func TestARefusedMessageIsNotOvertaken(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	sink.set(func(m relay.Message) error {
+		if string(m.Body) == "2" {
+			return &relay.RefusedError{Code: relay.CodeTooLarge, Err: errors.New("too large")}
+		}
+		return nil
+	}, nil)
+	stop := start(t, db, &sink, nil)
+	publish(t, db, "t", "k", "1", "2", "3")
+	waitFor(t, func() bool {
+		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_too_large', false) FROM outbox.sinks`)
+	}, func() string { return "the refusal is in outbox.sinks" })
+	time.Sleep(1500 * time.Millisecond)
+	sink.await(t, "1")
+	stop()
+	if top := ask[int](t, db, `SELECT top FROM outbox.sinks`); top != 1 {
+		t.Errorf("top = %d, want 1", top)
+	}
+}
+
+func TestAFaultySinkLosesNothing(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func([]relay.Message) []error{
+		"panics":            func([]relay.Message) []error { panic("odd") },
+		"too few outcomes":  func([]relay.Message) []error { return nil },
+		"tries nothing":     func(batch []relay.Message) []error { return slices.Repeat([]error{relay.ErrNotTried}, len(batch)) },
+		"answers something": func(batch []relay.Message) []error { return slices.Repeat([]error{errors.New("odd")}, len(batch)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			sink := &faulty{fault: fault}
+			start(t, db, sink, nil)
+			publish(t, db, "t", "k", "1", "2")
+			waitFor(t, func() bool { return ask[bool](t, db, `SELECT away_since IS NOT NULL FROM outbox.sinks`) }, func() string { return "the sink stands still" })
+			sink.mend()
+			sink.await(t, "1", "2")
+		})
+	}
+}
+
+type faulty struct {
+	recorder
+	fault func([]relay.Message) []error
+	whole bool
+}
+
+func (f *faulty) mend() { f.mu.Lock(); defer f.mu.Unlock(); f.whole = true }
+
+func (f *faulty) Publish(ctx context.Context, batch []relay.Message) []error {
+	f.mu.Lock()
+	whole := f.whole
+	f.mu.Unlock()
+	if whole {
+		return f.recorder.Publish(ctx, batch)
+	}
+	return f.fault(batch)
+}
+
+// Of two relays one publishes; when it has died the other one takes over.
+func TestOneOwnerAtATime(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var first, second recorder
+	stop := start(t, db, &first, nil)
+	publish(t, db, "t", "k", "1")
+	first.await(t, "1")
+	start(t, db, &second, nil)
+	publish(t, db, "t", "k", "2")
+	first.await(t, "1", "2")
+	time.Sleep(1500 * time.Millisecond) // longer than the lease
+	publish(t, db, "t", "k", "3")
+	first.await(t, "1", "2", "3")
+	left := time.Now()
+	stop()
+	publish(t, db, "t", "k", "4")
+	second.await(t, "4")
+	t.Logf("taken over after %v", time.Since(left))
+}
+
+// An owner that was deposed cannot move the cursor.
+func TestADeposedOwnerDoesNotMoveTheCursor(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	hold, held := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	sink.set(func(relay.Message) error {
+		once.Do(func() { close(held); <-hold })
+		return nil
+	}, nil)
+	start(t, db, &sink, nil)
+	publish(t, db, "t", "k", "1")
+	<-held
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.sinks SET owner = 'other', epoch = epoch + 1, lease_expires_at = now() + interval '3 seconds'`); err != nil {
+		t.Fatal(err)
+	}
+	close(hold)
+	time.Sleep(time.Second)
+	if top := ask[int](t, db, `SELECT top FROM outbox.sinks`); top != 0 {
+		t.Errorf("top = %d, want 0: another process has the sink", top)
+	}
+	sink.await(t, "1", "1") // it is ours again, and what nobody has stored is published again
+}
+
+// After a failover that lost commits, positions are given out a second time.
+func TestPositionsThatAreGivenOutAgainAreNotSkipped(t *testing.T) {
+	t.Parallel()
+	for name, failover := range map[string]string{
+		"another timeline": `UPDATE outbox.sinks SET timeline = '1/00000001'`,
+		"fewer positions":  `SELECT setval('outbox.events_position_seq', 2)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			publish(t, db, "t", "k", "1", "2", "3", "4")
+			var first recorder
+			stop := start(t, db, &first, nil)
+			first.await(t, "1", "2", "3", "4")
+			stop()
+			if _, err := db.Exec(t.Context(), `DELETE FROM outbox.events WHERE position > 2`); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Exec(t.Context(), `SELECT setval('outbox.events_position_seq', 2)`); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Exec(t.Context(), failover); err != nil {
+				t.Fatal(err)
+			}
+			publish(t, db, "t", "k", "3 again")
+			var second recorder
+			start(t, db, &second, nil)
+			second.await(t, "1", "2", "3 again")
+		})
+	}
+}
+
+func TestAPausedSinkWaits(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	start(t, db, &sink, nil)
+	publish(t, db, "t", "k", "1")
+	sink.await(t, "1")
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.sinks SET paused_at = now()`); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // a heartbeat, at least
+	publish(t, db, "t", "k", "2")
+	time.Sleep(500 * time.Millisecond)
+	sink.await(t, "1")
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.sinks SET paused_at = NULL`); err != nil {
+		t.Fatal(err)
+	}
+	sink.await(t, "1", "2")
+}
+
+func TestOnlyRoutedEventsArePublished(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	stop := start(t, db, &sink, func(c *relay.Config) {
+		c.Source = "shop"
+		c.Sinks[0].Routes = []relay.Route{
+			{Topics: []string{"order.*"}, Destination: "shop.{topic}.{key|token}"},
+			{Topics: []string{"user.created"}, Destination: "users", CloudEvents: relay.Structured},
+		}
+	})
+	publish(t, db, "order.paid", "a.b", "1")
+	publish(t, db, "orders", "a", "2")
+	publish(t, db, "user.created", "", "3")
+	publish(t, db, "user.deleted", "", "4")
+	waitFor(t, func() bool { return len(sink.messages()) >= 2 }, func() string { return "two messages" })
+	got := sink.messages()
+	if got[0].Destination != "shop.order.paid.a_b" || got[1].Destination != "users" || len(got) != 2 {
+		t.Fatalf("got %+v", got)
+	}
+	if !slices.Contains(got[0].Headers, relay.Header{Name: "ce-source", Value: "shop"}) || got[1].ContentType != "application/cloudevents+json" {
+		t.Errorf("got %+v", got)
+	}
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 4 }, func() string { return "the cursor goes past what is not for the sink" })
+	stop()
+}

@@ -1,0 +1,198 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/listener"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
+
+// recorder is a sink that records what it is given.
+type recorder struct {
+	mu      sync.Mutex
+	got     []relay.Message
+	outcome func(relay.Message) error // nil accepts all; an error stops the batch
+	probe   error
+	calls   int
+	closed  bool
+}
+
+func (r *recorder) Publish(_ context.Context, batch []relay.Message) []error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls++
+	outcomes := make([]error, len(batch))
+	var failed error
+	for i, m := range batch {
+		if failed == nil && r.outcome != nil {
+			if failed = r.outcome(m); failed != nil {
+				outcomes[i] = failed
+				continue
+			}
+		}
+		if failed != nil {
+			outcomes[i] = relay.ErrNotTried
+			continue
+		}
+		r.got = append(r.got, m)
+	}
+	return outcomes
+}
+
+func (r *recorder) Limits() relay.Limits { return relay.Limits{} }
+
+func (r *recorder) Probe(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.probe
+}
+
+func (r *recorder) Check(context.Context, []string) ([]relay.Finding, error) { return nil, nil }
+
+func (r *recorder) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return nil
+}
+
+func (r *recorder) set(outcome func(relay.Message) error, probe error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outcome, r.probe = outcome, probe
+}
+
+// bodies are those of the messages so far.
+func (r *recorder) bodies() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]string, len(r.got))
+	for i, m := range r.got {
+		all[i] = string(m.Body)
+	}
+	return all
+}
+
+func (r *recorder) messages() []relay.Message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+func (r *recorder) await(t *testing.T, want ...string) {
+	t.Helper()
+	waitFor(t, func() bool { return len(r.bodies()) >= len(want) }, func() string { return fmt.Sprintf("got %q, want %q", r.bodies(), want) })
+	if got := r.bodies(); !slices.Equal(got, want) {
+		t.Fatalf("got %q, want %q", got, want)
+	}
+}
+
+func waitFor(t *testing.T, ok func() bool, say func() string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("in vain: " + say())
+		}
+	}
+}
+
+// start runs a relay with one sink called "s" until the test, or the returned function, ends it.
+func start(t *testing.T, db *pgxpool.Pool, sink relay.Sink, change func(*relay.Config)) (stop func()) {
+	t.Helper()
+	wake := listener.NewSignal()
+	heard, err := listener.New(db.Config().ConnString(), relay.Channel, wake, listener.Config{Pool: db})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := relay.Config{
+		Sinks:   []relay.SinkConfig{{Name: "s", Sink: sink, Routes: []relay.Route{{Topics: []string{"*"}, CloudEvents: relay.Off}}}},
+		Wake:    wake,
+		Hearing: heard.Hearing, LeaseTTL: time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	if change != nil {
+		change(&config)
+	}
+	r, err := relay.New(db, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for _, run := range []func(context.Context) error{heard.Run, r.Run} {
+		running.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(stop)
+	waitFor(t, func() bool { return r.Ready() == nil }, func() string { return "the relay is ready" })
+	return stop
+}
+
+// database is one that has a place for events.
+func database(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	db := pgtest.New(t)
+	if ask[int](t, db, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox.events'::regclass`) == 0 {
+		if _, err := db.Exec(t.Context(), `CREATE TABLE outbox.events_all PARTITION OF outbox.events DEFAULT`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return db
+}
+
+// publish stores events of a topic and a key, one for each body.
+func publish(t *testing.T, db outbox.DB, topic, key string, bodies ...string) {
+	t.Helper()
+	for _, body := range bodies {
+		_, err := db.Exec(t.Context(), `WITH stored AS (
+				INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+				VALUES ($1, $2, $3, nullif($4, ''), 'text/plain', $5))
+			SELECT pg_notify('outbox_events', '')`,
+			outbox.NewID(), outbox.RootTenant, topic, key, []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func begin(t *testing.T, db *pgxpool.Pool) pgx.Tx {
+	t.Helper()
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+func end(t *testing.T, how func(context.Context) error) {
+	t.Helper()
+	if err := how(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ask[T any](t *testing.T, db *pgxpool.Pool, sql string) (answer T) {
+	t.Helper()
+	if err := db.QueryRow(t.Context(), sql).Scan(&answer); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return answer
+}

@@ -1,0 +1,153 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+	"strings"
+)
+
+// template makes the destination of an event's message: text with placeholders such as
+// {topic} and {key|token}.
+type template struct {
+	text  string
+	parts []part
+}
+
+type part struct {
+	text   string // before the placeholder
+	value  func(*Event) (string, error)
+	filter func(string) string
+}
+
+// parseTemplate reads a template. Errors name the place.
+func parseTemplate(text string) (template, error) {
+	t := template{text: text}
+	rest := text
+	for {
+		before, after, found := strings.Cut(rest, "{")
+		if strings.Contains(before, "}") {
+			return t, fmt.Errorf("template %q: a } at byte %d closes nothing", text, len(text)-len(rest)+strings.Index(before, "}"))
+		}
+		if !found {
+			t.parts = append(t.parts, part{text: before})
+			return t, nil
+		}
+		name, remaining, closed := strings.Cut(after, "}")
+		if !closed {
+			return t, fmt.Errorf("template %q: the { at byte %d is not closed", text, len(text)-len(after)-1)
+		}
+		p, err := parsePlaceholder(name)
+		if err != nil {
+			return t, fmt.Errorf("template %q: %w", text, err)
+		}
+		p.text = before
+		t.parts = append(t.parts, p)
+		rest = remaining
+	}
+}
+
+func parsePlaceholder(text string) (p part, err error) {
+	name, filter, filtered := strings.Cut(text, "|")
+	switch name {
+	case "topic":
+		p.value = func(e *Event) (string, error) { return e.Topic, nil }
+	case "tenant":
+		p.value = func(e *Event) (string, error) { return e.Tenant.String(), nil }
+	case "id":
+		p.value = func(e *Event) (string, error) { return e.ID.String(), nil }
+	case "key":
+		p.value = func(e *Event) (string, error) { return e.Key, nil }
+	default:
+		header, is := strings.CutPrefix(name, "header.")
+		if !is || header == "" {
+			return p, fmt.Errorf("{%s} is no placeholder: there are {topic}, {tenant}, {key}, {id} and {header.NAME}", text)
+		}
+		p.value = func(e *Event) (string, error) {
+			value, ok := e.Headers[header]
+			if !ok {
+				return "", fmt.Errorf("the event has no header %q", header)
+			}
+			return value, nil
+		}
+	}
+	if !filtered {
+		return p, nil
+	}
+	p.filter, err = parseFilter(filter)
+	return p, err
+}
+
+func parseFilter(text string) (func(string) string, error) {
+	name, argument, hasArgument := strings.Cut(strings.TrimSuffix(text, ")"), "(")
+	switch {
+	case text == "token":
+		return token, nil
+	case text == "kafka":
+		return kafkaName, nil
+	case name == "hash" && hasArgument && strings.HasSuffix(text, ")"):
+		n, err := strconv.ParseUint(argument, 10, 32)
+		if err != nil || n == 0 {
+			return nil, fmt.Errorf("|%s: want a number of at least 1 between the brackets", text)
+		}
+		return func(s string) string {
+			sum := fnv.New64a()
+			_, _ = sum.Write([]byte(s))
+			return strconv.FormatUint(sum.Sum64()%n, 10)
+		}, nil
+	}
+	return nil, fmt.Errorf("|%s is no filter: there are |token, |kafka and |hash(N)", text)
+}
+
+// token makes one token of a NATS subject.
+func token(s string) string {
+	if s == "" {
+		return "_"
+	}
+	return strings.Map(func(r rune) rune {
+		if r == '.' || r == '*' || r == '>' || r <= ' ' || r == 0x7f {
+			return '_'
+		}
+		return r
+	}, s)
+}
+
+// kafkaName makes a name of a topic.
+func kafkaName(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '.', r == '_', r == '-':
+			return r
+		}
+		return '_'
+	}, s)
+	return s[:min(len(s), 249)]
+}
+
+// fill returns the destination of an event.
+func (t *template) fill(e *Event) (string, error) {
+	if len(t.parts) == 1 {
+		return t.parts[0].text, nil
+	}
+	var b strings.Builder
+	for i := range t.parts {
+		p := &t.parts[i]
+		b.WriteString(p.text)
+		if p.value == nil {
+			continue
+		}
+		value, err := p.value(e)
+		if err != nil {
+			return "", fmt.Errorf("destination %q: %w", t.text, err)
+		}
+		if p.filter != nil {
+			value = p.filter(value)
+		}
+		b.WriteString(value)
+	}
+	if b.Len() == 0 {
+		return "", errors.New("destination " + strconv.Quote(t.text) + " is empty for this event")
+	}
+	return b.String(), nil
+}

@@ -1,0 +1,57 @@
+package relay
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestTemplatesAreFilled(t *testing.T) {
+	e := &Event{ID: outbox.RootTenant, Tenant: outbox.RootTenant, Topic: "order.paid", Key: "a.b c>*", Headers: map[string]string{"region": "eu"}}
+	for text, want := range map[string]string{
+		"orders":                            "orders",
+		"{topic}":                           "order.paid",
+		"shop.{tenant}.{topic}.{key|token}": "shop." + outbox.RootTenant.String() + ".order.paid.a_b_c__",
+		"{topic|kafka}-{header.region}":     "order.paid-eu",
+		"{key|kafka}":                       "a.b_c__",
+		"{id}":                              outbox.RootTenant.String(),
+		"{key|hash(1)}":                     "0",
+	} {
+		made, err := parseTemplate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := made.fill(e); err != nil || got != want {
+			t.Errorf("%s: got %q, %v, want %q", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{"{header.none}": `no header "none"`, "{header.empty}": "is empty for this event"} {
+		made, err := parseTemplate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := made.fill(&Event{Headers: map[string]string{"empty": ""}}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %q, %v, want an error with %q", text, got, err, want)
+		}
+	}
+}
+
+func TestATemplateThatCannotBeFilledIsRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"shop.{topic":   "the { at byte 5 is not closed",
+		"shop.topic}":   "a } at byte 10 closes nothing",
+		"a}{topic}":     "a } at byte 1 closes nothing",
+		"{kind}":        "{kind} is no placeholder",
+		"{header.}":     "{header.} is no placeholder",
+		"{}":            "{} is no placeholder",
+		"{key|upper}":   "|upper is no filter",
+		"{key|hash(0)}": "want a number of at least 1",
+		"{key|hash(x)}": "want a number of at least 1",
+		"{key|hash(3}":  "is no filter",
+	} {
+		if _, err := parseTemplate(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want an error with %q", text, err, want)
+		}
+	}
+}
