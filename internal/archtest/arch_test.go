@@ -46,7 +46,9 @@ var allowed = map[string]string{
 	"dispatcher/internal/scheduler": "outbox",
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
 
-	"relay": "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
+	"relay":           "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
+	"relay/nats":      "relay",
+	"relay/relaytest": "relay",
 
 	"reaper":        "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"schedule":      "internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
@@ -73,6 +75,9 @@ var allowed = map[string]string{
 	"internal/pgdev/binaries":    "internal/pgdev",
 	"internal/pgtest":            "migrations migrations/migrate internal/pgdev",
 	"internal/pgtest/withserver": "internal/pgtest",
+
+	// A NATS server for tests.
+	"internal/natstest": "internal/verify/child",
 
 	// Answers of the API against its description, in tests.
 	"internal/apitest": "api",

@@ -1,0 +1,92 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+const (
+	// shortestWindow is the least for which JetStream should remember IDs: longer than a process takes over from
+	// another, with time for a restart of the server.
+	shortestWindow = 2 * time.Minute
+
+	// shortestAge is the least for which messages should be kept: consumers may be away for a weekend.
+	shortestAge = 3 * 24 * time.Hour
+)
+
+// Check is [relay.Sink]'s. A destination is a subject, in which * and > may stand for what events fill in.
+func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, err := s.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var findings []relay.Finding
+	seen := map[string]bool{}
+	files := false
+	for _, subject := range destinations {
+		streams, err := c.find(ctx, subject)
+		switch {
+		case errors.Is(err, nats.ErrPermissionViolation):
+			findings = append(findings, relay.Finding{
+				Severity: relay.Warning, What: fmt.Sprintf("we may not ask which stream takes %s, nor for its settings", subject),
+				Remedy: "let the user publish to " + apiNames + " and " + apiStream + "*: the faster ways to publish need it",
+			})
+			continue
+		case err != nil:
+			return nil, away(err)
+		case len(streams) == 0:
+			findings = append(findings, relay.Finding{
+				Severity: relay.Problem, What: "no stream takes " + subject, Remedy: "create a stream with this subject",
+			})
+		}
+		for _, found := range streams {
+			if !seen[found.name] {
+				seen[found.name] = true
+				findings = append(findings, found.findings()...)
+				files = files || found.config.Storage == jetstream.FileStorage
+			}
+		}
+	}
+	if files {
+		findings = append(findings, relay.Finding{
+			Severity: relay.Note,
+			What:     "unless the server has sync_interval: always, which no client can see, it acknowledges messages before they are safe on its disk",
+			Remedy:   "set it, or know that after a crash of the machine a replay is needed",
+		})
+	}
+	return findings, nil
+}
+
+// findings are those of one stream.
+func (s *stream) findings() (all []relay.Finding) {
+	c := &s.config
+	add := func(when bool, severity relay.Severity, what, remedy string) {
+		if when {
+			all = append(all, relay.Finding{Severity: severity, What: "stream " + s.name + ": " + what, Remedy: remedy})
+		}
+	}
+	add(c.NoAck, relay.Problem, "no_ack is set, so nothing that is published to it is acknowledged", "unset it")
+	add(c.Sealed, relay.Problem, "it is sealed and takes no messages", "use another stream")
+	limited := c.MaxMsgs > 0 || c.MaxBytes > 0 || c.MaxMsgsPerSubject > 0
+	add(limited && c.Discard == jetstream.DiscardOld, relay.Warning,
+		"discard is old: at its limits it deletes messages that no consumer has read", "set discard to new: then publishing waits")
+	add(c.MaxAge > 0 && c.MaxAge < shortestAge, relay.Warning,
+		fmt.Sprintf("max_age is %s: a consumer that is away for longer misses messages", c.MaxAge), "set it longer")
+	add(c.Duplicates < shortestWindow, relay.Warning,
+		fmt.Sprintf("duplicate_window is %s: a message that is sent again later is stored twice", c.Duplicates),
+		fmt.Sprintf("set it to %s at least", shortestWindow))
+	add(c.PersistMode == jetstream.AsyncPersistMode, relay.Warning,
+		"persist_mode is async: it acknowledges messages before they are written", "set it to default")
+	add(c.Storage == jetstream.MemoryStorage, relay.Warning, "its storage is memory: a restart loses every message", "use file storage")
+	add(c.Replicas < 2, relay.Note, "it has one replica: a lost disk loses every message", "set num_replicas to 3 on a cluster")
+	return all
+}

@@ -1,0 +1,120 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Config is how to reach a NATS server. Files are read again for each connection, so that secrets can be rotated.
+type Config struct {
+	URLs []string // of the servers of one cluster: nats://, tls://, ws://, wss://; without credentials
+	Name string   // of the connection, in the server's monitoring
+
+	// At most one kind of credentials.
+	CredentialsFile string // a JWT and its seed, as nsc writes them
+	NKeyFile        string // a seed
+	User            string // with Password or PasswordFile
+	Password        string
+	PasswordFile    string
+	Token           string
+	TokenFile       string
+
+	CAFile          string // certificates to trust instead of those of the system
+	CertificateFile string // our own, with KeyFile
+	KeyFile         string
+}
+
+// validate reports every mistake. No error repeats a secret, nor a URL, which may have one in it.
+func (c Config) validate() error {
+	var errs []error
+	if len(c.URLs) == 0 {
+		errs = append(errs, errors.New("URLs is empty"))
+	}
+	for i, text := range c.URLs {
+		u, err := url.Parse(text)
+		switch {
+		case err != nil || u.Host == "":
+			errs = append(errs, fmt.Errorf("URLs[%d] is not a URL such as nats://host:4222", i))
+		case u.User != nil:
+			errs = append(errs, fmt.Errorf("URLs[%d] has credentials in it: put them into fields of their own", i))
+		}
+	}
+	kinds := 0
+	for _, given := range []bool{c.CredentialsFile != "", c.NKeyFile != "", c.User != "", c.Token != "" || c.TokenFile != ""} {
+		if given {
+			kinds++
+		}
+	}
+	if kinds > 1 {
+		errs = append(errs, errors.New("more than one of CredentialsFile, NKeyFile, User and Token is set"))
+	}
+	if c.User == "" && (c.Password != "" || c.PasswordFile != "") {
+		errs = append(errs, errors.New("a password is set without User"))
+	}
+	if c.Password != "" && c.PasswordFile != "" || c.Token != "" && c.TokenFile != "" {
+		errs = append(errs, errors.New("a secret is set both by itself and by its file"))
+	}
+	if (c.CertificateFile == "") != (c.KeyFile == "") {
+		errs = append(errs, errors.New("CertificateFile and KeyFile go together"))
+	}
+	return errors.Join(errs...)
+}
+
+// How long nats.go waits. An answer is waited for in [conn.next].
+const (
+	connectTimeout = 2 * time.Second  // for each server
+	writeTimeout   = 10 * time.Second // a connection that takes no byte for so long is broken
+	pingInterval   = 10 * time.Second // two without an answer, and it is broken
+)
+
+// options are those of one connection. It is never re-established: see the package's documentation.
+func (c Config) options(ctx context.Context, sockets *sockets) ([]nats.Option, error) {
+	all := []nats.Option{
+		nats.Name(c.Name), nats.NoReconnect(), nats.ReconnectBufSize(-1), nats.SetCustomDialer(&dialer{ctx, sockets}),
+		nats.Timeout(connectTimeout), nats.FlusherTimeout(writeTimeout), nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(2),
+	}
+	switch {
+	case c.CredentialsFile != "":
+		all = append(all, nats.UserCredentials(c.CredentialsFile))
+	case c.NKeyFile != "":
+		option, err := nats.NkeyOptionFromSeed(c.NKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the nkey: %w", err)
+		}
+		all = append(all, option)
+	case c.User != "":
+		password, err := secret(c.Password, c.PasswordFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the password: %w", err)
+		}
+		all = append(all, nats.UserInfo(c.User, password))
+	default:
+		token, err := secret(c.Token, c.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the token: %w", err)
+		}
+		all = append(all, nats.Token(token))
+	}
+	if c.CAFile != "" {
+		all = append(all, nats.RootCAs(c.CAFile))
+	}
+	if c.CertificateFile != "" {
+		all = append(all, nats.ClientCert(c.CertificateFile, c.KeyFile))
+	}
+	return all, nil
+}
+
+func secret(text, file string) (string, error) {
+	if file == "" {
+		return text, nil
+	}
+	content, err := os.ReadFile(file)
+	return strings.TrimSpace(string(content)), err
+}

@@ -1,0 +1,24 @@
+// Package nats publishes messages to JetStream: a [relay.Sink] whose destinations are subjects.
+//
+// # Order
+//
+// No message of a key is stored after one of the same key that was not. JetStream decides about each message on its
+// own, and a later one can be stored where an earlier one is not: because a stream is full for the large one and not
+// for the small one, because a leader was elected in between, or because the connection broke and came back. So this
+// package never has two messages of a key under way. With few keys that is slow.
+//
+// A connection is never re-established under way. nats.go would send what it has buffered on the new connection, in
+// front of or behind what is sent again; here, what was under way on the old one is unknown, and is sent again with the
+// same IDs, which JetStream drops for as long as it remembers them (a stream's duplicate window).
+//
+// # Files
+//
+//	sink.go     Open, Publish: a batch in runs, a stream each
+//	check.go    what an operator should know about a stream
+//	window.go   a run, one message of each key at a time
+//	stream.go   which stream takes a subject, and its settings
+//	conn.go     one connection, and what comes back on it
+//	message.go  a message as NATS has it
+//	errors.go   what an answer says about a message
+//	config.go   Config
+package nats

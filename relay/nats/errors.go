@@ -1,0 +1,119 @@
+package nats
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// Codes of JetStream's errors, of which the client names few.
+const (
+	accountLimit      = 10002
+	insufficient      = 10023
+	memoryLimit       = 10028
+	storageLimit      = 10047
+	messageTooLarge   = 10054
+	storeFailed       = 10077 // a limit of the stream is reached, or its files cannot be written
+	headersTooLarge   = 10097
+	sealed            = 10109
+	duplicateInFlight = 10158
+	sequenceNotReady  = 10163
+	tooManyRequests   = 429 // a status
+)
+
+// errNoStream is the client's: no stream takes the subject, or its leader is being elected.
+var errNoStream = jetstream.ErrNoStreamResponse
+
+// ack is JetStream's answer to a message, or to a run of them.
+type ack struct {
+	Stream    string              `json:"stream"`
+	Duplicate bool                `json:"duplicate"`
+	Count     int                 `json:"count"` // of a run
+	Error     *jetstream.APIError `json:"error"`
+
+	// Of fast ingest, while a run is under way.
+	Type     string `json:"type"`
+	Sequence int    `json:"seq"` // in the run, if there is a Type
+}
+
+// parse reads an answer. Its error is about what was sent, and classified.
+func parse(m *nats.Msg) (ack, error) {
+	if noResponders(m) {
+		return ack{}, classify(errNoStream)
+	}
+	var a ack
+	if err := json.Unmarshal(m.Data, &a); err != nil {
+		return ack{}, fmt.Errorf("%w: %w", jetstream.ErrInvalidJSAck, err)
+	}
+	switch {
+	case a.Type != "":
+		return a, nil
+	case a.Error != nil:
+		return a, classify(a.Error)
+	case a.Stream == "":
+		return ack{}, jetstream.ErrInvalidJSAck
+	}
+	return a, nil
+}
+
+// classify says what an error of the client or the server means for the message that it is about. What is neither
+// refused nor unavailable is unknown.
+func classify(err error) error {
+	refused := func(code string) error { return &relay.RefusedError{Code: code, Err: err} }
+	unavailable := func(code string) error { return &relay.UnavailableError{Code: code, Err: err} }
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return refused(relay.CodeTooLarge)
+	case errors.Is(err, nats.ErrBadHeaderMsg):
+		return refused(relay.CodeRefused)
+	case errors.Is(err, nats.ErrBadSubject):
+		return refused(relay.CodeBadDestination)
+	case errors.Is(err, nats.ErrPermissionViolation):
+		return refused(relay.CodeForbidden)
+	case errors.Is(err, errNoStream):
+		return unavailable(relay.CodeNoDestination)
+	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrHeadersNotSupported):
+		return unavailable(relay.CodeUnavailable)
+	}
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	if !ok {
+		return err
+	}
+	switch api.ErrorCode {
+	case messageTooLarge, headersTooLarge:
+		return refused(relay.CodeTooLarge)
+	case storeFailed, accountLimit, insufficient, memoryLimit, storageLimit:
+		return unavailable(relay.CodeFull)
+	case sealed:
+		return unavailable(relay.CodeUnavailable)
+	case duplicateInFlight, sequenceNotReady:
+		return err
+	}
+	if api.Code >= 500 || api.Code == tooManyRequests {
+		return unavailable(relay.CodeUnavailable)
+	}
+	return refused(relay.CodeRefused)
+}
+
+// forbiddenTo is the outcome of messages to a subject to which we may not publish.
+func forbiddenTo(subject string) error {
+	return classify(fmt.Errorf("%w: publish to %s", nats.ErrPermissionViolation, subject))
+}
+
+// away is the outcome of messages that were not sent because the server cannot be reached.
+func away(err error) error {
+	code := relay.CodeUnavailable
+	for _, denied := range []error{
+		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired, nats.ErrPermissionViolation,
+	} {
+		if errors.Is(err, denied) {
+			code = relay.CodeForbidden
+		}
+	}
+	return &relay.UnavailableError{Code: code, Err: err}
+}

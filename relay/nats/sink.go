@@ -1,0 +1,259 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+const (
+	// A run is what is sent before its answers are waited for: at most what JetStream takes as an atomic batch, and so
+	// little that it does not wait for the sockets' buffers.
+	maxRun      = 1000
+	maxRunBytes = 4 << 20
+
+	// maxHeaderBytes is what JetStream takes of headers, with their names and line breaks.
+	maxHeaderBytes = 64<<10 - 1
+)
+
+// Sink publishes to the streams of a NATS server or cluster. Its methods may be called concurrently, and wait for each
+// other.
+type Sink struct {
+	config     Config
+	duplicates atomic.Int64
+	maxPayload atomic.Int64
+
+	mu      sync.Mutex
+	conn    *conn   // nil, or dead, until the next that needs one
+	streams streams // of the connection
+}
+
+var _ relay.Sink = (*Sink)(nil)
+
+// Open checks a configuration. It does not connect: a server that is away is a matter of [Sink.Publish] and
+// [Sink.Probe], each of which connects if there is no connection.
+func Open(config Config) (*Sink, error) {
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("open the NATS sink: %w", err)
+	}
+	return &Sink{config: config}, nil
+}
+
+// Limits are those of the server that the sink was connected to last.
+func (s *Sink) Limits() relay.Limits {
+	return relay.Limits{Bytes: int(s.maxPayload.Load()), HeaderBytes: maxHeaderBytes}
+}
+
+// Duplicates is how many messages the server has dropped since Open because it remembered their IDs, as far as it says
+// so: of those in the middle of a fast ingest it does not.
+func (s *Sink) Duplicates() int64 { return s.duplicates.Load() }
+
+// Probe connects, if there is no connection, and asks JetStream for an answer.
+func (s *Sink) Probe(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, err := s.connected(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.question(ctx, apiInfo, struct{}{}, &struct{}{}); err != nil && !errors.Is(err, nats.ErrPermissionViolation) {
+		return away(fmt.Errorf("ask JetStream: %w", err))
+	}
+	return nil
+}
+
+// Close closes the connection.
+func (s *Sink) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		s.conn.close()
+	}
+	return nil
+}
+
+// connected returns a connection that is alive, as far as it is known. The caller has the lock.
+func (s *Sink) connected(ctx context.Context) (*conn, error) {
+	if s.conn != nil && s.conn.alive() {
+		return s.conn, nil
+	}
+	if s.conn != nil {
+		s.conn.close()
+	}
+	s.conn, s.streams = nil, nil // settings may have changed meanwhile
+	c, err := connect(ctx, s.config)
+	if err != nil {
+		return nil, away(err)
+	}
+	s.conn = c
+	s.maxPayload.Store(c.nc.MaxPayload())
+	return c, nil
+}
+
+// Publish is [relay.Sink]'s.
+func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := &publication{sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]bool{}, forbidden: map[string]error{}}
+	for i := range p.outcomes {
+		p.outcomes[i] = relay.ErrNotTried
+	}
+	if len(batch) == 0 {
+		return p.outcomes
+	}
+	c, err := s.connected(ctx)
+	if err != nil {
+		p.outcomes[0] = err
+		return p.outcomes
+	}
+	p.c = c
+	p.messages = make([]*nats.Msg, len(batch))
+	for rest := p.all(); len(rest) > 0 && !p.over; {
+		var groups []group
+		groups, rest = p.divide(ctx, rest)
+		for _, g := range groups {
+			p.send(ctx, g)
+		}
+	}
+	return p.outcomes
+}
+
+// publication is one call of Publish.
+type publication struct {
+	sink     *Sink
+	c        *conn
+	batch    []relay.Message
+	messages []*nats.Msg // once they are encoded
+	outcomes []error     // ErrNotTried until they are known
+
+	failed    map[string]bool  // keys of which a message has not been accepted
+	forbidden map[string]error // subjects to which we may not publish
+	over      bool             // nothing more is sent: the connection is lost, or ctx has ended
+}
+
+// group are messages for one stream, by their indexes in the batch.
+type group struct {
+	stream *stream
+	of     []int
+}
+
+func (p *publication) all() []int {
+	all := make([]int, len(p.batch))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// settle stores the outcome of a message.
+func (p *publication) settle(i int, err error) {
+	p.outcomes[i] = err
+	if key := p.batch[i].Key; err != nil && key != "" {
+		p.failed[key] = true
+	}
+}
+
+// end settles the first of messages of which none has been sent, and leaves the others.
+func (p *publication) end(unsent []int, err error) {
+	p.over = true
+	for _, i := range unsent {
+		if !p.failed[p.batch[i].Key] {
+			p.settle(i, err)
+			return
+		}
+	}
+}
+
+// divide takes messages from the front that can be sent to their streams without regard for each other: so no key is
+// in two groups. It returns the rest.
+func (p *publication) divide(ctx context.Context, from []int) (groups []group, rest []int) {
+	of := map[*stream]int{}       // its group
+	keys := map[string]*stream{}  // of what has been taken
+	known := map[string]*stream{} // of subjects
+	for n, i := range from {
+		m := &p.batch[i]
+		s := known[m.Destination]
+		if s == nil {
+			var err error
+			if s, err = p.streamOf(ctx, m.Destination); err != nil {
+				p.end(from, err)
+				return nil, nil
+			}
+			known[m.Destination] = s
+		}
+		if m.Key != "" {
+			if other := keys[m.Key]; other != nil && other != s {
+				return groups, from[n:]
+			}
+			keys[m.Key] = s
+		}
+		at, ok := of[s]
+		if !ok {
+			at = len(groups)
+			of[s] = at
+			groups = append(groups, group{stream: s})
+		}
+		groups[at].of = append(groups[at].of, i)
+	}
+	return groups, nil
+}
+
+// streamOf returns the stream of a subject. One that is no subject gets a stream of its own, which is not asked for
+// and gets nothing either: its message is refused when its turn comes.
+func (p *publication) streamOf(ctx context.Context, subject string) (*stream, error) {
+	if checkSubject(subject) != nil {
+		return &stream{}, nil
+	}
+	return p.sink.lookUp(ctx, p.c, subject)
+}
+
+// send publishes a group to its stream.
+func (p *publication) send(ctx context.Context, g group) {
+	for rest := g.of; len(rest) > 0 && !p.over && g.stream.refusal == nil; {
+		var run []int
+		run, rest = p.take(rest)
+		if len(run) > 0 && !p.window(ctx, g.stream, run) {
+			return
+		}
+	}
+	if g.stream.refusal != nil && !p.over {
+		for _, i := range g.of {
+			if !p.failed[p.batch[i].Key] {
+				p.settle(i, g.stream.refusal)
+			}
+		}
+	}
+}
+
+// take returns the next messages that can be sent in one run, and what comes after them. It settles messages that
+// cannot be sent at all.
+func (p *publication) take(from []int) (run, rest []int) {
+	bytes := 0
+	for n, i := range from {
+		m := &p.batch[i]
+		if p.failed[m.Key] {
+			continue
+		}
+		refusal := p.forbidden[m.Destination]
+		if refusal == nil {
+			p.messages[i], refusal = encode(m)
+		}
+		bytes += size(m)
+		switch full := len(run) == maxRun || bytes > maxRunBytes; {
+		case len(run) > 0 && (full || refusal != nil):
+			// What is refused may be the key's next after one in the run: that one's outcome comes first.
+			return run, from[n:]
+		case refusal != nil:
+			p.settle(i, refusal)
+		default:
+			run = append(run, i)
+		}
+	}
+	return run, nil
+}

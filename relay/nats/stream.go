@@ -1,0 +1,144 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// stream is where messages go, as far as we may know it.
+type stream struct {
+	name    string // "" if we may not ask
+	config  jetstream.StreamConfig
+	refusal error // nil, or the outcome of every message: there is no such stream
+}
+
+// takes reports whether a subject is one of the stream's.
+func (s *stream) takes(subject string) bool {
+	for _, filter := range s.config.Subjects {
+		if matches(filter, subject) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches reports whether a filter with wildcards matches a subject.
+func matches(filter, subject string) bool {
+	for {
+		f, filterRest, more := strings.Cut(filter, ".")
+		if f == ">" {
+			return true
+		}
+		s, subjectRest, further := strings.Cut(subject, ".")
+		if f != "*" && f != s || more != further {
+			return false
+		}
+		if !more {
+			return true
+		}
+		filter, subject = filterRest, subjectRest
+	}
+}
+
+// streams are those that we know, by the subjects that they take: so subjects with a key in them cost no questions.
+type streams []*stream
+
+func (all streams) of(subject string) *stream {
+	for _, s := range all {
+		if s.takes(subject) {
+			return s
+		}
+	}
+	return nil
+}
+
+const (
+	api       = "$JS.API."
+	apiNames  = api + "STREAM.NAMES"
+	apiStream = api + "STREAM.INFO."
+	apiInfo   = api + "INFO"
+)
+
+// question asks JetStream's API, and stores its answer.
+func (c *conn) question(ctx context.Context, subject string, body, answer any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	m, err := c.ask(ctx, subject, text)
+	if err != nil {
+		return err
+	}
+	var failed struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &failed); err != nil {
+		return fmt.Errorf("%s: %w", subject, err)
+	}
+	if failed.Error != nil {
+		return failed.Error
+	}
+	return json.Unmarshal(m.Data, answer)
+}
+
+// find returns the streams that take a subject, which may have wildcards.
+func (c *conn) find(ctx context.Context, subject string) (found []*stream, err error) {
+	var names struct {
+		Streams []string `json:"streams"`
+	}
+	if err := c.question(ctx, apiNames, map[string]string{"subject": subject}, &names); err != nil {
+		return nil, fmt.Errorf("find the stream of %s: %w", subject, err)
+	}
+	for _, name := range names.Streams {
+		var info jetstream.StreamInfo
+		if err := c.question(ctx, apiStream+name, struct{}{}, &info); err != nil {
+			return nil, fmt.Errorf("look at stream %s: %w", name, err)
+		}
+		found = append(found, &stream{name: name, config: info.Config})
+	}
+	return found, nil
+}
+
+// lookUp returns the stream of a subject, once it is found, from memory. An error means that the connection is lost, or
+// that ctx has ended.
+func (s *Sink) lookUp(ctx context.Context, c *conn, subject string) (*stream, error) {
+	if known := s.streams.of(subject); known != nil {
+		return known, nil
+	}
+	found, err := c.find(ctx, subject)
+	switch {
+	case errors.Is(err, nats.ErrPermissionViolation):
+		// Its settings stay unknown. What takes its place takes every subject, one message of a key at a time.
+		found = []*stream{{config: jetstream.StreamConfig{Subjects: []string{">"}}}}
+	case errors.Is(err, nats.ErrNoResponders):
+		return &stream{refusal: &relay.UnavailableError{Code: relay.CodeUnavailable, Err: fmt.Errorf("JetStream is not available: %w", err)}}, nil
+	case err != nil && ctx.Err() != nil:
+		return nil, err
+	case err != nil && !c.alive():
+		return nil, away(err)
+	case err != nil:
+		return &stream{refusal: &relay.UnavailableError{Code: relay.CodeUnavailable, Err: err}}, nil
+	case len(found) == 0:
+		return &stream{refusal: &relay.UnavailableError{Code: relay.CodeNoDestination, Err: fmt.Errorf("no stream takes %s: %w", subject, errNoStream)}}, nil
+	case found[0].config.NoAck:
+		return &stream{refusal: &relay.UnavailableError{
+			Code: relay.CodeUnavailable, Err: fmt.Errorf("stream %s acknowledges nothing: its no_ack is set", found[0].name),
+		}}, nil
+	}
+	s.streams = append(s.streams, found[0])
+	return found[0], nil
+}
+
+// forget makes the next publication look at a stream again: it may be another.
+func (s *Sink) forget(one *stream) {
+	s.streams = slices.DeleteFunc(s.streams, func(known *stream) bool { return known == one })
+}

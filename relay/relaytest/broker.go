@@ -1,0 +1,183 @@
+// Package relaytest is the conformance suite of sinks: what a [relay.Sink] promises, against a real broker in a process
+// of its own, with the faults that brokers have.
+package relaytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// Broker is a broker with an empty destination. Its own methods end the test if they fail.
+type Broker interface {
+	// Sink returns a new sink that publishes to the broker. The test closes it.
+	Sink() relay.Sink
+
+	Destination() string // takes messages of up to Largest bytes, body and headers
+	Largest() int        // what one takes
+	Missing() string     // there is no such destination
+	Forbidden() string   // exists, and the sink may not publish to it
+	Deduplicates() bool  // the broker drops a message whose ID it has
+
+	// Received returns what the destination has, in the order in which it was stored, and leaves it there.
+	Received() []relay.Message
+
+	Kill()                            // SIGKILL
+	Restart()                         // after Kill, on the same files
+	Stop()                            // SIGSTOP
+	Continue()                        // SIGCONT
+	Slow(latency time.Duration)       // of every packet, 0 ends it
+	Limit(messages int) (free func()) // the destination takes so many more, until free
+	Revoke() (restore func())         // ends connections with the sink's credentials, and takes no new ones
+	Secrets() []string                // of the credentials
+}
+
+// message returns the n-th message of a test.
+func message(b Broker, n int, key string) relay.Message {
+	return relay.Message{
+		ID: fmt.Sprintf("id-%06d", n), Destination: b.Destination(), Key: key, ContentType: "application/json",
+		Headers: []relay.Header{{Name: "ce-partitionkey", Value: key}, {Name: "ce-sequence", Value: fmt.Sprintf("%020d", n)}},
+		Body:    fmt.Appendf(nil, `{"n":%d}`, n), Position: int64(n),
+	}
+}
+
+// batch returns n messages of so many keys, in turns.
+func batch(b Broker, n, keys int) []relay.Message {
+	all := make([]relay.Message, n)
+	for i := range all {
+		all[i] = message(b, i+1, fmt.Sprintf("key-%d", i%keys))
+	}
+	return all
+}
+
+// outcome is a word for an outcome, and its code.
+func outcome(err error) string {
+	if err == nil {
+		return "stored"
+	}
+	if errors.Is(err, relay.ErrNotTried) {
+		return "not tried"
+	}
+	if refused, ok := errors.AsType[*relay.RefusedError](err); ok {
+		return "refused " + refused.Code
+	}
+	if unavailable, ok := errors.AsType[*relay.UnavailableError](err); ok {
+		return "unavailable " + unavailable.Code
+	}
+	return "unknown"
+}
+
+// count counts outcomes.
+func count(outcomes []error) map[string]int {
+	all := map[string]int{}
+	for _, err := range outcomes {
+		all[outcome(err)]++
+	}
+	return all
+}
+
+// sink opens one for the length of a test.
+func sink(t *testing.T, b Broker) relay.Sink {
+	t.Helper()
+	s := b.Sink()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+// publish publishes a batch and checks what is promised of the outcomes of any.
+func publish(ctx context.Context, t *testing.T, b Broker, s relay.Sink, batch []relay.Message) []error {
+	t.Helper()
+	outcomes := s.Publish(ctx, batch)
+	if len(outcomes) != len(batch) {
+		t.Fatalf("Publish returned %d outcomes for %d messages", len(outcomes), len(batch))
+	}
+	failed := map[string]string{}
+	for i, m := range batch {
+		first, after := failed[m.Key]
+		got := outcome(outcomes[i])
+		if m.Key != "" && after && got != "not tried" && got != first {
+			t.Errorf("%s of %s: %s (%v), but one of the key before it was %s", m.ID, m.Key, got, outcomes[i], first)
+		}
+		if got != "stored" && !after {
+			failed[m.Key] = got
+		}
+		for _, secret := range b.Secrets() {
+			if outcomes[i] != nil && strings.Contains(outcomes[i].Error(), secret) {
+				t.Errorf("%s: the error has a secret in it: %v", m.ID, outcomes[i])
+			}
+		}
+	}
+	return outcomes
+}
+
+// deliver publishes messages as the relay does: what was not accepted is published again, in order, once the broker
+// answers. It returns how many times it had to.
+func deliver(ctx context.Context, t *testing.T, b Broker, s relay.Sink, all []relay.Message, size int) (again int) {
+	t.Helper()
+	for len(all) > 0 {
+		n := min(size, len(all))
+		var rest []relay.Message
+		for i, err := range publish(ctx, t, b, s, all[:n]) {
+			if _, refused := errors.AsType[*relay.RefusedError](err); refused {
+				t.Fatalf("%s: %v", all[i].ID, err)
+			}
+			if err != nil {
+				rest = append(rest, all[i])
+			}
+		}
+		if len(rest) > 0 {
+			again++
+			await(ctx, t, s)
+		}
+		all = append(rest, all[n:]...)
+	}
+	return again
+}
+
+// await waits until the broker can be published to.
+func await(ctx context.Context, t *testing.T, s relay.Sink) {
+	t.Helper()
+	for err := s.Probe(ctx); err != nil; err = s.Probe(ctx) {
+		if ctx.Err() != nil {
+			t.Fatalf("the broker does not come back: %v", err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// inOrder checks that a destination has every message, and of each key in order, leaving repeats aside. It returns how
+// many repeats there are.
+func inOrder(t *testing.T, got, want []relay.Message) (repeats int) {
+	t.Helper()
+	have, last := map[string]bool{}, map[string]int64{}
+	for _, m := range got {
+		if have[m.ID] {
+			repeats++
+			continue
+		}
+		have[m.ID] = true
+		if m.Key != "" && m.Position < last[m.Key] {
+			t.Errorf("%s has %d after %d", m.Key, m.Position, last[m.Key])
+		}
+		last[m.Key] = m.Position
+	}
+	missing := 0
+	for _, m := range want {
+		if !have[m.ID] {
+			missing++
+		}
+	}
+	if missing > 0 || len(have) > len(want) {
+		t.Errorf("the destination has %d different messages of %d, %d are missing", len(have), len(want), missing)
+	}
+	return repeats
+}

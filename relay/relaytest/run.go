@@ -1,0 +1,398 @@
+package relaytest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// Run runs the suite. Each test gets a broker of its own from open, which is closed with the test.
+func Run(t *testing.T, open func(t *testing.T) Broker) {
+	for _, test := range []struct {
+		name string
+		run  func(ctx context.Context, t *testing.T, b Broker)
+	}{
+		{"ByteForByte", byteForByte},
+		{"HeadersThatCannotBe", headersThatCannotBe},
+		{"Refused", refused},
+		{"NoDestination", noDestination},
+		{"Forbidden", forbidden},
+		{"Again", again},
+		{"Killed", killed},
+		{"Stopped", stopped},
+		{"Slow", slow},
+		{"Full", full},
+		{"Revoked", revoked},
+		{"Away", away},
+		{"Cancelled", cancelled},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			test.run(ctx, t, open(t))
+		})
+	}
+}
+
+// byteForByte publishes what messages may have in them.
+func byteForByte(ctx context.Context, t *testing.T, b Broker) {
+	all := batch(b, 10_000, 100)
+	for i := range all {
+		all[i].Body = bytes.Repeat([]byte{byte(i), 0, 0xff, '\r', '\n'}, i%50)
+	}
+	all[7].Body, all[7].ContentType = nil, ""
+	all[8].Body = bytes.Repeat([]byte{'x'}, b.Largest()-1024)
+	for i := range 200 {
+		all[9].Headers = append(all[9].Headers, relay.Header{Name: fmt.Sprintf("x-%d", i), Value: fmt.Sprintf("ünïcode %d ☃", i)})
+	}
+	all[10].Headers = append(all[10].Headers, relay.Header{Name: "empty", Value: ""}, relay.Header{Name: "MiXed-Case", Value: "a: b, c=d"})
+	for i := range 30 {
+		all[20+i].Key = ""
+	}
+	s := sink(t, b)
+	for from := 0; from < len(all); from += 1000 {
+		for i, err := range publish(ctx, t, b, s, all[from:from+1000]) {
+			if err != nil {
+				t.Fatalf("%s: %v", all[from+i].ID, err)
+			}
+		}
+	}
+	got := b.Received()
+	inOrder(t, got, all)
+	if len(got) != len(all) {
+		t.Errorf("the destination has %d messages, want %d", len(got), len(all))
+	}
+	byID := map[string]relay.Message{}
+	for _, m := range got {
+		byID[m.ID] = m
+	}
+	for i := range all {
+		if diff := cmp.Diff(comparable(all[i]), comparable(byID[all[i].ID])); diff != "" {
+			t.Fatalf("%s was stored as another (-published +stored):\n%s", all[i].ID, diff)
+		}
+	}
+}
+
+// comparable is a message without what brokers do not store, and with its headers in one order.
+func comparable(m relay.Message) relay.Message {
+	m.Key, m.Position, m.At = "", 0, time.Time{}
+	m.Headers = slices.SortedFunc(slices.Values(m.Headers), func(a, b relay.Header) int { return strings.Compare(a.Name, b.Name) })
+	if len(m.Body) == 0 {
+		m.Body = nil
+	}
+	return m
+}
+
+// headersThatCannotBe are refused, or stored as one message that has them in another form. None makes a second one.
+func headersThatCannotBe(ctx context.Context, t *testing.T, b Broker) {
+	s := sink(t, b)
+	stored := 0
+	for i, h := range []relay.Header{
+		{Name: "x", Value: "a\r\nb: c"},
+		{Name: "x", Value: "a\r\n\r\nPUB other 5\r\nhello\r\n"},
+		{Name: "x", Value: "a\nb"},
+		{Name: "x", Value: "a\x00b"},
+		{Name: "a\r\nb", Value: "c"},
+		{Name: "", Value: "c"},
+		{Name: "a b:", Value: "c"},
+	} {
+		m := message(b, i, "k")
+		m.Headers = []relay.Header{h}
+		err := publish(ctx, t, b, s, []relay.Message{m})[0]
+		switch got := outcome(err); {
+		case got == "stored":
+			stored++
+		case !strings.HasPrefix(got, "refused "):
+			t.Errorf("%q: %s (%v)", h, got, err)
+		}
+	}
+	if got := b.Received(); len(got) != stored {
+		t.Errorf("the destination has %d messages, want %d", len(got), stored)
+	}
+}
+
+// refused has a message that is too large in the middle of a batch, and others of its key behind it.
+func refused(ctx context.Context, t *testing.T, b Broker) {
+	all := batch(b, 1000, 40)
+	const at = 500
+	all[at].Body = make([]byte, b.Largest()+1)
+	outcomes := publish(ctx, t, b, sink(t, b), all)
+	var want []relay.Message
+	for i, m := range all {
+		expected := "stored"
+		if i == at {
+			expected = "refused " + relay.CodeTooLarge
+		} else if i > at && m.Key == all[at].Key {
+			expected = "not tried"
+		}
+		if got := outcome(outcomes[i]); got != expected {
+			t.Errorf("%d: %s (%v), want %s", i, got, outcomes[i], expected)
+		}
+		if expected == "stored" {
+			want = append(want, m)
+		}
+	}
+	got := b.Received()
+	if repeats := inOrder(t, got, want); repeats > 0 {
+		t.Errorf("%d messages are stored twice", repeats)
+	}
+}
+
+// noDestination has a destination that is missing beside one that is there.
+func noDestination(ctx context.Context, t *testing.T, b Broker) {
+	all := batch(b, 300, 30)
+	var want []relay.Message
+	for i := range all {
+		if i%30 == 3 || i%30 == 5 && i > 150 { // one key is there at first
+			all[i].Destination = b.Missing()
+			all[i].Position = -1
+		} else {
+			want = append(want, all[i])
+		}
+	}
+	outcomes := publish(ctx, t, b, sink(t, b), all)
+	if got := outcome(outcomes[3]); got != "unavailable "+relay.CodeNoDestination {
+		t.Errorf("%s (%v)", got, outcomes[3])
+	}
+	for i, m := range all {
+		if got := outcome(outcomes[i]); (got == "stored") != (m.Position > 0) {
+			t.Errorf("%d, to %s: %s (%v)", i, m.Destination, got, outcomes[i])
+		}
+	}
+	inOrder(t, b.Received(), want)
+}
+
+// forbidden has a destination to which the sink may not publish.
+func forbidden(ctx context.Context, t *testing.T, b Broker) {
+	all := batch(b, 300, 30)
+	var want []relay.Message
+	for i := range all {
+		if i%30 == 3 && i > 60 {
+			all[i].Destination = b.Forbidden()
+		} else if i%30 != 7 || i < 150 {
+			want = append(want, all[i])
+		}
+	}
+	all[157].Destination = b.Forbidden() // and its key goes on elsewhere
+	start := time.Now()
+	outcomes := publish(ctx, t, b, sink(t, b), all)
+	for _, i := range []int{63, 157} {
+		if got := outcome(outcomes[i]); got != "refused "+relay.CodeForbidden {
+			t.Errorf("%d: %s (%v)", i, got, outcomes[i])
+		}
+	}
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("it took %s: a timeout, and no answer", took)
+	}
+	inOrder(t, b.Received(), want)
+	t.Logf("%v", count(outcomes))
+}
+
+// again publishes a batch twice, as after a crash before the cursor has moved, then one that begins with half of it.
+func again(ctx context.Context, t *testing.T, b Broker) {
+	all := batch(b, 1500, 50)
+	s := sink(t, b)
+	for _, part := range [][]relay.Message{all[:1000], all[:1000], all[500:], all} {
+		for i, err := range publish(ctx, t, b, s, part) {
+			if err != nil {
+				t.Fatalf("%s: %v", part[i].ID, err)
+			}
+		}
+	}
+	repeats := inOrder(t, b.Received(), all)
+	if want := 3000; repeats != want && !b.Deduplicates() || repeats != 0 && b.Deduplicates() {
+		t.Errorf("%d repeats, the broker drops them: %t", repeats, b.Deduplicates())
+	}
+}
+
+// killed kills the broker while it is published to, and starts it again.
+func killed(ctx context.Context, t *testing.T, b Broker) {
+	rounds := 5
+	if testing.Short() {
+		rounds = 2
+	}
+	const size, each = 500, 10_000
+	all := batch(b, each*rounds, 50)
+	s := sink(t, b)
+	again := 0
+	for round := range rounds {
+		var broken sync.WaitGroup
+		broken.Go(func() {
+			time.Sleep(time.Duration(20+37*round) * time.Millisecond)
+			b.Kill()
+			b.Restart()
+		})
+		again += deliver(ctx, t, b, s, all[round*each:(round+1)*each], size)
+		broken.Wait()
+		await(ctx, t, s)
+	}
+	if again == 0 {
+		t.Error("no batch was broken off")
+	}
+	repeats := inOrder(t, b.Received(), all)
+	if repeats > again*size || b.Deduplicates() && repeats > 0 {
+		t.Errorf("%d repeats after %d batches that were broken off", repeats, again)
+	}
+	t.Logf("%d batches were broken off, %d repeats", again, repeats)
+}
+
+// stopped stops the broker, which keeps its connections, while it is published to.
+func stopped(ctx context.Context, t *testing.T, b Broker) {
+	all := batch(b, 20_000, 50)
+	s := sink(t, b)
+	for _, err := range publish(ctx, t, b, s, all[:100]) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Stop()
+	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	outcomes := publish(short, t, b, s, all[100:1100])
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("Publish returned %s after its context", took-500*time.Millisecond)
+	}
+	if n := count(outcomes); n["stored"] > 0 || n["unknown"] == 0 {
+		t.Errorf("outcomes of a broker that stands still: %v", n)
+	}
+	if err := s.Probe(short); err == nil {
+		t.Error("Probe returned nil of a broker that stands still")
+	}
+	b.Continue()
+	await(ctx, t, s)
+	deliver(ctx, t, b, s, all[100:], 1000)
+	if repeats := inOrder(t, b.Received(), all); b.Deduplicates() && repeats > 0 {
+		t.Errorf("%d repeats", repeats)
+	}
+}
+
+// slow delays every packet.
+func slow(ctx context.Context, t *testing.T, b Broker) {
+	all := batch(b, 300, 300)
+	for i := range all {
+		all[i].Body = make([]byte, 4000)
+	}
+	s := sink(t, b)
+	await(ctx, t, s)
+	b.Slow(100 * time.Millisecond)
+	for i, err := range publish(ctx, t, b, s, all) {
+		if err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+	}
+	b.Slow(0)
+	if repeats := inOrder(t, b.Received(), all); repeats > 0 {
+		t.Errorf("%d repeats", repeats)
+	}
+}
+
+// full lets the destination take half of a batch, and then the rest.
+func full(ctx context.Context, t *testing.T, b Broker) {
+	all := batch(b, 1000, 20)
+	s := sink(t, b)
+	free := b.Limit(300)
+	outcomes := publish(ctx, t, b, s, all)
+	n := count(outcomes)
+	if n["stored"] > 300 || n["unavailable "+relay.CodeFull] == 0 || n["stored"]+n["not tried"]+n["unavailable "+relay.CodeFull] != len(all) {
+		t.Errorf("outcomes of a destination that has become full: %v", n)
+	}
+	stored := len(b.Received())
+	if stored != n["stored"] {
+		t.Errorf("%d are stored, and %d were said to be", stored, n["stored"])
+	}
+	again := publish(ctx, t, b, s, all[999:])
+	if got := outcome(again[0]); got != "unavailable "+relay.CodeFull {
+		t.Errorf("a message to a full destination: %s (%v)", got, again[0])
+	}
+	free()
+	var rest []relay.Message
+	for i, err := range outcomes {
+		if err != nil {
+			rest = append(rest, all[i])
+		}
+	}
+	deliver(ctx, t, b, s, rest, 1000)
+	if repeats := inOrder(t, b.Received(), all); repeats > 0 {
+		t.Errorf("%d repeats", repeats)
+	}
+}
+
+// revoked takes the sink's credentials away while it is connected, and gives them back.
+func revoked(ctx context.Context, t *testing.T, b Broker) {
+	all := batch(b, 400, 20)
+	s := sink(t, b)
+	deliver(ctx, t, b, s, all[:100], 100)
+	restore := b.Revoke()
+	var outcomes []error
+	for range 50 { // it may take a moment
+		outcomes = publish(ctx, t, b, s, all[100:200])
+		if outcome(outcomes[0]) == "unavailable "+relay.CodeForbidden {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if got := outcome(outcomes[0]); got != "unavailable "+relay.CodeForbidden {
+		t.Errorf("without credentials: %s (%v)", got, outcomes[0])
+	}
+	err := s.Probe(ctx)
+	if err == nil {
+		t.Error("Probe returned nil without credentials")
+	}
+	for _, secret := range b.Secrets() {
+		if strings.Contains(fmt.Sprint(err), secret) {
+			t.Errorf("the error of Probe has a secret in it: %v", err)
+		}
+	}
+	restore()
+	await(ctx, t, s)
+	deliver(ctx, t, b, s, all[100:], 100)
+	inOrder(t, b.Received(), all)
+}
+
+// away publishes to a broker that is not there.
+func away(ctx context.Context, t *testing.T, b Broker) {
+	b.Kill()
+	s := sink(t, b)
+	all := batch(b, 10, 5)
+	outcomes := publish(ctx, t, b, s, all)
+	want := map[string]int{"unavailable " + relay.CodeUnavailable: 1, "not tried": 9}
+	if got := count(outcomes); !maps.Equal(got, want) {
+		t.Errorf("outcomes %v, want %v: %v", got, want, outcomes[0])
+	}
+	unavailable, ok := errors.AsType[*relay.UnavailableError](s.Probe(ctx))
+	if !ok || unavailable.Code != relay.CodeUnavailable {
+		t.Errorf("Probe: %v", unavailable)
+	}
+	b.Restart()
+	await(ctx, t, s)
+	deliver(ctx, t, b, s, all, 10)
+	inOrder(t, b.Received(), all)
+}
+
+// cancelled publishes with a context that has ended.
+func cancelled(ctx context.Context, t *testing.T, b Broker) {
+	s := sink(t, b)
+	await(ctx, t, s)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	all := batch(b, 100, 10)
+	if n := count(publish(ended, t, b, s, all)); n["refused "+relay.CodeRefused] > 0 {
+		t.Errorf("outcomes: %v", n)
+	}
+	deliver(ctx, t, b, s, all, 100)
+	if repeats := inOrder(t, b.Received(), all); b.Deduplicates() && repeats > 0 {
+		t.Errorf("%d repeats", repeats)
+	}
+}
