@@ -15,10 +15,11 @@ import (
 // Component is a part of the process that this package does not know, such as the API
 // of package server.
 type Component struct {
-	Name  string                      // in /readyz, in metrics and in the log
-	Run   func(context.Context) error // works until its context ends; is called again if it returns before
-	Ready func() error                // why it does not do its work while it runs; nil is that it does
-	Pool  *pgxpool.Pool               // its connections, which are closed at the end of the process; nil is none
+	Name        string                      // in /readyz, in metrics and in the log
+	Run         func(context.Context) error // works until its context ends; is called again if it returns before
+	Ready       func() error                // why it does not do its work while it runs; nil is that it does
+	Pool        *pgxpool.Pool               // its connections, which are closed at the end of the process; nil is none
+	NeedsSchema bool                        // it starts once the schema is there
 }
 
 // component is a part of the process that runs for as long as the process does.

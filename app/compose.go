@@ -41,11 +41,14 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 	if !p.config.NoDispatch {
 		d, err := p.addDispatcher(mux, wake)
 		note(err)
-		if p.config.Producer != nil && d != nil {
-			d.Attach(p.config.Producer)
-		}
 		if p.config.Producer != nil && err == nil {
-			engine.Of(p.config.Producer).AlsoWake(func() { wakeReaper.Set() })
+			engine.Of(p.config.Producer).SetWake(func() bool {
+				wakeReaper.Set()
+				return d != nil && d.Wake()
+			})
+		}
+		if p.config.Producer != nil && d != nil {
+			engine.Of(p.config.Producer).SetClaimer(d)
 		}
 	}
 	if !p.config.NoReap {
@@ -55,7 +58,7 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 		note(p.addScheduler())
 	}
 	for _, c := range p.config.Components {
-		p.components = append(p.components, &component{name: c.Name, run: c.Run, look: unlessReady(c.Ready)})
+		p.components = append(p.components, &component{name: c.Name, run: c.Run, look: unlessReady(c.Ready), needSchema: c.NeedsSchema})
 	}
 	if p.config.AdminAddr != "" && len(errs) == 0 {
 		var err error

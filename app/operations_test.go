@@ -16,6 +16,8 @@ import (
 	"github.com/posthaste-dev/posthaste/listener"
 	"github.com/posthaste-dev/posthaste/memory"
 	"github.com/posthaste-dev/posthaste/reaper"
+	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/nats"
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
@@ -67,6 +69,11 @@ func registeredMetrics(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	if _, err := listener.New("postgres://nobody@127.0.0.1:1/none", dispatcher.Channel, listener.NewSignal(), listener.Config{Registerer: reg}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := relay.New(pool, relay.Config{Registerer: reg, Sinks: []relay.SinkConfig{
+		{Name: "s", Sink: &nats.Sink{}, Routes: []relay.Route{{Topics: []string{"*"}}}},
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	return reg

@@ -95,6 +95,9 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	return d, nil
 }
 
+// Worker is the name under which this dispatcher holds leases.
+func (d *Dispatcher) Worker() string { return d.process.worker }
+
 // Ready returns nil while the database answers claims, and otherwise what is wrong.
 func (d *Dispatcher) Ready() error {
 	if !d.started.Load() {
@@ -343,24 +346,28 @@ const Channel = engine.Channel
 // concurrent use.
 func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
 	local := engine.Of(p)
-	local.SetWake(d.wake)
-	local.SetReserve(d.reserve)
+	local.SetWake(func() bool { return d.Wake() })
+	local.SetClaimer(d)
 	return func() {
 		local.SetWake(nil)
-		local.SetReserve(nil)
+		local.SetClaimer(nil)
 	}
 }
 
-// wake makes every queue look for jobs now. It is for the producer in the same
-// program, which has just committed one. It never blocks, and may be called at any time.
+// Wake makes every queue look for jobs now. It is for the producer in the same
+// program, which has just committed one ([Dispatcher.Attach]). It never blocks, may
+// be called at any time, and reports false if it was called before and not answered
+// yet.
 //
 // What comes by Config.Wake may come from anybody, and often for jobs that another
-// process has long begun; it is paced when it finds nothing. wake is answered at once,
+// process has long begun; it is paced when it finds nothing. Wake is answered at once,
 // as long as it leads to jobs.
-func (d *Dispatcher) wake() {
+func (d *Dispatcher) Wake() bool {
 	select {
 	case d.own <- struct{}{}:
-	default: // one before it is not answered yet
+		return true
+	default:
+		return false
 	}
 }
 
@@ -390,13 +397,13 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 	}
 }
 
-// reserve keeps a worker for a job that a producer in the same program is about to
+// Reserve keeps a worker for a job that a producer in the same program is about to
 // commit, by itself: the commit then claims it, and it starts when the commit is known,
 // without a wake-up and a claim's own way to the disk and back. It returns nil if the job
 // is to be claimed like any: while the queue has something in hand, one that was
 // reserved for is under way, or the kind is not handled here, or in batches. It never
-// blocks; a caller that gets a reservation has to end it.
-func (d *Dispatcher) reserve(kind, queue string, id [16]byte) engine.Reservation {
+// blocks; a caller that gets a reservation has to end it. See [Dispatcher.Attach].
+func (d *Dispatcher) Reserve(kind, queue string, id [16]byte) engine.Reservation {
 	if !d.process.phase.isClaiming() {
 		return nil
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
-	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -42,11 +41,6 @@ func (c KindConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// policy is what the kind says of its attempts.
-func (c KindConfig) policy() outcome.Policy {
-	return outcome.Policy{Backoff: c.Backoff, FailOn: c.FailOn, OutageLimit: c.OutageLimit}
-}
-
 func invalid(field, format string, args ...any) error {
 	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
@@ -74,7 +68,10 @@ func Exponential(base, limit time.Duration) BackoffPolicy {
 // then on. Waits() is no wait at all.
 func Waits(delays ...time.Duration) BackoffPolicy {
 	return func(job *outbox.Claimed, _ error) time.Duration {
-		return outcome.Turn(delays, job.Attempt)
+		if len(delays) == 0 {
+			return 0
+		}
+		return delays[min(max(job.Attempt, 1), len(delays))-1]
 	}
 }
 

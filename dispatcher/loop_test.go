@@ -73,12 +73,12 @@ func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.J
 
 // settle does what a settler does.
 func (r rig) settle(a *attempt) {
-	switch a.outcome.Status {
+	switch a.outcome.status {
 	case outbox.Succeeded:
 		r.done <- a.job.Tenant
 	case outbox.Retrying, outbox.Pending:
-		if !a.outcome.KeepDue {
-			a.job.RunAt = time.Now().Add(a.outcome.Delay)
+		if !a.outcome.keepDue {
+			a.job.RunAt = time.Now().Add(a.outcome.delay)
 		}
 		r.put(a.job)
 		r.capacity.poke()

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/outage"
-	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
@@ -67,8 +66,8 @@ func (o *outages) noteOutcome(a *attempt) {
 	c := o.of[a.job.Kind]
 	switch findingOf(a) {
 	case foundAway:
-		err, _ := errors.AsType[*outcome.Unavailable](a.err)
-		if opened := c.Away(a.probe, err.Wait); opened {
+		err, _ := errors.AsType[*unavailableError](a.err)
+		if opened := c.Away(a.probe, err.wait); opened {
 			o.some.Add(1)
 			o.showOutage(a.job.Kind)
 			o.logOutage(slog.LevelWarn, "kind unavailable: its jobs wait, and one is tried from time to time", a, slog.Any("err", a.err))
@@ -124,16 +123,16 @@ const (
 // findingOf is foundNothing if the handler was stopped, or was not called: then nobody has asked.
 func findingOf(a *attempt) finding {
 	end := a.outcome
-	if unavailable, ok := errors.AsType[*outcome.Unavailable](a.err); ok && end.OutageLimit > 0 {
-		if unavailable.OfTarget {
+	if unavailable, ok := errors.AsType[*unavailableError](a.err); ok && end.outageLimit > 0 {
+		if unavailable.ofTarget {
 			return foundThere // other jobs of the kind may find theirs
 		}
 		return foundAway
 	}
 	switch {
-	case end.Status == outbox.Pending && (end.KeepDue || end.Code != ""): // interrupted, cancelled, at its deadline
+	case end.status == outbox.Pending && (end.keepDue || end.code != ""): // interrupted, cancelled, at its deadline
 		return foundNothing
-	case end.Code == codes.Timeout, end.Code == codes.UndecodablePayload, end.Code == codes.UnreadablePayload:
+	case end.code == codes.Timeout, end.code == codes.UndecodablePayload, end.code == codes.UnreadablePayload:
 		return foundNothing
 	}
 	return foundThere

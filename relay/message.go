@@ -3,9 +3,9 @@ package relay
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"mime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -24,15 +24,14 @@ func messageOf(e *Event, r *route, source string) (Message, error) {
 		Body: e.Payload, At: e.At, Position: e.Position,
 	}
 	if r.CloudEvents == Structured {
-		if m.Body, err = structured(e, source); err != nil {
+		if m.Body, err = structured(e, m.ID, source); err != nil {
 			return Message{}, &RefusedError{CodeRefused, err}
 		}
 		m.ContentType = "application/cloudevents+json"
 	}
+	m.Headers = make([]Header, 0, len(e.Headers)+8)
 	if r.CloudEvents == Binary {
-		for _, a := range attributes(e, source) {
-			m.Headers = append(m.Headers, Header{"ce-" + a.Name, a.Value})
-		}
+		m.Headers = appendAttributes(m.Headers, e, m.ID, source)
 	}
 	ours := len(m.Headers)
 	for name, value := range e.Headers {
@@ -45,33 +44,39 @@ func messageOf(e *Event, r *route, source string) (Message, error) {
 	return m, nil
 }
 
-// attributes are those of CloudEvents 1.0, with the extensions partitionkey and sequence. A
-// sequence has leading zeros, so that texts compare as numbers do.
-func attributes(e *Event, source string) []Header {
-	all := []Header{
-		{"specversion", "1.0"},
-		{"id", e.ID.String()},
-		{"source", source},
-		{"type", e.Topic},
-		{"time", e.At.UTC().Format(time.RFC3339Nano)},
-		{"sequence", fmt.Sprintf("%020d", e.Position)},
-	}
+// appendAttributes appends the attributes of CloudEvents 1.0, with the extensions
+// partitionkey and sequence. A sequence has leading zeros, so that texts compare as numbers
+// do.
+func appendAttributes(headers []Header, e *Event, id, source string) []Header {
+	headers = append(headers,
+		Header{"ce-specversion", "1.0"},
+		Header{"ce-id", id},
+		Header{"ce-source", source},
+		Header{"ce-type", e.Topic},
+		Header{"ce-time", e.At.UTC().Format(time.RFC3339Nano)},
+		Header{"ce-sequence", sequence(e.Position)})
 	if e.Key != "" {
-		all = append(all, Header{"subject", e.Key}, Header{"partitionkey", e.Key})
+		headers = append(headers, Header{"ce-subject", e.Key}, Header{"ce-partitionkey", e.Key})
 	}
-	return all
+	return headers
+}
+
+func sequence(position int64) string {
+	const zeros = "00000000000000000000"
+	digits := strconv.FormatInt(position, 10)
+	return zeros[len(digits):] + digits
 }
 
 // structured is an event in the JSON format of CloudEvents.
-func structured(e *Event, source string) ([]byte, error) {
+func structured(e *Event, id, source string) ([]byte, error) {
 	fields := map[string]any{"datacontenttype": e.ContentType}
 	for _, name := range []string{"traceparent", "tracestate"} {
 		if value, ok := e.Headers[name]; ok {
 			fields[name] = value
 		}
 	}
-	for _, a := range attributes(e, source) {
-		fields[a.Name] = a.Value
+	for _, a := range appendAttributes(nil, e, id, source) {
+		fields[strings.TrimPrefix(a.Name, "ce-")] = a.Value
 	}
 	if isJSON(e.ContentType) && json.Valid(e.Payload) {
 		fields["data"] = json.RawMessage(e.Payload)

@@ -294,9 +294,13 @@ func TestADeposedOwnerDoesNotMoveTheCursor(t *testing.T) {
 // After a failover that lost commits, positions are given out a second time.
 func TestPositionsThatAreGivenOutAgainAreNotSkipped(t *testing.T) {
 	t.Parallel()
-	for name, failover := range map[string]string{
-		"another timeline": `UPDATE outbox.sinks SET timeline = '1/00000001'`,
-		"fewer positions":  `SELECT setval('outbox.events_position_seq', 2)`,
+	for name, failover := range map[string]struct {
+		sql   string
+		since []string // published since
+	}{
+		// Up to the old end and beyond, so that only the timeline tells.
+		"another timeline": {`UPDATE outbox.sinks SET timeline = '1/00000001'`, []string{"3 again", "4 again", "5"}},
+		"fewer positions":  {`SELECT`, []string{"3 again"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -312,15 +316,30 @@ func TestPositionsThatAreGivenOutAgainAreNotSkipped(t *testing.T) {
 			if _, err := db.Exec(t.Context(), `SELECT setval('outbox.events_position_seq', 2)`); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := db.Exec(t.Context(), failover); err != nil {
+			if _, err := db.Exec(t.Context(), failover.sql); err != nil {
 				t.Fatal(err)
 			}
-			publish(t, db, "t", "k", "3 again")
+			publish(t, db, "t", "k", failover.since...)
 			var second recorder
 			start(t, db, &second, nil)
-			second.await(t, "1", "2", "3 again")
+			second.await(t, append([]string{"1", "2"}, failover.since...)...)
 		})
 	}
+}
+
+// An owner whose connections survive a change of timeline notices it, too.
+func TestAnOwnerNoticesAnotherTimeline(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	start(t, db, &sink, func(c *relay.Config) { c.LeaseTTL = time.Minute }) // it does not lapse
+	publish(t, db, "t", "k", "1", "2")
+	sink.await(t, "1", "2")
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.sinks SET timeline = '1/00000001'`); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, db, "t", "k", "3")
+	sink.await(t, "1", "2", "3", "1", "2", "3")
 }
 
 func TestAPausedSinkWaits(t *testing.T) {

@@ -31,6 +31,12 @@ const (
 	Off        CloudEvents = "off"        // no attributes: the producer's headers only
 )
 
+// Validate returns [*outbox.InvalidError]s, joined, for what is wrong with a route.
+func (r Route) Validate() error {
+	_, err := compile(r)
+	return err
+}
+
 // route is a Route that was found to be right.
 type route struct {
 	Route

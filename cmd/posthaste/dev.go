@@ -27,7 +27,7 @@ const (
 // devSettings are the switches of dev: those of serve that do not name a database.
 var devSettings = []string{
 	"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
-	"job-timeout", "grace-period", "keep", "api-addr", "admin-addr", "log-level", "log-format",
+	"relay-config", "relay", "job-timeout", "grace-period", "keep", "api-addr", "admin-addr", "log-level", "log-format",
 }
 
 func (p *program) devCommand() *cli.Command {
@@ -77,6 +77,9 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 	s.server.Addr, s.server.Optional = s.apiAddr, s.apiByDefault
 	s.server.API.AnonymousLoopback = true // like Postgres, which asks nobody on this machine
 	s.app.Logger = p.logger(s)
+	if s.app, err = withRelay(s); err != nil {
+		return err
+	}
 	welcome(p.stdout, postgres.String(), folder, s)
 	return server.Run(ctx, mux, s.app, s.server)
 }

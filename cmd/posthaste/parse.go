@@ -45,9 +45,9 @@ func parseOneOf(v string, wanted ...string) (string, error) {
 func parseRoles(v string) ([]string, error) {
 	var roles []string
 	for part := range strings.SplitSeq(v, ",") {
-		role, err := parseOneOf(strings.TrimSpace(part), "dispatch", "reap", "api")
+		role, err := parseOneOf(strings.TrimSpace(part), "dispatch", "reap", "relay", "api")
 		if err != nil {
-			return nil, errors.New("want some of dispatch, reap, api, separated by commas")
+			return nil, errors.New("want some of dispatch, reap, relay, api, separated by commas")
 		}
 		roles = append(roles, role)
 	}

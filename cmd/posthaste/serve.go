@@ -19,7 +19,8 @@ func (p *program) serveCommand() *cli.Command {
 database whenever it goes away. Jobs are carried out by webhooks; jobs of kinds
 without one are left alone, for programs with handlers of their own.
 
-The role api serves docs/api.md on --api-addr.`,
+The role api serves docs/api.md on --api-addr. The role relay publishes events to
+the brokers that --relay-config names; see docs/events.md.`,
 		Flags: flags(),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
@@ -50,6 +51,10 @@ func (p *program) serve(ctx context.Context, s settings) error {
 	}
 	ctx, s.app.Cut = app.Signals(ctx)
 	s.app.Logger = p.logger(s)
+	s.app, err = withRelay(s)
+	if err != nil {
+		return err
+	}
 	return server.Run(ctx, mux, s.app, s.server)
 }
 

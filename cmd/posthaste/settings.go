@@ -27,6 +27,9 @@ type settings struct {
 	apiToken string
 	oidc     access.OIDCConfig
 
+	relayConfig *relayConfig // nil is none
+	noRelay     bool
+
 	apiByDefault bool // nobody asked for apiAddr
 	logLevel     slog.Level
 	logFormat    string
@@ -67,7 +70,7 @@ var allSettings = []setting{
 	{
 		"role",
 		[]string{"OUTBOX_ROLE"},
-		"dispatch,reap", "what this process does: `dispatch,reap,api`", nil,
+		"dispatch,reap,relay", "what this process does: `dispatch,reap,relay,api`", nil,
 		func(s *settings, v string) (err error) { s.roles, err = parseRoles(v); return err },
 	},
 	{
@@ -93,6 +96,18 @@ var allSettings = []setting{
 		[]string{"OUTBOX_SCHEDULE"},
 		"on", "fire the schedules that are due: `on|off`", nil,
 		func(s *settings, v string) error { return parseOff(v, &s.app.NoSchedule) },
+	},
+	{
+		"relay-config",
+		[]string{"OUTBOX_RELAY_CONFIG"},
+		"", "`FILE` that says which events are published to which brokers: relay.yaml", nil,
+		func(s *settings, v string) (err error) { s.relayConfig, err = parseRelayConfig(v); return err },
+	},
+	{
+		"relay",
+		[]string{"OUTBOX_RELAY"},
+		"on", "publish events, if there is a relay-config: `on|off`", nil,
+		func(s *settings, v string) error { return parseOff(v, &s.noRelay) },
 	},
 	{
 		"migrate",
@@ -297,6 +312,7 @@ func (s settings) withRoles() settings {
 	s.app.NoDispatch = s.app.NoDispatch || !has("dispatch")
 	s.app.NoReap = s.app.NoReap || !has("reap")
 	s.app.NoListen = s.app.NoListen || !has("dispatch") // nobody to wake
+	s.noRelay = s.noRelay || !has("relay")
 	s.app.NoSchedule = s.app.NoSchedule || !has("dispatch") && !has("reap")
 	if has("api") {
 		s.server.Addr = s.apiAddr

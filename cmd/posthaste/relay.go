@@ -1,0 +1,232 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/listener"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// withRelay is the process with the relay as one more component, if it is to be one.
+func withRelay(s settings) (app.Config, error) {
+	if s.relayConfig == nil || s.noRelay {
+		return s.app, nil
+	}
+	if s.app.Registry == nil {
+		s.app.Registry = prometheus.NewRegistry()
+	}
+	pool, err := app.OpenPool(s.app, 2)
+	if err != nil {
+		return s.app, err
+	}
+	sinks, err := s.relayConfig.sinks()
+	if err != nil {
+		return s.app, err
+	}
+	config := relay.Config{Sinks: sinks, Source: s.relayConfig.Source, Logger: s.app.Logger, Registerer: s.app.Registry}
+	heard := func(context.Context) error { return nil }
+	if !s.app.NoListen {
+		wake := listener.NewSignal()
+		l, err := listener.New(cmp.Or(s.app.ListenURL, s.app.DatabaseURL), relay.Channel, wake, listener.Config{
+			AppName: "posthaste-relay", Pool: pool, Canary: pool, Logger: s.app.Logger.With(slog.String("component", "relay listener")),
+		})
+		if err != nil {
+			return s.app, err
+		}
+		config.Wake, config.Hearing, heard = wake, l.Hearing, l.Run
+	}
+	r, err := relay.New(pool, config)
+	if err != nil {
+		return s.app, err
+	}
+	s.app.Components = append(s.app.Components, app.Component{Name: "relay", Ready: r.Ready, Pool: pool, NeedsSchema: true, Run: func(ctx context.Context) error {
+		var listening sync.WaitGroup
+		defer listening.Wait()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		listening.Go(func() { _ = heard(ctx) }) // without it the relay polls
+		return r.Run(ctx)
+	}})
+	return s.app, nil
+}
+
+type sinkActs interface {
+	Sinks(context.Context) ([]operator.Sink, error)
+	PauseSink(ctx context.Context, sink string) error
+	ResumeSink(ctx context.Context, sink string) error
+	SkipEvent(ctx context.Context, sink string, event outbox.ID) error
+}
+
+var _ sinkActs = (*operator.Operator)(nil)
+
+func (p *program) relayCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "relay",
+		Usage: "list, pause and resume the sinks that events are published to, and check their settings",
+		Commands: []*cli.Command{
+			{
+				Name:   "list",
+				Usage:  "list the sinks: who publishes, how far, and what keeps them",
+				Flags:  append(operatorFlags(), outputFlag()),
+				Action: p.listSinks,
+			},
+			p.sinkCommand("pause", "publish nothing to a sink, in all processes, until it is resumed", sinkActs.PauseSink),
+			p.sinkCommand("resume", "let a sink go on", sinkActs.ResumeSink),
+			{
+				Name: "skip", Usage: "never publish an event that waits for a sink, such as one that its broker refuses", ArgsUsage: "SINK EVENT-ID",
+				Flags:  append(operatorFlags(), reasonFlag()),
+				Action: p.skipEvent,
+			},
+			{
+				Name:   "check",
+				Usage:  "ask each broker of the relay-config whether it can be published to, and what its settings may lose",
+				Flags:  append(flags("relay-config"), outputFlag()),
+				Action: p.checkSinks,
+			},
+		},
+	}
+}
+
+func (p *program) listSinks(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	return operate(ctx, p, c, func(ctx context.Context, o sinkActs) error {
+		sinks, err := o.Sinks(ctx)
+		if err != nil {
+			return err
+		}
+		l := listing{header: []string{"sink", "state", "published", "lag", "oldest", "moved", "holes", "owner", "code", "reason"}}
+		for _, s := range sinks {
+			l.add(s.Name, sinkState(s), s.Published, s.Lag, instant(s.Oldest), instant(s.MovedAt), s.Holes, s.Owner, s.AwayCode, s.AwayReason)
+		}
+		return p.print(c, l)
+	})
+}
+
+// sinkState is what a sink does, in a word.
+func sinkState(s operator.Sink) string {
+	switch {
+	case !s.PausedAt.IsZero():
+		return "paused"
+	case s.Owner == "":
+		return "waiting"
+	case !s.AwaySince.IsZero():
+		return "stands still"
+	}
+	return "publishing"
+}
+
+func (p *program) sinkCommand(name, usage string, act func(sinkActs, context.Context, string) error) *cli.Command {
+	return &cli.Command{
+		Name: name, Usage: usage, ArgsUsage: "SINK", Flags: append(operatorFlags(), reasonFlag()),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if err := wantArgs(c, 1, 1); err != nil {
+				return err
+			}
+			sink := c.Args().First()
+			return operate(ctx, p, c, func(ctx context.Context, o sinkActs) error {
+				if err := act(o, ctx, sink); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(p.stdout, "%sd: %s\n", name, sink)
+				return err
+			})
+		},
+	}
+}
+
+func (p *program) skipEvent(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 2, 2); err != nil {
+		return err
+	}
+	sink := c.Args().First()
+	event, err := outbox.ParseID(c.Args().Get(1))
+	if err != nil {
+		return usagef("event id: %w", err)
+	}
+	return operate(ctx, p, c, func(ctx context.Context, o sinkActs) error {
+		if err := o.SkipEvent(ctx, sink, event); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(p.stdout, "skipped: %s for %s\n", event, sink)
+		return err
+	})
+}
+
+// probeTimeout is how long check waits for a broker.
+const probeTimeout = 10 * time.Second
+
+func (p *program) checkSinks(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	s, err := p.load(c, "relay-config")
+	if err != nil {
+		return err
+	}
+	if s.relayConfig == nil {
+		return usagef("%s: want --relay-config FILE", c.FullName())
+	}
+	sinks, err := s.relayConfig.sinks()
+	if err != nil {
+		return &usageError{err}
+	}
+	problems := 0
+	l := listing{header: []string{"sink", "severity", "finding", "what_to_do"}}
+	for _, sink := range sinks {
+		findings := checkSink(ctx, sink)
+		for _, f := range findings {
+			if f.Severity == relay.Problem {
+				problems++
+			}
+			l.add(sink.Name, string(f.Severity), f.What, f.Remedy)
+		}
+	}
+	if err := p.print(c, l); err != nil {
+		return err
+	}
+	if problems > 0 {
+		return cli.Exit(fmt.Sprintf("problems: %d", problems), exitFailed)
+	}
+	return nil
+}
+
+// checkSink returns what there is to say of a sink, or that there is nothing.
+func checkSink(ctx context.Context, s relay.SinkConfig) []relay.Finding {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	err := s.Sink.Probe(ctx)
+	var findings []relay.Finding
+	if err == nil {
+		var destinations []string
+		for _, r := range s.Routes {
+			destinations = append(destinations, r.Destination)
+		}
+		findings, err = s.Sink.Check(ctx, destinations)
+	}
+	err = errors.Join(err, s.Sink.Close())
+	if err != nil {
+		findings = append(findings, relay.Finding{Severity: relay.Problem, What: err.Error(), Remedy: "check address, credentials and network"})
+	}
+	if len(findings) == 0 {
+		findings = []relay.Finding{{Severity: relay.Note, What: "it can be published to"}}
+	}
+	return findings
+}
+
+func reasonFlag() cli.Flag {
+	return &cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"}
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/nats"
+)
+
+// relayConfig is the file relay.yaml. Fields that it does not know are mistakes.
+type relayConfig struct {
+	Source string              `yaml:"source"`
+	Sinks  map[string]sinkSpec `yaml:"sinks"`
+	Routes []routeSpec         `yaml:"routes"`
+
+	file string
+}
+
+// sinkSpec has one of its fields.
+type sinkSpec struct {
+	NATS *natsSpec `yaml:"nats"`
+}
+
+type natsSpec struct {
+	URL             text   `yaml:"url"`
+	URLs            []text `yaml:"urls"`
+	CredentialsFile text   `yaml:"credentialsFile"`
+	NKeyFile        text   `yaml:"nkeyFile"`
+	User            text   `yaml:"user"`
+	Password        text   `yaml:"password"`
+	PasswordFile    text   `yaml:"passwordFile"`
+	Token           text   `yaml:"token"`
+	TokenFile       text   `yaml:"tokenFile"`
+	CAFile          text   `yaml:"caFile"`
+	CertificateFile text   `yaml:"certificateFile"`
+	KeyFile         text   `yaml:"keyFile"`
+}
+
+type routeSpec struct {
+	Topics      []string          `yaml:"topics"`
+	To          string            `yaml:"to"`
+	Destination string            `yaml:"destination"`
+	CloudEvents relay.CloudEvents `yaml:"cloudEvents"`
+}
+
+// text is a value, or ${NAME} for that of an environment variable.
+type text string
+
+var variable = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
+
+func (t *text) UnmarshalYAML(node *yaml.Node) error {
+	if err := node.Decode((*string)(t)); err != nil {
+		return err
+	}
+	name := variable.FindStringSubmatch(string(*t))
+	if name == nil {
+		return nil
+	}
+	value, set := os.LookupEnv(name[1])
+	if !set {
+		return fmt.Errorf("line %d: the environment variable %s is not set", node.Line, name[1])
+	}
+	*t = text(value)
+	return nil
+}
+
+// parseRelayConfig reads the file. Mistakes name it, with line and field.
+func parseRelayConfig(file string) (*relayConfig, error) {
+	if file == "" {
+		return nil, nil
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	c := relayConfig{file: file}
+	from := yaml.NewDecoder(bytes.NewReader(content))
+	from.KnownFields(true)
+	if err := from.Decode(&c); err != nil {
+		return nil, fmt.Errorf("%s: %s", file, inPlainWords(err))
+	}
+	var root yaml.Node
+	if err := yaml.Unmarshal(content, &root); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return &c, c.validate(&root)
+}
+
+var (
+	unknownField = regexp.MustCompile(`field (\S+) not found in type \S+`)
+	ourType      = regexp.MustCompile(` into main\.\S+`)
+)
+
+// inPlainWords is an error of the YAML package without our types' names.
+func inPlainWords(err error) string {
+	message := strings.TrimPrefix(err.Error(), "yaml: ")
+	message = strings.TrimPrefix(message, "unmarshal errors:\n")
+	message = unknownField.ReplaceAllString(message, "unknown field $1")
+	message = ourType.ReplaceAllString(message, " where a mapping belongs")
+	lines := strings.Split(message, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "; ")
+}
+
+// validate returns every mistake with its place.
+func (c *relayConfig) validate(root *yaml.Node) error {
+	var errs []error
+	fault := func(path []any, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: line %d: %s", c.file, lineOf(root, path), fmt.Sprintf(format, args...)))
+	}
+	if len(c.Sinks) == 0 {
+		fault([]any{"sinks"}, "sinks: there is none")
+	}
+	led := map[string]bool{}
+	for i, r := range c.Routes {
+		path := []any{"routes", i}
+		if _, ok := c.Sinks[r.To]; !ok {
+			fault(append(path, "to"), "routes[%d].to: no sink is called %q; there is %s", i, r.To, strings.Join(slices.Sorted(maps.Keys(c.Sinks)), ", "))
+		}
+		led[r.To] = true
+		if err := r.route().Validate(); err != nil {
+			fault(path, "routes[%d]: %s", i, strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Sinks)) {
+		path := []any{"sinks", name}
+		if !led[name] {
+			fault(path, "sinks.%s: no route leads to it", name)
+		}
+		if sink, err := c.Sinks[name].open(); err != nil {
+			fault(path, "sinks.%s: %s", name, strings.ReplaceAll(err.Error(), "\n", "; "))
+		} else {
+			_ = sink.Close() // it has not connected
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lineOf returns the line of a field, or of the last one on the way to it that is there.
+func lineOf(node *yaml.Node, path []any) int {
+	if node.Kind == yaml.DocumentNode && len(node.Content) > 0 {
+		node = node.Content[0]
+	}
+	line := max(1, node.Line)
+	for _, step := range path {
+		next := child(node, step)
+		if next == nil {
+			return line
+		}
+		node, line = next, next.Line
+	}
+	return line
+}
+
+func child(node *yaml.Node, step any) *yaml.Node {
+	switch step := step.(type) {
+	case int:
+		if node.Kind == yaml.SequenceNode && step < len(node.Content) {
+			return node.Content[step]
+		}
+	case string:
+		for i := 0; node.Kind == yaml.MappingNode && i+1 < len(node.Content); i += 2 {
+			if node.Content[i].Value == step {
+				return node.Content[i+1]
+			}
+		}
+	}
+	return nil
+}
+
+func (r routeSpec) route() relay.Route {
+	return relay.Route{Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents}
+}
+
+// open makes the sink. It connects to nothing yet.
+func (s sinkSpec) open() (relay.Sink, error) {
+	if s.NATS == nil {
+		return nil, errors.New("of what kind is it? want nats")
+	}
+	n := s.NATS
+	var urls []string
+	for _, url := range append(n.URLs, n.URL) {
+		if url != "" {
+			urls = append(urls, string(url))
+		}
+	}
+	return nats.Open(nats.Config{
+		URLs: urls, Name: "posthaste",
+		CredentialsFile: string(n.CredentialsFile), NKeyFile: string(n.NKeyFile),
+		User: string(n.User), Password: string(n.Password), PasswordFile: string(n.PasswordFile),
+		Token: string(n.Token), TokenFile: string(n.TokenFile),
+		CAFile: string(n.CAFile), CertificateFile: string(n.CertificateFile), KeyFile: string(n.KeyFile),
+	})
+}
+
+// sinks opens the sinks with their routes, by name.
+func (c *relayConfig) sinks() ([]relay.SinkConfig, error) {
+	var all []relay.SinkConfig
+	for _, name := range slices.Sorted(maps.Keys(c.Sinks)) {
+		sink, err := c.Sinks[name].open()
+		if err != nil {
+			return nil, fmt.Errorf("sink %s: %w", name, err)
+		}
+		s := relay.SinkConfig{Name: name, Sink: sink}
+		for _, r := range c.Routes {
+			if r.To == name {
+				s.Routes = append(s.Routes, r.route())
+			}
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func writeRelayConfig(t *testing.T, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "relay.yaml")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
+	t.Setenv("RELAY_TEST_TOKEN", "s3cret")
+	const sinks = "sinks:\n  a:\n    nats: {url: \"nats://h:1\"}\n"
+	const routes = "routes:\n  - {topics: [\"*\"], to: a}\n"
+	for name, test := range map[string]struct {
+		content string
+		want    []string
+	}{
+		"an unknown field":           {sinks + routes + "extra: 1\n", []string{"relay.yaml: line 6: unknown field extra"}},
+		"an unknown field of a sink": {"sinks:\n  a:\n    nats: {url: \"nats://h:1\", replicas: 3}\n" + routes, []string{"line 3: unknown field replicas"}},
+		"a kind that there is not":   {"sinks:\n  a:\n    pulsar: {}\n" + routes, []string{"line 3: unknown field pulsar"}},
+		"a sink of no kind":          {"sinks:\n  a: {}\n" + routes, []string{"line 2: sinks.a: of what kind is it? want nats"}},
+		"no sink":                    {routes, []string{"sinks: there is none", `line 2: routes[0].to: no sink is called "a"`}},
+		"a sink twice":               {"sinks:\n  a: {nats: {url: \"nats://h:1\"}}\n  a: {nats: {url: \"nats://h:1\"}}\n" + routes, []string{`line 3: mapping key "a" already defined at line 2`}},
+		"no route to a sink":         {sinks, []string{"line 3: sinks.a: no route leads to it"}},
+		"a route to no sink":         {sinks + routes + "  - topics: [\"x\"]\n    to: b\n", []string{`line 7: routes[1].to: no sink is called "b"; there is a`}},
+		"a template":                 {sinks + "routes:\n  - topics: [\"*\"]\n    to: a\n    destination: \"{kind}\"\n", []string{`line 5: routes[0]: `, "{kind} is no placeholder"}},
+		"a pattern":                  {sinks + "routes:\n  - {topics: [\"a*\"], to: a}\n", []string{`line 5: routes[0]: `, `pattern "a*"`}},
+		"no address":                 {"sinks:\n  a: {nats: {}}\n" + routes, []string{"line 2: sinks.a: ", "URLs is empty"}},
+		"a variable that is not set": {"sinks:\n  a: {nats: {url: \"nats://h:1\", token: \"${RELAY_TEST_NONE}\"}}\n" + routes, []string{"line 2: the environment variable RELAY_TEST_NONE is not set"}},
+		"not YAML":                   {"sinks: [\n", []string{"relay.yaml: "}},
+		"a list":                     {"- a\n", []string{"line 1: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := posthaste(t, env{}, "", "relay", "check", "--relay-config", writeRelayConfig(t, test.content))
+			if r.code != exitUsage {
+				t.Errorf("exit status %d, want %d", r.code, exitUsage)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(r.errOut, want) {
+					t.Errorf("printed %q, want %q", r.errOut, want)
+				}
+			}
+			if strings.Contains(r.errOut, "main.") {
+				t.Errorf("printed %q, which names a type of ours", r.errOut)
+			}
+		})
+	}
+	good := "sinks:\n  a:\n    nats: {urls: [\"nats://h:1\", \"nats://i:1\"], token: \"${RELAY_TEST_TOKEN}\"}\n" + routes
+	c, err := parseRelayConfig(writeRelayConfig(t, good))
+	if err != nil || c.Sinks["a"].NATS.Token != "s3cret" || len(c.Sinks["a"].NATS.URLs) != 2 {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+func TestAMissingRelayConfigIsAMistake(t *testing.T) {
+	if r := posthaste(t, env{}, "", "relay", "check", "--relay-config", "/none/relay.yaml"); r.code != exitUsage || !strings.Contains(r.errOut, "/none/relay.yaml") {
+		t.Errorf("got %+v", r)
+	}
+	if r := posthaste(t, env{}, "", "relay", "check"); r.code != exitUsage || !strings.Contains(r.errOut, "--relay-config FILE") {
+		t.Errorf("got %+v", r)
+	}
+}

@@ -1,0 +1,121 @@
+package mutants
+
+// relayed are bugs of the relay and its cursor.
+var relayed = []Mutant{
+	{
+		Name:      "holes are skipped",
+		Breaks:    "an event of a transaction that commits late is never published",
+		Invariant: "No event is lost",
+		Edits: []Edit{{"relay.cursor.after", `		if position > next.top+1 {
+			next.holes = append(next.holes, hole{low: next.top + 1, high: position - 1})
+		}
+`, ``}},
+		Checks: []Check{test("relay", "TestAnOpenTransactionHoldsUpNobody", `want ["c1" "a1" "a2"]`)},
+	},
+	{
+		Name:      "a hole is closed at once",
+		Breaks:    "an event of a transaction that runs for longer than a look at its hole is never published",
+		Invariant: "No event is lost",
+		Edits: []Edit{{
+			"relay.hole.isClosed", `return h.before != 0 && h.before <= oldest && h.high <= examined`,
+			`return h.high <= examined`,
+		}},
+		Checks: []Check{test("relay", "TestTheNextOwnerKnowsTheHoles", `got [], want ["a1"]`)},
+	},
+	{
+		Name:      "a hole has a bound that is too low",
+		Breaks:    "a hole is closed although a transaction that began before it was noticed runs",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"internal/sqlgen.NewTransaction", `SELECT pg_current_xact_id()::text::bigint AS xid`, `SELECT 1::bigint AS xid`}},
+		Checks:    []Check{test("relay", "TestTheNextOwnerKnowsTheHoles", `got [], want ["a1"]`)},
+	},
+	{
+		Name:      "holes are never closed",
+		Breaks:    "a position of a transaction that was rolled back is looked at for ever",
+		Invariant: "A hole in the log is closed",
+		Edits:     []Edit{{"relay.hole.isClosed", `h.before <= oldest`, `h.before < 0`}},
+		Checks:    []Check{test("relay", "TestAnOpenTransactionHoldsUpNobody", "the hole of a transaction that was rolled back is closed")},
+	},
+	{
+		Name:      "holes are looked at with an older snapshot",
+		Breaks:    "an event overtakes one of its key that came to a hole",
+		Invariant: "A key's events keep their order",
+		Edits: []Edit{{"relay.log.read", `	batch.Queue(sqlgen.EventsAfter, c.top, most, maxPageBytes).Query(func(rows pgx.Rows) (err error) {
+		newer, err = events(rows)
+		return err
+	})
+	if len(c.holes) > 0 {
+`, `	defer func() {}()
+	after := func() {
+		batch.Queue("SELECT pg_sleep(0.05)")
+		batch.Queue(sqlgen.EventsAfter, c.top, most, maxPageBytes).Query(func(rows pgx.Rows) (err error) {
+			newer, err = events(rows)
+			return err
+		})
+	}
+	if len(c.holes) == 0 {
+		after()
+	} else {
+		defer func() {}()
+`}, {"relay.log.read", `			late, err = events(rows)
+			return err
+		})
+`, `			late, err = events(rows)
+			return err
+		})
+		after()
+`}},
+		Checks: []Check{test("relay", "TestTheOrderOfAKeyIsThatOfItsLock", "was published after")},
+	},
+	{
+		Name:      "a cursor moves past what was not accepted",
+		Breaks:    "a message that the broker did not take is never published",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"relay.publisher.send", `o.move(read.before.after(positions), published)`, `o.move(read.after, published)`}},
+		Checks: []Check{
+			test("relay", "TestAnOutageLosesNothingAndShows", `want ["1" "2" "3" "4"]`),
+			test("relay", "TestAFaultySinkLosesNothing/panics", `want ["1" "2"]`),
+		},
+	},
+	{
+		Name:      "what was not tried counts as published",
+		Breaks:    "messages behind one that was not accepted are never published",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"relay.publisher.send", `		if err == nil {`, `		if err == nil || errors.Is(err, ErrNotTried) {`}},
+		Checks:    []Check{test("relay", "TestAnOutageLosesNothingAndShows", `want ["1" "2" "3" "4"]`)},
+	},
+	{
+		Name:      "every process moves the cursor",
+		Breaks:    "a process that has lost the sink overwrites the position of the one that has it",
+		Invariant: "A sink has one owner",
+		Edits: []Edit{{"internal/sqlgen.AdvanceSink", `  AND owner = $10::text
+  AND epoch = $11
+`, `  AND ($10::text, $11::bigint) IS NOT NULL
+`}},
+		Checks: []Check{test("relay", "TestADeposedOwnerDoesNotMoveTheCursor", "top = 1, want 0")},
+	},
+	{
+		Name:      "another timeline is nothing new",
+		Breaks:    "events at positions that are given out again after a failover are never published",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"internal/sqlgen.OwnSink", `(timeline <> outbox.timeline() OR top >`, `(top >`}},
+		Checks:    []Check{test("relay", "TestPositionsThatAreGivenOutAgainAreNotSkipped/another_timeline", `want ["1" "2" "3 again"`)},
+	},
+	{
+		Name:      "fewer positions are nothing new",
+		Breaks:    "events at positions that are given out again after a restore are never published",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"internal/sqlgen.OwnSink", ` OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean`, `)::boolean`}},
+		Checks:    []Check{test("relay", "TestPositionsThatAreGivenOutAgainAreNotSkipped/fewer_positions", "in vain")},
+	},
+	{
+		Name:      "an owner does not look at the timeline",
+		Breaks:    "an owner whose connections outlive a failover skips what it should repeat",
+		Invariant: "No event is lost",
+		Edits: []Edit{{"internal/sqlgen.AdvanceSink", `
+  AND timeline = outbox.timeline()
+`, `
+`}},
+		Checks: []Check{test("relay", "TestAnOwnerNoticesAnotherTimeline", "in vain")},
+	},
+}

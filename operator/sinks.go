@@ -1,0 +1,106 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ErrSinkNotFound says that no relay has ever published to a sink of that name.
+var ErrSinkNotFound = errors.New("sink not found")
+
+// ErrNotWaiting says that a sink has published the event already, or has passed it by, or
+// that there is no such event.
+var ErrNotWaiting = errors.New("the event does not wait for the sink")
+
+// Sink is how far events are published to a broker.
+type Sink struct {
+	Name      string
+	Owner     string // the process that publishes; "" if none does
+	Published int64  // messages so far; after a crash some count twice
+	// Lag is how many positions of the log are behind the sink's; some have no event.
+	Lag int64
+	// Holes is how many positions the sink has passed by because no event could be seen at them yet.
+	Holes      int64
+	Oldest     time.Time // when the first event that is not published was stored; zero if there is none
+	MovedAt    time.Time // when messages were published last; zero if never
+	PausedAt   time.Time // zero unless an operator has paused it
+	AwaySince  time.Time // since when it stands still; zero unless it does
+	AwayCode   string    // why, such as relay_unavailable
+	AwayReason string    // in the client's words
+}
+
+// Sinks returns all sinks by name.
+func (o *Operator) Sinks(ctx context.Context) ([]Sink, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListSinks(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list sinks: %w", err)
+	}
+	sinks := make([]Sink, len(rows))
+	for i, row := range rows {
+		sinks[i] = Sink{
+			Name: row.Sink, Owner: row.Owner, Published: row.Published, Lag: max(0, row.Last-row.Top), Holes: row.Holes,
+			Oldest: row.Oldest.Time, MovedAt: row.MovedAt.Time, PausedAt: row.PausedAt.Time,
+			AwaySince: row.AwaySince.Time, AwayCode: row.AwayCode, AwayReason: row.AwayMessage,
+		}
+	}
+	return sinks, nil
+}
+
+// PauseSink has a sink publish nothing until [Operator.ResumeSink]: its owner learns of it
+// within two seconds. Pausing what is paused changes nothing. It returns [ErrSinkNotFound].
+func (o *Operator) PauseSink(ctx context.Context, sink string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found, err := o.db.PauseSink(ctx, sqlgen.PauseSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	return onSink("pause", sink, len(found), err)
+}
+
+// ResumeSink lets a sink go on. Resuming what is not paused changes nothing. It returns
+// [ErrSinkNotFound].
+func (o *Operator) ResumeSink(ctx context.Context, sink string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found, err := o.db.ResumeSink(ctx, sqlgen.ResumeSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
+	return onSink("resume", sink, len(found), err)
+}
+
+func onSink(act, sink string, found int, err error) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s sink %s: %w", act, sink, err)
+	case found == 0:
+		return fmt.Errorf("%s sink %s: %w", act, sink, ErrSinkNotFound)
+	}
+	return nil
+}
+
+// SkipEvent has a sink never publish an event that waits for it, such as one that its broker
+// refuses; others of its key are published. A message that is just being published may still
+// be. It returns [ErrNotWaiting].
+func (o *Operator) SkipEvent(ctx context.Context, sink string, event outbox.ID) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	waiting, err := o.db.FindUnpublished(ctx, sink, pgvalue.UUID(event))
+	if err == nil && len(waiting) > 0 {
+		var skipped []sqlgen.SkipEventRow
+		skipped, err = o.db.SkipEvent(ctx, sqlgen.SkipEventParams{
+			Sink: sink, Position: waiting[0].Position, TenantID: waiting[0].TenantID, EventID: event.String(),
+			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		})
+		if err == nil && len(skipped) > 0 {
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("skip event %s for sink %s: %w", event, sink, err)
+	}
+	return fmt.Errorf("skip event %s for sink %s: %w", event, sink, ErrNotWaiting)
+}

@@ -1,0 +1,85 @@
+-- name: ListSinks :many
+-- ListSinks returns all sinks by name, with the end of the log.
+SELECT sink, top, holes_are.positions AS holes, coalesce(owner, '')::text AS owner, lease_expires_at, published, moved_at,
+       away_since, coalesce(away_code, '')::text AS away_code, coalesce(away_message, '')::text AS away_message, paused_at,
+       (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
+       (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1)::timestamptz AS oldest
+FROM outbox.sinks
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(upper(hole) - lower(hole)), 0)::bigint AS positions FROM unnest(sinks.holes) AS hole
+) AS holes_are
+ORDER BY sink;
+
+-- name: PauseSink :many
+-- PauseSink has the sink's owner publish nothing from its next word on. It returns the sink,
+-- if there is one.
+WITH found AS MATERIALIZED (
+    SELECT sinks.sink, sinks.paused_at FROM outbox.sinks WHERE sinks.sink = @sink FOR UPDATE
+), paused AS (
+    UPDATE outbox.sinks
+    SET paused_at = statement_timestamp()
+    FROM found
+    WHERE sinks.sink = found.sink
+      AND found.paused_at IS NULL
+    RETURNING sinks.sink, sinks.paused_at
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.pause', paused.sink,
+        '{"paused_at": null}', jsonb_build_object('paused_at', paused.paused_at)
+    FROM paused
+)
+SELECT found.sink FROM found;
+
+-- name: ResumeSink :many
+-- ResumeSink lets the sink's owner go on, and wakes it. It returns the sink, if there is one.
+WITH found AS MATERIALIZED (
+    SELECT sinks.sink, sinks.paused_at FROM outbox.sinks WHERE sinks.sink = @sink FOR UPDATE
+), resumed AS (
+    UPDATE outbox.sinks
+    SET paused_at = NULL
+    FROM found
+    WHERE sinks.sink = found.sink
+      AND found.paused_at IS NOT NULL
+    RETURNING sinks.sink
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.resume', found.sink,
+        jsonb_build_object('paused_at', found.paused_at), '{"paused_at": null}'
+    FROM found, resumed
+)
+SELECT found.sink, coalesce((SELECT pg_notify('outbox_events', '')::text FROM resumed), '')::text AS notified FROM found;
+
+-- name: FindUnpublished :many
+-- FindUnpublished returns the position of an event that a sink has not published, among
+-- those from the sink's first hole on.
+SELECT event.position, event.tenant_id
+FROM outbox.sinks
+JOIN outbox.events AS event
+  ON event.position > sinks.top OR sinks.holes @> event.position
+WHERE sinks.sink = @sink
+  AND event.id = @id
+  AND event.position >= coalesce(lower(sinks.holes), sinks.top)
+ORDER BY event.position
+LIMIT 1;
+
+-- name: SkipEvent :many
+-- SkipEvent has a sink count the event at a position as published. The sink has no owner
+-- then: the one that it had reads the cursor anew, and what it has under way is refused.
+WITH skipped AS (
+    UPDATE outbox.sinks
+    SET top   = greatest(top, @position::bigint),
+        holes = holes + int8multirange(int8range(least(top + 1, @position), @position))
+                - int8multirange(int8range(@position, @position, '[]')),
+        epoch            = epoch + 1,
+        owner            = NULL,
+        lease_expires_at = NULL
+    WHERE sink = @sink
+      AND (@position > top OR holes @> @position)
+    RETURNING sink
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.skip', skipped.sink, @tenant_id,
+        jsonb_build_object('event_id', @event_id::text, 'position', @position)
+    FROM skipped
+)
+SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipped;
