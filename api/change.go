@@ -88,7 +88,7 @@ func newBatch(tenant outbox.ID, changes []changefeed.Change, after changefeed.Po
 	b := &batch{after: after, changes: make([]change, len(changes))}
 	for i, c := range changes {
 		e := JobChange{
-			ID: c.ID.String(), Kind: c.Kind, Queue: c.Queue, Status: c.Status.String(), Epoch: c.Epoch, Attempt: c.Attempt, FinishedAt: utc(c.FinishedAt),
+			ID: c.ID.String(), Kind: c.Kind, Queue: c.Queue, Status: string(c.Status), Epoch: c.Epoch, Attempt: c.Attempt, FinishedAt: utc(c.FinishedAt),
 		}
 		if tenant.IsZero() {
 			e.Tenant = c.Tenant.String()

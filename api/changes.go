@@ -123,7 +123,7 @@ func (s *server) streamJobChanges(ctx context.Context, in *jobChangesInput) (*so
 
 // stateID identifies a state of a job. The attempt distinguishes a job that was snoozed from one that did not run.
 func stateID(j operator.Job) string {
-	return strconv.FormatInt(j.Epoch, 10) + "." + strconv.Itoa(j.Attempt) + "." + j.Status.String()
+	return strconv.FormatInt(j.Epoch, 10) + "." + strconv.Itoa(j.Attempt) + "." + string(j.Status)
 }
 
 // sendStates sends a job's states from the present one on, except the one that the client has.

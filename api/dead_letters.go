@@ -36,7 +36,7 @@ func (f DeadLetterFilter) operators(ctx context.Context, place Fault) (of operat
 		CreatedSince: f.CreatedAfter, CreatedUntil: f.CreatedBefore, FailedSince: f.FailedAfter, FailedUntil: f.FailedBefore,
 	}
 	for _, status := range f.Status {
-		if of.Status != "" && of.Status.String() != status {
+		if of.Status != "" && string(of.Status) != status {
 			of.Status = "" // both
 			break
 		}

@@ -213,7 +213,7 @@ func (j stored) accepted() Accepted {
 	if j.held {
 		status = outbox.Created
 	}
-	return Accepted{ID: j.id.String(), Status: status.String()}
+	return Accepted{ID: j.id.String(), Status: string(status)}
 }
 
 // storeGroup stores the jobs of several requests in one transaction. If the database

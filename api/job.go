@@ -68,7 +68,7 @@ type Internals struct {
 // view is what of a job the principal may see.
 func view(who access.Principal, j operator.Job) Job {
 	v := Job{
-		ID: j.ID.String(), Kind: j.Kind, Queue: j.Queue, Status: j.Status.String(), Priority: j.Priority, Key: j.Key,
+		ID: j.ID.String(), Kind: j.Kind, Queue: j.Queue, Status: string(j.Status), Priority: j.Priority, Key: j.Key,
 		CreatedAt: utc(j.CreatedAt), RunAt: utc(j.RunAt), StartedAt: utc(j.StartedAt), FinishedAt: utc(j.FinishedAt),
 		Deadline: utc(j.Deadline), CancelRequestedAt: utc(j.CancelRequestedAt), Error: viewError(who, j),
 	}
@@ -204,9 +204,9 @@ func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, er
 		return nil, err
 	}
 	if !job.Status.Closed() && job.Status != outbox.Failed && job.Status != outbox.Dead {
-		return nil, jobNotFinished.because("The job is " + job.Status.String() + ".").after(1)
+		return nil, jobNotFinished.because("The job is " + string(job.Status) + ".").after(1)
 	}
-	r := Result{ID: job.ID.String(), Status: job.Status.String()}
+	r := Result{ID: job.ID.String(), Status: string(job.Status)}
 	if len(job.Result) > 0 {
 		shown := showBytes(job.Result, "application/json")
 		r.Result, r.Base64, r.Sealed = shown.JSON, shown.Base64, protect.SealedResult(job.Result)

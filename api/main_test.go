@@ -231,7 +231,7 @@ func (r *rig) reach(status outbox.Status) string {
 		_, err = q.SettleSucceeded(r.t.Context(), sqlgen.SettleSucceededParams{Ids: ids, Epochs: epochs, Results: [][]byte{[]byte(`{"sent":1}`)}})
 	default:
 		_, err = q.SettleUnfinished(r.t.Context(), sqlgen.SettleUnfinishedParams{
-			Ids: ids, Epochs: epochs, Statuses: []string{status.String()}, Delays: []pgtype.Interval{{Microseconds: time.Hour.Microseconds(), Valid: true}},
+			Ids: ids, Epochs: epochs, Statuses: []string{string(status)}, Delays: []pgtype.Interval{{Microseconds: time.Hour.Microseconds(), Valid: true}},
 			ErrorCodes: []string{"smtp"}, ErrorMessages: []string{"dial tcp 10.0.0.3"}, Stacks: []string{"goroutine 1"}, Worker: "worker-1",
 		})
 	}

@@ -126,7 +126,7 @@ func problemOf(err error) *Problem {
 		return p
 	}
 	if refused, ok := errors.AsType[*operator.StatusError](err); ok {
-		return jobStatusConflict.because("The job is " + refused.Status.String() + ".")
+		return jobStatusConflict.because("The job is " + string(refused.Status) + ".")
 	}
 	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
 		return invalidInput.because("", faultsOf(err)...)

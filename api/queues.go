@@ -53,7 +53,7 @@ func (s *server) listQueues(ctx context.Context, in *OfTenant) (*queuesOutput, e
 	for i, q := range queues {
 		jobs := map[string]int64{}
 		for status, n := range q.Jobs {
-			jobs[status.String()] = n
+			jobs[string(status)] = n
 		}
 		out.Body.Queues[i] = Queue{Queue: q.Name, PausedSince: utc(q.PausedSince), MaxRunning: q.MaxRunning, Rate: rateOf(q.Rate), Jobs: jobs}
 	}
@@ -116,7 +116,7 @@ func (s *server) getStats(ctx context.Context, in *OfTenant) (*statsOutput, erro
 	}
 	for _, jobs := range counted.jobs { // of all queues, also beyond those that are listed
 		for status, n := range jobs {
-			stats.Jobs[status.String()] += n
+			stats.Jobs[string(status)] += n
 			stats.Open += n
 			if status == outbox.Failed || status == outbox.Dead {
 				stats.DeadLetters += n

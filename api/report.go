@@ -34,7 +34,7 @@ func (s *server) getProgress(ctx context.Context, in *jobInput) (*progressOutput
 		return nil, err
 	}
 	return &progressOutput{Body: Progress{
-		ID: job.ID.String(), Status: job.Status.String(), Current: p.Current, Total: p.Total, Message: p.Message, ReportedAt: utc(p.ReportedAt),
+		ID: job.ID.String(), Status: string(job.Status), Current: p.Current, Total: p.Total, Message: p.Message, ReportedAt: utc(p.ReportedAt),
 	}}, nil
 }
 

@@ -120,6 +120,6 @@ func (s *server) runSchedule(ctx context.Context, in *scheduleInput) (*enqueueOu
 	}
 	return &enqueueOutput{
 		Location: "../../jobs/" + id.String(), // from /schedules/{name}/run
-		Body:     Accepted{ID: id.String(), Status: status.String()},
+		Body:     Accepted{ID: id.String(), Status: string(status)},
 	}, nil
 }

@@ -183,7 +183,7 @@ func (n names) value(name string, m *member) any {
 	case name == "status" && m.is("array"):
 		var all []string
 		for _, s := range outbox.Statuses() {
-			all = append(all, s.String())
+			all = append(all, string(s))
 		}
 		return all
 	case len(m.Enum) > 0:

@@ -148,7 +148,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool *pgxpool.Pool, extending 
 	p.health.leave = func(err error) { leaveServer(err, pool, d.user) }
 	d.db = sqlgen.New(pool)
 	d.waiters = newNotifier(waitersWindow, d.db.WakeWaiters)
-	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.WakeDispatchers(ctx, engine.Channel) })
+	d.peers = newNotifier(peersWindow, func(ctx context.Context) error { return d.db.Notify(ctx, []string{engine.Channel}) })
 	d.leases = newLeases(p, d.db, extending)
 	d.promoter = newPromoter(p, d.db, d.peers, d.offer)
 	followed := func(ctx context.Context, jobs []engine.Success) ([]pgtype.UUID, error) {

@@ -24,7 +24,7 @@ func unavailableParams(id outbox.ID, epoch int64, otherwise outbox.Status, limit
 	return sqlgen.SettleUnavailableParams{
 		Worker: "worker", Ids: []pgtype.UUID{pgID(id)}, Epochs: []int64{epoch},
 		OutageLimits: []pgtype.Interval{interval(limit)}, Waits: []pgtype.Interval{{}},
-		Statuses: []string{otherwise.String()}, Delays: []pgtype.Interval{interval(0)},
+		Statuses: []string{string(otherwise)}, Delays: []pgtype.Interval{interval(0)},
 		ErrorCodes: []string{"away"}, ErrorMessages: []string{"connection refused"}, Stacks: []string{""}, Fingerprints: []string{"f"},
 	}
 }
@@ -171,7 +171,7 @@ func TestOnlyAnOutcomeEndsAnOutage(t *testing.T) {
 			l := claim(t, db, "worker")
 			exec(t, db, `UPDATE outbox.jobs SET unavailable_since = now()`)
 			_, err := sqlgen.New(db).SettleUnfinished(t.Context(), sqlgen.SettleUnfinishedParams{
-				Worker: "worker", Ids: []pgtype.UUID{pgID(id)}, Epochs: []int64{l.epoch}, Statuses: []string{c.status.String()},
+				Worker: "worker", Ids: []pgtype.UUID{pgID(id)}, Epochs: []int64{l.epoch}, Statuses: []string{string(c.status)},
 				Delays: []pgtype.Interval{c.delay}, ErrorCodes: []string{c.code}, ErrorMessages: []string{c.code}, Stacks: []string{""},
 			})
 			if err != nil {

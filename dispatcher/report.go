@@ -68,11 +68,11 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 			r.reportStored(a)
 		case retried || err != nil && engine.Of(a.job).Completed.Load():
 			r.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
-				a.Attrs("lease_unknown", slog.String("outcome", a.outcome.status.String()))...)
+				a.Attrs("lease_unknown", slog.String("outcome", string(a.outcome.status)))...)
 		default:
 			r.metrics.leasesLost.Inc()
 			r.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",
-				a.Attrs("lease_lost", slog.String("outcome_refused", a.outcome.status.String()))...)
+				a.Attrs("lease_lost", slog.String("outcome_refused", string(a.outcome.status)))...)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func endsForWaiters(a *attempt) bool {
 }
 
 func (r *reporter) reportStored(a *attempt) {
-	a.route.counts.attempts[a.outcome.status.String()].Inc()
+	a.route.counts.attempts[string(a.outcome.status)].Inc()
 	switch a.outcome.status {
 	case outbox.Succeeded:
 		a.route.counts.succeeded.Inc()
@@ -147,7 +147,7 @@ func (r *reporter) reportStored(a *attempt) {
 		}
 		return
 	case outbox.Cancelled, outbox.Expired:
-		event := "job_" + a.outcome.status.String()
+		event := "job_" + string(a.outcome.status)
 		r.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.Attrs(event,
 			slog.String("error", a.outcome.message), slog.Float64("duration_ms", milliseconds(a.took)))...)
 		return
@@ -168,12 +168,12 @@ func (r *reporter) reportStored(a *attempt) {
 // reportFailure logs a failure. Of those that are alike the first few are logged, and the others summed up.
 func (r *reporter) reportFailure(a *attempt, level slog.Level) {
 	o := a.outcome
-	if !r.log.Enabled(context.Background(), level) || !r.failures.Logs(o.status.String()+fingerprint.Of(a.job.Kind, o.code, o.message), a) {
+	if !r.log.Enabled(context.Background(), level) || !r.failures.Logs(string(o.status)+fingerprint.Of(a.job.Kind, o.code, o.message), a) {
 		return
 	}
 	r.log.LogAttrs(context.Background(), level, "job_failed", a.Attrs("job_failed",
 		slog.String("error_code", o.code), slog.String("error", o.message),
-		slog.Bool("will_retry", o.status == outbox.Retrying), slog.String("status", o.status.String()),
+		slog.Bool("will_retry", o.status == outbox.Retrying), slog.String("status", string(o.status)),
 		slog.Float64("duration_ms", milliseconds(a.took)))...)
 }
 
@@ -186,6 +186,6 @@ func (r *reporter) sumUpFailures(n int, last any) {
 	}
 	r.log.LogAttrs(context.Background(), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
 		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.code), slog.String("error", a.outcome.message),
-		slog.Bool("will_retry", a.outcome.status == outbox.Retrying), slog.String("status", a.outcome.status.String()),
+		slog.Bool("will_retry", a.outcome.status == outbox.Retrying), slog.String("status", string(a.outcome.status)),
 		slog.String("fingerprint", fingerprint.Of(a.job.Kind, a.outcome.code, a.outcome.message)))
 }

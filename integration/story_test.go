@@ -279,7 +279,7 @@ func (s *story) awaitStatus(id outbox.ID, status outbox.Status) (r row) {
 	s.Helper()
 	s.await(fmt.Sprintf("job %s to be %s", id, status), func() bool {
 		r = s.row(id)
-		return r.Status == status.String()
+		return r.Status == string(status)
 	})
 	return r
 }

@@ -187,7 +187,7 @@ func (q *Queue) end(r *record, status outbox.Status, code, message string) {
 		level = slog.LevelWarn
 	}
 	q.log.LogAttrs(context.Background(), level, "job in memory ended", slog.String("job_id", r.id.String()), slog.String("kind", r.route.kind),
-		slog.String("status", status.String()), slog.Int("attempt", r.attempt), slog.String("error_code", code), slog.String("error", message))
+		slog.String("status", string(status)), slog.Int("attempt", r.attempt), slog.String("error_code", code), slog.String("error", message))
 }
 
 // drop takes a job out of those that wait for a worker. q.mu is held.

@@ -50,7 +50,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 func (m *metrics) forKind(kind string) *kindMetrics {
 	k := &kindMetrics{ended: map[outbox.Status]prometheus.Counter{}, rejected: m.rejected.WithLabelValues(kind), processing: m.processing.WithLabelValues(kind)}
 	for _, status := range []outbox.Status{outbox.Succeeded, outbox.Failed, outbox.Dead, outbox.Cancelled} {
-		k.ended[status] = m.ended.WithLabelValues(kind, status.String())
+		k.ended[status] = m.ended.WithLabelValues(kind, string(status))
 	}
 	return k
 }

@@ -26,12 +26,13 @@ func down(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	// Callers that want to store something wait until the schema is gone.
-	if _, err := tx.Exec(ctx, `LOCK TABLE outbox.jobs, outbox.history, outbox.schedules, outbox.tokens, outbox.audit IN ACCESS EXCLUSIVE MODE`); err != nil {
+	if _, err := tx.Exec(ctx, `LOCK TABLE outbox.jobs, outbox.history, outbox.events, outbox.schedules, outbox.tokens, outbox.audit IN ACCESS EXCLUSIVE MODE`); err != nil {
 		return err
 	}
 	rows, err := tx.Query(ctx, `
 		SELECT 'open jobs' WHERE EXISTS (SELECT FROM outbox.jobs)
 		UNION ALL SELECT 'closed jobs' WHERE EXISTS (SELECT FROM outbox.history)
+		UNION ALL SELECT 'events' WHERE EXISTS (SELECT FROM outbox.events)
 		UNION ALL SELECT 'schedules' WHERE EXISTS (SELECT FROM outbox.schedules)
 		UNION ALL SELECT 'tokens' WHERE EXISTS (SELECT FROM outbox.tokens)
 		UNION ALL SELECT 'acts in the audit' WHERE EXISTS (SELECT FROM outbox.audit)`)

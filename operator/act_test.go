@@ -13,7 +13,7 @@ import (
 func TestADeadLetterIsRetriedWithAllItsAttempts(t *testing.T) {
 	t.Parallel()
 	for _, status := range []outbox.Status{outbox.Failed, outbox.Dead} {
-		t.Run(status.String(), func(t *testing.T) {
+		t.Run(string(status), func(t *testing.T) {
 			t.Parallel()
 			o, db := newRig(t)
 			id, _ := reach(t, db, status)

@@ -59,7 +59,7 @@ func (o *Operator) Cancel(ctx context.Context, id outbox.ID) (Cancellation, erro
 func (o *Operator) Release(ctx context.Context, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if len(o.only) > 0 && !slices.Contains(o.only, outbox.Created.String()) {
+	if len(o.only) > 0 && !slices.Contains(o.only, string(outbox.Created)) {
 		return o.refuse(ctx, id, "release")
 	}
 	status, err := o.db.ReleaseJob(ctx, sqlgen.ReleaseJobParams{ID: pgvalue.UUID(id), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})

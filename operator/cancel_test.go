@@ -55,7 +55,7 @@ func TestCancelIsThreeWay(t *testing.T) {
 	waits := []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Retrying, outbox.Cancelled}
 	refused := []outbox.Status{outbox.Succeeded, outbox.Dismissed, outbox.Failed, outbox.Dead}
 	for _, status := range append(append([]outbox.Status{outbox.Running}, waits...), refused...) {
-		t.Run(status.String(), func(t *testing.T) {
+		t.Run(string(status), func(t *testing.T) {
 			t.Parallel()
 			o, db := newRig(t)
 			id, _ := inStatus(t, o, db, status)
@@ -158,7 +158,7 @@ func TestCancelRacesWithWhateverHappensToTheJob(t *testing.T) {
 	settleAs := func(status outbox.Status) func(context.Context, outbox.DB, outbox.ID, int64) error {
 		return func(ctx context.Context, tx outbox.DB, id outbox.ID, epoch int64) error {
 			_, err := sqlgen.New(tx).SettleUnfinished(ctx, sqlgen.SettleUnfinishedParams{
-				Ids: one(id), Epochs: []int64{epoch}, Statuses: []string{status.String()}, Delays: []pgtype.Interval{hour},
+				Ids: one(id), Epochs: []int64{epoch}, Statuses: []string{string(status)}, Delays: []pgtype.Interval{hour},
 				ErrorCodes: []string{"smtp"}, ErrorMessages: []string{"full"}, Stacks: []string{""}, Worker: "w",
 			})
 			return err

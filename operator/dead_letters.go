@@ -66,7 +66,7 @@ func validTexts(fields map[string]string) error {
 func (f DeadLetterFilter) params() sqlgen.FindDeadLettersParams {
 	p := sqlgen.FindDeadLettersParams{
 		After: pgvalue.UUID(outbox.ID{}), Before: newest,
-		Fingerprint: f.Fingerprint, Kind: f.Kind, Queue: f.Queue, Status: f.Status.String(), ErrorCode: f.ErrorCode, Key: f.Key,
+		Fingerprint: f.Fingerprint, Kind: f.Kind, Queue: f.Queue, Status: string(f.Status), ErrorCode: f.ErrorCode, Key: f.Key,
 		TenantID: optionalID(f.Tenant), CreatedSince: from(f.CreatedSince), CreatedUntil: until(f.CreatedUntil),
 		FailedSince: from(f.FailedSince), FailedUntil: until(f.FailedUntil),
 	}

@@ -38,7 +38,7 @@ func failAgain(t *testing.T, db *pgxpool.Pool, queue string, id outbox.ID, statu
 	}
 	j := job(t, operator.New(db), id)
 	stored, err := sqlgen.New(db).SettleUnfinished(t.Context(), sqlgen.SettleUnfinishedParams{
-		Ids: []pgtype.UUID{{Bytes: id, Valid: true}}, Epochs: []int64{epoch}, Statuses: []string{status.String()},
+		Ids: []pgtype.UUID{{Bytes: id, Valid: true}}, Epochs: []int64{epoch}, Statuses: []string{string(status)},
 		Delays: []pgtype.Interval{{}}, ErrorCodes: []string{code}, ErrorMessages: []string{message}, Stacks: []string{""},
 		Fingerprints: []string{fingerprint.Of(j.Kind, code, message)}, Worker: "worker-1",
 	})

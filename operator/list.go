@@ -52,7 +52,7 @@ const clockError = time.Hour
 
 func (f Filter) validate() error {
 	for _, s := range f.Statuses {
-		if _, err := ParseStatus(s.String()); err != nil {
+		if _, err := ParseStatus(string(s)); err != nil {
 			return &outbox.InvalidError{Field: "Filter.Statuses", Reason: "has a mistake: " + err.Error()}
 		}
 	}
@@ -92,7 +92,7 @@ func (f Filter) params() sqlgen.ListJobsParams {
 		statuses = outbox.Statuses()
 	}
 	for _, s := range statuses {
-		p.Statuses = append(p.Statuses, s.String())
+		p.Statuses = append(p.Statuses, string(s))
 	}
 	return p
 }

@@ -88,7 +88,7 @@ func settle(t *testing.T, db *pgxpool.Pool, id outbox.ID, epoch int64, status ou
 		stored, err = sqlgen.New(db).SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{Ids: ids, Epochs: epochs, Results: [][]byte{[]byte("done")}})
 	} else {
 		stored, err = sqlgen.New(db).SettleUnfinished(t.Context(), sqlgen.SettleUnfinishedParams{
-			Ids: ids, Epochs: epochs, Statuses: []string{status.String()}, Delays: []pgtype.Interval{{Microseconds: time.Hour.Microseconds(), Valid: true}},
+			Ids: ids, Epochs: epochs, Statuses: []string{string(status)}, Delays: []pgtype.Interval{{Microseconds: time.Hour.Microseconds(), Valid: true}},
 			ErrorCodes: []string{"smtp"}, ErrorMessages: []string{"mailbox full"}, Stacks: []string{""}, Worker: "worker-1",
 		})
 	}

@@ -72,7 +72,7 @@ func (o *Operator) Only(statuses ...outbox.Status) *Operator {
 	strict := *o
 	strict.only = nil
 	for _, s := range statuses {
-		strict.only = append(strict.only, s.String())
+		strict.only = append(strict.only, string(s))
 	}
 	return &strict
 }

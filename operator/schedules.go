@@ -159,7 +159,7 @@ func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID, name strin
 			status = outbox.Created
 		}
 		id, err = outbox.Enqueue(ctx, tx, args, opts)
-		return change{found: true, acted: true, job: id, after: statusJSON(status.String())}, err
+		return change{found: true, acted: true, job: id, after: statusJSON(string(status))}, err
 	})
 	return id, status, err
 }

@@ -21,7 +21,7 @@ func FuzzParseStatus(f *testing.F) {
 		if known := slices.Contains(outbox.Statuses(), outbox.Status(text)); (err == nil) != known {
 			t.Fatalf("%q: %v, but known is %t", text, err, known)
 		}
-		if err == nil && s.String() != text || err != nil && s != "" {
+		if err == nil && string(s) != text || err != nil && s != "" {
 			t.Errorf("%q is read as %q, %v", text, s, err)
 		}
 	})

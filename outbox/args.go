@@ -12,10 +12,10 @@ import (
 // first a letter or digit; the value itself is stored as JSON.
 type Args interface{ Kind() string }
 
-// Raw is a job whose payload is bytes that are stored exactly as they are given:
-// protobuf, Avro, or JSON that was made elsewhere.
+// Raw is a job, or an event, whose payload is bytes that are stored exactly as they are
+// given: protobuf, Avro, or JSON that was made elsewhere.
 type Raw struct {
-	KindName    string // what Kind returns
+	KindName    string // what Kind and Topic return
 	Payload     []byte // of at most 4 MiB, as it is stored
 	ContentType string // "" is "application/json"; then Payload must be valid JSON
 }
@@ -23,10 +23,21 @@ type Raw struct {
 // Kind is KindName.
 func (r Raw) Kind() string { return r.KindName }
 
+// Topic is KindName.
+func (r Raw) Topic() string { return r.KindName }
+
 const contentJSON = engine.ContentJSON
 
-// encode returns what is stored of args.
-func encode(args Args) (payload []byte, contentType string, err error) {
+// wording is what the errors of a request call its parts.
+type wording struct{ value, are, options, verb string }
+
+var (
+	ofJob   = wording{"Args", "are", "Options", "enqueue"}
+	ofEvent = wording{"Event", "is", "EventOptions", "publish"}
+)
+
+// encode returns what is stored of an Args or an Event.
+func encode(args any, w wording) (payload []byte, contentType string, err error) {
 	switch args := args.(type) {
 	case Raw:
 		payload, contentType, err = args.encode()
@@ -35,9 +46,9 @@ func encode(args Args) (payload []byte, contentType string, err error) {
 	default:
 		contentType = contentJSON
 		if payload, err = json.Marshal(args); err != nil {
-			err = invalid("Args", "cannot be encoded as JSON: %v", err)
+			err = invalid(w.value, "cannot be encoded as JSON: %v", err)
 		} else if !utf8.Valid(payload) { // a json.RawMessage or MarshalJSON is not checked for it
-			err = invalid("Args", "are not valid UTF-8 as JSON")
+			err = invalid(w.value, "%s not valid UTF-8 as JSON", w.are)
 		}
 	}
 	return payload, contentType, err

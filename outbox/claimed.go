@@ -25,7 +25,7 @@ func (t *producerTx) reserve() engine.Reservation {
 		return nil
 	}
 	q := &t.later[0]
-	worker := own.Reserve(q.kind, q.plain.Queue, q.plain.ID.Bytes)
+	worker := own.Reserve(q.plain.Kind, q.plain.Queue, q.plain.ID.Bytes)
 	if worker != nil {
 		q.claimFor(worker)
 	}

@@ -49,13 +49,17 @@ func copyMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID
 	if _, begins := db.(Beginner); !begins || slices.ContainsFunc(requests, slow) {
 		step = len(requests)
 	}
+	channel := ""
+	if notify {
+		channel = engine.Channel
+	}
 	made, stored := newRowStream(), make(chan error, 1)
 	rows, err := b.next(ctx, made.room(step))
 	if err != nil {
 		return nil, err // and nothing was sent
 	}
 	go func() {
-		stored <- atomically(ctx, db, notify, func(db DB) error { return storeAll(ctx, db, requests, made) })
+		stored <- atomically(ctx, db, channel, func(db DB) error { return storeAll(ctx, db, requests, made) })
 	}()
 	bad := errors.New("the request could not be made") // a panic: the caller knows more
 	defer func() {

@@ -37,7 +37,7 @@ type DB interface {
 // A request that is not acceptable gets [*InvalidError]s, joined, before anything
 // is sent.
 func Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
-	return enqueue(ctx, db, args, opts, notifiesAtCommit(db))
+	return enqueue(ctx, db, args, opts, notifiesAtCommit(db, jobsChannel))
 }
 
 func enqueue(ctx context.Context, db DB, args Args, opts Options, notify bool) (ID, error) {
@@ -104,14 +104,14 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 	if err := validName("Args.Kind()", kind); err != nil {
 		errs = append(errs, err)
 	}
-	payload, contentType, err := encode(args)
+	payload, contentType, err := encode(args, ofJob)
 	if err == nil && opts.Check != nil {
 		err = opts.Check.Check(kind, Content{contentType, payload})
 	}
 	if err != nil {
 		errs = append(errs, err)
 	}
-	headers, err := opts.headersJSON()
+	headers, err := headersJSON("Options.Headers", engine.Caller(opts.Caller).AddTo(opts.Headers))
 	if err != nil {
 		errs = append(errs, err)
 	}
@@ -126,7 +126,7 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 	if tenant.IsZero() {
 		tenant = RootTenant
 	}
-	content, err := seal(ctx, opts.Protect, Part{tenant, id, "payload"}, Content{contentType, payload})
+	content, err := seal(ctx, opts.Protect, Part{tenant, id, "payload"}, Content{contentType, payload}, ofJob)
 	if err != nil {
 		return fmt.Errorf("enqueue %q: %w", kind, err)
 	}

@@ -47,7 +47,7 @@ const (
 // Given a transaction of pgx, it runs in a savepoint: after an error the
 // transaction is still usable.
 func EnqueueMany(ctx context.Context, db DB, requests []Request) ([]ID, error) {
-	return enqueueMany(ctx, db, requests, notifiesAtCommit(db))
+	return enqueueMany(ctx, db, requests, notifiesAtCommit(db, jobsChannel))
 }
 
 func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([]ID, error) {
@@ -70,7 +70,7 @@ func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([
 	if oneStatement(db, requests, rows) {
 		err = insert(db)
 	} else {
-		err = atomically(ctx, db, false, insert)
+		err = atomically(ctx, db, "", insert)
 	}
 	if err != nil {
 		return nil, notStored(len(requests), err)
@@ -81,12 +81,16 @@ func enqueueMany(ctx context.Context, db DB, requests []Request, notify bool) ([
 // oneStatement reports whether the rows are stored by a single statement that has no
 // transaction around it: then it needs none. In a transaction it needs a savepoint.
 func oneStatement(db DB, requests []Request, rows []row) bool {
+	return outsideTx(db) && len(rows) <= chunkSize && size(rows) <= chunkBytes && !slices.ContainsFunc(requests, Request.once)
+}
+
+// outsideTx reports whether db is of pgx and has no transaction around a statement.
+func outsideTx(db DB) bool {
 	switch db.(type) {
 	case *pgxpool.Pool, *pgxpool.Conn, *pgx.Conn:
-	default:
-		return false
+		return true
 	}
-	return len(rows) <= chunkSize && size(rows) <= chunkBytes && !slices.ContainsFunc(requests, Request.once)
+	return false
 }
 
 // once reports whether the request has an idempotency key.
@@ -145,14 +149,14 @@ func withDefaults(requests []Request) []Request {
 	return requests
 }
 
-// atomically runs the statements of one EnqueueMany and its wake-up so that all
-// or none of them count.
-func atomically(ctx context.Context, db DB, notify bool, do func(DB) error) error {
+// atomically runs the statements of one EnqueueMany or PublishMany and the wake-up on a
+// channel, "" for none, so that all or none of them count.
+func atomically(ctx context.Context, db DB, notify string, do func(DB) error) error {
 	both := func(db DB) error {
-		if err := do(db); err != nil || !notify {
+		if err := do(db); err != nil || notify == "" {
 			return err
 		}
-		_, err := db.Exec(ctx, `SELECT pg_notify($1, '')`, engine.Channel)
+		_, err := db.Exec(ctx, `SELECT pg_notify($1, '')`, notify)
 		return err
 	}
 	switch db := db.(type) {

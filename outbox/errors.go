@@ -45,6 +45,8 @@ func explain(err error) error {
 	switch state := pgsession.State(err); {
 	case state == pgsession.UndefinedTable || state == pgsession.InvalidSchema:
 		return fmt.Errorf("%w (is the schema outbox migrated? run: posthaste migrate up)", err)
+	case pgsession.IsNoPartition(err):
+		return fmt.Errorf("%w (outbox.events has no partition for today: run a reaper, OUTBOX_REAP=on in at least one process)", err)
 	case pgsession.IsRowSecurity(err):
 		return fmt.Errorf("%w (the role is tied to the tenant of app.tenant_id, or to none if that is not set: see docs/tenants.md)", err)
 	}

@@ -119,19 +119,10 @@ func (id *ID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// UUIDValue lets pgx send an ID as a uuid.
-func (id ID) UUIDValue() (pgtype.UUID, error) { return id.pg(), nil }
-
-// ScanUUID lets pgx read a uuid into an ID; NULL becomes the zero ID.
-func (id *ID) ScanUUID(v pgtype.UUID) error {
-	*id = v.Bytes
-	return nil
-}
-
-// Value lets database/sql send an ID.
+// Value lets database/sql and pgx send an ID as a uuid.
 func (id ID) Value() (driver.Value, error) { return id.String(), nil }
 
-// Scan lets database/sql read an ID; NULL becomes the zero ID.
+// Scan lets database/sql and pgx read a uuid into an ID; NULL becomes the zero ID.
 func (id *ID) Scan(src any) error {
 	switch v := src.(type) {
 	case nil:

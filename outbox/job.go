@@ -116,7 +116,7 @@ func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
 	if follow := &engine.Of(&c.attempt).FollowUps; follow.Any() {
 		success := engine.Success{ID: c.ID.pg(), Epoch: c.Epoch, Result: c.Result, FollowUps: follow.Rows()}
-		ids, err := engine.SettleSucceeded(ctx, tx, []engine.Success{success}, notifiesAtCommit(tx))
+		ids, err := engine.SettleSucceeded(ctx, tx, []engine.Success{success}, notifiesAtCommit(tx, jobsChannel))
 		return len(ids), err
 	}
 	ids, err := sqlgen.New(tx).SettleSucceeded(ctx, sqlgen.SettleSucceededParams{

@@ -54,14 +54,34 @@ const (
 	notifyGiveUp  = 5 * time.Second
 )
 
-// coalescer turns any number of wake calls into at most one NOTIFY per window.
+// channels is a set of NOTIFY channels.
+type channels uint8
+
+const (
+	jobsChannel   channels = 1 << iota // to which dispatchers listen
+	eventsChannel                      // to which relays do
+)
+
+func (c channels) names() (names []string) {
+	if c&jobsChannel != 0 {
+		names = append(names, engine.Channel)
+	}
+	if c&eventsChannel != 0 {
+		names = append(names, engine.EventsChannel)
+	}
+	return names
+}
+
+// coalescer turns any number of wake calls into at most one statement per window,
+// which notifies the channels that they name.
 // It has a leading edge, so that a lone job is picked up at once, and a trailing
 // edge, so that the last job of a burst does not wait for the poll.
 type coalescer struct {
-	send func(context.Context) error
+	send func(context.Context, channels) error
 
 	mu       sync.Mutex
 	sending  bool          // a goroutine is sending or waiting out the window
+	due      channels      // named by calls of wake, and not sent since
 	wakes    uint64        // how often wake was called
 	answered uint64        // how many of these calls need no further NOTIFY
 	progress chan struct{} // closed when answered changes
@@ -70,16 +90,17 @@ type coalescer struct {
 func newCoalescer(db DB) *coalescer {
 	q := sqlgen.New(db)
 	return &coalescer{
-		send:     func(ctx context.Context) error { return q.WakeDispatchers(ctx, engine.Channel) },
+		send:     func(ctx context.Context, due channels) error { return q.Notify(ctx, due.names()) },
 		progress: make(chan struct{}),
 	}
 }
 
 // wake returns at once. The NOTIFY that answers it starts after this call, so it
 // is sent after the commit that the caller has just made.
-func (c *coalescer) wake() {
+func (c *coalescer) wake(due channels) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.due |= due
 	c.wakes++
 	if !c.sending {
 		c.sending = true
@@ -105,12 +126,14 @@ func (c *coalescer) run() {
 // answer sends one NOTIFY for all calls of wake before it, and as often again as
 // it fails.
 func (c *coalescer) answer() {
+	var due channels
 	for start := time.Now(); ; time.Sleep(notifyPause) {
 		c.mu.Lock()
 		before := c.wakes
+		due, c.due = due|c.due, 0
 		c.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
-		err := c.send(ctx)
+		err := c.send(ctx, due)
 		cancel()
 		closed := errors.Is(err, puddle.ErrClosedPool) // for good
 		if err == nil || closed || time.Since(start) >= notifyGiveUp {

@@ -17,15 +17,16 @@ type recorder struct {
 	*coalescer
 	start time.Time
 	mu    sync.Mutex
-	sent  []time.Duration // when each send started
+	sent  []time.Duration // when each send started, and
+	woken []channels      // what it notified
 	send  func(context.Context) error
 }
 
 func newRecorder() *recorder {
 	r := &recorder{coalescer: newCoalescer(nil), start: time.Now()}
-	r.coalescer.send = func(ctx context.Context) error {
+	r.coalescer.send = func(ctx context.Context, due channels) error {
 		r.mu.Lock()
-		r.sent = append(r.sent, time.Since(r.start))
+		r.sent, r.woken = append(r.sent, time.Since(r.start)), append(r.woken, due)
 		r.mu.Unlock()
 		if r.send != nil {
 			return r.send(ctx)
@@ -45,7 +46,7 @@ func TestAWakeUpIsGivenUpWhenThePoolIsClosed(t *testing.T) {
 	pool.Close()
 	c := newCoalescer(pool)
 	began := time.Now()
-	c.wake()
+	c.wake(jobsChannel)
 	if err := c.flush(t.Context()); err != nil || time.Since(began) >= notifyGiveUp {
 		t.Errorf("flush = %v after %s, want nil at once", err, time.Since(began))
 	}
@@ -58,31 +59,31 @@ func TestWakesAreCoalescedWithALeadingAndATrailingEdge(t *testing.T) {
 		want []time.Duration
 	}{
 		"a lone wake is sent at once": {
-			func(r *recorder) { r.wake() },
+			func(r *recorder) { r.wake(jobsChannel) },
 			[]time.Duration{0},
 		},
 		"of a burst the first is sent at once and the last when the window is over": {
 			func(r *recorder) {
 				var wg sync.WaitGroup
 				for range 1000 {
-					wg.Go(r.wake)
+					wg.Go(func() { r.wake(jobsChannel) })
 				}
 				wg.Wait()
 			},
 			[]time.Duration{0, coalesceWindow},
 		},
 		"a wake within the window waits for its end": {
-			func(r *recorder) { r.wake(); time.Sleep(coalesceWindow - 1); r.wake() },
+			func(r *recorder) { r.wake(jobsChannel); time.Sleep(coalesceWindow - 1); r.wake(jobsChannel) },
 			[]time.Duration{0, coalesceWindow},
 		},
 		"a wake after the window is sent at once": {
-			func(r *recorder) { r.wake(); time.Sleep(2 * coalesceWindow); r.wake() },
+			func(r *recorder) { r.wake(jobsChannel); time.Sleep(2 * coalesceWindow); r.wake(jobsChannel) },
 			[]time.Duration{0, 2 * coalesceWindow},
 		},
 		"a steady stream is sent once a window, and then its last": {
 			func(r *recorder) {
 				for range 100 {
-					r.wake()
+					r.wake(jobsChannel)
 					time.Sleep(coalesceWindow / 30)
 				}
 			},
@@ -91,9 +92,9 @@ func TestWakesAreCoalescedWithALeadingAndATrailingEdge(t *testing.T) {
 		"a wake while one is being sent is sent after it": {
 			func(r *recorder) {
 				r.send = func(context.Context) error { time.Sleep(time.Second); return nil }
-				r.wake()
+				r.wake(jobsChannel)
 				time.Sleep(time.Second / 2)
-				r.wake()
+				r.wake(jobsChannel)
 			},
 			[]time.Duration{0, time.Second + coalesceWindow},
 		},
@@ -105,7 +106,7 @@ func TestWakesAreCoalescedWithALeadingAndATrailingEdge(t *testing.T) {
 					}
 					return nil
 				}
-				r.wake()
+				r.wake(jobsChannel)
 			},
 			[]time.Duration{0, notifyPause, 2 * notifyPause},
 		},
@@ -117,18 +118,18 @@ func TestWakesAreCoalescedWithALeadingAndATrailingEdge(t *testing.T) {
 					}
 					return nil
 				}
-				r.wake()
+				r.wake(jobsChannel)
 				time.Sleep(notifyPause / 2)
-				r.wake()
+				r.wake(jobsChannel)
 			},
 			[]time.Duration{0, notifyPause},
 		},
 		"a send that hangs is repeated, then given up": {
 			func(r *recorder) {
 				r.send = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-				r.wake()
+				r.wake(jobsChannel)
 				time.Sleep(time.Second)
-				r.wake()
+				r.wake(jobsChannel)
 			},
 			[]time.Duration{0, notifyTimeout + notifyPause, 2 * (notifyTimeout + notifyPause)},
 		},
@@ -155,7 +156,7 @@ func TestASendThatKeepsFailingIsGivenUpAndTheNextIsTriedAgain(t *testing.T) {
 		r := newRecorder()
 		r.send = func(context.Context) error { return errors.New("no connection") }
 		for round := range 2 {
-			r.wake()
+			r.wake(jobsChannel)
 			if err := r.flush(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -185,9 +186,9 @@ func TestFlushWaitsForWhatIsBeingSent(t *testing.T) {
 			t.Errorf("an idle flush took %s", took)
 		}
 		r.send = func(context.Context) error { time.Sleep(time.Second); return nil }
-		r.wake()
+		r.wake(jobsChannel)
 		time.Sleep(time.Second / 2)
-		r.wake()
+		r.wake(jobsChannel)
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(flush)
@@ -208,7 +209,7 @@ func TestFlushEndsWhileOthersKeepWaking(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		go func() {
 			for ctx.Err() == nil {
-				r.wake()
+				r.wake(jobsChannel)
 				time.Sleep(time.Millisecond)
 			}
 		}()
@@ -231,7 +232,7 @@ func TestTheContextBoundsAFlush(t *testing.T) {
 		r.send = func(context.Context) error { time.Sleep(time.Second); return nil }
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
-		r.wake()
+		r.wake(jobsChannel)
 		if err := r.flush(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(r.start) != time.Second/2 {
 			t.Errorf("flushed after %s, %v; want the end of the context after 500ms", time.Since(r.start), err)
 		}

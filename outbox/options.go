@@ -85,10 +85,7 @@ func (o *Options) validate() []error {
 	add(o.Backoff.validate())
 	errs = append(errs, o.Key.validate(o.IdempotencyKey)...)
 	add(validKey("Options.IdempotencyKey", o.IdempotencyKey))
-	for name, value := range o.Headers {
-		add(validText("Options.Headers name", name))
-		add(validText("Options.Headers["+strings.ToValidUTF8(name, "?")+"]", value))
-	}
+	errs = append(errs, validHeaders("Options.Headers", o.Headers)...)
 	if o.Caller != (Caller{}) {
 		// With something between them: the two halves of a character are no text.
 		add(validText("Options.Caller", o.Caller.Service+" "+o.Caller.User+" "+o.Caller.CorrelationID))
@@ -96,18 +93,28 @@ func (o *Options) validate() []error {
 	return errs
 }
 
+func validHeaders(field string, headers map[string]string) (errs []error) {
+	for name, value := range headers {
+		for _, err := range []error{validText(field+" name", name), validText(field+"["+strings.ToValidUTF8(name, "?")+"]", value)} {
+			if err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errs
+}
+
 // headersJSON is nil for no headers.
-func (o *Options) headersJSON() (*string, error) {
-	headers := engine.Caller(o.Caller).AddTo(o.Headers)
+func headersJSON(field string, headers map[string]string) (*string, error) {
 	if len(headers) == 0 {
 		return nil, nil
 	}
 	b, err := json.Marshal(headers)
 	if err != nil {
-		return nil, invalid("Options.Headers", "cannot be encoded: %v", err)
+		return nil, invalid(field, "cannot be encoded: %v", err)
 	}
 	if len(b) > engine.MaxHeadersBytes {
-		return nil, invalid("Options.Headers", "are %d bytes as JSON, want at most %d", len(b), engine.MaxHeadersBytes)
+		return nil, invalid(field, "are %d bytes as JSON, want at most %d", len(b), engine.MaxHeadersBytes)
 	}
 	text := string(b)
 	return &text, nil

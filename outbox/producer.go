@@ -11,8 +11,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
-// Producer commits transactions that enqueue jobs and then wakes the dispatchers:
-// once for many commits, outside of them, so that producers never wait for one
+// Producer commits transactions that enqueue jobs or publish events and then wakes the
+// dispatchers and relays: once for many commits, outside of them, so that producers never wait for one
 // another. It is safe for concurrent use. Make one for the process.
 type Producer struct {
 	pool *pgxpool.Pool
@@ -37,17 +37,17 @@ func NewProducer(pool *pgxpool.Pool, mode NotifyMode) *Producer {
 
 // InTx runs fn in a transaction and commits it if fn returns nil; otherwise it
 // rolls back and returns fn's error. Jobs enqueued through the transaction wake
-// dispatchers after the commit.
+// dispatchers after the commit, and events published through it wake relays.
 func (p *Producer) InTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, p, fn)
 }
 
 // Begin starts a transaction like a pool does. Its Commit wakes dispatchers if
-// jobs were enqueued through it.
+// jobs were enqueued through it, and relays if events were published.
 //
-// It saves round trips: BEGIN goes with the first statement, and what Enqueue
-// stores, unless it has an idempotency key, with the next statement or with
-// COMMIT. A refusal of the database to store a job is then the error of that
+// It saves round trips: BEGIN goes with the first statement, and what Enqueue and Publish
+// store, unless it has an idempotency key or is Serial, with the next statement or with
+// COMMIT. A refusal of the database to store it is then the error of that
 // statement, or of Commit.
 func (p *Producer) Begin(ctx context.Context) (pgx.Tx, error) {
 	return p.BeginTx(ctx, pgx.TxOptions{})
@@ -66,17 +66,12 @@ func (p *Producer) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, err
 // Enqueue is like the function [Enqueue] with the producer's notify mode: in a
 // transaction that the producer did not begin, coalesced means transactional.
 func (p *Producer) Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
-	return enqueue(ctx, db, args, opts, p.mode != NotifyOff && notifiesAtCommit(db))
-}
-
-// Submit is like the function [Submit] with the producer's notify mode.
-func (p *Producer) Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, error) {
-	return submit(ctx, db, args, opts, p.mode != NotifyOff && notifiesAtCommit(db))
+	return enqueue(ctx, db, args, opts, p.mode != NotifyOff && notifiesAtCommit(db, jobsChannel))
 }
 
 // EnqueueMany is like the function [EnqueueMany] with the producer's notify mode.
 func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) ([]ID, error) {
-	return enqueueMany(ctx, db, requests, p.mode != NotifyOff && notifiesAtCommit(db))
+	return enqueueMany(ctx, db, requests, p.mode != NotifyOff && notifiesAtCommit(db, jobsChannel))
 }
 
 // Flush waits until the wake-ups for all commits before it have been sent; one that
@@ -85,14 +80,16 @@ func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) (
 // covers that.
 func (p *Producer) Flush(ctx context.Context) error { return p.wake.flush(ctx) }
 
-// committed wakes dispatchers after a commit that returned err.
-func (p *Producer) committed(err error) {
+// committed wakes those that listen to the channels after a commit that returned err.
+func (p *Producer) committed(wakes channels, err error) {
 	if !mayHaveCommitted(err) {
 		return
 	}
-	engine.Of(&p.local).Wake()
+	if wakes&jobsChannel != 0 {
+		engine.Of(&p.local).Wake()
+	}
 	if p.mode == NotifyCoalesced {
-		p.wake.wake()
+		p.wake.wake(wakes)
 	}
 }
 
@@ -102,9 +99,9 @@ func mayHaveCommitted(err error) bool {
 	return !pgsession.Refused(err) && !errors.Is(err, pgx.ErrTxCommitRollback) && !errors.Is(err, pgx.ErrTxClosed)
 }
 
-// notifiesAtCommit reports whether an enqueue through db has to carry its own
-// NOTIFY, and tells a producer's transaction that it has something to wake for.
-func notifiesAtCommit(db DB) bool {
+// notifiesAtCommit reports whether what is stored through db has to carry its own
+// NOTIFY, and tells a producer's transaction whom it has to wake.
+func notifiesAtCommit(db DB, whom channels) bool {
 	var tx *producerTx
 	switch db := db.(type) {
 	case *producerTx:
@@ -114,6 +111,8 @@ func notifiesAtCommit(db DB) bool {
 	default:
 		return true
 	}
-	tx.enqueued = tx.enqueued || tx.producer.mode != NotifyOff
+	if tx.producer.mode != NotifyOff {
+		tx.wakes |= whom
+	}
 	return tx.producer.mode == NotifyTransactional
 }

@@ -268,13 +268,13 @@ func TestABurstOfCommitsIsWokenForByFewNotifications(t *testing.T) {
 	var mu sync.Mutex
 	var seen []int // how many jobs were committed when each notification was sent
 	send := p.wake.send
-	p.wake.send = func(ctx context.Context) error {
+	p.wake.send = func(ctx context.Context, due channels) error {
 		var n int
 		err := db.QueryRow(ctx, `SELECT count(*) FROM outbox.jobs`).Scan(&n)
 		mu.Lock()
 		seen = append(seen, n)
 		mu.Unlock()
-		return errors.Join(err, send(ctx))
+		return errors.Join(err, send(ctx, due))
 	}
 
 	start := time.Now()
@@ -380,7 +380,7 @@ func TestAWakeUpDoesNotWaitForTheDisk(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	tx := begin(t, db, pgx.ReadCommitted)
-	if err := newCoalescer(tx).send(t.Context()); err != nil {
+	if err := newCoalescer(tx).send(t.Context(), jobsChannel); err != nil {
 		t.Fatal(err)
 	}
 	if got := ask[string](t, tx, `SHOW synchronous_commit`); got != "off" {
@@ -431,7 +431,7 @@ func TestACommitWhoseOutcomeIsUnknownWakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRecorder()
-			(&Producer{wake: r.coalescer, mode: NotifyCoalesced}).committed(c.err)
+			(&Producer{wake: r.coalescer, mode: NotifyCoalesced}).committed(jobsChannel, c.err)
 			if err := r.flush(t.Context()); err != nil || len(r.sent) != c.want {
 				t.Errorf("%d wake-ups, %v; want %d", len(r.sent), err, c.want)
 			}

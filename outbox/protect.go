@@ -22,8 +22,8 @@ type Protector interface {
 
 // Part is what a content belongs to.
 type Part struct {
-	Tenant ID     // whose job it is
-	Job    ID     // of which it is a part
+	Tenant ID     // whose job or event it is
+	Job    ID     // of which it is a part: the job's ID, or the event's
 	Column string // "payload" or "result"
 }
 
@@ -33,17 +33,17 @@ type Content struct {
 	Bytes []byte // plain or sealed
 }
 
-// seal has p, which may be nil, seal the payload of a job.
-func seal(ctx context.Context, p Protector, of Part, plain Content) (Content, error) {
+// seal has p, which may be nil, seal the payload of a job or an event.
+func seal(ctx context.Context, p Protector, of Part, plain Content, w wording) (Content, error) {
 	sealed := plain
 	if p != nil {
 		var err error
 		if sealed, err = p.Seal(ctx, of, plain); err != nil {
-			return Content{}, fmt.Errorf("Options.Protect: %w", err)
+			return Content{}, fmt.Errorf("%s.Protect: %w", w.options, err)
 		}
 	}
 	if n := len(sealed.Bytes); n > engine.MaxPayloadBytes {
-		return Content{}, invalid("Args", "are %d bytes, want at most %d; store large data elsewhere and enqueue a reference", n, engine.MaxPayloadBytes)
+		return Content{}, invalid(w.value, "%s %d bytes, want at most %d; store large data elsewhere and %s a reference", w.are, n, engine.MaxPayloadBytes, w.verb)
 	}
 	return sealed, nil
 }

@@ -21,7 +21,7 @@ type size2D struct{ Width, Height int }
 // What a handler returns is said by the type alone: nothing of it is stored.
 func TestReturnsStoresNothing(t *testing.T) {
 	t.Parallel()
-	payload, _, err := encode(resize{URL: "a"})
+	payload, _, err := encode(resize{URL: "a"}, ofJob)
 	if want := `{"URL":"a"}`; string(payload) != want || err != nil {
 		t.Errorf("stored of the arguments: %s, %v, want %s", payload, err, want)
 	}

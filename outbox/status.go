@@ -41,6 +41,3 @@ func Statuses() []Status { return slices.Clone(statuses) }
 
 // Closed reports whether the job is finished for good and lives in the history.
 func (s Status) Closed() bool { return slices.Index(statuses, s) >= slices.Index(statuses, Succeeded) }
-
-// String is the status as the database and all others write it.
-func (s Status) String() string { return string(s) }

@@ -56,7 +56,7 @@ func (e *QueueFullError) Error() string {
 // same order everywhere. No worker and no plain Enqueue waits for that lock. The
 // transaction has to be READ COMMITTED, or the error is an [*InvalidError].
 func Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, error) {
-	return submit(ctx, db, args, opts, notifiesAtCommit(db))
+	return submit(ctx, db, args, opts, notifiesAtCommit(db, jobsChannel))
 }
 
 func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (Submitted, error) {
@@ -74,7 +74,7 @@ func submit(ctx context.Context, db DB, args Args, opts Options, notify bool) (S
 	}
 	job.Notify = notify
 	var done Submitted
-	err = atomically(ctx, db, false, func(db DB) (err error) {
+	err = atomically(ctx, db, "", func(db DB) (err error) {
 		done, err = submitRow(ctx, sqlgen.New(db), job, opts)
 		return err
 	})

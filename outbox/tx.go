@@ -15,7 +15,7 @@ import (
 )
 
 // producerTx is a transaction that a [Producer] began. It saves round trips: BEGIN
-// goes with the first statement, and what [Enqueue] stores goes with the next
+// goes with the first statement, and what [Enqueue] and [Publish] store goes with the next
 // statement or with COMMIT. To everybody else that looks like a transaction that
 // does each in its turn: whatever could tell the difference sends them first. From
 // where statements can come that do not pass through it (a savepoint's, those of the
@@ -27,9 +27,9 @@ type producerTx struct {
 	conn     *pgxpool.Conn // nil once the transaction is over
 	raw      *pgx.Conn
 	tx       pgx.Tx   // nil until BEGIN was sent
-	later    []queued // enqueues that were not sent yet
+	later    []queued // jobs and events that were not sent yet
 	size     int      // of their payloads
-	enqueued bool
+	wakes    channels
 	direct   bool // nothing is kept back any more
 
 	// aborted is the error after which Postgres would refuse everything but
@@ -37,11 +37,11 @@ type producerTx struct {
 	aborted error
 }
 
-// queued is an enqueue on its way.
+// queued is a job or an event on its way.
 type queued struct {
-	kind string
-	sql  string
-	args []any
+	verb, name string // "enqueue" and its kind, "publish" and its topic
+	sql        string
+	args       []any
 
 	plain *sqlgen.EnqueueJobParams // the job, if it can start at once, by any worker; nil otherwise
 	own   engine.Reservation       // the worker that it is claimed for in the same statement; nil: none
@@ -61,11 +61,16 @@ var errAborted = &pgconn.PgError{
 
 // defers returns a DB that keeps the INSERT of a job back.
 func (t *producerTx) defers(job *sqlgen.EnqueueJobParams) DB {
-	q := queued{kind: job.Kind}
+	q := queued{verb: "enqueue", name: job.Kind}
 	if !job.RunAt.Valid && !job.Delay.Valid && !job.Hold && !job.Deadline.Valid && job.Key == nil && job.TenantID == RootTenant.pg() {
 		q.plain = job
 	}
 	return &deferral{t, q, len(job.Payload)}
+}
+
+// defersEvent is defers for an event.
+func (t *producerTx) defersEvent(event *eventRow) DB {
+	return &deferral{t, queued{verb: "publish", name: event.Topic}, len(event.Payload)}
 }
 
 // deferral is a producerTx whose Exec is sent later.
@@ -105,7 +110,7 @@ func (t *producerTx) usable() error {
 }
 
 // ahead is a batch of what has to be sent before anything else: BEGIN, if it was
-// not, and the enqueues.
+// not, and what was kept back.
 func (t *producerTx) ahead() (b *pgx.Batch, sent []queued) {
 	b, sent = &pgx.Batch{}, t.later
 	if t.tx == nil {
@@ -132,7 +137,7 @@ func (t *producerTx) begin(ctx context.Context, b *pgx.Batch, sent []queued) (an
 			break
 		}
 		if err = q.read(answers); err != nil {
-			err = fmt.Errorf("enqueue %s: %w", q.kind, explain(err))
+			err = fmt.Errorf("%s %s: %w", q.verb, q.name, explain(err))
 		}
 	}
 	return answers, err
@@ -310,7 +315,7 @@ func (t *producerTx) Begin(ctx context.Context) (pgx.Tx, error) {
 }
 
 // Commit sends COMMIT together with what has been kept back, and then wakes
-// dispatchers if anything was enqueued.
+// dispatchers if anything was enqueued, and relays if anything was published.
 func (t *producerTx) Commit(ctx context.Context) error {
 	if t.conn == nil {
 		return pgx.ErrTxClosed
@@ -329,8 +334,12 @@ func (t *producerTx) Commit(ctx context.Context) error {
 	default:
 		own.Failed(mayHaveCommitted(err))
 	}
-	if t.enqueued && !started {
-		t.producer.committed(err)
+	wakes := t.wakes
+	if started {
+		wakes &^= jobsChannel
+	}
+	if wakes != 0 {
+		t.producer.committed(wakes, err)
 	}
 	return err
 }

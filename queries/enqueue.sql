@@ -84,10 +84,10 @@ JOIN (SELECT unnest(@tenant_ids::uuid[])       AS tenant_id,
   ON k.tenant_id = input.tenant_id AND k.kind = input.kind AND k.key = input.key
 LIMIT sqlc.arg('max_keys');
 
--- name: WakeDispatchers :exec
--- WakeDispatchers notifies without waiting for the disk: a wake-up is a hint, and
--- a lost one costs a poll interval. (pgx prepares no statement that has no argument.)
-SELECT set_config('synchronous_commit', 'off', true), pg_notify(@channel::text, '');
+-- name: Notify :exec
+-- Notify wakes those that listen to the channels without waiting for the disk: a wake-up
+-- is a hint, and a lost one costs a poll interval.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(unnest(@channels::text[]), '');
 
 -- name: FindHeld :many
 -- FindHeld returns those of the jobs with an idempotency key that were stored held,

@@ -40,8 +40,8 @@ func TestEveryOpenJobExpiresAtItsDeadline(t *testing.T) {
 	r, db := newRig(t, Config{})
 	for _, s := range outbox.Statuses() {
 		if !s.Closed() {
-			storeWithDeadline(t, db, 1, s.String(), -time.Second)
-			storeWithDeadline(t, db, 1, s.String(), time.Hour)
+			storeWithDeadline(t, db, 1, string(s), -time.Second)
+			storeWithDeadline(t, db, 1, string(s), time.Hour)
 		}
 	}
 	deadlinePass(t, r)

@@ -95,8 +95,8 @@ func (r *Reaper) expireSpan(ctx context.Context, s span) (cost time.Duration, no
 			rows = rows[:0]
 		}
 		cost += max(took-time.Duration(len(rows))*rowCost, 0)
-		left := slices.DeleteFunc(slices.Clone(rows), func(row sqlgen.ExpireLeasesRow) bool { return row.Status != outbox.Running.String() })
-		rows = slices.DeleteFunc(rows, func(row sqlgen.ExpireLeasesRow) bool { return row.Status == outbox.Running.String() })
+		left := slices.DeleteFunc(slices.Clone(rows), func(row sqlgen.ExpireLeasesRow) bool { return row.Status != string(outbox.Running) })
+		rows = slices.DeleteFunc(rows, func(row sqlgen.ExpireLeasesRow) bool { return row.Status == string(outbox.Running) })
 		r.reportExpired(ctx, rows)
 		r.promoteExpired(ctx, rows)
 		switch {
@@ -122,10 +122,10 @@ func (r *Reaper) reportExpired(ctx context.Context, rows []sqlgen.ExpireLeasesRo
 	for _, row := range rows {
 		workers[row.Worker]++
 		r.metrics.expired.Inc()
-		if row.Status != outbox.Dead.String() && row.Status != outbox.Stale.String() {
+		if row.Status != string(outbox.Dead) && row.Status != string(outbox.Stale) {
 			continue
 		}
-		if row.Status == outbox.Dead.String() {
+		if row.Status == string(outbox.Dead) {
 			r.metrics.dead.Inc()
 		}
 		r.log.LogAttrs(ctx, slog.LevelError, "job_failed",

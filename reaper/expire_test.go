@@ -139,7 +139,7 @@ func TestWhatBecomesOfAJobWhoseLeaseLapsed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if status != tt.status.String() || attempt != tt.attempt || lost != tt.lost {
+			if status != string(tt.status) || attempt != tt.attempt || lost != tt.lost {
 				t.Errorf("got %s, attempt %d, %d lost leases, want %s, %d, %d", status, attempt, lost, tt.status, tt.attempt, tt.lost)
 			}
 			if wait < tt.waitSeconds-1 || wait > tt.waitSeconds {

@@ -118,7 +118,7 @@ func (r *Reaper) promote(ctx context.Context, k keys, patient bool) (promoted in
 		rows = slices.DeleteFunc(rows, func(row sqlgen.PromoteKeysRow) bool { return !row.ID.Valid })
 		if len(rows) > 0 {
 			promoted += len(rows)
-			_ = sqlgen.New(r.leases).WakeDispatchers(bound, engine.Channel) // a hint
+			_ = sqlgen.New(r.leases).Notify(bound, []string{engine.Channel}) // a hint
 		}
 		cancel()
 		if err != nil {

@@ -19,7 +19,7 @@ func storeKeyed(t testing.TB, db *pgxpool.Pool, kind string, status outbox.Statu
 	}
 	exec(t, db, `
 		INSERT INTO outbox.jobs (id, key, kind, payload, status, epoch, attempt, started_at, lease_owner, lease_expires_at)
-		VALUES ($1, 'k', $2, '{}', $3, 1, 1, `+lease+`)`, mustUUID(id), kind, status.String())
+		VALUES ($1, 'k', $2, '{}', $3, 1, 1, `+lease+`)`, mustUUID(id), kind, string(status))
 	if set != "" {
 		exec(t, db, `UPDATE outbox.jobs SET `+set+` WHERE id = $1`, mustUUID(id))
 	}

@@ -66,7 +66,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}, []string{"outcome"})
 	for _, status := range outbox.Statuses() {
 		if status.Closed() || isDeadLetter(status) {
-			m.jobsTrimmed[status.String()] = jobs.WithLabelValues(status.String())
+			m.jobsTrimmed[string(status)] = jobs.WithLabelValues(string(status))
 		}
 	}
 	return m

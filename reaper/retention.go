@@ -28,7 +28,7 @@ type rules struct {
 
 func (c Config) rules(concerned func(outbox.Status) bool) (r rules) {
 	add := func(status outbox.Status, queue string, keep time.Duration) {
-		r.statuses, r.queues, r.keeps = append(r.statuses, status.String()), append(r.queues, queue), append(r.keeps, pgvalue.Interval(keep))
+		r.statuses, r.queues, r.keeps = append(r.statuses, string(status)), append(r.queues, queue), append(r.keeps, pgvalue.Interval(keep))
 	}
 	for _, status := range slices.DeleteFunc(outbox.Statuses(), func(s outbox.Status) bool { return !concerned(s) }) {
 		add(status, "", c.retention(status))
@@ -202,8 +202,8 @@ func (r *Reaper) trimDeadLetters(ctx context.Context) error {
 		row, err := q.TrimDeadLetters(ctx, params)
 		params.After = row.Last
 		failed, dead = failed+row.Failed, dead+row.Dead
-		r.metrics.jobsTrimmed[outbox.Failed.String()].Add(float64(row.Failed))
-		r.metrics.jobsTrimmed[outbox.Dead.String()].Add(float64(row.Dead))
+		r.metrics.jobsTrimmed[string(outbox.Failed)].Add(float64(row.Failed))
+		r.metrics.jobsTrimmed[string(outbox.Dead)].Add(float64(row.Dead))
 		r.metrics.trimmed["idempotency_keys"].Add(float64(row.Keys))
 		return row.Failed + row.Dead, row.LookedAt, err
 	})

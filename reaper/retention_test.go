@@ -150,7 +150,7 @@ func storeDeadLetters(t *testing.T, db *pgxpool.Pool, n int, status outbox.Statu
 	exec(t, db, `
 		INSERT INTO outbox.jobs (id, kind, payload, status, epoch, created_at, failed_at)
 		SELECT outbox.uuid_v7(), 'test', '{}', $2::text::outbox.job_status, 3, now() - interval '2 years', now() - $3::interval
-		FROM generate_series(1, $1)`, n, status.String(), ago)
+		FROM generate_series(1, $1)`, n, string(status), ago)
 }
 
 func TestDeadLettersAreRemovedAtLast(t *testing.T) {
@@ -172,7 +172,7 @@ func TestDeadLettersAreRemovedAtLast(t *testing.T) {
 		t.Errorf("jobs left = %d, want 6002", got)
 	}
 	for status, want := range map[outbox.Status]float64{outbox.Dead: 53, outbox.Failed: 20} {
-		if got := value(t, r.metrics.jobsTrimmed[status.String()]); got != want {
+		if got := value(t, r.metrics.jobsTrimmed[string(status)]); got != want {
 			t.Errorf("%s jobs removed = %v, want %v", status, got, want)
 		}
 	}

@@ -26,7 +26,7 @@ func storeClosed(t testing.TB, db *pgxpool.Pool, n int, status outbox.Status, ag
 			max_attempts, lost_leases, priority, queue, kind, payload, content_type)
 		SELECT outbox.uuid_v7(), outbox.uuid_v7(), now(), now(), now() - $2::interval, 1, $3::text::outbox.job_status,
 			$4::text::outbox.job_status, 1, 25, 0, 0, 'default', 'test', convert_to(repeat('x', 200), 'UTF8'), 'text/plain'
-		FROM generate_series(1, $1)`, n, ago, status.String(), from.String())
+		FROM generate_series(1, $1)`, n, ago, string(status), string(from))
 }
 
 // ensureDay makes the partition of a day in the past, like ensure_days does
@@ -43,7 +43,7 @@ func ensureDay(t testing.TB, db *pgxpool.Pool, ago time.Duration) (name string) 
 
 func countHistory(t testing.TB, db *pgxpool.Pool, status outbox.Status) int {
 	t.Helper()
-	return query[int](t, db, `SELECT count(*) FROM outbox.history WHERE status = $1::text::outbox.job_status`, status.String())
+	return query[int](t, db, `SELECT count(*) FROM outbox.history WHERE status = $1::text::outbox.job_status`, string(status))
 }
 
 func TestEveryOutcomeHasItsOwnRetention(t *testing.T) {
@@ -72,7 +72,7 @@ func TestEveryOutcomeHasItsOwnRetention(t *testing.T) {
 		}
 	}
 	for status, want := range map[outbox.Status]float64{outbox.Succeeded: 20_007, outbox.Cancelled: 13, outbox.Expired: 19, outbox.Dismissed: 0} {
-		if got := value(t, r.metrics.jobsTrimmed[status.String()]); got != want {
+		if got := value(t, r.metrics.jobsTrimmed[string(status)]); got != want {
 			t.Errorf("%s jobs trimmed = %v, want %v", status, got, want)
 		}
 	}

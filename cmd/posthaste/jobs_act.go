@@ -283,7 +283,7 @@ func oneOf(statuses []outbox.Status) string {
 		default:
 			text += ", "
 		}
-		text += s.String()
+		text += string(s)
 	}
 	return text
 }

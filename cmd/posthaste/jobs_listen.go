@@ -58,7 +58,7 @@ func (p *program) streamJobs(ctx context.Context, c *cli.Command, r *remote, w t
 func (w tailed) changes() client.ChangeFilter {
 	f := client.ChangeFilter{Kind: w.filter.Kind, Queue: w.filter.Queue, Tenant: textOf(w.filter.Tenant)}
 	for _, s := range w.filter.Statuses {
-		f.Status = append(f.Status, s.String())
+		f.Status = append(f.Status, string(s))
 	}
 	for _, id := range w.jobs {
 		f.Jobs = append(f.Jobs, id.String())
@@ -80,7 +80,7 @@ func (p *program) printStreamed(c *cli.Command, known *remembered, e client.JobC
 	if e.Error != nil {
 		j.ErrorCode = e.Error.Code
 	}
-	return p.printChange(c, before.status.String(), j)
+	return p.printChange(c, string(before.status), j)
 }
 
 // remembered is the states that were printed last, of the newest jobs: at least as

@@ -193,7 +193,7 @@ func (p *program) printChange(c *cli.Command, from string, j operator.Job) error
 		_, err = fmt.Fprintln(p.stdout, string(object))
 		return err
 	}
-	change := "→ " + j.Status.String()
+	change := "→ " + string(j.Status)
 	if from != "" {
 		change = from + " " + change
 	}

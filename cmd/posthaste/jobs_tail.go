@@ -113,7 +113,7 @@ func (p *program) newTail(c *cli.Command, w tailed) *tail {
 			if len(statuses) > 0 && !slices.Contains(statuses, j.Status) {
 				return nil
 			}
-			return p.printChange(c, cmp.Or(from.String(), newJob), j)
+			return p.printChange(c, cmp.Or(string(from), newJob), j)
 		},
 	}
 }

@@ -31,7 +31,7 @@ func newTail(t *testing.T, from found) *tailing {
 	f.tail = &tail{
 		known: map[outbox.ID]mark{},
 		print: func(from outbox.Status, j operator.Job) error {
-			f.printed = append(f.printed, j.Kind+": "+from.String()+" → "+j.Status.String())
+			f.printed = append(f.printed, j.Kind+": "+string(from)+" → "+string(j.Status))
 			return nil
 		},
 		comment: func(text string) { f.said = append(f.said, text) },

@@ -58,7 +58,7 @@ func (p *program) listQueues(ctx context.Context, c *cli.Command) error {
 		}
 		l := listing{header: []string{"queue", "paused_since", "max_running", "rate", "unavailable"}}
 		for _, s := range openStatuses() {
-			l.header = append(l.header, s.String())
+			l.header = append(l.header, string(s))
 		}
 		for _, q := range queues {
 			row := []any{q.Name, instant(q.PausedSince), limitText(q.MaxRunning), rateText(q.Rate), kindsText(q.Unavailable)}

@@ -212,7 +212,7 @@ func jobFilterOf(f operator.Filter) client.JobFilter {
 		Tenant: textOf(f.Tenant), Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
 	}
 	for _, s := range f.Statuses {
-		filter.Status = append(filter.Status, s.String())
+		filter.Status = append(filter.Status, string(s))
 	}
 	return filter
 }

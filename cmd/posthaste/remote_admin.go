@@ -94,7 +94,7 @@ func letterFilterOf(f operator.DeadLetterFilter) client.DeadLetterFilter {
 		CreatedAfter: f.CreatedSince, CreatedBefore: f.CreatedUntil, FailedAfter: f.FailedSince, FailedBefore: f.FailedUntil,
 	}
 	if f.Status != "" {
-		filter.Status = []string{f.Status.String()}
+		filter.Status = []string{string(f.Status)}
 	}
 	return filter
 }

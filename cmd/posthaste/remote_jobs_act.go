@@ -18,7 +18,7 @@ func (r *remote) Cancel(ctx context.Context, id outbox.ID) (operator.Cancellatio
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("cancel job %s: %w", id, err)
-	case job.Status == outbox.Running.String():
+	case job.Status == string(outbox.Running):
 		return operator.CancelRequested, nil
 	}
 	return operator.Cancelled, nil
@@ -49,7 +49,7 @@ func (r *remote) act(ctx context.Context, verb string, id outbox.ID, do func(con
 func (r *remote) only(statuses []outbox.Status) *remote {
 	strict := *r
 	for _, s := range statuses {
-		strict.while = append(strict.while, s.String())
+		strict.while = append(strict.while, string(s))
 	}
 	return &strict
 }

@@ -15,7 +15,7 @@ import (
 func (r *remote) lettersAct(f operator.DeadLetterFilter) client.LettersAct {
 	filter := letterFilterOf(f)
 	if len(filter.Status) == 0 {
-		filter.Status = []string{outbox.Failed.String(), outbox.Dead.String()}
+		filter.Status = []string{string(outbox.Failed), string(outbox.Dead)}
 	}
 	return client.LettersAct{Filter: filter, Reason: r.reason}
 }

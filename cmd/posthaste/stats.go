@@ -46,7 +46,7 @@ func sumUp(v operator.Overview) listing {
 	l := listing{header: []string{"name", "value"}}
 	l.add("open", v.Jobs(openStatuses()...))
 	for _, s := range openStatuses() {
-		l.add(s.String(), v.Jobs(s))
+		l.add(string(s), v.Jobs(s))
 	}
 	l.add("dead_letters", v.Jobs(outbox.Failed, outbox.Dead))
 	paused := 0

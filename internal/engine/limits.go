@@ -36,6 +36,9 @@ const DefaultMaxAttempts = 25
 // may read and forge them.
 const Channel = "outbox_jobs"
 
+// EventsChannel is the NOTIFY channel that relays listen to, in the same way.
+const EventsChannel = "outbox_events"
+
 // Headers of a job that hold who asked for it (outbox.Caller); those of its trace are traceparent
 // and tracestate, as W3C has them.
 const (

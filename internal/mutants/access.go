@@ -37,7 +37,7 @@ var access = []Mutant{
 		Name:      "a producer sets what is the engine's",
 		Breaks:    "whoever may enqueue stores jobs that look as if they had run",
 		Invariant: "A role may do what it is for",
-		Edits:     []Edit{{"migrations.outbox.secure", `('outbox_producer', 'INSERT', of_the_engine)`, `('outbox_producer', 'INSERT', '{}'::text[])`}},
+		Edits:     []Edit{{"migrations.outbox.secure", `('outbox.jobs', 'outbox_producer', 'INSERT', of_the_engine)`, `('outbox.jobs', 'outbox_producer', 'INSERT', '{}'::text[])`}},
 		Checks: []Check{
 			test("access", "TestAProducerMayNothingElse", "want SQLSTATE 42501"),
 			test("migrations", "TestPrivilegesAreTheGoldenOnes", "lease_owner"),

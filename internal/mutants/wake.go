@@ -7,9 +7,9 @@ var wake = []Mutant{
 		Invariant: "A notification is a hint",
 		Edits: []Edit{{"outbox.producerTx.Commit", `	own := t.reserve()
 `, `	own := t.reserve()
-	if t.enqueued {
-		t.producer.committed(nil)
-		t.enqueued = false
+	if t.wakes != 0 {
+		t.producer.committed(t.wakes, nil)
+		t.wakes = 0
 	}
 `}},
 		Checks: []Check{

@@ -533,13 +533,13 @@ func (q *Queries) FindIdempotencyKeys(ctx context.Context, arg FindIdempotencyKe
 	return items, nil
 }
 
-const WakeDispatchers = `-- name: WakeDispatchers :exec
-SELECT set_config('synchronous_commit', 'off', true), pg_notify($1::text, '')
+const Notify = `-- name: Notify :exec
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(unnest($1::text[]), '')
 `
 
-// WakeDispatchers notifies without waiting for the disk: a wake-up is a hint, and
-// a lost one costs a poll interval. (pgx prepares no statement that has no argument.)
-func (q *Queries) WakeDispatchers(ctx context.Context, channel string) error {
-	_, err := q.db.Exec(ctx, WakeDispatchers, channel)
+// Notify wakes those that listen to the channels without waiting for the disk: a wake-up
+// is a hint, and a lost one costs a poll interval.
+func (q *Queries) Notify(ctx context.Context, channels []string) error {
+	_, err := q.db.Exec(ctx, Notify, channels)
 	return err
 }

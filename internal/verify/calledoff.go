@@ -194,14 +194,14 @@ func (r *Run) checkCalledOff(ctx context.Context, called map[outbox.ID]*calledOf
 		}
 	}
 	for status, n := range counts {
-		r.Count("called off and "+status.String(), n)
+		r.Count("called off and "+string(status), n)
 	}
 	r.None("executions that started at or after their deadline", late)
 	r.None("jobs that ended as nobody asked", wrong)
 	r.None("jobs that ran after they were closed, or were claimed after they were cancelled", again)
 	r.None("jobs that were closed too late", slow)
 	for _, status := range []outbox.Status{outbox.Expired, outbox.Cancelled} {
-		r.Expect("jobs "+status.String(), float64(counts[status]), ">=", float64(len(called)/10))
+		r.Expect("jobs "+string(status), float64(counts[status]), ">=", float64(len(called)/10))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ DECLARE
     -- What a producer must not set and the API must not change, as far as they are there.
     of_the_engine CONSTANT text[] := '{epoch,attempt,lost_leases,slot,lease_owner,lease_expires_at,created_at,started_at,failed_at,'
         'unavailable_since,cancel_requested_at,last_error_code,last_error_message,error_fingerprint}';
+    of_the_log CONSTANT text[] := '{position,at}'; -- which the database gives an event
     of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at}';
     ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
     engines CONSTANT text[] := '{inbox,lease_extensions,chores}'; -- tables that the API has nothing to do with
@@ -92,6 +93,7 @@ BEGIN
                     WHEN 'queues' THEN '{SELECT}'
                     WHEN 'audit' THEN '{SELECT,INSERT}' -- trimmed by trim_audit only
                     WHEN 'audit_chain' THEN '{SELECT}'
+                    WHEN 'events' THEN '{SELECT}' -- and INSERT of some columns, below
                     ELSE everything END),
                 ('outbox_api', CASE thing.relname
                     WHEN 'jobs' THEN '{SELECT,INSERT,DELETE}' -- and UPDATE of some columns, below
@@ -101,6 +103,7 @@ BEGIN
                     WHEN 'idempotency_keys' THEN '{SELECT,INSERT}'
                     WHEN 'audit' THEN '{SELECT,INSERT}' -- what is written there stays
                     WHEN 'audit_chain' THEN '{SELECT}'
+                    WHEN 'events' THEN '{SELECT}' -- and INSERT of some columns, below
                     ELSE everything END),
                 ('outbox_reader', CASE WHEN thing.relname IN ('tokens', 'inbox', 'idempotency_keys') THEN '{}' ELSE '{SELECT}'::text[] END),
                 ('outbox_producer', CASE thing.relname
@@ -113,8 +116,22 @@ BEGIN
             UNION ALL
             SELECT attrelid, may.role, format('%s (%I)', may.act, attname)
             FROM pg_attribute
-            CROSS JOIN (VALUES ('outbox_producer', 'INSERT', of_the_engine), ('outbox_api', 'UPDATE', of_the_job)) AS may(role, act, all_but)
-            WHERE attrelid = 'outbox.jobs'::regclass AND attnum > 0 AND NOT attisdropped AND attname <> ALL (may.all_but)
+            JOIN (VALUES
+                ('outbox.jobs', 'outbox_producer', 'INSERT', of_the_engine),
+                ('outbox.jobs', 'outbox_api', 'UPDATE', of_the_job),
+                ('outbox.events', 'outbox_producer', 'INSERT', of_the_log),
+                ('outbox.events', 'outbox_worker', 'INSERT', of_the_log),
+                ('outbox.events', 'outbox_api', 'INSERT', of_the_log)
+            ) AS may(tab, role, act, all_but) ON attrelid = may.tab::regclass
+            WHERE attnum > 0 AND NOT attisdropped AND attname <> ALL (may.all_but)
+            UNION ALL
+            SELECT thing.oid, may.role, 'USAGE' -- the default of a position is evaluated as the producer
+            FROM thing, unnest('{outbox_producer,outbox_worker,outbox_api}'::text[]) AS may(role)
+            WHERE thing.kind = 'sequence' AND thing.relname = 'events_position_seq'
+            UNION ALL
+            SELECT thing.oid, 'outbox_worker', 'SELECT' -- a relay asks whether it has gone back
+            FROM thing
+            WHERE thing.kind = 'sequence' AND thing.relname = 'events_position_seq'
         ), actual (oid, grantee, privilege) AS (
             SELECT thing.oid, given.grantee, given.privilege_type
             FROM thing, aclexplode(coalesce(thing.acl, thing.all_acl)) AS given
@@ -176,7 +193,9 @@ BEGIN
             wanted := wanted || format('CREATE POLICY everybody ON %s FOR SELECT TO outbox_api, outbox_reader USING (true)', tab.name);
         END IF;
         wanted := wanted || format('CREATE POLICY owner ON %s FOR ALL TO %s USING (true) WITH CHECK (true)', tab.name, tab.owners);
-        IF tab.relname IN ('jobs', 'idempotency_keys') THEN
+        IF tab.relname = 'events' THEN
+            wanted := wanted || format('CREATE POLICY producer ON %s FOR INSERT TO outbox_producer WITH CHECK (%s)', tab.name, visible);
+        ELSIF tab.relname IN ('jobs', 'idempotency_keys') THEN
             wanted := wanted || format('CREATE POLICY producer_reads ON %s FOR SELECT TO outbox_producer USING (%s)', tab.name, visible)
                 || format('CREATE POLICY producer_writes ON %s FOR INSERT TO outbox_producer WITH CHECK (%s)', tab.name, CASE tab.relname
                     WHEN 'jobs' THEN '(' || visible || ' AND (status = ANY (ARRAY[''created''::outbox.job_status, ''pending''::outbox.job_status])))'

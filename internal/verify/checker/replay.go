@@ -91,9 +91,9 @@ func (r *Replayed) step(last, m Move) {
 	case first && !begins(m):
 		r.Illegal = append(r.Illegal, where+" is no beginning")
 	case last.To.Closed() && !first:
-		r.Regressions = append(r.Regressions, where+", after it was "+last.To.String())
+		r.Regressions = append(r.Regressions, where+", after it was "+string(last.To))
 	case m.From != last.To:
-		r.Illegal = append(r.Illegal, where+", while it was "+last.To.String())
+		r.Illegal = append(r.Illegal, where+", while it was "+string(last.To))
 	case !first && m.From != m.To && !engine.CanBecome(m.From, m.To):
 		r.Illegal = append(r.Illegal, where)
 	}

@@ -102,7 +102,7 @@ func (c *client) unfinished(ctx context.Context, h *history, a *ask) error {
 			code = ""
 		}
 		a.about[l.id] = operation{in: input{verb: settle, epoch: l.epoch, to: next}}
-		p.Ids, p.Epochs, p.Statuses = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch), append(p.Statuses, next.String())
+		p.Ids, p.Epochs, p.Statuses = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch), append(p.Statuses, string(next))
 		p.Delays = append(p.Delays, pgvalue.Interval(0))
 		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code), append(p.Stacks, "")
 	}

@@ -144,7 +144,7 @@ func (m *Machine) closeCalledOff(ctx context.Context, d Draws) (bool, error) {
 	var closed []pgtype.UUID
 	for _, row := range rows {
 		closed = append(closed, row.ID)
-		if got, want := row.Outcome, m.jobs[row.ID.Bytes].Status.String(); got != want {
+		if got, want := row.Outcome, string(m.jobs[row.ID.Bytes].Status); got != want {
 			return false, fmt.Errorf("job %s was closed as %s, want %s", outbox.ID(row.ID.Bytes), got, want)
 		}
 	}

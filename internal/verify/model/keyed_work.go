@@ -160,7 +160,7 @@ func (m *KeyedMachine) unfinished(ctx context.Context, d Draws, outcomes ...outb
 		delay.Microseconds = far.Microseconds()
 	}
 	settled, err := m.q.SettleUnfinished(ctx, sqlgen.SettleUnfinishedParams{
-		Ids: []pgtype.UUID{pgvalue.UUID(j.id)}, Epochs: []int64{j.epoch}, Statuses: []string{pick(d, outcomes, "outcome").String()}, Delays: []pgtype.Interval{delay},
+		Ids: []pgtype.UUID{pgvalue.UUID(j.id)}, Epochs: []int64{j.epoch}, Statuses: []string{string(pick(d, outcomes, "outcome"))}, Delays: []pgtype.Interval{delay},
 		ErrorCodes: []string{"boom"}, ErrorMessages: []string{"boom"}, Stacks: []string{""}, Fingerprints: []string{""}, Worker: "w1",
 	})
 	if err == nil && len(settled) == 0 && !m.asked(ctx, j) {

@@ -94,7 +94,7 @@ func (m *Machine) expire(ctx context.Context, row sqlgen.ExpireLeasesRow) error 
 	if j.Asked {
 		j.close(outbox.Cancelled)
 		j.Epoch++
-		if row.Status != outbox.Cancelled.String() {
+		if row.Status != string(outbox.Cancelled) {
 			return fmt.Errorf("the cancelled job came back as %s", row.Status)
 		}
 		return nil
@@ -111,7 +111,7 @@ func (m *Machine) expire(ctx context.Context, row sqlgen.ExpireLeasesRow) error 
 	}
 	j.leave(next)
 	j.Epoch++
-	if row.Status != j.Status.String() || int(row.Attempt) != j.Attempt {
+	if row.Status != string(j.Status) || int(row.Attempt) != j.Attempt {
 		return fmt.Errorf("the job came back as %s with attempt %d, want %+v", row.Status, row.Attempt, j.row)
 	}
 	if before == 0 || away {

@@ -142,7 +142,7 @@ func (m *Machine) settleInPlace(ctx context.Context, p sqlgen.SettleResultsInPla
 // close moves a job into the history; who held it stays known there.
 func (j *job) close(status outbox.Status) {
 	worker := j.Worker
-	j.ClosedFrom = j.Status.String()
+	j.ClosedFrom = string(j.Status)
 	j.leave(status)
 	j.Worker = worker
 }
@@ -221,7 +221,7 @@ func (m *Machine) settleUnfinished(ctx context.Context, d Draws, leases []lease,
 		if next == outbox.Pending {
 			code = ""
 		}
-		p.Statuses = append(p.Statuses, next.String())
+		p.Statuses = append(p.Statuses, string(next))
 		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: max(delay, 0).Microseconds(), Valid: delay >= 0})
 		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code), append(p.Stacks, "")
 		if j == nil || j.calledOff() {

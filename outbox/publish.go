@@ -1,0 +1,123 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// Event is something that has happened. Topic names what, the same for every value of the
+// type ("order.paid"), in 1 to 128 letters, digits and _ . : / -, first a letter or digit;
+// the value itself is stored as JSON. A [Raw] is stored as it is.
+type Event interface{ Topic() string }
+
+// EventOptions say what is published with an event. The zero value is an event of the root
+// tenant that is in no order.
+type EventOptions struct {
+	Key     string            // what it is about: Publish says in which order. At most 512 bytes; "" is in no order
+	Headers map[string]string // trace context, correlation id …; published with it. At most 64 KiB as JSON
+	Tenant  ID                // zero is RootTenant
+	ID      ID                // by which consumers drop repeats; zero is a new one. That it is unique is not checked
+	Check   Checker           // refuses a value that is not its topic's, before anything is sent; nil is none
+	Protect Protector         // seals the payload, for consumers that can open it; nil stores it as it is
+
+	// Serial makes the transaction wait for every other one that has published an event of
+	// the same tenant and Key with Serial, and has not ended. It needs a Key.
+	Serial bool
+}
+
+// Publish stores an event through db and returns its ID. Pass the [pgx.Tx] that makes your
+// business change: the event is published exactly when the change commits, to every sink of
+// a relay, at least once, with the same ID.
+//
+// Events with the same tenant and Key are published in the order of the transactions that
+// held the lock of what the key stands for: lock it first, as the UPDATE of its row does,
+// and then publish. The transaction that has the lock next publishes after this one has
+// ended, and so its events are behind these in the log; those of one transaction are in the
+// order of its calls. Where transactions share no lock there is no order to preserve. One
+// that has no row to lock sets Serial: then publish first, or read what you publish after
+// it, and take several keys in the same order everywhere, or transactions may deadlock.
+//
+// A request that is not acceptable gets [*InvalidError]s, joined, before anything is sent.
+func Publish(ctx context.Context, db DB, event Event, opts EventOptions) (ID, error) {
+	return publish(ctx, db, event, opts, notifiesAtCommit(db, eventsChannel))
+}
+
+func publish(ctx context.Context, db DB, event Event, opts EventOptions, notify bool) (ID, error) {
+	row, err := newEvent(ctx, NewID, event, &opts)
+	if err != nil {
+		return ID{}, err
+	}
+	row.Notify = notify
+	switch tx, ok := db.(*producerTx); {
+	case opts.Serial: // it has the lock when Publish returns
+		err = sqlgen.New(db).PublishSerialEvent(ctx, sqlgen.PublishSerialEventParams(row))
+	case ok:
+		err = sqlgen.New(tx.defersEvent(&row)).PublishEvent(ctx, row)
+	default:
+		err = sqlgen.New(db).PublishEvent(ctx, row)
+	}
+	if err != nil {
+		return ID{}, fmt.Errorf("publish %s: %w", row.Topic, explain(err))
+	}
+	return ID(row.ID.Bytes), nil
+}
+
+// eventRow is an event that is to be stored.
+type eventRow = sqlgen.PublishEventParams
+
+// newEvent validates a request and returns what is to be stored of it.
+func newEvent(ctx context.Context, newID func() ID, event Event, opts *EventOptions) (row eventRow, err error) {
+	if event == nil {
+		return row, invalid("Event", "is nil")
+	}
+	topic := event.Topic()
+	errs := opts.validate()
+	if err := validName("Event.Topic()", topic); err != nil {
+		errs = append(errs, err)
+	}
+	payload, contentType, err := encode(event, ofEvent)
+	if err == nil && opts.Check != nil {
+		err = opts.Check.Check(topic, Content{contentType, payload})
+	}
+	if err != nil {
+		errs = append(errs, err)
+	}
+	headers, err := headersJSON("EventOptions.Headers", opts.Headers)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return row, fmt.Errorf("publish %q: %w", topic, errors.Join(errs...))
+	}
+	id, tenant := opts.ID, opts.Tenant
+	if id.IsZero() {
+		id = newID()
+	}
+	if tenant.IsZero() {
+		tenant = RootTenant
+	}
+	content, err := seal(ctx, opts.Protect, Part{tenant, id, "payload"}, Content{contentType, payload}, ofEvent)
+	if err != nil {
+		return row, fmt.Errorf("publish %q: %w", topic, err)
+	}
+	row = eventRow{
+		ID: id.pg(), TenantID: tenant.pg(), Topic: topic, ContentType: content.Type, Payload: content.Bytes, Headers: headers,
+	}
+	if opts.Key != "" {
+		row.Key = new(opts.Key) // a copy: all of the options would live as long
+	}
+	return row, nil
+}
+
+func (o *EventOptions) validate() (errs []error) {
+	if err := validKey("EventOptions.Key", o.Key); err != nil {
+		errs = append(errs, err)
+	}
+	if o.Serial && o.Key == "" {
+		errs = append(errs, invalid("EventOptions.Serial", "is set, but EventOptions.Key is empty"))
+	}
+	return append(errs, validHeaders("EventOptions.Headers", o.Headers)...)
+}
