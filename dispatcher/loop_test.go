@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,11 @@ type rig struct {
 	done chan outbox.ID // the tenants of jobs that have succeeded
 }
 
+// small is a kind whose jobs always succeed.
+type small struct{}
+
+func (small) Kind() string { return "small" }
+
 // inMemory starts a queue with so many workers in a bubble, and lets the test drive it. Polls are an hour apart unless
 // the test says otherwise.
 func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.Job[tiny]) error, config Config, drive func(r rig)) {
@@ -36,6 +42,7 @@ func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.J
 	synctest.Test(t, func(t *testing.T) {
 		var mux Mux
 		Handle(&mux, handler)
+		Handle(&mux, func(context.Context, *outbox.Job[small]) error { return nil })
 		config.Queues = map[string]QueueConfig{engine.DefaultQueue: {Concurrency: workers}}
 		config.PollInterval = max(config.PollInterval, 0)
 		if config.DeafPollInterval == 0 {
@@ -519,6 +526,58 @@ func TestProbesOfAnOutageGrowRare(t *testing.T) {
 				r.sleep(10 * time.Minute) // those that were tried wait by themselves
 				if n := len(r.done); n != jobs {
 					t.Errorf("%d jobs have succeeded, want %d", n, jobs)
+				}
+			})
+		})
+	}
+}
+
+// What claims have passed by while its kind was away runs when the kind is back, also while looks from the front are
+// too expensive to be made often.
+func TestWhatWasPassedByRunsWhenItsKindIsBack(t *testing.T) {
+	for whose, tenant := range map[string]int{"root's": 0, "another tenant's": 4} {
+		t.Run(whose, func(t *testing.T) {
+			const jobs = 300
+			var away atomic.Bool
+			away.Store(true)
+			inMemory(t, 16, func(context.Context, *outbox.Job[tiny]) error {
+				if away.Load() {
+					return Unavailable(errors.New("away"), 0)
+				}
+				return nil
+			}, Config{}, func(r rig) {
+				of := numbered(tenant)
+				r.add(of, jobs, 0)
+				r.capacity.poke()
+				r.sleep(5 * time.Second)
+				r.set(func() {
+					r.take = func(claim claimRequest) time.Duration {
+						if claim.front {
+							return 10 * time.Second
+						}
+						return 0
+					}
+				})
+				others, fromFront := 0, func() (n int) {
+					r.set(func() {
+						for _, c := range r.claims {
+							if c.front {
+								n++
+							}
+						}
+					})
+					return n
+				}
+				for before := fromFront(); fromFront() == before; others++ {
+					r.addOf(small{}.Kind(), of, 1, 0, "")
+					r.capacity.poke()
+					r.sleep(time.Second)
+				}
+				r.sleep(15 * time.Second) // the look from the front is over, and the next one is not before 400 s
+				away.Store(false)
+				r.sleep(2 * time.Minute)
+				if n := len(r.done); n != jobs+others {
+					t.Errorf("%d jobs have succeeded two minutes after the kind was back, want %d", n, jobs+others)
 				}
 			})
 		})

@@ -122,9 +122,13 @@ func (s *memoryStore) QueueIsPaused(context.Context, string) (bool, error) {
 func (s *memoryStore) add(tenant outbox.ID, n int, in time.Duration) { s.addKeyed(tenant, n, in, "") }
 
 func (s *memoryStore) addKeyed(tenant outbox.ID, n int, in time.Duration, key string) {
+	s.addOf(tiny{}.Kind(), tenant, n, in, key)
+}
+
+func (s *memoryStore) addOf(kind string, tenant outbox.ID, n int, in time.Duration, key string) {
 	for range n {
 		job := &outbox.Claimed{Tenant: tenant, MaxAttempts: 25, Payload: []byte("{}"), ContentType: contentJSON}
-		job.ID, job.RunAt, job.Kind, job.Queue = outbox.NewID(), time.Now().Add(in), tiny{}.Kind(), engine.DefaultQueue
+		job.ID, job.RunAt, job.Kind, job.Queue = outbox.NewID(), time.Now().Add(in), kind, engine.DefaultQueue
 		job.Key = key
 		s.put(job)
 	}

@@ -126,36 +126,6 @@ func TestFailuresThatAreAlikeAreSummedUp(t *testing.T) {
 }
 
 // other is of a kind that needs nothing.
-type other struct{ probe }
-
-func (other) Kind() string { return "other" }
-
-// What a cursor has passed by meanwhile runs when the kind is back, also while looks from the front are expensive:
-// here because so much lies there that cannot run.
-func TestAKindThatIsBackBeginsAtTheFront(t *testing.T) {
-	t.Parallel()
-	const jobs = 30_000
-	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": tenantN(1)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t)
-			exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload, tenant_id) SELECT gen_random_uuid(), 'probe', '{}', $2 FROM generate_series(1, $1)`, jobs, tenant)
-			var h host
-			mux := handle(h.handle)
-			dispatcher.Handle(mux, func(context.Context, *outbox.Job[other]) error { return nil })
-			d := awayFrom(t, db, &h, mux, dispatcher.Config{})
-			for range 30 {
-				enqueue(t, db, other{}, outbox.Options{Tenant: tenant})
-				d.Wake()
-				time.Sleep(50 * time.Millisecond)
-			}
-			await(t, db, "jobs of another kind go on", `SELECT count(*) = 30 FROM outbox.history WHERE kind = 'other'`)
-			h.away.Store(false)
-			awaitSucceeded(t, db, jobs+30)
-		})
-	}
-}
-
 // An ordered key stays in order, though its first jobs are claimed, given back and tried again.
 func TestOrderHoldsInAnOutage(t *testing.T) {
 	t.Parallel()

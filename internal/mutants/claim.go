@@ -72,7 +72,7 @@ var commits = []Mutant{
 		Name:      "a commit under way is an orphan",
 		Breaks:    "a job is given back that is about to start here, and runs twice",
 		Invariant: "One live lease",
-		Edits:     []Edit{{"dispatcher.reserved.ask", `known = append(known, pgvalue.UUID(r.id))`, `_ = r`}},
+		Edits:     []Edit{{"dispatcher.reserved.ask", `known = append(known, pgvalue.UUID(r.id))`, `_ = pgvalue.UUID(r.id)`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsReservedForIsNoOrphan", "want what is reserved for")},
 	},
 	{
@@ -155,7 +155,7 @@ RETURNING`},
 		Name:      "watermark without full scan",
 		Breaks:    "no claim looks further back than the last job claimed",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.newShareParams", `if front || c.At.RunAt.IsZero() {`, `if c.at.runAt.IsZero() {`}},
+		Edits:     []Edit{{"dispatcher.newShareParams", `if front || c.At.RunAt.IsZero() {`, `if c.At.RunAt.IsZero() {`}},
 		Checks: []Check{
 			test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed"),
 			row("C1", "still waiting for the jobs of late commits to be done"),

@@ -92,9 +92,12 @@ var enqueue = []Mutant{
 		Invariant: "The database's clock decides",
 		Edits: []Edit{
 			{"outbox.makeRow", `	opts.Key.into(into)`, `	if opts.RunAt.IsZero() {
-		into.RunAt = pgtype.Timestamptz{Time: time.Now().Add(opts.Delay), Valid: true}
+		into.RunAt = pgtype.Timestamptz{Time: producersNow().Add(opts.Delay), Valid: true}
 	}
 	opts.Key.into(into)`},
+			{"outbox.Exponential", `func Exponential(`, `func producersNow() time.Time { return time.Now() }
+
+func Exponential(`},
 		},
 		Checks: []Check{test("outbox", "TestAProducersClockDoesNotMatter", "is due")},
 	},

@@ -66,7 +66,7 @@ var failed = []Mutant{
 		Invariant: "An outage is quiet",
 		Edits: []Edit{{"dispatcher.loop.probeKinds", `		l.sched.StartFromFront()
 `, ``}},
-		Checks: []Check{test("dispatcher", "TestAKindThatIsBackBeginsAtTheFront/root", "jobs succeed")},
+		Checks: []Check{test("dispatcher", "TestWhatWasPassedByRunsWhenItsKindIsBack", "two minutes after the kind was back")},
 	},
 	{
 		Name:      "a dead target stops the kind",

@@ -109,7 +109,7 @@ var workerNameFence = []Edit{
 	{"internal/sqlgen.Queries.SettleSucceeded", `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)`, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results, arg.Worker)`},
 	{"dispatcher.store.storeSucceeded", `			Results: make([][]byte, len(left)),
 		}`, `			Results: make([][]byte, len(left)),
-			Worker:  d.worker,
+			Worker:  s.worker,
 		}`},
 	{"internal/sqlgen.SettleResultsInPlace", `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.lease_owner = $5::text
@@ -124,7 +124,7 @@ var workerNameFence = []Edit{
 	)`},
 	{"dispatcher.store.settleInPlace", `		Results: make([][]byte, len(batch)),
 	}`, `		Results: make([][]byte, len(batch)),
-		Worker:  d.worker,
+		Worker:  s.worker,
 	}`},
 	{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL AND jobs.lease_owner = $4::text`},
 	{"internal/sqlgen.SettleInPlaceParams", `	Epochs []int64
@@ -132,7 +132,7 @@ var workerNameFence = []Edit{
 	Worker string
 }`},
 	{"internal/sqlgen.Queries.SettleInPlace", `SettleInPlace, arg.Places, arg.Ids, arg.Epochs)`, `SettleInPlace, arg.Places, arg.Ids, arg.Epochs, arg.Worker)`},
-	{"dispatcher.store.settleInPlace", `Ids: p.Ids, Epochs: p.Epochs})`, `Ids: p.Ids, Epochs: p.Epochs, Worker: d.worker})`},
+	{"dispatcher.store.settleInPlace", `Ids: p.Ids, Epochs: p.Epochs})`, `Ids: p.Ids, Epochs: p.Epochs, Worker: s.worker})`},
 	{"outbox.Claimed.settle", `Results: [][]byte{c.Result},
 	}`, `Results: [][]byte{c.Result}, Worker: c.Worker,
 	}`},

@@ -98,7 +98,8 @@ var settle = []Mutant{
 		Invariant: "Settlements wait for each other in one order",
 		Edits: []Edit{
 			{"dispatcher.settler.settle", `	slices.SortFunc(batch, byID)
-`, ``},
+`, `	slices.SortFunc(batch[:0], byID)
+`},
 		},
 		Checks: []Check{test("dispatcher", "TestASettlementWaitsInTheOrderOfIDs", "deadlock detected")},
 	},

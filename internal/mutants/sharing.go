@@ -64,7 +64,7 @@ var sharing = []Mutant{
 		Name:      "nobody has many",
 		Breaks:    "a tenant with a backlog is claimed for though there is no room, because no claim learns that it has more",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Claimed", `share.Tenant.more = left <= 0`, `share.tenant.more = false`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Claimed", `share.Tenant.more = left <= 0`, `share.Tenant.more = false`}},
 		Checks:    []Check{test("dispatcher/internal/scheduler", "TestReserveAndExpress", "one that has many more is claimed for")},
 	},
 	{
@@ -78,7 +78,7 @@ var sharing = []Mutant{
 		Name:      "one tenant may hold all workers",
 		Breaks:    "whoever comes next waits until one of its jobs ends",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Plan", `p.Capacity -= s.concurrency / ReservePart`, `_ = reservePart`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Plan", `p.Capacity -= s.concurrency / ReservePart`, `_ = ReservePart`}},
 		Checks: []Check{
 			test("dispatcher/internal/scheduler", "TestReserveAndExpress", "want 10: four workers are reserved"),
 			test("dispatcher", "TestAReservedWorkerIsForWhatIsNew", "in vain"),
