@@ -1,12 +1,11 @@
 // Command natsdev is a NATS server with JetStream for tests: the real one, in a process of its own that can be killed.
 //
-//	natsdev -port 4222 -store DIR [-sync-always] [-config FILE]
+//	natsdev FILE
 //
-// FILE is a configuration of nats-server, with users and TLS for instance; SIGHUP reads it again. Flags win over it.
+// FILE is a configuration of nats-server. SIGHUP reads it again.
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 
@@ -21,24 +20,12 @@ func main() {
 }
 
 func run() error {
-	var flags server.Options
-	flag.StringVar(&flags.Host, "host", "127.0.0.1", "address to listen on")
-	flag.IntVar(&flags.Port, "port", server.DEFAULT_PORT, "port to listen on")
-	flag.StringVar(&flags.StoreDir, "store", "", "directory of JetStream's files")
-	flag.BoolVar(&flags.SyncAlways, "sync-always", false, "fsync every message before its acknowledgement")
-	config := flag.String("config", "", "configuration of nats-server")
-	flag.Parse()
-	flags.JetStream = true
-
-	opts := &flags
-	if *config != "" {
-		file, err := server.ProcessConfigFile(*config)
-		if err != nil {
-			return err
-		}
-		opts = server.MergeOptions(file, &flags)
-		opts.JetStream, opts.SyncAlways = true, flags.SyncAlways
-		server.FlagSnapshot = flags.Clone() // what a reload leaves as it is
+	if len(os.Args) != 2 {
+		return fmt.Errorf("usage: natsdev FILE")
+	}
+	opts, err := server.ProcessConfigFile(os.Args[1])
+	if err != nil {
+		return err
 	}
 	s, err := server.NewServer(opts)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 // Options of a server. The zero value is what nats-server does by itself.
 type Options struct {
 	SyncAlways bool   // fsync every message before its acknowledgement
-	Config     string // the text of a configuration of nats-server: users, TLS
+	Config     string // more of a configuration of nats-server: users, TLS
 }
 
 // Server is a server in a process of its own.
@@ -59,15 +59,8 @@ func (s *Server) Restart() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	args := []string{"-port", strconv.Itoa(s.port), "-store", filepath.Join(s.dir, "store")}
-	if s.options.SyncAlways {
-		args = append(args, "-sync-always")
-	}
-	if s.options.Config != "" {
-		s.write(s.options.Config)
-		args = append(args, "-config", s.config())
-	}
-	s.process, err = child.Start("natsdev", filepath.Join(s.dir, "log"), program, nil, nil, args...)
+	s.write(s.options.Config)
+	s.process, err = child.Start("natsdev", filepath.Join(s.dir, "log"), program, nil, nil, s.config())
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -90,8 +83,9 @@ func (s *Server) Stop() { s.signal(syscall.SIGSTOP) }
 // Continue lets a stopped process go on.
 func (s *Server) Continue() { s.signal(syscall.SIGCONT) }
 
-// Reload makes the server read a new configuration.
+// Reload makes the server read a new configuration in place of Options.Config.
 func (s *Server) Reload(config string) {
+	s.options.Config = config
 	s.write(config)
 	s.signal(syscall.SIGHUP)
 }
@@ -147,7 +141,13 @@ func (s *Server) config() string { return filepath.Join(s.dir, "nats.conf") }
 
 func (s *Server) write(config string) {
 	s.t.Helper()
-	if err := os.WriteFile(s.config(), []byte(config), 0o600); err != nil {
+	interval := "2m" // the server's default
+	if s.options.SyncAlways {
+		interval = "always"
+	}
+	text := fmt.Sprintf("host: 127.0.0.1\nport: %d\njetstream { store_dir: %q, sync_interval: %s }\n%s\n",
+		s.port, filepath.Join(s.dir, "store"), interval, config)
+	if err := os.WriteFile(s.config(), []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -88,5 +88,7 @@ func (s *stream) findings() (all []relay.Finding) {
 		"persist_mode is async: it acknowledges messages before they are written", "set it to default")
 	add(c.Storage == jetstream.MemoryStorage, relay.Warning, "its storage is memory: a restart loses every message", "use file storage")
 	add(c.Replicas < 2, relay.Note, "it has one replica: a lost disk loses every message", "set num_replicas to 3 on a cluster")
+	add(!c.AllowBatchPublish && !c.AllowAtomicPublish, relay.Note,
+		"it allows neither fast ingest nor atomic batches, so of each key one message at a time is sent", "set allow_batched (nats-server 2.14)")
 	return all
 }

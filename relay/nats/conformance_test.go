@@ -21,15 +21,14 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]struct {
-		syncAlways bool
-		stream     jetstream.StreamConfig
-	}{
-		"window": {},
+	for name, config := range map[string]jetstream.StreamConfig{
+		"window":      {},
+		"fast ingest": {AllowBatchPublish: true},
+		"atomic":      {AllowAtomicPublish: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			relaytest.Run(t, func(t *testing.T) relaytest.Broker { return open(t, options.syncAlways, options.stream) })
+			relaytest.Run(t, func(t *testing.T) relaytest.Broker { return open(t, config) })
 		})
 	}
 }
@@ -59,13 +58,13 @@ type broker struct {
 	file  string // with the password
 }
 
-func open(t *testing.T, syncAlways bool, config jetstream.StreamConfig) *broker {
+func open(t *testing.T, config jetstream.StreamConfig) *broker {
 	t.Helper()
 	b := &broker{t: t, file: filepath.Join(t.TempDir(), "password")}
 	if err := os.WriteFile(b.file, []byte(password+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.Server = natstest.Start(t, natstest.Options{SyncAlways: syncAlways, Config: users(user)})
+	b.Server = natstest.Start(t, natstest.Options{Config: users(user)})
 	b.js = b.Connect(nats.UserInfo("admin", "admin"))
 	config.Name, config.Subjects, config.MaxMsgSize = streamName, []string{"events.>"}, largest
 	if _, err := b.js.CreateStream(t.Context(), config); err != nil {

@@ -53,7 +53,7 @@ func connect(ctx context.Context, config Config) (*conn, error) {
 	c.inbox = c.nc.NewInbox() + "."
 	_, err = c.nc.ChanSubscribe(c.inbox+">", c.answers)
 	if err == nil {
-		err = c.nc.FlushWithContext(ctx)
+		_, err = c.roundTrip(ctx)
 	}
 	if err != nil {
 		c.close()
@@ -185,6 +185,15 @@ func (c *conn) ask(ctx context.Context, subject string, question []byte) (*nats.
 			return e.answer, nil
 		}
 	}
+}
+
+// roundTrip returns how long the way to the server and back takes.
+func (c *conn) roundTrip(ctx context.Context) (time.Duration, error) {
+	bounded, cancel := context.WithTimeout(ctx, answerTimeout) // nats.go wants a deadline
+	defer cancel()
+	start := time.Now()
+	err := c.nc.FlushWithContext(bounded)
+	return time.Since(start), err
 }
 
 // noResponders reports whether the server says that nobody listens to a subject.

@@ -23,6 +23,8 @@ const (
 	sealed            = 10109
 	duplicateInFlight = 10158
 	sequenceNotReady  = 10163
+	atomicDisabled    = 10174
+	ingestDisabled    = 10205
 	tooManyRequests   = 429 // a status
 )
 
@@ -98,6 +100,12 @@ func classify(err error) error {
 		return unavailable(relay.CodeUnavailable)
 	}
 	return refused(relay.CodeRefused)
+}
+
+// isCode reports whether an error is JetStream's of this code.
+func isCode(err error, code jetstream.ErrorCode) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && api.ErrorCode == code
 }
 
 // forbiddenTo is the outcome of messages to a subject to which we may not publish.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -215,12 +216,22 @@ func (p *publication) streamOf(ctx context.Context, subject string) (*stream, er
 
 // send publishes a group to its stream.
 func (p *publication) send(ctx context.Context, g group) {
+	one := 0 // how many of the rest go singly
 	for rest := g.of; len(rest) > 0 && !p.over && g.stream.refusal == nil; {
-		var run []int
-		run, rest = p.take(rest)
-		if len(run) > 0 && !p.window(ctx, g.stream, run) {
-			return
+		run, after := p.take(rest, g.stream)
+		mode := g.stream.mode(len(run))
+		if one > 0 {
+			mode = byWindow
+			one -= len(rest) - len(after)
 		}
+		left, then := p.sendBy(ctx, mode, g.stream, run)
+		switch then {
+		case stop:
+			return
+		case singly:
+			one = len(left)
+		}
+		rest = append(left, after...)
 	}
 	if g.stream.refusal != nil && !p.over {
 		for _, i := range g.of {
@@ -231,9 +242,38 @@ func (p *publication) send(ctx context.Context, g group) {
 	}
 }
 
+// step is what to do after a run with what is left of it.
+type step int
+
+const (
+	further step = iota // it goes on as before
+	singly              // it goes one message of a key at a time, which tells what is wrong
+	stop                // the stream takes nothing more
+)
+
+// sendBy sends a run.
+func (p *publication) sendBy(ctx context.Context, m mode, s *stream, run []int) (left []int, then step) {
+	switch {
+	case len(run) == 0:
+		return nil, further
+	case m == byFastIngest:
+		return p.fast(ctx, s, run)
+	case m == byAtomicBatch:
+		return p.atomic(ctx, s, run)
+	}
+	start := time.Now()
+	left, then = p.window(ctx, s, run)
+	if took := time.Since(start); s.undecided() && len(run) == 1 && p.outcomes[run[0]] == nil {
+		if way, err := p.c.roundTrip(ctx); err == nil {
+			s.measured(took, way)
+		}
+	}
+	return left, then
+}
+
 // take returns the next messages that can be sent in one run, and what comes after them. It settles messages that
 // cannot be sent at all.
-func (p *publication) take(from []int) (run, rest []int) {
+func (p *publication) take(from []int, s *stream) (run, rest []int) {
 	bytes := 0
 	for n, i := range from {
 		m := &p.batch[i]
@@ -245,7 +285,7 @@ func (p *publication) take(from []int) (run, rest []int) {
 			p.messages[i], refusal = encode(m)
 		}
 		bytes += size(m)
-		switch full := len(run) == maxRun || bytes > maxRunBytes; {
+		switch full := len(run) == maxRun || bytes > maxRunBytes || len(run) == 1 && s.undecided(); {
 		case len(run) > 0 && (full || refusal != nil):
 			// What is refused may be the key's next after one in the run: that one's outcome comes first.
 			return run, from[n:]

@@ -11,8 +11,8 @@ import (
 )
 
 // window sends a run as single messages: of each key one at a time, of different keys together. So whatever the server
-// says about a message, none of its key is behind it. It reports whether the stream takes more.
-func (p *publication) window(ctx context.Context, s *stream, run []int) (more bool) {
+// says about a message, none of its key is behind it. Nothing is left.
+func (p *publication) window(ctx context.Context, s *stream, run []int) (left []int, then step) {
 	w := &window{
 		publication: p, stream: s, exchange: p.c.exchange(), run: run, next: make([]int, len(run)), waiting: make([]bool, len(run)),
 	}
@@ -30,7 +30,7 @@ func (p *publication) window(ctx context.Context, s *stream, run []int) (more bo
 				}
 			}
 			p.over = true
-			return false
+			return nil, stop
 		case e.answer != nil:
 			w.answered(e)
 		default:
@@ -38,7 +38,10 @@ func (p *publication) window(ctx context.Context, s *stream, run []int) (more bo
 		}
 		w.forbid()
 	}
-	return !w.stopped
+	if w.stopped {
+		return nil, stop
+	}
+	return nil, further
 }
 
 // window is a run that is under way. Its messages are numbers from 0 on.

@@ -222,7 +222,7 @@ func killed(ctx context.Context, t *testing.T, b Broker) {
 	if testing.Short() {
 		rounds = 2
 	}
-	const size, each = 500, 10_000
+	const size, each = 500, 6000
 	all := batch(b, each*rounds, 50)
 	s := sink(t, b)
 	again := 0
@@ -336,7 +336,7 @@ func revoked(ctx context.Context, t *testing.T, b Broker) {
 	deliver(ctx, t, b, s, all[:100], 100)
 	restore := b.Revoke()
 	var outcomes []error
-	for range 50 { // it may take a moment
+	for range 500 { // it may take a moment
 		outcomes = publish(ctx, t, b, s, all[100:200])
 		if outcome(outcomes[0]) == "unavailable "+relay.CodeForbidden {
 			break

@@ -1,0 +1,80 @@
+package mutants
+
+const inOrderOfAKey = "A sink stores no message of a key after one that it has not stored"
+
+var sinks = []Mutant{
+	{
+		Name:      "a key's messages together",
+		Breaks:    "what is behind a refused message of its key is stored, and a full stream stores a small one before a large one",
+		Invariant: inOrderOfAKey,
+		Edits:     []Edit{{"relay/nats.window.chain", `if before, ok := last[key]; ok && key != "" {`, `if before, ok := last[key]; ok && key == "" {`}},
+		Checks:    []Check{test("relay/nats", "TestConformance/window/Refused", "but one of the key before it was refused")},
+	},
+	{
+		Name:      "the rest of a run goes on with every key",
+		Breaks:    "what is behind a refused message of its key is stored",
+		Invariant: inOrderOfAKey,
+		Edits:     []Edit{{"relay/nats.publication.take", `		if p.failed[m.Key] {`, `		if p.over {`}},
+		Checks:    []Check{test("relay/nats", "TestConformance/fast_ingest/Refused", "but one of the key before it was refused")},
+	},
+	{
+		Name:      "two streams at once",
+		Breaks:    "a key that goes to two streams goes on in one of them after the other has refused it",
+		Invariant: inOrderOfAKey,
+		Edits:     []Edit{{"relay/nats.publication.divide", `if other := keys[m.Key]; other != nil && other != s {`, `if other := keys[m.Key]; other != nil && other == nil {`}},
+		Checks:    []Check{test("relay/nats", "TestAKeyInTwoStreams", "110: <nil>")},
+	},
+	{
+		Name:      "a part is the whole",
+		Breaks:    "all of a run is taken for stored when the server has stored the beginning of it",
+		Invariant: inOrderOfAKey,
+		Edits: []Edit{{"relay/nats.ingest.answered", `		f.reached(a.Count)
+`, `		f.reached(f.sent)
+`}},
+		Checks: []Check{test("relay/nats", "TestConformance/fast_ingest/Refused", "want refused relay_too_large")},
+	},
+	{
+		Name:      "no answer is an answer",
+		Breaks:    "what was under way when the connection was lost is taken for stored",
+		Invariant: inOrderOfAKey,
+		Edits:     []Edit{{"relay/nats.publication.window", `					p.settle(run[n], err) // unknown`, `					p.settle(run[n], nil)`}},
+		Checks:    []Check{test("relay/nats", "TestConformance/window/Stopped", "outcomes of a broker that stands still")},
+	},
+	{
+		Name:      "a message without its ID",
+		Breaks:    "the server stores what is sent again a second time",
+		Invariant: inOrderOfAKey,
+		Edits:     []Edit{{"relay/nats.encode", `		set(headerID, m.ID)`, `		_ = headerID`}},
+		Checks:    []Check{test("relay/nats", "TestConformance/window/Again", "different messages of 1500")},
+	},
+	{
+		Name:      "a refusal is an outage",
+		Breaks:    "a message that is too large is sent again for ever, and nothing behind it is",
+		Invariant: inOrderOfAKey,
+		Edits: []Edit{{"relay/nats.classify", `	case messageTooLarge, headersTooLarge:
+		return refused(relay.CodeTooLarge)`, `	case messageTooLarge, headersTooLarge:
+		return unavailable(relay.CodeTooLarge)`}},
+		Checks: []Check{test("relay/nats", "TestConformance/window/Refused", "want refused relay_too_large")},
+	},
+	{
+		Name:      "an outage is a refusal",
+		Breaks:    "messages to a full stream become dead letters",
+		Invariant: inOrderOfAKey,
+		Edits:     []Edit{{"relay/nats.classify", `		return unavailable(relay.CodeFull)`, `		return refused(relay.CodeFull)`}},
+		Checks:    []Check{test("relay/nats", "TestConformance/window/Full", "outcomes of a destination that has become full")},
+	},
+	{
+		Name:      "a violation of permissions that nobody hears",
+		Breaks:    "a message to a forbidden subject is waited for, and the connection given up, again and again",
+		Invariant: inOrderOfAKey,
+		Edits:     []Edit{{"relay/nats.conn.asynchronous", `	if subject, ok := violation(err); ok {`, `	if subject, ok := violation(err); ok && subject == "" {`}},
+		Checks:    []Check{test("relay/nats", "TestConformance/window/Forbidden", "a timeout, and no answer")},
+	},
+	{
+		Name:      "a producer that commands the server",
+		Breaks:    "an event's header makes the server purge the stream",
+		Invariant: inOrderOfAKey,
+		Edits:     []Edit{{"relay/nats.checkHeader", `strings.EqualFold(h.Name[:len(reserved)], reserved)`, `strings.EqualFold(h.Name, reserved)`}},
+		Checks:    []Check{test("relay/nats", "TestSubjectsThatCannotBe", `header "Nats-Rollup": <nil>`)},
+	},
+}

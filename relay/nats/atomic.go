@@ -1,0 +1,72 @@
+package nats
+
+import (
+	"context"
+	"strconv"
+)
+
+// Headers of an atomic batch (ADR-50 of NATS). The server stores them with the messages.
+const (
+	headerBatch  = "Nats-Batch-Id"
+	headerNumber = "Nats-Batch-Sequence"
+	headerCommit = "Nats-Batch-Commit"
+)
+
+// atomic sends a run as an atomic batch, of which the server stores all messages or none. What it does not store goes
+// singly: the server does not say which message was to blame, and rejects a batch of which it has one message already.
+func (p *publication) atomic(ctx context.Context, s *stream, run []int) (left []int, then step) {
+	x := p.c.exchange()
+	if !p.sendBatch(x, run) {
+		return run, singly
+	}
+	last := p.batch[run[len(run)-1]].Destination
+	for {
+		e, err := x.next(ctx)
+		switch {
+		case err != nil:
+			p.over = true
+			for _, i := range run {
+				p.settle(i, err)
+			}
+			return nil, stop
+		case e.answer != nil:
+			a, err := parse(e.answer)
+			if err != nil || a.Count != len(run) {
+				s.config.AllowAtomicPublish = s.config.AllowAtomicPublish && !isCode(err, atomicDisabled)
+				return run, singly
+			}
+			for _, i := range run {
+				p.settle(i, nil)
+			}
+			return nil, further
+		default:
+			p.forbidden[e.violated] = forbiddenTo(e.violated)
+			if e.violated == last {
+				return run, singly // it was not let through, and nothing answers
+			}
+		}
+	}
+}
+
+// sendBatch sends a batch, of which only the last message gets an answer. It reports whether the client has sent all.
+// The headers are taken off again, for messages that have to go singly.
+func (p *publication) sendBatch(x exchange, run []int) (sent bool) {
+	for n, i := range run {
+		m := p.messages[i]
+		m.Header.Set(headerBatch, x.id)
+		m.Header.Set(headerNumber, strconv.Itoa(n+1))
+		m.Reply = ""
+		if n == len(run)-1 {
+			m.Header.Set(headerCommit, "1")
+			m.Reply = x.prefix + "0"
+		}
+		err := p.c.nc.PublishMsg(m)
+		m.Header.Del(headerBatch)
+		m.Header.Del(headerNumber)
+		m.Header.Del(headerCommit)
+		if err != nil {
+			return false
+		}
+	}
+	return true
+}

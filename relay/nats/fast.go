@@ -1,0 +1,179 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// Operations of fast ingest (ADR-50 of NATS). The subject of a message's answer has, after the run's ID: how often the
+// server is to answer, what it does about a gap, the message's number, its operation, and a mark.
+const (
+	ingestStart  = "0"
+	ingestAppend = "1"
+	ingestCommit = "2" // the last message
+	ingestEnd    = "3" // no message: the run ends here
+	ingestFail   = "500.fail."
+	ingestMark   = ".$FI"
+)
+
+// fast sends a run by fast ingest: all of it, before any answer. The server stores messages up to the first that it
+// does not take or does not get, drops those that it has, and says how far it came.
+func (p *publication) fast(ctx context.Context, s *stream, run []int) (left []int, then step) {
+	f := &ingest{publication: p, stream: s, exchange: p.c.exchange(), run: run, refusals: map[int]error{}}
+	f.send()
+	for !f.ended {
+		e, err := f.exchange.next(ctx)
+		switch {
+		case err != nil:
+			return f.broken(err)
+		case e.answer != nil:
+			f.answered(e)
+		default:
+			p.forbidden[e.violated] = forbiddenTo(e.violated)
+			f.finish()
+		}
+	}
+	return f.conclude()
+}
+
+// ingest is a run that is under way. Its messages are numbers from 1 on.
+type ingest struct {
+	*publication
+	stream   *stream
+	exchange exchange
+	run      []int
+
+	sent     int
+	finished bool          // we have said that no more follows
+	stored   int           // the messages up to this one, as far as we know
+	refusals map[int]error // what was said about single messages
+	repeated bool          // the first message was there already, and ended the run
+	ended    bool          // no answer follows that counts
+}
+
+func (f *ingest) send() {
+	for n, i := range f.run {
+		operation := ingestAppend
+		switch n + 1 {
+		case len(f.run):
+			operation = ingestCommit
+		case 1:
+			operation = ingestStart
+		}
+		m := f.messages[i]
+		m.Reply = f.reply(n+1, operation)
+		if err := f.c.nc.PublishMsg(m); err != nil {
+			f.refusals[n+1] = classify(err)
+			f.finish()
+			return
+		}
+		f.sent = n + 1
+	}
+}
+
+func (f *ingest) reply(n int, operation string) string {
+	return f.exchange.prefix + ingestFail + strconv.Itoa(n) + "." + operation + ingestMark
+}
+
+// finish ends a run of which the last message has not come to the server, which would wait for it.
+func (f *ingest) finish() {
+	if f.finished {
+		return
+	}
+	f.finished = true
+	if f.sent == 0 {
+		f.ended = true
+		return
+	}
+	end := &nats.Msg{Subject: f.batch[f.run[0]].Destination, Reply: f.reply(f.sent+1, ingestEnd)}
+	f.ended = f.c.nc.PublishMsg(end) != nil
+}
+
+// answered takes an answer. There are some about single messages, reports of how far the server is, and a last one.
+func (f *ingest) answered(e event) {
+	about, ok := number(e.to)
+	a, err := parse(e.answer)
+	switch {
+	case !ok:
+	case a.Type == "ack":
+		f.reached(a.Sequence)
+	case a.Type == "err" && a.Error != nil:
+		f.refusals[a.Sequence] = classify(a.Error)
+	case a.Type != "": // a gap, of which the last answer says where it is
+	case err == nil && a.Duplicate:
+		f.repeated, f.ended = true, true
+		f.reached(1)
+		f.sink.duplicates.Add(1)
+	case err == nil:
+		f.reached(a.Count)
+		f.ended = true
+	case about == 1 || about > f.sent || noResponders(e.answer):
+		// The server knows no such run, or has gone.
+		f.refusals[about] = err
+		f.ended = true
+	default:
+		f.refusals[about] = err
+		f.finish() // it was rejected before it was looked at as one of the run, and may have been the last
+	}
+}
+
+func (f *ingest) reached(n int) {
+	if n <= f.sent {
+		f.stored = max(f.stored, n)
+	}
+}
+
+// number returns which message an answer is about.
+func number(to string) (n int, ok bool) {
+	text, isFail := strings.CutPrefix(to, ingestFail)
+	text, _, isMessage := strings.Cut(text, ".")
+	n, err := strconv.Atoi(text)
+	return n, isFail && isMessage && err == nil
+}
+
+// broken settles a run of which no more is heard.
+func (f *ingest) broken(err error) ([]int, step) {
+	f.over = true
+	for n, i := range f.run[:f.sent] {
+		if n < f.stored {
+			f.settle(i, nil)
+		} else {
+			f.settle(i, err)
+		}
+	}
+	return nil, stop
+}
+
+// conclude settles the messages that are stored and the one after them, and returns the rest.
+func (f *ingest) conclude() ([]int, step) {
+	for _, i := range f.run[:f.stored] {
+		f.settle(i, nil)
+	}
+	if f.stored == len(f.run) {
+		return nil, further
+	}
+	i := f.run[f.stored]
+	err := f.refusals[f.stored+1]
+	if err == nil {
+		err = f.forbidden[f.batch[i].Destination]
+	}
+	if isCode(err, ingestDisabled) {
+		f.stream.config.AllowBatchPublish = false
+	}
+	if refused, ok := errors.AsType[*relay.RefusedError](err); ok && refused.Code != relay.CodeRefused {
+		f.settle(i, err)
+		return f.run[f.stored+1:], further
+	}
+	if _, ok := errors.AsType[*relay.UnavailableError](err); ok && !f.repeated {
+		f.settle(i, err)
+		f.sink.forget(f.stream)
+		return nil, stop
+	}
+	return f.run[f.stored:], singly
+}
