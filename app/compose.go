@@ -41,14 +41,11 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 	if !p.config.NoDispatch {
 		d, err := p.addDispatcher(mux, wake)
 		note(err)
-		if p.config.Producer != nil && err == nil {
-			engine.Of(p.config.Producer).SetWake(func() bool {
-				wakeReaper.Set()
-				return d != nil && d.Wake()
-			})
-		}
 		if p.config.Producer != nil && d != nil {
-			engine.Of(p.config.Producer).SetClaimer(d)
+			d.Attach(p.config.Producer)
+		}
+		if p.config.Producer != nil && err == nil {
+			engine.Of(p.config.Producer).AlsoWake(func() { wakeReaper.Set() })
 		}
 	}
 	if !p.config.NoReap {

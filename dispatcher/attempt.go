@@ -13,6 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -24,7 +25,7 @@ type attempt struct {
 	claimed time.Time // when the claim was sent, by the monotonic clock
 	arrived time.Time // when its answer was there, by which the job waits for a worker
 	until   time.Time // the job's deadline by the monotonic clock; zero: it has none
-	outcome outcome
+	outcome outcome.Outcome
 	err     error             // what the handler returned, for the log
 	unused  bool              // given back without having been started
 	tenant  *scheduler.Tenant // in whose hands it counts; nil: in nobody's

@@ -81,7 +81,7 @@ func settleAmongLostLeases(t *testing.T, result error) {
 			job := &outbox.Claimed{}
 			job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 3, 1, 10
 			a := &attempt{job: job, route: d.process.routes["tiny"], waker: d.queues[0].capacity.waker, err: result}
-			a.outcome = a.route.config.classify(decide(job, d.config.Backoff, result, nil), result)
+			a.outcome, _ = a.route.config.policy().Decide(job, result, nil)
 			batch = append(batch, a)
 		}
 		d.settler.settle(batch)

@@ -95,9 +95,6 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	return d, nil
 }
 
-// Worker is the name under which this dispatcher holds leases.
-func (d *Dispatcher) Worker() string { return d.process.worker }
-
 // Ready returns nil while the database answers claims, and otherwise what is wrong.
 func (d *Dispatcher) Ready() error {
 	if !d.started.Load() {
@@ -346,28 +343,24 @@ const Channel = engine.Channel
 // concurrent use.
 func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
 	local := engine.Of(p)
-	local.SetWake(func() bool { return d.Wake() })
-	local.SetClaimer(d)
+	local.SetWake(d.wake)
+	local.SetReserve(d.reserve)
 	return func() {
 		local.SetWake(nil)
-		local.SetClaimer(nil)
+		local.SetReserve(nil)
 	}
 }
 
-// Wake makes every queue look for jobs now. It is for the producer in the same
-// program, which has just committed one ([Dispatcher.Attach]). It never blocks, may
-// be called at any time, and reports false if it was called before and not answered
-// yet.
+// wake makes every queue look for jobs now. It is for the producer in the same
+// program, which has just committed one. It never blocks, and may be called at any time.
 //
 // What comes by Config.Wake may come from anybody, and often for jobs that another
-// process has long begun; it is paced when it finds nothing. Wake is answered at once,
+// process has long begun; it is paced when it finds nothing. wake is answered at once,
 // as long as it leads to jobs.
-func (d *Dispatcher) Wake() bool {
+func (d *Dispatcher) wake() {
 	select {
 	case d.own <- struct{}{}:
-		return true
-	default:
-		return false
+	default: // one before it is not answered yet
 	}
 }
 
@@ -397,13 +390,13 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 	}
 }
 
-// Reserve keeps a worker for a job that a producer in the same program is about to
+// reserve keeps a worker for a job that a producer in the same program is about to
 // commit, by itself: the commit then claims it, and it starts when the commit is known,
 // without a wake-up and a claim's own way to the disk and back. It returns nil if the job
 // is to be claimed like any: while the queue has something in hand, one that was
 // reserved for is under way, or the kind is not handled here, or in batches. It never
-// blocks; a caller that gets a reservation has to end it. See [Dispatcher.Attach].
-func (d *Dispatcher) Reserve(kind, queue string, id [16]byte) engine.Reservation {
+// blocks; a caller that gets a reservation has to end it.
+func (d *Dispatcher) reserve(kind, queue string, id [16]byte) engine.Reservation {
 	if !d.process.phase.isClaiming() {
 		return nil
 	}

@@ -64,7 +64,6 @@
 //	claims.go       the claiming statements, and attempts made of what they lease
 //	batches.go      gathers jobs that are handled together
 //	workers.go      what is claimed waits here, and is run, by reserved workers too, or goes back
-//	unstored.go     an attempt at a job that no dispatcher has claimed, for package memory
 //	run.go          one attempt: the handler's context, its panics, its outcome
 //	pause.go        whether what was claimed may still start, or its queue has been paused
 //	outage.go       kinds that wait because what they need is unavailable
@@ -85,8 +84,7 @@
 //	process.go      what all parts have in common
 //	waker.go        makes a claim loop look again
 //	mux.go          the handler of each kind
-//	failure.go      outcomes that are not the job's fault, and what a kind says of failures
-//	outcome.go      what a handler may return, and what becomes of its job
+//	outcome.go      what a handler may return; internal/outcome decides what becomes of its job
 //	kind.go         how a kind is attempted, and its back-off policies
 //	health.go       the answer of the latest statement, complaints about bad ones, and the wait for good ones
 //	session.go      connections of the dispatcher's own

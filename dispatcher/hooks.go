@@ -9,6 +9,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
@@ -50,7 +51,7 @@ func OnResult[T outbox.ResultArgs[R], R any](m *Mux, hook func(ctx context.Conte
 		}
 		if err != nil {
 			err = fmt.Errorf("decode the result of job %s: %w", job.Args.ID, err)
-			return Discard(&codedError{codes.UndecodableResult, err})
+			return Discard(outcome.WithCode(codes.UndecodableResult, err))
 		}
 		return hook(ctx, job, result)
 	}, config)

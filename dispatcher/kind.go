@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -41,6 +42,11 @@ func (c KindConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
+// policy is what the kind says of its attempts.
+func (c KindConfig) policy() outcome.Policy {
+	return outcome.Policy{Backoff: c.Backoff, FailOn: c.FailOn, OutageLimit: c.OutageLimit}
+}
+
 func invalid(field, format string, args ...any) error {
 	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
@@ -68,10 +74,7 @@ func Exponential(base, limit time.Duration) BackoffPolicy {
 // then on. Waits() is no wait at all.
 func Waits(delays ...time.Duration) BackoffPolicy {
 	return func(job *outbox.Claimed, _ error) time.Duration {
-		if len(delays) == 0 {
-			return 0
-		}
-		return delays[min(max(job.Attempt, 1), len(delays))-1]
+		return outcome.Turn(delays, job.Attempt)
 	}
 }
 

@@ -80,12 +80,12 @@ func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.J
 
 // settle does what a settler does.
 func (r rig) settle(a *attempt) {
-	switch a.outcome.status {
+	switch a.outcome.Status {
 	case outbox.Succeeded:
 		r.done <- a.job.Tenant
 	case outbox.Retrying, outbox.Pending:
-		if !a.outcome.keepDue {
-			a.job.RunAt = time.Now().Add(a.outcome.delay)
+		if !a.outcome.KeepDue {
+			a.job.RunAt = time.Now().Add(a.outcome.Delay)
 		}
 		r.put(a.job)
 		r.capacity.poke()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
@@ -40,7 +41,7 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 		for i, c := range claimed {
 			if batch.Protect != nil {
 				if err := openPayload(ctx, batch.Protect, c); err != nil {
-					outcomes[i] = &codedError{codes.UnreadablePayload, err}
+					outcomes[i] = outcome.WithCode(codes.UnreadablePayload, err)
 					continue
 				}
 			}
@@ -55,7 +56,7 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 		answers := handler(ctx, jobs)
 		for i, place := range places {
 			if len(answers) != len(jobs) {
-				outcomes[place] = &codedError{"outcome_count", fmt.Errorf("the handler returned %d outcomes for %d jobs", len(answers), len(jobs))}
+				outcomes[place] = outcome.WithCode("outcome_count", fmt.Errorf("the handler returned %d outcomes for %d jobs", len(answers), len(jobs)))
 			} else {
 				outcomes[place] = answers[i]
 				if answers[i] == nil {

@@ -1,7 +1,6 @@
 package dispatcher
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 	"github.com/posthaste-dev/posthaste/protect"
@@ -183,7 +183,6 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 		if config.Backoff == nil {
 			config.Backoff = defaults.Backoff
 		}
-		config.OutageLimit = cmp.Or(config.OutageLimit, defaultOutageLimit)
 		built[kind] = &route{kind: kind, handler: handler, many: r.many, config: config, success: m.hooks.success[kind], dies: m.hooks.death[kind]}
 	}
 	return built
@@ -193,10 +192,10 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 func decode[T any](claimed *outbox.Claimed) (*outbox.Job[T], error) {
 	job := &outbox.Job[T]{Claimed: claimed}
 	if strings.HasPrefix(claimed.ContentType, protect.SealedTypes) {
-		return nil, &codedError{codes.UnreadablePayload, fmt.Errorf("the payload of %s is %s: it needs mux.Use(dispatcher.Opens(…)), or BatchConfig.Protect", claimed.Kind, claimed.ContentType)}
+		return nil, outcome.WithCode(codes.UnreadablePayload, fmt.Errorf("the payload of %s is %s: it needs mux.Use(dispatcher.Opens(…)), or BatchConfig.Protect", claimed.Kind, claimed.ContentType))
 	}
 	if err := json.Unmarshal(claimed.Payload, &job.Args); err != nil {
-		return nil, Discard(&codedError{code: codes.UndecodablePayload, err: fmt.Errorf("decode the payload of %s: %w", claimed.Kind, err)})
+		return nil, Discard(outcome.WithCode(codes.UndecodablePayload, fmt.Errorf("decode the payload of %s: %w", claimed.Kind, err)))
 	}
 	return job, nil
 }

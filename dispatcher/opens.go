@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 	"github.com/posthaste-dev/posthaste/protect"
@@ -19,7 +20,7 @@ func Opens(p outbox.Protector) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, job *outbox.Claimed) error {
 			if err := openPayload(ctx, p, job); err != nil {
-				return &codedError{codes.UnreadablePayload, err}
+				return outcome.WithCode(codes.UnreadablePayload, err)
 			}
 			if err := next(ctx, job); err != nil {
 				return err

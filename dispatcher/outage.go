@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
@@ -66,8 +67,8 @@ func (o *outages) noteOutcome(a *attempt) {
 	c := o.of[a.job.Kind]
 	switch findingOf(a) {
 	case foundAway:
-		err, _ := errors.AsType[*unavailableError](a.err)
-		if opened := c.Away(a.probe, err.wait); opened {
+		err, _ := errors.AsType[*outcome.Unavailable](a.err)
+		if opened := c.Away(a.probe, err.Wait); opened {
 			o.some.Add(1)
 			o.showOutage(a.job.Kind)
 			o.logOutage(slog.LevelWarn, "kind unavailable: its jobs wait, and one is tried from time to time", a, slog.Any("err", a.err))
@@ -123,16 +124,16 @@ const (
 // findingOf is foundNothing if the handler was stopped, or was not called: then nobody has asked.
 func findingOf(a *attempt) finding {
 	end := a.outcome
-	if unavailable, ok := errors.AsType[*unavailableError](a.err); ok && end.outageLimit > 0 {
-		if unavailable.ofTarget {
+	if unavailable, ok := errors.AsType[*outcome.Unavailable](a.err); ok && end.OutageLimit > 0 {
+		if unavailable.OfTarget {
 			return foundThere // other jobs of the kind may find theirs
 		}
 		return foundAway
 	}
 	switch {
-	case end.status == outbox.Pending && (end.keepDue || end.code != ""): // interrupted, cancelled, at its deadline
+	case end.Status == outbox.Pending && (end.KeepDue || end.Code != ""): // interrupted, cancelled, at its deadline
 		return foundNothing
-	case end.code == codes.Timeout, end.code == codes.UndecodablePayload, end.code == codes.UnreadablePayload:
+	case end.Code == codes.Timeout, end.Code == codes.UndecodablePayload, end.Code == codes.UnreadablePayload:
 		return foundNothing
 	}
 	return foundThere

@@ -82,7 +82,7 @@ func newPromoter(p *process, db promoteStatements, peers *notifier, offer func([
 func (p *promoter) left(batch []*attempt) {
 	freed := false
 	for _, a := range batch {
-		if a.job.Key == "" || a.outcome.status == outbox.Pending && a.outcome.keepDue {
+		if a.job.Key == "" || a.outcome.Status == outbox.Pending && a.outcome.KeepDue {
 			continue
 		}
 		freed = true

@@ -11,6 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -61,18 +62,18 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 		case matched[a.job.ID]:
 			r.reportStored(a)
 		case succeeded[a.job.ID]:
-			a.outcome = outcome{status: outbox.Succeeded}
+			a.outcome = outcome.Outcome{Status: outbox.Succeeded}
 			r.reportStored(a)
 		case !a.until.IsZero() && !time.Now().Before(a.until): // a reaper was faster
-			a.outcome = outcome{status: outbox.Expired, message: a.outcome.message}
+			a.outcome = outcome.Outcome{Status: outbox.Expired, Message: a.outcome.Message}
 			r.reportStored(a)
 		case retried || err != nil && engine.Of(a.job).Completed.Load():
 			r.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
-				a.Attrs("lease_unknown", slog.String("outcome", string(a.outcome.status)))...)
+				a.Attrs("lease_unknown", slog.String("outcome", a.outcome.Status.String()))...)
 		default:
 			r.metrics.leasesLost.Inc()
 			r.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",
-				a.Attrs("lease_lost", slog.String("outcome_refused", string(a.outcome.status)))...)
+				a.Attrs("lease_lost", slog.String("outcome_refused", a.outcome.Status.String()))...)
 		}
 	}
 }
@@ -84,7 +85,7 @@ func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retrie
 	var ids []pgtype.UUID
 	var epochs []int64
 	for _, a := range batch {
-		if !matched[a.job.ID] && (engine.Of(a.job).Completed.Load() || retried && a.outcome.status == outbox.Succeeded) {
+		if !matched[a.job.ID] && (engine.Of(a.job).Completed.Load() || retried && a.outcome.Status == outbox.Succeeded) {
 			ids, epochs = append(ids, pgvalue.UUID(a.job.ID)), append(epochs, a.job.Epoch)
 		}
 	}
@@ -120,9 +121,9 @@ func (r *reporter) succeeded(batch []*attempt, matched map[[16]byte]bool, retrie
 // wakes nobody, because one that does so all the time would keep everybody awake: in this
 // rare case it waits for the next look of anybody, at most for a poll.
 func (r *reporter) isForOthers(a *attempt) bool {
-	switch a.outcome.status {
+	switch a.outcome.Status {
 	case outbox.Pending:
-		return a.outcome.keepDue || !r.phase.isClaiming()
+		return a.outcome.KeepDue || !r.phase.isClaiming()
 	case outbox.Retrying:
 		return !r.phase.isClaiming()
 	}
@@ -132,13 +133,13 @@ func (r *reporter) isForOthers(a *attempt) bool {
 // endsForWaiters reports whether somebody waits for the job, which may have ended. One whose handler called Complete
 // counts, whatever its outcome says: that settlement was the handler's own.
 func endsForWaiters(a *attempt) bool {
-	open := a.outcome.status == outbox.Pending || a.outcome.status == outbox.Retrying
+	open := a.outcome.Status == outbox.Pending || a.outcome.Status == outbox.Retrying
 	return engine.Of(a.job).Watched && (!open || engine.Of(a.job).Completed.Load())
 }
 
 func (r *reporter) reportStored(a *attempt) {
-	a.route.counts.attempts[string(a.outcome.status)].Inc()
-	switch a.outcome.status {
+	a.route.counts.attempts[a.outcome.Status.String()].Inc()
+	switch a.outcome.Status {
 	case outbox.Succeeded:
 		a.route.counts.succeeded.Inc()
 		if r.log.Enabled(context.Background(), slog.LevelInfo) {
@@ -147,9 +148,9 @@ func (r *reporter) reportStored(a *attempt) {
 		}
 		return
 	case outbox.Cancelled, outbox.Expired:
-		event := "job_" + string(a.outcome.status)
+		event := "job_" + a.outcome.Status.String()
 		r.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.Attrs(event,
-			slog.String("error", a.outcome.message), slog.Float64("duration_ms", milliseconds(a.took)))...)
+			slog.String("error", a.outcome.Message), slog.Float64("duration_ms", milliseconds(a.took)))...)
 		return
 	case outbox.Retrying:
 		r.reportFailure(a, slog.LevelWarn)
@@ -160,7 +161,7 @@ func (r *reporter) reportStored(a *attempt) {
 		a.route.counts.dead.Inc()
 		r.reportFailure(a, slog.LevelError)
 	}
-	if !a.outcome.keepDue || a.unused || a.route.dies {
+	if !a.outcome.KeepDue || a.unused || a.route.dies {
 		a.waker.poke() // its next start, or its hook's, may come before what the queue sleeps for
 	}
 }
@@ -168,12 +169,12 @@ func (r *reporter) reportStored(a *attempt) {
 // reportFailure logs a failure. Of those that are alike the first few are logged, and the others summed up.
 func (r *reporter) reportFailure(a *attempt, level slog.Level) {
 	o := a.outcome
-	if !r.log.Enabled(context.Background(), level) || !r.failures.Logs(string(o.status)+fingerprint.Of(a.job.Kind, o.code, o.message), a) {
+	if !r.log.Enabled(context.Background(), level) || !r.failures.Logs(o.Status.String()+fingerprint.Of(a.job.Kind, o.Code, o.Message), a) {
 		return
 	}
 	r.log.LogAttrs(context.Background(), level, "job_failed", a.Attrs("job_failed",
-		slog.String("error_code", o.code), slog.String("error", o.message),
-		slog.Bool("will_retry", o.status == outbox.Retrying), slog.String("status", string(o.status)),
+		slog.String("error_code", o.Code), slog.String("error", o.Message),
+		slog.Bool("will_retry", o.Status == outbox.Retrying), slog.String("status", o.Status.String()),
 		slog.Float64("duration_ms", milliseconds(a.took)))...)
 }
 
@@ -181,11 +182,11 @@ func (r *reporter) reportFailure(a *attempt, level slog.Level) {
 func (r *reporter) sumUpFailures(n int, last any) {
 	a := last.(*attempt)
 	level := slog.LevelError
-	if a.outcome.status == outbox.Retrying {
+	if a.outcome.Status == outbox.Retrying {
 		level = slog.LevelWarn
 	}
 	r.log.LogAttrs(context.Background(), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
-		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.code), slog.String("error", a.outcome.message),
-		slog.Bool("will_retry", a.outcome.status == outbox.Retrying), slog.String("status", string(a.outcome.status)),
-		slog.String("fingerprint", fingerprint.Of(a.job.Kind, a.outcome.code, a.outcome.message)))
+		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.Code), slog.String("error", a.outcome.Message),
+		slog.Bool("will_retry", a.outcome.Status == outbox.Retrying), slog.String("status", a.outcome.Status.String()),
+		slog.String("fingerprint", fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message)))
 }

@@ -4,21 +4,20 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-var errExited = &codedError{code: codes.Goexit, err: errors.New("the handler ended its goroutine with runtime.Goexit")}
+var errExited = outcome.WithCode(codes.Goexit, errors.New("the handler ended its goroutine with runtime.Goexit"))
 
 func exited(a *attempt) {
 	a.err = errExited
-	a.outcome = a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
+	a.outcome = a.route.config.policy().Fail(a.job, a.err)
 }
 
 // run calls the handler and decides what becomes of the job.
@@ -41,9 +40,9 @@ func run(p *process, a *attempt) {
 		cancel(overLimit)
 		reportOverrun(p, a)
 	}).Stop()
-	a.err = call(attemptContext{ctx, limit}, a.route.handler, a.job)
+	a.err = outcome.Call(attemptContext{ctx, limit}, a.route.handler, a.job)
 	a.returned.Store(true)
-	a.finish(time.Since(started), causeOf(ctx))
+	a.finish(time.Since(started), outcome.CauseOf(ctx))
 }
 
 // runBatch calls the handler with the jobs that may still run, and decides what becomes
@@ -78,7 +77,7 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 	}).Stop()
 	outcomes := callMany(attemptContext{ctx, started.Add(r.config.Timeout)}, r.many, jobs)
 	running[0].returned.Store(true)
-	cause := causeOf(ctx)
+	cause := outcome.CauseOf(ctx)
 	took = time.Since(started)
 	for i, a := range running {
 		a.err = outcomes[i]
@@ -92,11 +91,11 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time, timeout time.Duration, attrs ...slog.Attr) (refused error) {
 	// What is claimed while the grace period ends is not known to cutOff.
 	if !a.begin(cancel, now, now.Add(timeout+p.leaseTTL)) || p.phase.isCutOff() {
-		a.outcome = outcome{status: outbox.Pending, keepDue: true}
+		a.outcome = outcome.Interrupted
 		return outbox.ErrLeaseLost
 	}
 	if !a.until.IsZero() && !a.until.After(now) {
-		a.outcome = outcome{status: outbox.Pending, delay: pastDeadline}
+		a.outcome = outcome.PastDeadline
 		return ErrDeadline
 	}
 	a.route.counts.startDelay.Observe((a.job.StartedAt.Sub(a.job.RunAt) + now.Sub(a.claimed)).Seconds())
@@ -111,18 +110,7 @@ func (a *attempt) finish(took time.Duration, cause error) {
 	a.took = took
 	a.follows, a.extra = engine.Of(a.job).FollowUps.End(len(a.job.Payload))
 	a.route.counts.processing.Observe(took.Seconds())
-	a.outcome = settleFor(a, cause)
-}
-
-// settleFor is decide for errors and policies that may panic themselves.
-func settleFor(a *attempt, cause error) (o outcome) {
-	panicked := catch(func() { o = a.route.config.classify(decide(a.job, a.route.config.Backoff, a.err, cause), a.err) })
-	if panicked == nil {
-		return o
-	}
-	panicked.value = fmt.Sprintf("in the error or the back-off policy: %v", panicked.value)
-	a.err = panicked
-	return a.route.config.classify(failure(a.job, time.Minute, a.err), a.err)
+	a.outcome, a.err = a.route.config.policy().Decide(a.job, a.err, cause)
 }
 
 // attemptContext shows the deadline to what the handler calls. One context and a
@@ -134,39 +122,15 @@ type attemptContext struct {
 
 func (c attemptContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// call turns a panic into an error.
-func call(ctx context.Context, handler Handler, job *outbox.Claimed) (err error) {
-	if panicked := catch(func() { err = handler(ctx, job) }); panicked != nil {
-		return panicked
-	}
-	return err
-}
-
-// callMany is call for a batch.
+// callMany is outcome.Call for a batch.
 func callMany(ctx context.Context, m *many, jobs []*outbox.Claimed) (outcomes []error) {
-	if panicked := catch(func() { outcomes = m.handle(ctx, jobs) }); panicked != nil {
+	if panicked := outcome.Catch(func() { outcomes = m.handle(ctx, jobs) }); panicked != nil {
 		outcomes = make([]error, len(jobs))
 		for i := range outcomes {
 			outcomes[i] = panicked
 		}
 	}
 	return outcomes
-}
-
-// catch returns the panic of f with its stack, because a handler's bug must not
-// take the process, and every other job in it, down. That f has not
-// returned is the sign of it, not the recovered value: with GODEBUG=panicnil=1
-// that is nil for panic(nil). After runtime.Goexit it goes nowhere.
-func catch(f func()) (panicked *panicError) {
-	returned := false
-	defer func() {
-		if value := recover(); !returned {
-			panicked = &panicError{value: value, stack: string(debug.Stack())}
-		}
-	}()
-	f()
-	returned = true
-	return nil
 }
 
 // overrunAfter is how long a handler may go on after its time is over before that is

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
@@ -180,16 +181,16 @@ func (s *settler) storeRefused(a *attempt, statement storeFunc, err error) {
 	switch {
 	case !pgsession.IsUnacceptable(err):
 		s.refused <- a // still held: its lease goes on
-	case a.outcome.status == outbox.Succeeded:
+	case a.outcome.Status == outbox.Succeeded:
 		code := codes.ResultNotStored
 		if a.follows { // one of these, or the result: the message says
 			code = codes.FollowUpsNotStored
 		}
-		a.err = Discard(&codedError{code, err})
+		a.err = Discard(outcome.WithCode(code, err))
 		a.job.Result = nil
-		a.outcome = decide(a.job, a.route.config.Backoff, a.err, nil)
+		a.outcome = outcome.Discard(a.job, a.err)
 		s.store([]*attempt{a}, (*store).storeUnfinished)
-	case a.outcome.spellInASCII():
+	case a.outcome.SpellInASCII():
 		s.store([]*attempt{a}, statement)
 	default:
 		s.refused <- a

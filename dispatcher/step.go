@@ -14,6 +14,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -144,7 +145,7 @@ func finishStep[R any](s step, stored [][]byte, result R, err error) (R, error) 
 	if err == nil && len(stored) > 0 {
 		result = none
 		if err = json.Unmarshal(stored[0], &result); err != nil {
-			err = Discard(&codedError{"undecodable_step", fmt.Errorf("its result of an earlier attempt does not decode into %T: %w", none, err)})
+			err = Discard(outcome.WithCode("undecodable_step", fmt.Errorf("its result of an earlier attempt does not decode into %T: %w", none, err)))
 		}
 	}
 	if err == nil {
@@ -169,7 +170,7 @@ func (s step) encode(result any) ([]byte, error) {
 	default:
 		return encoded, nil
 	}
-	return nil, Discard(&codedError{"step_not_storable", err})
+	return nil, Discard(outcome.WithCode("step_not_storable", err))
 }
 
 func (s step) saveIn(ctx context.Context, tx pgx.Tx, result any, took time.Duration) error {

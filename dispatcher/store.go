@@ -47,9 +47,9 @@ type storeFunc func(*store, context.Context, []*attempt) ([]pgtype.UUID, error)
 // statementFor is which of the statements stores the outcome.
 func statementFor(a *attempt) int {
 	switch {
-	case a.outcome.outageLimit > 0:
+	case a.outcome.OutageLimit > 0:
 		return 3
-	case a.outcome.status != outbox.Succeeded:
+	case a.outcome.Status != outbox.Succeeded:
 		return 2
 	case a.follows:
 		return 1
@@ -98,11 +98,11 @@ func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedPa
 		o := a.outcome
 		p.Ids = append(p.Ids, pgvalue.UUID(a.job.ID))
 		p.Epochs = append(p.Epochs, a.job.Epoch)
-		p.Statuses = append(p.Statuses, string(o.status))
-		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.delay.Microseconds(), Valid: !o.keepDue})
-		p.ErrorCodes = append(p.ErrorCodes, o.code)
-		p.ErrorMessages = append(p.ErrorMessages, o.message)
-		p.Stacks = append(p.Stacks, o.stack)
+		p.Statuses = append(p.Statuses, string(o.Status))
+		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.Delay.Microseconds(), Valid: !o.KeepDue})
+		p.ErrorCodes = append(p.ErrorCodes, o.Code)
+		p.ErrorMessages = append(p.ErrorMessages, o.Message)
+		p.Stacks = append(p.Stacks, o.Stack)
 		p.Fingerprints = append(p.Fingerprints, fingerprintOf(a))
 	}
 	return p
@@ -209,8 +209,8 @@ func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtyp
 		ErrorCodes: u.ErrorCodes, ErrorMessages: u.ErrorMessages, Stacks: u.Stacks, Fingerprints: u.Fingerprints,
 	}
 	for _, a := range batch {
-		p.OutageLimits = append(p.OutageLimits, pgvalue.Interval(a.outcome.outageLimit))
-		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: a.outcome.wait.Microseconds(), Valid: a.outcome.wait > 0})
+		p.OutageLimits = append(p.OutageLimits, pgvalue.Interval(a.outcome.OutageLimit))
+		p.Waits = append(p.Waits, pgtype.Interval{Microseconds: a.outcome.Wait.Microseconds(), Valid: a.outcome.Wait > 0})
 	}
 	rows, err := s.db.SettleUnavailable(ctx, p)
 	if err != nil {
@@ -223,7 +223,7 @@ func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtyp
 	}
 	for _, a := range batch {
 		if status, ok := became[a.job.ID]; ok {
-			a.outcome.status, a.outcome.keepDue = status, status == outbox.Dead
+			a.outcome.Status, a.outcome.KeepDue = status, status == outbox.Dead
 		}
 	}
 	return s.closeCalledOff(ctx, batch, stored)
@@ -231,10 +231,10 @@ func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) ([]pgtyp
 
 // fingerprintOf is that of a failure which waits for a person, "" for other outcomes.
 func fingerprintOf(a *attempt) string {
-	if a.outcome.status != outbox.Failed && a.outcome.status != outbox.Dead {
+	if a.outcome.Status != outbox.Failed && a.outcome.Status != outbox.Dead {
 		return ""
 	}
-	return fingerprint.Of(a.job.Kind, a.outcome.code, a.outcome.message)
+	return fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message)
 }
 
 // closeCalledOff deals with what a settling statement did not match: if the job
@@ -273,9 +273,9 @@ func (s *store) closeCalledOff(ctx context.Context, batch []*attempt, stored []p
 		refused[id] = a
 		p.Ids = append(p.Ids, id)
 		p.Epochs = append(p.Epochs, a.job.Epoch)
-		p.ErrorCodes = append(p.ErrorCodes, a.outcome.code)
-		p.ErrorMessages = append(p.ErrorMessages, a.outcome.message)
-		p.Stacks = append(p.Stacks, a.outcome.stack)
+		p.ErrorCodes = append(p.ErrorCodes, a.outcome.Code)
+		p.ErrorMessages = append(p.ErrorMessages, a.outcome.Message)
+		p.Stacks = append(p.Stacks, a.outcome.Stack)
 	}
 	if len(refused) == 0 {
 		return stored, nil
@@ -285,7 +285,7 @@ func (s *store) closeCalledOff(ctx context.Context, batch []*attempt, stored []p
 		return nil, fmt.Errorf("close %d jobs that were called off: %w", len(refused), err)
 	}
 	for _, row := range closed {
-		refused[row.ID].outcome.status = outbox.Status(row.Outcome)
+		refused[row.ID].outcome.Status = outbox.Status(row.Outcome)
 		stored = append(stored, row.ID)
 	}
 	return stored, nil

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
-	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 )
 
 // staleAfter is how long a job waits in the buffer before it goes back.
@@ -119,7 +119,7 @@ func (w *workers) attemptBatch(b *batch, again func()) {
 	defer func() {
 		if !returned {
 			for _, a := range b.attempts {
-				if a.outcome.status == "" { // else the handler did not see it
+				if a.outcome.Status == "" { // else the handler did not see it
 					exited(a)
 				}
 			}
@@ -241,7 +241,7 @@ func (w *workers) giveBack(a *attempt) {
 
 // returnUnstarted gives back a job that was claimed and not started.
 func (w *workers) returnUnstarted(a *attempt) {
-	a.outcome = outcome{status: outbox.Pending, keepDue: true}
+	a.outcome = outcome.Interrupted
 	a.unused = true
 	w.ended <- a
 }

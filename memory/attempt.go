@@ -11,6 +11,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -79,7 +80,7 @@ func (q *Queue) begin(r *record) *attempt {
 func (q *Queue) attempt(a *attempt) {
 	defer a.stop()
 	r := a.record
-	verdict := dispatcher.Verdict{Status: outbox.Dead, Code: "goexit", Message: "the handler ended its goroutine with runtime.Goexit"}
+	verdict := outcome.Outcome{Status: outbox.Dead, Code: "goexit", Message: "the handler ended its goroutine with runtime.Goexit"}
 	returned := false
 	var result any
 	defer func() {
@@ -89,16 +90,17 @@ func (q *Queue) attempt(a *attempt) {
 		q.settle(r, verdict, result, context.Cause(a.ctx))
 	}()
 	args := r.args // they are dropped at the end only
-	verdict = dispatcher.Attempt(a.ctx, func(ctx context.Context, job *outbox.Claimed) (err error) {
+	err := outcome.Call(a.ctx, func(ctx context.Context, job *outbox.Claimed) (err error) {
 		result, err = r.route.handle(ctx, job, args)
 		return err
-	}, a.job, r.route.config)
+	}, a.job)
+	verdict, _ = r.route.policy.Decide(a.job, err, outcome.CauseOf(a.ctx))
 	returned = true
 }
 
 // settle decides what becomes of a job after an attempt. cause is why its context
 // ended, nil if it had not.
-func (q *Queue) settle(r *record, v dispatcher.Verdict, result any, cause error) {
+func (q *Queue) settle(r *record, v outcome.Outcome, result any, cause error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.running, r)
@@ -128,7 +130,7 @@ func (q *Queue) settle(r *record, v dispatcher.Verdict, result any, cause error)
 
 // spare makes a retry of an outage, which spends no attempt as long as the first one
 // in a row was less than the kind's limit ago. q.mu is held.
-func (r *record) spare(v *dispatcher.Verdict, now time.Time) bool {
+func (r *record) spare(v *outcome.Outcome, now time.Time) bool {
 	if v.OutageLimit == 0 {
 		r.awaySince = time.Time{}
 		return false
@@ -149,7 +151,7 @@ func (r *record) spare(v *dispatcher.Verdict, now time.Time) bool {
 }
 
 // schedule has a job wait for its next attempt. q.mu is held.
-func (q *Queue) schedule(r *record, v dispatcher.Verdict) {
+func (q *Queue) schedule(r *record, v outcome.Outcome) {
 	r.status, r.code, r.message = v.Status, v.Code, v.Message
 	if v.Status == outbox.Pending { // snoozed: no attempt spent
 		r.attempt--

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -612,7 +613,7 @@ func prepareSnoozed(r *rig) outbox.ID {
 	defer r.mu.Unlock()
 	record.attempt = 1
 	r.jobs[record.id] = record
-	r.schedule(record, dispatcher.Verdict{Status: outbox.Pending, Delay: time.Hour})
+	r.schedule(record, outcome.Outcome{Status: outbox.Pending, Delay: time.Hour})
 	return record.id
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -22,6 +23,7 @@ type Mux struct{ routes map[string]*route }
 type route struct {
 	kind   string
 	config dispatcher.KindConfig
+	policy outcome.Policy // of the config
 	accept func(outbox.Args) error
 	handle func(ctx context.Context, job *outbox.Claimed, args outbox.Args) (result any, err error)
 	counts *kindMetrics
@@ -115,6 +117,7 @@ func (m *Mux) build(timeout time.Duration, retry dispatcher.BackoffPolicy, metri
 		if own.config.Backoff == nil {
 			own.config.Backoff = retry
 		}
+		own.policy = outcome.Policy{Backoff: own.config.Backoff, FailOn: own.config.FailOn, OutageLimit: own.config.OutageLimit}
 		own.counts = metrics.forKind(kind)
 		built[kind] = &own
 	}

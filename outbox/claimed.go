@@ -20,12 +20,11 @@ FROM outbox.enqueue_claimed($1::uuid, $2::text, $3::text, $4::smallint, $5::inte
 // reserve keeps a worker for the one job that was enqueued, if there is one here, and has
 // the job claimed for it.
 func (t *producerTx) reserve() engine.Reservation {
-	own := engine.Of(t.producer).Claimer()
-	if own == nil || len(t.later) != 1 || t.later[0].plain == nil || t.producer.mode == NotifyOff {
+	if len(t.later) != 1 || t.later[0].plain == nil || t.producer.mode == NotifyOff {
 		return nil
 	}
 	q := &t.later[0]
-	worker := own.Reserve(q.plain.Kind, q.plain.Queue, q.plain.ID.Bytes)
+	worker := engine.Of(t.producer).Reserve(q.kind, q.plain.Queue, q.plain.ID.Bytes)
 	if worker != nil {
 		q.claimFor(worker)
 	}

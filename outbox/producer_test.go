@@ -456,9 +456,8 @@ func testLocalWake(t *testing.T, mode NotifyMode, want []int64) {
 	p := NewProducer(db, mode)
 	defer flush(t, p)
 	var seen []int64 // jobs that there are when the wake-up comes
-	engine.Of(p).SetWake(func() bool {
+	engine.Of(p).SetWake(func() {
 		seen = append(seen, ask[int64](t, db, `SELECT count(*) FROM outbox.jobs`))
-		return true
 	})
 	add := func(tx pgx.Tx) error {
 		_, err := Enqueue(t.Context(), tx, greet{}, Options{})

@@ -41,7 +41,7 @@ var allowed = map[string]string{
 	"inbox":            "internal/engine outbox internal/sqlgen internal/pgsession internal/invalid",
 	"protect":          "internal/engine outbox",
 	"await":            "protect outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
-	"dispatcher":       "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue dispatcher/internal/report dispatcher/internal/scheduler",
+	"dispatcher":       "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/outcome internal/pgsession internal/pgvalue dispatcher/internal/report dispatcher/internal/scheduler",
 
 	"dispatcher/internal/scheduler": "outbox",
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
@@ -52,7 +52,7 @@ var allowed = map[string]string{
 
 	"reaper":        "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"schedule":      "internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
-	"memory":        "internal/engine outbox dispatcher internal/invalid",
+	"memory":        "internal/engine outbox dispatcher internal/invalid internal/outcome",
 	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/invalid",
 	"doctor":        "operator migrations internal/pgsession internal/pgvalue",
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
@@ -88,6 +88,7 @@ var allowed = map[string]string{
 	"internal/mutants/run":    "internal/mutants",
 	"internal/archtest":       "",
 	"internal/outage":         "internal/backoff",
+	"internal/outcome":        "internal/engine internal/pgvalue outbox outbox/codes",
 	"internal/engine":         "internal/sqlgen",
 	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev",
 	// The fault harness, and its command.

@@ -151,53 +151,49 @@ func SettleSucceeded(ctx context.Context, db DB, jobs []Success, notify bool) ([
 
 // Local is kept in an outbox.Producer: the dispatcher of the same process.
 type Local struct {
-	wake    atomic.Pointer[func() bool]
-	claimer atomic.Pointer[Claimer]
+	wake    atomic.Pointer[func()]
+	reserve atomic.Pointer[Reserve]
 }
 
 // SetWake has the commit of every transaction that the producer began, and that enqueued, call
 // wake before it returns: a dispatcher in the same process learns of its jobs without the way
 // through the database, on which the others are notified. wake must not block. nil takes it away.
-func (l *Local) SetWake(wake func() bool) {
-	if wake == nil {
-		l.wake.Store(nil)
-		return
-	}
-	l.wake.Store(&wake)
+func (l *Local) SetWake(wake func()) { l.wake.Store(&wake) }
+
+// AlsoWake adds to what SetWake was given.
+func (l *Local) AlsoWake(also func()) {
+	before := l.wake.Load()
+	l.SetWake(func() {
+		also()
+		if before != nil && *before != nil {
+			(*before)()
+		}
+	})
 }
 
 // Wake calls what SetWake was given.
 func (l *Local) Wake() {
-	if wake := l.wake.Load(); wake != nil {
+	if wake := l.wake.Load(); wake != nil && *wake != nil {
 		(*wake)()
 	}
 }
 
-// SetClaimer has transactions that the producer began claim their job for a dispatcher in the same
+// SetReserve has transactions that the producer began claim their job for a dispatcher in the same
 // process, of the same database, if it is one job that can start at once and the dispatcher has
 // nothing else to do in its queue. nil takes it away.
-func (l *Local) SetClaimer(c Claimer) {
-	if c == nil {
-		l.claimer.Store(nil)
-		return
-	}
-	l.claimer.Store(&c)
-}
+func (l *Local) SetReserve(reserve Reserve) { l.reserve.Store(&reserve) }
 
-// Claimer is what SetClaimer was given, or nil.
-func (l *Local) Claimer() Claimer {
-	if c := l.claimer.Load(); c != nil {
-		return *c
+// Reserve calls what SetReserve was given.
+func (l *Local) Reserve(kind, queue string, id [16]byte) Reservation {
+	if reserve := l.reserve.Load(); reserve != nil && *reserve != nil {
+		return (*reserve)(kind, queue, id)
 	}
 	return nil
 }
 
-// Claimer starts jobs of the program that stores them: a dispatcher.
-type Claimer interface {
-	// Reserve keeps a worker for a job that is about to be committed. It returns nil if
-	// the job is to be claimed like any. It must not block, and is safe for concurrent use.
-	Reserve(kind, queue string, id [16]byte) Reservation
-}
+// Reserve keeps a worker for a job that is about to be committed. It returns nil if
+// the job is to be claimed like any. It must not block, and is safe for concurrent use.
+type Reserve func(kind, queue string, id [16]byte) Reservation
 
 // Reservation is a worker that waits for a job. Lease and Read are called in turn, at
 // most once each, and then either Committed or Failed.

@@ -40,7 +40,7 @@ var failed = []Mutant{
 		Name:      "a panic with nil is no panic",
 		Breaks:    "a handler that panics with nil has succeeded, where GODEBUG says panicnil=1",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.catch", `if value := recover(); !returned {`, `if value := recover(); value != nil && !returned {`}},
+		Edits:     []Edit{{"internal/outcome.Catch", `if value := recover(); !returned {`, `if value := recover(); value != nil && !returned {`}},
 		Checks:    []Check{test("memory", "TestOutcomesMeanWhatTheyMeanInADispatcher", "panic")},
 	},
 	{
@@ -72,7 +72,7 @@ var failed = []Mutant{
 		Name:      "a dead target stops the kind",
 		Breaks:    "one customer's dead webhook holds up those of all others",
 		Invariant: "An outage is quiet",
-		Edits:     []Edit{{"dispatcher.findingOf", `unavailable.ofTarget`, `unavailable.ofTarget && false`}},
+		Edits:     []Edit{{"dispatcher.findingOf", `unavailable.OfTarget`, `unavailable.OfTarget && false`}},
 		Checks:    []Check{test("dispatcher", "TestATargetIsAwayForItsOwnJobs", "all of the other targets run")},
 	},
 	{

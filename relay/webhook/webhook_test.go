@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -78,8 +79,8 @@ func TestTheRequestCarriesTheJob(t *testing.T) {
 
 func TestStatusDecides(t *testing.T) {
 	const (
-		discard, retry          = "*dispatcher.discardError", "*webhook.Error"
-		retryAfter, unavailable = "*dispatcher.retryAfterError", "*dispatcher.unavailableError"
+		discard, retry          = "*outcome.Discarded", "*webhook.Error"
+		retryAfter, unavailable = "*outcome.Postponed", "*outcome.Unavailable"
 	)
 	tests := map[string]struct {
 		status int
@@ -193,7 +194,7 @@ func TestARetryAfterIsNoShorterThanThePolicysWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := dispatcher.Attempt(t.Context(), handle, claimed(), dispatcher.KindConfig{Backoff: dispatcher.Waits(3 * time.Second)})
+		v := attempt(t, handle, dispatcher.Waits(3*time.Second))
 		if v.Status != outbox.Retrying || v.Delay != want || v.Code != "http_429" {
 			t.Errorf("429 with Retry-After %q: %+v, want another attempt after %s", header, v, want)
 		}
@@ -210,11 +211,18 @@ func TestAnOutageThatIsOverAtOnceWaitsAsLongAsItHasLasted(t *testing.T) {
 		handle := func(context.Context, *outbox.Claimed) error {
 			return judge("https://example.com", &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {header}}, Body: http.NoBody}, now)
 		}
-		v := dispatcher.Attempt(t.Context(), handle, claimed(), dispatcher.KindConfig{Backoff: dispatcher.Waits(time.Hour)})
+		v := attempt(t, handle, dispatcher.Waits(time.Hour))
 		if v.OutageLimit == 0 || v.Wait != want {
 			t.Errorf("503 with Retry-After %q: %+v, want an outage with a wait of %s", header, v, want)
 		}
 	}
+}
+
+// attempt is what becomes of a job after one call of the handler.
+func attempt(t *testing.T, handle dispatcher.Handler, retry dispatcher.BackoffPolicy) outcome.Outcome {
+	job := claimed()
+	o, _ := outcome.Policy{Backoff: retry}.Decide(job, handle(t.Context(), job), nil)
+	return o
 }
 
 // upgrade answers 101 and leaves the connection open until the test is over.
@@ -300,7 +308,7 @@ func TestNobodyThereIsTriedAgainAndTellsNoSecrets(t *testing.T) {
 	if !ok || failed.Code() != "http_unreachable" {
 		t.Fatalf("got %v, want code http_unreachable", err)
 	}
-	if got := typeName(err); got != "*dispatcher.unavailableError" {
+	if got := typeName(err); got != "*outcome.Unavailable" {
 		t.Errorf("a refused connection is a %s, want an outage", got)
 	}
 	for _, secret := range []string{"ada", "hush", "secret-path", "hidden"} {
@@ -359,7 +367,7 @@ func TestAProxyThatIsAwayIsAnOutage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := typeName(handle(t.Context(), claimed())); got != "*dispatcher.unavailableError" {
+		if got := typeName(handle(t.Context(), claimed())); got != "*outcome.Unavailable" {
 			t.Errorf("%s by a proxy that is away is a %s, want an outage", scheme, got)
 		}
 	}

@@ -1,0 +1,186 @@
+// Package outcome decides what becomes of a job after an attempt: the same for package dispatcher, whose jobs
+// are stored, and for package memory, whose are not. It knows of no database and no goroutines.
+package outcome
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/outbox/codes"
+)
+
+// Outcome is what is to become of a job after an attempt.
+type Outcome struct {
+	Status  outbox.Status
+	Delay   time.Duration // until it is to be tried again
+	KeepDue bool          // leave run_at as it is
+	Code    string
+	Message string
+	Stack   string
+
+	// Of an outcome that is an outage, which is a failure as above only once the
+	// outage has lasted for OutageLimit; before, no attempt is spent.
+	OutageLimit time.Duration // 0: it is none
+	Wait        time.Duration // that the handler asked for; 0: as long as the outage has lasted
+}
+
+// Policy is what a kind says of its attempts.
+type Policy struct {
+	Backoff     func(job *outbox.Claimed, err error) time.Duration // for jobs without one of their own; not nil
+	FailOn      []string                                           // codes that fail a job for good
+	OutageLimit time.Duration                                      // 0 is 24 h, and less than that none
+}
+
+// Decide turns an attempt's end into the job's next state, and returns the error that it is for. cause is why the
+// handler's context ended, nil if it had not. Errors and back-offs are other people's, and may panic: that is the
+// attempt's error then.
+func (p Policy) Decide(job *outbox.Claimed, err, cause error) (Outcome, error) {
+	var o Outcome
+	panicked := Catch(func() { o = p.classify(p.decide(job, err, cause), err) })
+	if panicked == nil {
+		return o, err
+	}
+	panicked.Value = fmt.Sprintf("in the error or the back-off policy: %v", panicked.Value)
+	return p.Fail(job, panicked), panicked
+}
+
+// Fail is the outcome of an attempt that has failed where neither the error nor the back-off is to be asked.
+func (p Policy) Fail(job *outbox.Claimed, err error) Outcome {
+	return p.classify(failure(job, time.Minute, err), err)
+}
+
+// Discard is the outcome of a job that is to wait for a person.
+func Discard(job *outbox.Claimed, err error) Outcome {
+	o := failure(job, 0, err)
+	o.Status, o.KeepDue = outbox.Failed, true
+	return o
+}
+
+func (p Policy) decide(job *outbox.Claimed, err, cause error) Outcome {
+	snooze, snoozed := errors.AsType[*Snoozed](err)
+	switch {
+	case snoozed:
+		return Outcome{Status: outbox.Pending, Delay: max(snooze.Wait, 0)}
+	case err == nil && engine.Of(job).Completed.Load():
+		// The handler says that its own transaction finished the job. If it did, this
+		// finds no row; if it rolled back, the attempt has failed.
+		return failure(job, 0, WithCode(codes.CompleteNotCommitted, errors.New("job.Complete was called, but its transaction did not commit")))
+	case err == nil && len(job.Result) > engine.MaxPayloadBytes:
+		return Discard(job, WithCode(codes.ResultTooLarge, fmt.Errorf("the result is %d bytes, want at most %d", len(job.Result), engine.MaxPayloadBytes)))
+	case err == nil:
+		return Outcome{Status: outbox.Succeeded}
+	case errors.Is(cause, ErrShutdown), errors.Is(cause, outbox.ErrLeaseLost):
+		return Interrupted
+	case errors.Is(cause, ErrCancelled):
+		return calledOff(job, 0, WithCode(codes.Cancelled, err))
+	case errors.Is(cause, ErrDeadline):
+		return calledOff(job, pastDeadline, WithCode(codes.Deadline, err))
+	case errors.Is(cause, ErrTimeout):
+		err = WithCode(codes.Timeout, err)
+	}
+	if _, ok := errors.AsType[*Discarded](err); ok {
+		return Discard(job, err)
+	}
+	return p.retry(job, err)
+}
+
+// retry is the outcome of a failure that another attempt may mend.
+func (p Policy) retry(job *outbox.Claimed, err error) Outcome {
+	asked, ok := errors.AsType[*Postponed](err)
+	if ok && !asked.AtLeast {
+		return failure(job, asked.Wait, err)
+	}
+	var wait time.Duration
+	if len(job.Backoff) > 0 { // its own comes before its kind's
+		wait = Turn(job.Backoff, job.Attempt)
+	} else {
+		wait = p.Backoff(job, err)
+	}
+	if ok {
+		wait = max(wait, asked.Wait)
+	}
+	return failure(job, wait, err)
+}
+
+// classify applies what the kind says of failures.
+func (p Policy) classify(o Outcome, err error) Outcome {
+	if o.Status != outbox.Retrying && o.Status != outbox.Dead {
+		return o
+	}
+	if slices.Contains(p.FailOn, o.Code) {
+		o.Status, o.KeepDue = outbox.Failed, true
+		return o
+	}
+	limit := cmp.Or(p.OutageLimit, 24*time.Hour)
+	if away, ok := errors.AsType[*Unavailable](err); ok && limit > 0 {
+		o.OutageLimit, o.Wait = limit, away.Wait
+	}
+	return o
+}
+
+// Turn is the wait after a failed attempt of those that a back-off lists: the last one from then on, and none
+// of an empty list.
+func Turn(waits []time.Duration, attempt int) time.Duration {
+	if len(waits) == 0 {
+		return 0
+	}
+	return waits[min(max(attempt, 1), len(waits))-1]
+}
+
+// Interrupted is not failed. If the lease is really lost, this finds no row.
+var Interrupted = Outcome{Status: outbox.Pending, KeepDue: true}
+
+// PastDeadline is the outcome of a job that was not begun because its deadline has come.
+var PastDeadline = Outcome{Status: outbox.Pending, Delay: pastDeadline}
+
+// pastDeadline is for how long a job that we have stopped at its deadline is not
+// to be started again: until the reaper has come.
+const pastDeadline = 2 * time.Second
+
+// calledOff is the outcome of an attempt that was cancelled, or whose deadline has
+// come. Closing the job is the database's word: it refuses this outcome as it
+// refuses any other, and then CloseAttempts closes the job with this error. Should
+// the database not know of it yet (its clock was set back, or the claim was under
+// way for long), the job waits for that, and nobody starts it before.
+func calledOff(job *outbox.Claimed, wait time.Duration, err error) Outcome {
+	o := failure(job, wait, err)
+	o.Status, o.KeepDue = outbox.Pending, false
+	return o
+}
+
+const (
+	maxMessage = 4 << 10
+	maxStack   = 16 << 10
+)
+
+func failure(job *outbox.Claimed, wait time.Duration, err error) Outcome {
+	o := Outcome{Status: outbox.Retrying, Delay: max(wait, 0), Code: codes.Error, Message: pgvalue.Text(err.Error(), maxMessage)}
+	if job.Attempt >= job.MaxAttempts {
+		o.Status, o.KeepDue = outbox.Dead, true
+	}
+	if coded, ok := errors.AsType[interface {
+		error
+		Code() string
+	}](err); ok && coded.Code() != "" {
+		o.Code = pgvalue.Text(coded.Code(), engine.MaxNameBytes)
+	}
+	if panicked, ok := errors.AsType[*Panicked](err); ok {
+		o.Stack = pgvalue.Text(panicked.Stack, maxStack)
+	}
+	return o
+}
+
+// SpellInASCII escapes what is not ASCII in the error, and reports whether anything was.
+func (o *Outcome) SpellInASCII() bool {
+	before := *o
+	o.Code = pgvalue.ASCII(o.Code, engine.MaxNameBytes)
+	o.Message = pgvalue.ASCII(o.Message, maxMessage)
+	o.Stack = pgvalue.ASCII(o.Stack, maxStack)
+	return *o != before
+}
