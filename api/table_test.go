@@ -17,6 +17,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -182,7 +183,7 @@ func (n names) value(name string, m *member) any {
 		return []string{n.id}
 	case name == "status" && m.is("array"):
 		var all []string
-		for _, s := range outbox.Statuses() {
+		for _, s := range engine.Statuses[outbox.Status]() {
 			all = append(all, string(s))
 		}
 		return all

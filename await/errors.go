@@ -11,7 +11,7 @@ import (
 
 // ErrNotFound says that there is no such job: its transaction did not commit (yet),
 // or the history has trimmed it.
-var ErrNotFound = errors.New("job not found")
+var ErrNotFound = engine.ErrNotFound
 
 // ErrNoResult says that a job succeeded and left no result: its handler was not
 // registered with dispatcher.HandleResult, or called Complete without one.

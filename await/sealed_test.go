@@ -61,7 +61,7 @@ func TestSealedResultsAreReadByWhoHasTheKey(t *testing.T) {
 			r := newRig(t, func(_ *Waiter, config *Config) { config.Protect = c.opens })
 			var use []dispatcher.Middleware
 			if c.seals != nil {
-				use = append(use, dispatcher.Opens(c.seals))
+				use = append(use, dispatcher.Protect(c.seals))
 			}
 			work(t, r.db, func(context.Context, *outbox.Job[double]) (doubled, error) { return doubled{7}, nil }, use...)
 			r.hears(t)

@@ -28,7 +28,7 @@ type Config struct {
 	ListenURL string       // the listener's; "" is as the pool connects. Set it when that leads to a pooler
 	Logger    *slog.Logger // nil logs nothing
 
-	// Protect opens results that were sealed, as dispatcher.Opens seals those of
+	// Protect opens results that were sealed, as dispatcher.Protect seals those of
 	// jobs whose payloads are sealed; others pass. nil leaves them sealed: an
 	// [*protect.SealedError] for who waits.
 	Protect outbox.Protector

@@ -79,7 +79,7 @@
 //	many.go         HandleMany: a handler for jobs of a kind together
 //	hooks.go        OnSuccess, OnResult and OnDeath
 //	ended.go        what hooks get of a job that has ended
-//	opens.go        opens sealed payloads
+//	protect.go      opens sealed payloads
 //	attempt.go      one claimed job, or a batch of them, on its way through the process
 //	process.go      what all parts have in common
 //	waker.go        makes a claim loop look again

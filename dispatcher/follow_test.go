@@ -104,8 +104,8 @@ func TestFollowUpsExistExactlyWhenCompleteCommits(t *testing.T) {
 			if err := job.Complete(ctx, tx); err != nil {
 				return err
 			}
-			if _, err := job.Then(next{8}, outbox.Options{}); !errors.Is(err, outbox.ErrTooLate) {
-				t.Errorf("Then after Complete = %v, want %v", err, outbox.ErrTooLate)
+			if _, err := job.Then(next{8}, outbox.Options{}); !errors.Is(err, engine.ErrEnded) {
+				t.Errorf("Then after Complete = %v, want %v", err, engine.ErrEnded)
 			}
 			if n := ask[int](t, tx, `SELECT count(*) FROM outbox.jobs WHERE kind = 'next'`); n != 1 {
 				t.Errorf("follow-ups that the transaction sees = %d, want 1", n)
@@ -252,8 +252,8 @@ func TestThenRefuses(t *testing.T) {
 	if follows, bytes := engine.Of(job).FollowUps.End(0); follows || bytes != 0 {
 		t.Errorf("something follows, %d bytes, though all was refused", bytes)
 	}
-	if _, err := job.Then(next{}, outbox.Options{}); !errors.Is(err, outbox.ErrTooLate) {
-		t.Errorf("Then after the handler has returned = %v, want %v", err, outbox.ErrTooLate)
+	if _, err := job.Then(next{}, outbox.Options{}); !errors.Is(err, engine.ErrEnded) {
+		t.Errorf("Then after the handler has returned = %v, want %v", err, engine.ErrEnded)
 	}
 
 	many, large := new(outbox.Claimed), new(outbox.Claimed)

@@ -58,7 +58,7 @@ type BatchConfig struct {
 	Max  int           // jobs of a batch, 1 to 1000; 0 is 100
 	Wait time.Duration // for more, after the first, up to a minute; 0 is 50 ms
 
-	// Protect opens payloads that were sealed and seals results, as [Opens] does for
+	// Protect opens payloads that were sealed and seals results, as [Protect] does for
 	// handlers of one job; nil for none.
 	Protect outbox.Protector
 }
@@ -191,8 +191,8 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 // decode fails for good: the same bytes will not decode tomorrow either.
 func decode[T any](claimed *outbox.Claimed) (*outbox.Job[T], error) {
 	job := &outbox.Job[T]{Claimed: claimed}
-	if strings.HasPrefix(claimed.ContentType, protect.SealedTypes) {
-		return nil, outcome.WithCode(codes.UnreadablePayload, fmt.Errorf("the payload of %s is %s: it needs mux.Use(dispatcher.Opens(…)), or BatchConfig.Protect", claimed.Kind, claimed.ContentType))
+	if strings.HasPrefix(claimed.ContentType, protect.SealedPrefix) {
+		return nil, outcome.WithCode(codes.UnreadablePayload, fmt.Errorf("the payload of %s is %s: it needs mux.Use(dispatcher.Protect(…)), or BatchConfig.Protect", claimed.Kind, claimed.ContentType))
 	}
 	if err := json.Unmarshal(claimed.Payload, &job.Args); err != nil {
 		return nil, Discard(outcome.WithCode(codes.UndecodablePayload, fmt.Errorf("decode the payload of %s: %w", claimed.Kind, err)))

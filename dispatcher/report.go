@@ -69,11 +69,11 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 			r.reportStored(a)
 		case retried || err != nil && engine.Of(a.job).Completed.Load():
 			r.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
-				a.Attrs("lease_unknown", slog.String("outcome", a.outcome.Status.String()))...)
+				a.Attrs("lease_unknown", slog.String("outcome", string(a.outcome.Status)))...)
 		default:
 			r.metrics.leasesLost.Inc()
 			r.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",
-				a.Attrs("lease_lost", slog.String("outcome_refused", a.outcome.Status.String()))...)
+				a.Attrs("lease_lost", slog.String("outcome_refused", string(a.outcome.Status)))...)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func endsForWaiters(a *attempt) bool {
 }
 
 func (r *reporter) reportStored(a *attempt) {
-	a.route.counts.attempts[a.outcome.Status.String()].Inc()
+	a.route.counts.attempts[string(a.outcome.Status)].Inc()
 	switch a.outcome.Status {
 	case outbox.Succeeded:
 		a.route.counts.succeeded.Inc()
@@ -148,7 +148,7 @@ func (r *reporter) reportStored(a *attempt) {
 		}
 		return
 	case outbox.Cancelled, outbox.Expired:
-		event := "job_" + a.outcome.Status.String()
+		event := "job_" + string(a.outcome.Status)
 		r.log.LogAttrs(context.Background(), slog.LevelInfo, event, a.Attrs(event,
 			slog.String("error", a.outcome.Message), slog.Float64("duration_ms", milliseconds(a.took)))...)
 		return
@@ -169,12 +169,12 @@ func (r *reporter) reportStored(a *attempt) {
 // reportFailure logs a failure. Of those that are alike the first few are logged, and the others summed up.
 func (r *reporter) reportFailure(a *attempt, level slog.Level) {
 	o := a.outcome
-	if !r.log.Enabled(context.Background(), level) || !r.failures.Logs(o.Status.String()+fingerprint.Of(a.job.Kind, o.Code, o.Message), a) {
+	if !r.log.Enabled(context.Background(), level) || !r.failures.Logs(string(o.Status)+fingerprint.Of(a.job.Kind, o.Code, o.Message), a) {
 		return
 	}
 	r.log.LogAttrs(context.Background(), level, "job_failed", a.Attrs("job_failed",
 		slog.String("error_code", o.Code), slog.String("error", o.Message),
-		slog.Bool("will_retry", o.Status == outbox.Retrying), slog.String("status", o.Status.String()),
+		slog.Bool("will_retry", o.Status == outbox.Retrying), slog.String("status", string(o.Status)),
 		slog.Float64("duration_ms", milliseconds(a.took)))...)
 }
 
@@ -187,6 +187,6 @@ func (r *reporter) sumUpFailures(n int, last any) {
 	}
 	r.log.LogAttrs(context.Background(), level, "jobs_failed", slog.String("event", "jobs_failed"), slog.Int("jobs", n),
 		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.Code), slog.String("error", a.outcome.Message),
-		slog.Bool("will_retry", a.outcome.Status == outbox.Retrying), slog.String("status", a.outcome.Status.String()),
+		slog.Bool("will_retry", a.outcome.Status == outbox.Retrying), slog.String("status", string(a.outcome.Status)),
 		slog.String("fingerprint", fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message)))
 }

@@ -62,12 +62,6 @@ func Step[R any](ctx context.Context, job *outbox.Claimed, name string, fn func(
 	return result, nil
 }
 
-// Beginner begins transactions: a *pgxpool.Pool, a *pgx.Conn, or a pgx.Tx, in
-// which it makes a savepoint.
-type Beginner interface {
-	Begin(ctx context.Context) (pgx.Tx, error)
-}
-
 // StepTx is [Step] for an effect in the database that the jobs are in: it begins a
 // transaction on db, fn makes its changes through tx, and both they and the memory
 // of the step are committed together. So they are made exactly once, whatever
@@ -77,7 +71,7 @@ type Beginner interface {
 // The job's row is locked only when fn has returned. A transaction that outlasts
 // the lease is thus rolled back if another worker has taken the job over
 // meanwhile.
-func StepTx[R any](ctx context.Context, job *outbox.Claimed, db Beginner, name string, fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
+func StepTx[R any](ctx context.Context, job *outbox.Claimed, db outbox.Beginner, name string, fn func(ctx context.Context, tx pgx.Tx) (R, error)) (R, error) {
 	var none, result R
 	s, err := beginStep(job, name)
 	if err != nil {

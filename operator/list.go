@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -89,7 +90,7 @@ func (f Filter) params() sqlgen.ListJobsParams {
 	}
 	statuses := f.Statuses
 	if len(statuses) == 0 {
-		statuses = outbox.Statuses()
+		statuses = engine.Statuses[outbox.Status]()
 	}
 	for _, s := range statuses {
 		p.Statuses = append(p.Statuses, string(s))

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -19,7 +20,7 @@ const statementTimeout = 10 * time.Second
 
 // ErrNotFound says that no job has the id: it never existed, its transaction has
 // not committed, or it was trimmed.
-var ErrNotFound = errors.New("job not found")
+var ErrNotFound = engine.ErrNotFound
 
 // ErrPastDeadline says that a job cannot run any more: its deadline has passed.
 // Nothing was changed.

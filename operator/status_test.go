@@ -5,12 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 func FuzzParseStatus(f *testing.F) {
-	for _, s := range outbox.Statuses() {
+	for _, s := range engine.Statuses[outbox.Status]() {
 		f.Add(string(s))
 		f.Add(strings.ToUpper(string(s)))
 		f.Add(" " + string(s))
@@ -18,7 +19,7 @@ func FuzzParseStatus(f *testing.F) {
 	f.Add("")
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := operator.ParseStatus(text)
-		if known := slices.Contains(outbox.Statuses(), outbox.Status(text)); (err == nil) != known {
+		if known := slices.Contains(engine.Statuses[outbox.Status](), outbox.Status(text)); (err == nil) != known {
 			t.Fatalf("%q: %v, but known is %t", text, err, known)
 		}
 		if err == nil && string(s) != text || err != nil && s != "" {

@@ -8,10 +8,6 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// ErrTooLate is what [Claimed.Then] returns when the attempt's settlement can take
-// no more: the handler has returned, or Complete has been called.
-var ErrTooLate = engine.ErrEnded
-
 // Then adds a job that is stored by the statement which settles this one as
 // succeeded: it exists exactly when that settlement does, also when it is
 // [Claimed.Complete] in the handler's own transaction. When the attempt fails, is
@@ -23,7 +19,8 @@ var ErrTooLate = engine.ErrEnded
 // refused: a follow-up exists once as it is.
 //
 // What is not acceptable gets [*InvalidError]s, joined, and adds nothing; so do more
-// than 100 follow-ups, or than 4 MiB of payloads and headers. Then may be called concurrently.
+// than 100 follow-ups, or than 4 MiB of payloads and headers. Once the handler has returned, or Complete was called,
+// Then is too late and returns an error. It may be called concurrently.
 func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	opts.fillFrom(args)
 	var errs []error

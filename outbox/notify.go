@@ -31,15 +31,15 @@ const (
 	NotifyOff NotifyMode = "off"
 )
 
-// ParseNotifyMode reads a mode; "" is coalesced.
-func ParseNotifyMode(s string) (NotifyMode, error) {
-	switch m := NotifyMode(s); m {
+// orDefault is the mode, and coalesced for "".
+func (m NotifyMode) orDefault() (NotifyMode, error) {
+	switch m {
 	case NotifyCoalesced, NotifyTransactional, NotifyOff:
 		return m, nil
 	case "":
 		return NotifyCoalesced, nil
 	}
-	return "", fmt.Errorf("notify mode %q is unknown, want off, transactional or coalesced", s)
+	return "", fmt.Errorf("notify mode %q is unknown, want off, transactional or coalesced", string(m))
 }
 
 // coalesceWindow is how long after a NOTIFY the next one waits, and so the most

@@ -246,12 +246,12 @@ func TestTheContextBoundsAFlush(t *testing.T) {
 func TestNotifyModesAreParsed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]NotifyMode{"": NotifyCoalesced, "coalesced": NotifyCoalesced, "transactional": NotifyTransactional, "off": NotifyOff} {
-		if got, err := ParseNotifyMode(text); err != nil || got != want {
+		if got, err := NotifyMode(text).orDefault(); err != nil || got != want {
 			t.Errorf("%q is %q, %v; want %q", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"Off", "on", " off"} {
-		if got, err := ParseNotifyMode(text); err == nil || got != "" {
+		if got, err := NotifyMode(text).orDefault(); err == nil || got != "" {
 			t.Errorf("%q is %q, %v; want an error", text, got, err)
 		}
 	}

@@ -26,9 +26,9 @@ type Producer struct {
 type local = engine.Seam[engine.Local]
 
 // NewProducer makes a producer; mode "" is [NotifyCoalesced]. It panics if there is
-// no such mode; [ParseNotifyMode] checks one that comes from outside.
+// no such mode: a program with a wrong setting ends when it starts.
 func NewProducer(pool *pgxpool.Pool, mode NotifyMode) *Producer {
-	mode, err := ParseNotifyMode(string(mode))
+	mode, err := mode.orDefault()
 	if err != nil {
 		panic("outbox.NewProducer: " + err.Error())
 	}

@@ -9,12 +9,12 @@ import (
 
 // Protector keeps what a job carries from readers of the database, or the database
 // from what is too large for it: package protect has two. Give it to [Options] as
-// Protect when you enqueue, to the dispatcher's mux by dispatcher.Opens, and to
+// Protect when you enqueue, to the dispatcher's mux by dispatcher.Protect, and to
 // await.Config where results are waited for. It has to be safe for concurrent use.
 type Protector interface {
 	// Seal returns what is to be stored instead of plain. Content that it leaves
 	// alone keeps its type; content that it changes gets a type that begins with
-	// protect.SealedTypes.
+	// protect.SealedPrefix.
 	Seal(ctx context.Context, of Part, plain Content) (Content, error)
 	// Open undoes Seal for the same part, and fails for any other.
 	Open(ctx context.Context, of Part, sealed Content) (Content, error)

@@ -2,6 +2,8 @@ package outbox
 
 import (
 	"slices"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
 // Status is where a job stands. The database enforces the legal moves
@@ -30,14 +32,7 @@ const (
 	Dismissed Status = "dismissed" // a person put a dead letter away
 )
 
-// statuses is every status, in the order of the database's enum: open ones first.
-var statuses = []Status{
-	Created, Pending, Blocked, Running, Retrying, Failed, Dead,
-	Succeeded, Cancelled, Expired, Skipped, Stale, Dismissed,
-}
-
-// Statuses returns every status, open ones first.
-func Statuses() []Status { return slices.Clone(statuses) }
+var statuses = engine.Statuses[Status]()
 
 // Closed reports whether the job is finished for good and lives in the history.
 func (s Status) Closed() bool { return slices.Index(statuses, s) >= slices.Index(statuses, Succeeded) }

@@ -9,7 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Beginner begins transactions: a *pgxpool.Pool, a *pgx.Conn or a [Producer].
+// Beginner begins transactions: a *pgxpool.Pool, a *pgx.Conn, a [Producer], or a pgx.Tx, in
+// which it makes a savepoint.
 type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }

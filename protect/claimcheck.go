@@ -11,7 +11,7 @@ import (
 )
 
 // ClaimCheckType is the content type of what a [ClaimCheck] put elsewhere.
-const ClaimCheckType = SealedTypes + "claim-check+json"
+const ClaimCheckType = SealedPrefix + "claim-check+json"
 
 // Store keeps contents by name: a bucket, a shared folder ([Dir]). Names are of
 // hexadecimal digits, hyphens and slashes. It has to be safe for concurrent use.

@@ -4,7 +4,7 @@
 //	ring, err := protect.NewKeyring(protect.Key{ID: "2026-11", Secret: secret})
 //	id, err := outbox.Enqueue(ctx, tx, args, outbox.Options{Protect: ring})
 //	…
-//	mux.Use(dispatcher.Opens(ring))
+//	mux.Use(dispatcher.Protect(ring))
 //	…
 //	waiter, err := await.New(pool, await.Config{Protect: ring})
 package protect

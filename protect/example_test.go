@@ -32,7 +32,7 @@ func ExampleKeyring() {
 		return err
 	}
 	var mux dispatcher.Mux // the worker
-	mux.Use(dispatcher.Opens(ring))
+	mux.Use(dispatcher.Protect(ring))
 	dispatcher.Handle(&mux, func(_ context.Context, job *outbox.Job[PayOut]) error {
 		fmt.Println(job.Args.IBAN)
 		return nil
@@ -56,5 +56,5 @@ func ExampleClaimCheck() {
 		return err
 	}
 	var mux dispatcher.Mux
-	mux.Use(dispatcher.Opens(checks))
+	mux.Use(dispatcher.Protect(checks))
 }

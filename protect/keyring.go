@@ -13,7 +13,7 @@ import (
 )
 
 // SealedType is the content type of what a [Keyring] encrypted.
-const SealedType = SealedTypes + "sealed"
+const SealedType = SealedPrefix + "sealed"
 
 // ErrUnreadable says that content was not sealed for this place by any key of the
 // ring, or was changed since.

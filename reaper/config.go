@@ -155,5 +155,5 @@ func (c Config) longestRetention() time.Duration {
 }
 
 func closedStatuses() []outbox.Status {
-	return slices.DeleteFunc(outbox.Statuses(), func(s outbox.Status) bool { return !s.Closed() })
+	return slices.DeleteFunc(engine.Statuses[outbox.Status](), func(s outbox.Status) bool { return !s.Closed() })
 }

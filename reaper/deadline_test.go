@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -38,7 +39,7 @@ func deadlinePass(t testing.TB, r *Reaper) {
 func TestEveryOpenJobExpiresAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})
-	for _, s := range outbox.Statuses() {
+	for _, s := range engine.Statuses[outbox.Status]() {
 		if !s.Closed() {
 			storeWithDeadline(t, db, 1, string(s), -time.Second)
 			storeWithDeadline(t, db, 1, string(s), time.Hour)

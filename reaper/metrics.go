@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -64,7 +65,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "outbox_reaper_jobs_trimmed_total",
 		Help: "Jobs removed because they were beyond their retention, row by row or with their day; failed and dead are dead letters that nobody did anything about.",
 	}, []string{"outcome"})
-	for _, status := range outbox.Statuses() {
+	for _, status := range engine.Statuses[outbox.Status]() {
 		if status.Closed() || isDeadLetter(status) {
 			m.jobsTrimmed[string(status)] = jobs.WithLabelValues(string(status))
 		}

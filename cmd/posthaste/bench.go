@@ -84,7 +84,7 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	}
 	if mode := c.String("notify"); mode != "" {
 		var err error
-		if options.Notify, err = outbox.ParseNotifyMode(mode); err != nil {
+		if options.Notify, err = parseNotify(mode); err != nil {
 			return cli.Exit("bench: --notify: "+err.Error(), 2)
 		}
 	}

@@ -12,13 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/operator"
-
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/dsn"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay/webhook"
 )
@@ -55,11 +54,11 @@ func parseRoles(v string) ([]string, error) {
 }
 
 func parseNotify(v string) (outbox.NotifyMode, error) {
-	mode, err := outbox.ParseNotifyMode(v)
-	if err != nil {
-		return "", errors.New("want off, transactional or coalesced")
+	switch mode := outbox.NotifyMode(v); mode {
+	case outbox.NotifyCoalesced, outbox.NotifyTransactional, outbox.NotifyOff:
+		return mode, nil
 	}
-	return mode, nil
+	return "", errors.New("want off, transactional or coalesced")
 }
 
 // parseKeep reads a retention and those of outcomes that differ, in all queues or in

@@ -13,6 +13,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -72,7 +73,7 @@ func (p *program) listQueues(ctx context.Context, c *cli.Command) error {
 }
 
 func openStatuses() (open []outbox.Status) {
-	for _, s := range outbox.Statuses() {
+	for _, s := range engine.Statuses[outbox.Status]() {
 		if !s.Closed() {
 			open = append(open, s)
 		}

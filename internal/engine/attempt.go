@@ -42,6 +42,9 @@ type Recorder interface {
 	Flush(ctx context.Context, tx DB) error
 }
 
+// ErrNotFound is that of packages await and operator.
+var ErrNotFound = errors.New("job not found")
+
 // ErrNotStored is memory.ErrNotStored.
 var ErrNotStored = errors.New("the job has no row in the database")
 

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
 	"github.com/posthaste-dev/posthaste/internal/verify/probe"
 	"github.com/posthaste-dev/posthaste/operator"
@@ -179,7 +180,7 @@ func (f *fight) operate(ctx context.Context, random *rand.Rand) {
 // and with trimming everything that is closed.
 func (f *fight) reap(ctx context.Context) {
 	none := map[outbox.Status]time.Duration{}
-	for _, status := range outbox.Statuses() {
+	for _, status := range engine.Statuses[outbox.Status]() {
 		if status.Closed() {
 			none[status] = 0
 		}

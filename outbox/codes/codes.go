@@ -12,7 +12,7 @@ const (
 	Goexit               = "goexit"                 // the handler ended its goroutine with runtime.Goexit
 	Deadline             = "deadline"               // the job's deadline came while it ran; it has expired
 	Cancelled            = "cancelled"              // the job was cancelled while it ran
-	UnreadablePayload    = "unreadable_payload"     // the payload is sealed, and there is no key or no dispatcher.Opens
+	UnreadablePayload    = "unreadable_payload"     // the payload is sealed, and no key or dispatcher.Protect is there
 	UndecodableResult    = "undecodable_result"     // a hook's type is not that of the result; fails for good
 	LeaseLost            = "lease_lost"             // the worker died, stalled, or could not reach the database
 	UndecodablePayload   = "undecodable_payload"    // the payload is not what the handler's type says; fails for good

@@ -48,8 +48,7 @@ func readPlan() (p plan, err error) {
 	}
 	p.clients, p.batch = cmp.Or(p.clients, 8), cmp.Or(p.batch, 1)
 	p.pace = duration("VERIFY_PACE", &errs)
-	p.notify, err = outbox.ParseNotifyMode(os.Getenv("VERIFY_NOTIFY"))
-	errs = append(errs, err)
+	p.notify = outbox.NotifyMode(os.Getenv("VERIFY_NOTIFY"))
 	p.insist = os.Getenv("VERIFY_INSIST") == "on"
 	p.beside = os.Getenv("VERIFY_DISPATCH")
 	p.mix = strings.Split(cmp.Or(os.Getenv("VERIFY_MIX"), "effect"), ",")

@@ -12,11 +12,11 @@ import (
 	"github.com/posthaste-dev/posthaste/protect"
 )
 
-// Opens returns middleware that has p open the payloads that a protector sealed
+// Protect returns middleware that has p open the payloads that a protector sealed
 // when they were enqueued, and seal the results of their handlers; other jobs pass.
 // A payload that cannot be opened is tried again by the kind's policy, with the
 // error code unreadable_payload: the key may be deployed tomorrow.
-func Opens(p outbox.Protector) Middleware {
+func Protect(p outbox.Protector) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, job *outbox.Claimed) error {
 			if err := openPayload(ctx, p, job); err != nil {
@@ -33,7 +33,7 @@ func Opens(p outbox.Protector) Middleware {
 // openPayload has p open the payload, if a protector sealed it. From then on the result
 // of the job is sealed by p as well.
 func openPayload(ctx context.Context, p outbox.Protector, job *outbox.Claimed) error {
-	if !strings.HasPrefix(job.ContentType, protect.SealedTypes) {
+	if !strings.HasPrefix(job.ContentType, protect.SealedPrefix) {
 		return nil
 	}
 	part := outbox.Part{Tenant: job.Tenant, Job: job.ID, Column: "payload"}

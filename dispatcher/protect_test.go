@@ -32,7 +32,7 @@ func TestSealedJobsAreReadByWhoHasTheKey(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
 			var mux dispatcher.Mux
-			mux.Use(dispatcher.Opens(ring))
+			mux.Use(dispatcher.Protect(ring))
 			dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[payOut]) error {
 				job.Result = []byte(`"paid to ` + job.Args.IBAN + `"`)
 				if !complete {
@@ -57,12 +57,12 @@ func TestSealedJobsAreReadByWhoHasTheKey(t *testing.T) {
 	}
 }
 
-// Without the key, or without Opens, a job waits for a better deployment.
+// Without the key, or without Protect, a job waits for a better deployment.
 func TestASealedJobWaitsForItsKey(t *testing.T) {
 	t.Parallel()
 	ring, _ := protect.NewKeyring(protect.Key{ID: "k", Secret: [32]byte{1}})
 	other, _ := protect.NewKeyring(protect.Key{ID: "other", Secret: [32]byte{2}})
-	for name, use := range map[string][]dispatcher.Middleware{"without Opens": nil, "with another key": {dispatcher.Opens(other)}} {
+	for name, use := range map[string][]dispatcher.Middleware{"without Protect": nil, "with another key": {dispatcher.Protect(other)}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
@@ -102,7 +102,7 @@ func TestAResultThatTheProtectorLeavesAloneIsStoredAsItIs(t *testing.T) {
 	checks := &protect.ClaimCheck{Store: folder, Above: 100}
 	heard := make(chan int, 1)
 	var mux dispatcher.Mux
-	mux.Use(dispatcher.Opens(checks))
+	mux.Use(dispatcher.Protect(checks))
 	dispatcher.HandleResult(&mux, func(_ context.Context, job *outbox.Job[scan]) (int, error) { return len(job.Args.Pages), nil })
 	dispatcher.OnResult(&mux, func(_ context.Context, _ *outbox.Job[dispatcher.Ended[scan]], n int) error {
 		heard <- n
@@ -133,7 +133,7 @@ func TestAHookDoesNotGetWhatIsSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var mux dispatcher.Mux
-	mux.Use(dispatcher.Opens(ring))
+	mux.Use(dispatcher.Protect(ring))
 	dispatcher.HandleResult(&mux, func(_ context.Context, job *outbox.Job[scan]) (int, error) { return 424242, nil })
 	dispatcher.OnResult(&mux, func(_ context.Context, _ *outbox.Job[dispatcher.Ended[scan]], n int) error {
 		t.Errorf("the hook is told of %d", n)
