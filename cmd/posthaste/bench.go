@@ -44,6 +44,9 @@ func benchCommand() *cli.Command {
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object a line"},
 			&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
 			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000); tenants: that all jobs have one of (default none)"},
+			&cli.IntFlag{Name: "events", Usage: "relay, relay-latency: how many events (default 200000, 1000)"},
+			&cli.StringFlag{Name: "sink", Usage: "relay, relay-latency: null, or nats", Value: "null"},
+			&cli.StringFlag{Name: "nats", Usage: "relay, relay-latency: `URL` of a server with JetStream, for a stream of our own"},
 			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
 			&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
 			&cli.IntFlag{Name: "clients", Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32)"},
@@ -88,8 +91,16 @@ func runBench(ctx context.Context, c *cli.Command) error {
 			return cli.Exit("bench: --notify: "+err.Error(), 2)
 		}
 	}
+	if n := int(c.Int("events")); n != 0 {
+		options.Jobs = n
+	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	closeSink, err := benchSink(ctx, c, &options)
+	if err != nil {
+		return cli.Exit("bench: "+err.Error(), 2)
+	}
+	defer closeSink()
 	context.AfterFunc(ctx, stop) // a second signal does not wait for the databases to be dropped
 	if c.Bool("work") {
 		if names[0] != "processes" || options.DatabaseURL == "" {

@@ -90,7 +90,7 @@ var allowed = map[string]string{
 	"internal/outage":         "internal/backoff",
 	"internal/outcome":        "internal/engine internal/pgvalue outbox outbox/codes",
 	"internal/engine":         "internal/sqlgen",
-	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev",
+	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev relay",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
 	"internal/verify":         "internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",

@@ -20,6 +20,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
 )
 
 // Options are what the workloads can be asked for; a zero takes the workload's
@@ -37,6 +38,10 @@ type Options struct {
 	HoldSnapshot bool          // tenants: lone jobs of new tenants, while a transaction holds a snapshot
 	Notify       outbox.NotifyMode
 	Logger       *slog.Logger
+
+	// Sink is what relay and relay-latency publish to, under Destination; nil accepts everything. It is closed.
+	Sink        relay.Sink
+	Destination string
 
 	// System makes what is measured, on a database that is empty still; nil
 	// measures this project.
@@ -110,6 +115,8 @@ func Workloads() []Workload {
 		{"processes", "burn down with one process and with several on one queue, in turns (--n, --jobs)", true, processes},
 		{"recovery", "kill -9 a worker with running jobs: time until each runs again", false, recovery},
 		{"api", "requests to the API and its Postgres on this machine: POST /jobs, GET /jobs/{id}; or what dispatch keeps beside them (--clients, --duration, --overload)", true, overHTTP},
+		{"relay", "publish events of 200 bytes that are in the log already (--sink, --events, --keys)", true, relayed},
+		{"relay-latency", "one event a transaction: from before the insert until the sink has it (--sink, --events, --every)", true, relayLatency},
 		{"idle", "queries a minute of a process with nothing to do (--duration)", false, idle},
 	}
 }
