@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
 
 // Config is how a dispatcher works. Its zero value is a sane production setup
@@ -72,15 +73,15 @@ func (c Config) validate() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.Queues)) {
 		if fault := engine.NameFault(name); fault != "" {
-			errs = append(errs, invalid("Config.Queues", "has a queue whose name %s", fault))
+			errs = append(errs, invalid.Field("Config.Queues", "has a queue whose name %s", fault))
 		}
 		if n := c.Queues[name].Concurrency; n < 0 || n > 100_000 {
-			errs = append(errs, invalid(fmt.Sprintf("Config.Queues[%q].Concurrency", name), "is %d, want 1 to 100000, or 0 for %d", n, defaultConcurrency))
+			errs = append(errs, invalid.Field(fmt.Sprintf("Config.Queues[%q].Concurrency", name), "is %d, want 1 to 100000, or 0 for %d", n, defaultConcurrency))
 		}
 	}
 	atLeast := func(field string, d, least time.Duration) {
 		if d < least {
-			errs = append(errs, invalid(field, "is %s, want at least %s", d, least))
+			errs = append(errs, invalid.Field(field, "is %s, want at least %s", d, least))
 		}
 	}
 	atLeast("Config.LeaseTTL", c.LeaseTTL, time.Second)

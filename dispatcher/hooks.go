@@ -9,6 +9,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -90,7 +91,7 @@ func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.J
 
 func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.Job[Ended[T]]) error, config []KindConfig) {
 	if len(kind) > engine.MaxNameBytes {
-		panic(fmt.Errorf("dispatcher: %w", invalid("kind", "of the hook, %q, is %d bytes long, want at most %d", kind, len(kind), engine.MaxNameBytes)))
+		panic(fmt.Errorf("dispatcher: %w", invalid.Field("kind", "of the hook, %q, is %d bytes long, want at most %d", kind, len(kind), engine.MaxNameBytes)))
 	}
 	m.HandleRaw(kind, func(ctx context.Context, claimed *outbox.Claimed) error {
 		job, err := decode[Ended[T]](claimed)
@@ -106,7 +107,7 @@ func (h *hooks) validate(routes map[string]*route) error {
 	var errs []error
 	want := func(field, kind string) {
 		if routes[kind] == nil {
-			errs = append(errs, invalid(field, "is for kind %q, which has no handler", kind))
+			errs = append(errs, invalid.Field(field, "is for kind %q, which has no handler", kind))
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(h.success)) {

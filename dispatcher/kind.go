@@ -2,12 +2,12 @@ package dispatcher
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -32,11 +32,11 @@ type KindConfig struct {
 func (c KindConfig) Validate() error {
 	var errs []error
 	if c.Timeout < 0 {
-		errs = append(errs, invalid("KindConfig.Timeout", "is %s, want more than 0, or 0 for that of the process", c.Timeout))
+		errs = append(errs, invalid.Field("KindConfig.Timeout", "is %s, want more than 0, or 0 for that of the process", c.Timeout))
 	}
 	for _, code := range c.FailOn {
 		if code == "" || len(code) > engine.MaxNameBytes { // no failure is stored with such a code
-			errs = append(errs, invalid("KindConfig.FailOn", "has the code %q, want 1 to %d bytes", code, engine.MaxNameBytes))
+			errs = append(errs, invalid.Field("KindConfig.FailOn", "has the code %q, want 1 to %d bytes", code, engine.MaxNameBytes))
 		}
 	}
 	return errors.Join(errs...)
@@ -45,10 +45,6 @@ func (c KindConfig) Validate() error {
 // policy is what the kind says of its attempts.
 func (c KindConfig) policy() outcome.Policy {
 	return outcome.Policy{Backoff: c.Backoff, FailOn: c.FailOn, OutageLimit: c.OutageLimit}
-}
-
-func invalid(field, format string, args ...any) error {
-	return &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
 // BackoffPolicy says how long a job waits after a failed attempt; job.Attempt

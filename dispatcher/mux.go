@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
@@ -73,10 +74,10 @@ const (
 func (b BatchConfig) validate() error {
 	var errs []error
 	if b.Max < 1 || b.Max > maxBatchMax {
-		errs = append(errs, invalid("BatchConfig.Max", "is %d, want 1 to %d, or 0 for %d", b.Max, maxBatchMax, defaultBatchMax))
+		errs = append(errs, invalid.Field("BatchConfig.Max", "is %d, want 1 to %d, or 0 for %d", b.Max, maxBatchMax, defaultBatchMax))
 	}
 	if b.Wait < 0 || b.Wait > maxBatchWait {
-		errs = append(errs, invalid("BatchConfig.Wait", "is %s, want up to %s, or 0 for %s", b.Wait, maxBatchWait, defaultBatchWait))
+		errs = append(errs, invalid.Field("BatchConfig.Wait", "is %s, want up to %s, or 0 for %s", b.Wait, maxBatchWait, defaultBatchWait))
 	}
 	return errors.Join(errs...)
 }
@@ -135,10 +136,10 @@ func HandleResult[T outbox.ResultArgs[R], R any](m *Mux, handler func(ctx contex
 func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
 	var err error
 	if fault := engine.NameFault(kind); fault != "" {
-		err = invalid("kind", "%s", fault)
+		err = invalid.Field("kind", "%s", fault)
 	}
 	if _, taken := m.routes[kind]; taken {
-		err = invalid("kind", "is %q, which has a handler already", kind)
+		err = invalid.Field("kind", "is %q, which has a handler already", kind)
 	}
 	if err != nil {
 		panic(fmt.Errorf("dispatcher: %w", err))

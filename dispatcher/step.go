@@ -14,6 +14,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -108,21 +109,21 @@ type step struct {
 var stepName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]*$`)
 
 func beginStep(job *outbox.Claimed, name string) (step, error) {
-	invalid := func(format string, args ...any) (step, error) {
-		return step{}, fmt.Errorf("begin a step of job %s: %w", job.ID, &outbox.InvalidError{Field: "name", Reason: fmt.Sprintf(format, args...)})
+	refuse := func(format string, args ...any) (step, error) {
+		return step{}, fmt.Errorf("begin a step of job %s: %w", job.ID, invalid.Field("name", format, args...))
 	}
 	if len(name) > engine.MaxNameBytes {
-		return invalid("is %d bytes long, want at most %d", len(name), engine.MaxNameBytes)
+		return refuse("is %d bytes long, want at most %d", len(name), engine.MaxNameBytes)
 	}
 	if !stepName.MatchString(name) {
-		return invalid("is %q, want letters, digits and _ . : / -, first a letter or digit", name)
+		return refuse("is %q, want letters, digits and _ . : / -, first a letter or digit", name)
 	}
 	s := step{job: job, name: name}
 	s.reports, _ = engine.Of(job).Recorder.(*report.Reports)
 	if s.reports != nil {
 		var err error
 		if s.again, err = s.reports.BeginStep(name); err != nil {
-			return invalid("%s", err)
+			return refuse("%s", err)
 		}
 	}
 	return s, nil

@@ -23,6 +23,7 @@ type InvalidError struct {
 // Error is the field and the reason.
 func (e *InvalidError) Error() string { return e.Field + " " + e.Reason }
 
+// invalid is here, because internal/invalid imports this package.
 func invalid(field, format string, args ...any) error {
 	return &InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }

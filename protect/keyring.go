@@ -63,6 +63,7 @@ func NewKeyring(current Key, old ...Key) (*Keyring, error) {
 	return r, nil
 }
 
+// invalid is not internal/invalid's: that one is built on package outbox, as this package is, in the same layer.
 func invalid(field, format string, args ...any) error {
 	return fmt.Errorf("protect: %w", &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)})
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -110,21 +111,21 @@ func (d *Downloader) newTransfer(job *outbox.Job[Args]) (*transfer, error) {
 	args := job.Args
 	source, err := url.Parse(args.URL)
 	if err != nil { // it would quote the URL
-		return nil, invalid("Args.URL", "is malformed (it may hold a secret and is not shown)")
+		return nil, invalidArgs("Args.URL", "is malformed (it may hold a secret and is not shown)")
 	}
 	if source.Scheme != "http" && source.Scheme != "https" || source.Hostname() == "" {
-		return nil, invalid("Args.URL", "has the scheme %q and the host %q, want http or https and a host", source.Scheme, source.Hostname())
+		return nil, invalidArgs("Args.URL", "has the scheme %q and the host %q, want http or https and a host", source.Scheme, source.Hostname())
 	}
 	sum, err := hex.DecodeString(args.SHA256)
 	if err != nil || len(sum) != 0 && len(sum) != 32 {
-		return nil, invalid("Args.SHA256", "is %q, want 64 hexadecimal digits or nothing", args.SHA256)
+		return nil, invalidArgs("Args.SHA256", "is %q, want 64 hexadecimal digits or nothing", args.SHA256)
 	}
 	if args.MaxBytes < 0 || args.MaxBytes > d.maxBytes {
-		return nil, invalid("Args.MaxBytes", "is %d, want 1 to %d, or 0 for that", args.MaxBytes, d.maxBytes)
+		return nil, invalidArgs("Args.MaxBytes", "is %d, want 1 to %d, or 0 for that", args.MaxBytes, d.maxBytes)
 	}
 	name := path.Clean(args.Path)
 	if args.Path == "" || name == "." || strings.HasSuffix(args.Path, "/") || strings.Contains(args.Path, "\x00") || !filepath.IsLocal(filepath.FromSlash(name)) {
-		return nil, invalid("Args.Path", "is %q, want a file below the root", args.Path)
+		return nil, invalidArgs("Args.Path", "is %q, want a file below the root", args.Path)
 	}
 	dir, err := d.openDir(path.Dir(name))
 	if err != nil {
@@ -171,12 +172,12 @@ func final(code string, err error) error {
 	return dispatcher.Discard(&Error{code: code, final: true, err: err})
 }
 
-func invalid(field, format string, args ...any) error {
-	return final("invalid_args", &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)})
+func invalidArgs(field, format string, args ...any) error {
+	return final("invalid_args", invalid.Field(field, format, args...))
 }
 
 func misconfigured(field, format string, args ...any) error {
-	return fmt.Errorf("download: %w", &outbox.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)})
+	return fmt.Errorf("download: %w", invalid.Field(field, format, args...))
 }
 
 func isFinal(err error) bool {

@@ -47,7 +47,7 @@ func (t *transfer) fetch(ctx context.Context) (whole bool, err error) {
 
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.source.String(), nil)
 	if err != nil {
-		return false, invalid("Args.URL", "is not acceptable (it may hold a secret and is not shown)")
+		return false, invalidArgs("Args.URL", "is not acceptable (it may hold a secret and is not shown)")
 	}
 	req.Header.Set("Accept-Encoding", "identity") // lengths and ranges are those of the file
 	if t.part.size > 0 {

@@ -174,7 +174,7 @@ func (t *transfer) publish(ctx context.Context) (Result, error) {
 	if err := t.dir.Rename(t.part.name, t.name); err != nil {
 		if info, statErr := t.dir.Lstat(t.name); statErr == nil && info.IsDir() {
 			_ = t.dir.Remove(t.part.name)
-			return Result{}, invalid("Args.Path", "is %q, which is a folder", t.job.Args.Path)
+			return Result{}, invalidArgs("Args.Path", "is %q, which is a folder", t.job.Args.Path)
 		}
 		return Result{}, fmt.Errorf("move the file to its place: %w", err)
 	}

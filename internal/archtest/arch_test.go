@@ -41,7 +41,7 @@ var allowed = map[string]string{
 	"inbox":            "internal/engine outbox internal/sqlgen internal/pgsession internal/invalid",
 	"protect":          "internal/engine outbox",
 	"await":            "protect outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
-	"dispatcher":       "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/outcome internal/pgsession internal/pgvalue dispatcher/internal/report dispatcher/internal/scheduler",
+	"dispatcher":       "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/invalid internal/outage internal/outcome internal/pgsession internal/pgvalue dispatcher/internal/report dispatcher/internal/scheduler",
 
 	"dispatcher/internal/scheduler": "outbox",
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
@@ -58,7 +58,7 @@ var allowed = map[string]string{
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
 	"relay/webhook": "outbox dispatcher",
 
-	"handlers/download":   "outbox dispatcher",
+	"handlers/download":   "outbox dispatcher internal/invalid",
 	"internal/changefeed": "outbox internal/sqlgen",
 
 	"kinds":  "outbox",
