@@ -47,6 +47,7 @@ var allowed = map[string]string{
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
 
 	"relay":           "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
+	"relay/amqp":      "relay",
 	"relay/nats":      "relay",
 	"relay/relaytest": "relay",
 
@@ -76,8 +77,9 @@ var allowed = map[string]string{
 	"internal/pgtest":            "migrations migrations/migrate internal/pgdev",
 	"internal/pgtest/withserver": "internal/pgtest",
 
-	// A NATS server for tests.
-	"internal/natstest": "internal/verify/child",
+	// Brokers for tests.
+	"internal/natstest":   "internal/verify/child",
+	"internal/brokertest": "internal/verify/child",
 
 	// Answers of the API against its description, in tests.
 	"internal/apitest": "api",

@@ -38,7 +38,7 @@ func Run(t *testing.T, open func(t *testing.T) Broker) {
 		{"Cancelled", cancelled},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // RabbitMQ may take 20 s to start
 			defer cancel()
 			test.run(ctx, t, open(t))
 		})

@@ -1,0 +1,81 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// Check is [relay.Sink]'s. What stands for what events fill in, a * or >, is not looked for.
+func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, err := s.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer c.guard(ctx)()
+	var findings []relay.Finding
+	seen := map[string]bool{}
+	for _, destination := range destinations {
+		exchange, key, err := split(destination)
+		if err != nil {
+			findings = append(findings, relay.Finding{Severity: relay.Problem, What: err.Error(), Remedy: "correct the route's destination"})
+			continue
+		}
+		name := exchange + "/"
+		if exchange == "" {
+			name += key // each queue by itself
+		}
+		if seen[name] || strings.ContainsAny(name, "*>") {
+			continue
+		}
+		seen[name] = true
+		found, err := c.look(exchange, key)
+		if err != nil {
+			return nil, away(err)
+		}
+		findings = append(findings, found...)
+	}
+	return append(findings, relay.Finding{
+		Severity: relay.Note,
+		What:     "no client can see of what type the queues behind an exchange are, nor whether they drop, reject or dead-letter messages",
+		Remedy: "use durable quorum queues or streams, and where a length is limited, overflow: reject-publish, " +
+			"because drop-head, the default, deletes messages that no consumer has read",
+	}), nil
+}
+
+// look looks at an exchange, or at a queue of the default exchange, on a channel that ends with it.
+func (c *conn) look(exchange, queue string) ([]relay.Finding, error) {
+	ch, err := c.amqp.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("open a channel: %w", err)
+	}
+	defer func() { _ = ch.Close() }()
+	what := fmt.Sprintf("exchange %q", exchange)
+	if exchange != "" {
+		err = ch.ExchangeDeclarePassive(exchange, amqp.ExchangeTopic, true, false, false, false, nil)
+	} else {
+		what = fmt.Sprintf("queue %q", queue)
+		var q amqp.Queue
+		q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err == nil && q.Consumers == 0 {
+			return []relay.Finding{{Severity: relay.Note, What: fmt.Sprintf("%s has no consumer, and %d messages", what, q.Messages), Remedy: "start one"}}, nil
+		}
+	}
+	reason, ok := errors.AsType[*amqp.Error](err)
+	switch {
+	case err == nil:
+		return nil, nil
+	case ok && reason.Code == amqp.NotFound:
+		return []relay.Finding{{Severity: relay.Problem, What: "there is no " + what, Remedy: "create it: until then its messages wait"}}, nil
+	case ok && reason.Server && (reason.Code == amqp.AccessRefused || reason.Code == amqp.ResourceLocked):
+		return []relay.Finding{{Severity: relay.Warning, What: fmt.Sprintf("we may not look at %s: %s", what, reason.Reason), Remedy: "check the user's permissions"}}, nil
+	}
+	return nil, fmt.Errorf("look at %s: %w", what, err)
+}

@@ -1,0 +1,121 @@
+package amqp
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Config is how to reach RabbitMQ. Files are read again for each connection, so that secrets can be rotated.
+type Config struct {
+	// URLs are of the nodes of one cluster, of which one is enough: amqp://host:5672/vhost or amqps://host:5671/vhost,
+	// without credentials. Without a path the virtual host is "/".
+	URLs []string
+	Name string // of the connection, in the server's management; "" is "posthaste"
+
+	User         string // with Password or PasswordFile; "" logs in by the certificate
+	Password     string
+	PasswordFile string
+
+	CAFile          string // certificates to trust instead of those of the system
+	CertificateFile string // our own, with KeyFile
+	KeyFile         string
+
+	// Pipelined sends a key's next message before the last one is confirmed, which is faster where most messages have
+	// few keys. Set it if every destination leads to quorum queues or streams that take all messages: a queue that
+	// rejects some (overflow: reject-publish), or is created or deleted meanwhile, may then have a key's later
+	// message before an earlier one. See Order in the package's documentation.
+	Pipelined bool
+}
+
+// validate reports every mistake. No error repeats a secret, nor a URL, which may have one in it.
+func (c Config) validate() error {
+	var errs []error
+	if len(c.URLs) == 0 {
+		errs = append(errs, errors.New("URLs is empty"))
+	}
+	for i, text := range c.URLs {
+		u, err := url.Parse(text)
+		switch {
+		case err != nil || u.Host == "" || u.Scheme != "amqp" && u.Scheme != "amqps":
+			errs = append(errs, fmt.Errorf("URLs[%d] is not a URL such as amqp://host:5672/vhost", i))
+		case u.User != nil:
+			errs = append(errs, fmt.Errorf("URLs[%d] has credentials in it: put them into User and PasswordFile", i))
+		case u.RawQuery != "":
+			errs = append(errs, fmt.Errorf("URLs[%d] has parameters in it, of which there are none", i))
+		default:
+			if _, err := amqp.ParseURI(text); err != nil {
+				errs = append(errs, fmt.Errorf("URLs[%d]: %w", i, withoutURL(err)))
+			}
+		}
+	}
+	if c.User == "" && c.CertificateFile == "" {
+		errs = append(errs, errors.New("neither User nor CertificateFile is set"))
+	}
+	if c.User == "" && (c.Password != "" || c.PasswordFile != "") {
+		errs = append(errs, errors.New("a password is set without User"))
+	}
+	if c.Password != "" && c.PasswordFile != "" {
+		errs = append(errs, errors.New("both Password and PasswordFile are set"))
+	}
+	if (c.CertificateFile == "") != (c.KeyFile == "") {
+		errs = append(errs, errors.New("CertificateFile and KeyFile go together"))
+	}
+	return errors.Join(errs...)
+}
+
+// withoutURL strips what net/url says of the URL.
+func withoutURL(err error) error {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		return wrapped.Err
+	}
+	return err
+}
+
+// login is how to log in.
+func (c Config) login() ([]amqp.Authentication, error) {
+	if c.User == "" {
+		return []amqp.Authentication{&amqp.ExternalAuth{}}, nil
+	}
+	password := c.Password
+	if c.PasswordFile != "" {
+		content, err := os.ReadFile(c.PasswordFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the password: %w", err)
+		}
+		password = strings.TrimSpace(string(content))
+	}
+	return []amqp.Authentication{&amqp.PlainAuth{Username: c.User, Password: password}}, nil
+}
+
+// tls is nil if nothing is to be different from the defaults.
+func (c Config) tls() (*tls.Config, error) {
+	if c.CAFile == "" && c.CertificateFile == "" {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CAFile != "" {
+		content, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read CAFile: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(content) {
+			return nil, fmt.Errorf("%s has no certificate in it", c.CAFile)
+		}
+	}
+	if c.CertificateFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.CertificateFile, c.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read CertificateFile and KeyFile: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
