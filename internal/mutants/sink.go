@@ -37,7 +37,7 @@ var sinks = []Mutant{
 		Name:      "no answer is an answer",
 		Breaks:    "what was under way when the connection was lost is taken for stored",
 		Invariant: inOrderOfAKey,
-		Edits:     []Edit{{"relay/nats.publication.window", `					p.settle(run[n], err) // unknown`, `					p.settle(run[n], nil)`}},
+		Edits:     []Edit{{"relay/nats.publication.broken", `		p.settle(i, err)`, `		p.settle(i, nil)`}},
 		Checks:    []Check{test("relay/nats", "TestConformance/window/Stopped", "outcomes of a broker that stands still")},
 	},
 	{

@@ -3,6 +3,7 @@
 package natstest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -105,36 +106,47 @@ func (s *Server) Connect(options ...nats.Option) jetstream.JetStream {
 	return js
 }
 
-// Drain returns what a stream has stored, in its order, and leaves it there.
+// Drain returns what a stream has stored, in its order, and leaves it there. It waits for a cluster that has lost a
+// leader.
 func Drain(t testing.TB, js jetstream.JetStream, stream string) []*nats.Msg {
 	t.Helper()
-	ctx := t.Context()
+	all, err := drain(t.Context(), js, stream)
+	for began := time.Now(); err != nil && time.Since(began) < 30*time.Second; all, err = drain(t.Context(), js, stream) {
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err != nil {
+		t.Fatalf("read stream %s: %v", stream, err)
+	}
+	return all
+}
+
+func drain(ctx context.Context, js jetstream.JetStream, stream string) ([]*nats.Msg, error) {
 	s, err := js.Stream(ctx, stream)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	state := s.CachedInfo().State
 	if state.Msgs == 0 {
-		return nil
+		return nil, nil
 	}
 	consumer, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{})
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	messages, err := consumer.Messages()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	defer messages.Stop()
 	all := make([]*nats.Msg, 0, state.Msgs)
 	for uint64(len(all)) < state.Msgs {
-		m, err := messages.Next(jetstream.NextMaxWait(20 * time.Second))
+		m, err := messages.Next(jetstream.NextMaxWait(10 * time.Second))
 		if err != nil {
-			t.Fatalf("message %d of %d: %v", len(all)+1, state.Msgs, err)
+			return nil, fmt.Errorf("message %d of %d: %w", len(all)+1, state.Msgs, err)
 		}
 		all = append(all, &nats.Msg{Subject: m.Subject(), Header: m.Headers(), Data: m.Data()})
 	}
-	return all
+	return all, nil
 }
 
 func (s *Server) config() string { return filepath.Join(s.dir, "nats.conf") }

@@ -21,14 +21,10 @@ func (p *publication) atomic(ctx context.Context, s *stream, run []int) (left []
 	}
 	last := p.batch[run[len(run)-1]].Destination
 	for {
-		e, err := x.next(ctx)
+		e, err := x.next(ctx, answerTimeout)
 		switch {
 		case err != nil:
-			p.over = true
-			for _, i := range run {
-				p.settle(i, err)
-			}
-			return nil, stop
+			return p.broken(run, err)
 		case e.answer != nil:
 			a, err := parse(e.answer)
 			if err != nil || a.Count != len(run) {

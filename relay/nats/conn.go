@@ -14,15 +14,17 @@ import (
 )
 
 const (
-	// answerTimeout is how long nothing may come back while an answer is due.
-	answerTimeout = 5 * time.Second
+	// answerTimeout is how long nothing may come back while an answer to messages is due, and questionTimeout to a
+	// question about a stream, which the message's own way does not depend on.
+	answerTimeout   = 5 * time.Second
+	questionTimeout = 2 * time.Second
 
 	// buffered is how many answers wait to be read: more than there are messages in a run.
 	buffered = 4 * maxRun
 )
 
 // errSilent ends an exchange of which nothing more comes back.
-var errSilent = fmt.Errorf("the server has not answered for %s", answerTimeout)
+var errSilent = errors.New("the server does not answer")
 
 // conn is one connection. It is used by one goroutine at a time, and is thrown away after an exchange that was not
 // answered to its end: so what comes back never belongs to an earlier one.
@@ -141,10 +143,10 @@ type event struct {
 	violated string    // its subject
 }
 
-// next waits for something that belongs to the exchange. After an error nothing more will come, and the connection is
-// closed.
-func (x exchange) next(ctx context.Context) (event, error) {
-	silence := time.NewTimer(answerTimeout)
+// next waits for something that belongs to the exchange, for so long at most. After an error nothing more will come, and
+// the connection is closed.
+func (x exchange) next(ctx context.Context, within time.Duration) (event, error) {
+	silence := time.NewTimer(within)
 	defer silence.Stop()
 	for {
 		select {
@@ -173,7 +175,7 @@ func (c *conn) ask(ctx context.Context, subject string, question []byte) (*nats.
 		return nil, err
 	}
 	for {
-		e, err := x.next(ctx)
+		e, err := x.next(ctx, questionTimeout)
 		switch {
 		case err != nil:
 			return nil, err

@@ -28,10 +28,11 @@ func (p *publication) fast(ctx context.Context, s *stream, run []int) (left []in
 	f := &ingest{publication: p, stream: s, exchange: p.c.exchange(), run: run, refusals: map[int]error{}}
 	f.send()
 	for !f.ended {
-		e, err := f.exchange.next(ctx)
+		e, err := f.exchange.next(ctx, answerTimeout)
 		switch {
 		case err != nil:
-			return f.broken(err)
+			f.settleStored()
+			return p.broken(run[f.stored:f.sent], err)
 		case e.answer != nil:
 			f.answered(e)
 		default:
@@ -137,24 +138,15 @@ func number(to string) (n int, ok bool) {
 	return n, isFail && isMessage && err == nil
 }
 
-// broken settles a run of which no more is heard.
-func (f *ingest) broken(err error) ([]int, step) {
-	f.over = true
-	for n, i := range f.run[:f.sent] {
-		if n < f.stored {
-			f.settle(i, nil)
-		} else {
-			f.settle(i, err)
-		}
+func (f *ingest) settleStored() {
+	for _, i := range f.run[:f.stored] {
+		f.settle(i, nil)
 	}
-	return nil, stop
 }
 
 // conclude settles the messages that are stored and the one after them, and returns the rest.
 func (f *ingest) conclude() ([]int, step) {
-	for _, i := range f.run[:f.stored] {
-		f.settle(i, nil)
-	}
+	f.settleStored()
 	if f.stored == len(f.run) {
 		return nil, further
 	}

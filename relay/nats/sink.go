@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// A run is what is sent before its answers are waited for: at most what JetStream takes as an atomic batch, and so
-	// little that it does not wait for the sockets' buffers.
+	// A run is what is sent before its answers are waited for: at most what JetStream takes as an atomic batch. After one
+	// that was not answered the next are smaller, or a slow line would never bring any to its end in time.
 	maxRun      = 1000
 	maxRunBytes = 4 << 20
+	minRunBytes = maxRunBytes / 8 / 8
 
 	// maxHeaderBytes is what JetStream takes of headers, with their names and line breaks.
 	maxHeaderBytes = 64<<10 - 1
@@ -30,9 +31,10 @@ type Sink struct {
 	duplicates atomic.Int64
 	maxPayload atomic.Int64
 
-	mu      sync.Mutex
-	conn    *conn   // nil, or dead, until the next that needs one
-	streams streams // of the connection
+	mu       sync.Mutex
+	conn     *conn // nil, or dead, until the next that needs one
+	streams  streams
+	runBytes int // how much a run may have
 }
 
 var _ relay.Sink = (*Sink)(nil)
@@ -43,7 +45,7 @@ func Open(config Config) (*Sink, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("open the NATS sink: %w", err)
 	}
-	return &Sink{config: config}, nil
+	return &Sink{config: config, runBytes: maxRunBytes}, nil
 }
 
 // Limits are those of the server that the sink was connected to last.
@@ -87,7 +89,7 @@ func (s *Sink) connected(ctx context.Context) (*conn, error) {
 	if s.conn != nil {
 		s.conn.close()
 	}
-	s.conn, s.streams = nil, nil // settings may have changed meanwhile
+	s.conn = nil
 	c, err := connect(ctx, s.config)
 	if err != nil {
 		return nil, away(err)
@@ -160,6 +162,17 @@ func (p *publication) settle(i int, err error) {
 	}
 }
 
+// broken settles messages that were under way when the connection broke, or when ctx ended: it stays unknown whether
+// they are stored.
+func (p *publication) broken(unknown []int, err error) ([]int, step) {
+	for _, i := range unknown {
+		p.settle(i, err)
+	}
+	p.over = true
+	p.sink.runBytes = max(p.sink.runBytes/8, minRunBytes)
+	return nil, stop
+}
+
 // end settles the first of messages of which none has been sent, and leaves the others.
 func (p *publication) end(unsent []int, err error) {
 	p.over = true
@@ -225,6 +238,9 @@ func (p *publication) send(ctx context.Context, g group) {
 			one -= len(rest) - len(after)
 		}
 		left, then := p.sendBy(ctx, mode, g.stream, run)
+		if !p.over {
+			p.sink.runBytes = min(p.sink.runBytes+p.sink.runBytes/8, maxRunBytes)
+		}
 		switch then {
 		case stop:
 			return
@@ -285,7 +301,7 @@ func (p *publication) take(from []int, s *stream) (run, rest []int) {
 			p.messages[i], refusal = encode(m)
 		}
 		bytes += size(m)
-		switch full := len(run) == maxRun || bytes > maxRunBytes || len(run) == 1 && s.undecided(); {
+		switch full := len(run) == maxRun || bytes > p.sink.runBytes || len(run) == 1 && s.undecided(); {
 		case len(run) > 0 && (full || refusal != nil):
 			// What is refused may be the key's next after one in the run: that one's outcome comes first.
 			return run, from[n:]

@@ -97,6 +97,38 @@ func TestTheWayFollowsFromTheStream(t *testing.T) {
 	}
 }
 
+// A line so slow that a batch takes longer than an answer may: it goes in smaller runs.
+func TestASlowLine(t *testing.T) {
+	t.Parallel()
+	b := open(t, jetstream.StreamConfig{AllowAtomicPublish: true})
+	s := connectedSink(t, Config{URLs: []string{b.url}, User: "relay", PasswordFile: b.file})
+	accepted(t, s.Publish(t.Context(), messagesTo("events.a", 0, 100, 1)))
+	s.runBytes = 1 << 20           // as after a while: it need not come down from the highest
+	b.Slow(300 * time.Millisecond) // for 32 kB
+	all := messagesTo("events.a", 100, 200, 1)
+	for i := range all {
+		all[i].Body = make([]byte, 4000)
+	}
+	start, rounds := time.Now(), 0
+	for rest := all; len(rest) > 0; rounds++ {
+		if time.Since(start) > 90*time.Second {
+			t.Fatalf("%d messages are left", len(rest))
+		}
+		var again []relay.Message
+		for i, err := range s.Publish(t.Context(), rest) {
+			if err != nil {
+				again = append(again, rest[i])
+			}
+		}
+		rest = again
+	}
+	b.Slow(0)
+	if got := len(b.Received()); got != 300 || rounds < 2 {
+		t.Errorf("%d messages are stored, after %d rounds", got, rounds)
+	}
+	t.Logf("%d rounds, %s", rounds, time.Since(start).Round(time.Second))
+}
+
 // Messages of one key that go to two streams go one after the other.
 func TestAKeyInTwoStreams(t *testing.T) {
 	t.Parallel()

@@ -11,15 +11,14 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/posthaste-dev/posthaste/relay"
 )
 
 // stream is where messages go, as far as we may know it.
 type stream struct {
 	name    string // "" if we may not ask
 	config  jetstream.StreamConfig
-	refusal error // nil, or the outcome of every message: there is no such stream
+	refusal error     // nil, or the outcome of every message: there is no such stream
+	seen    time.Time // when we asked for its settings
 
 	// How long a message takes until it is acknowledged, and how long the way there and back: the shortest of samples,
 	// which are noise above it.
@@ -164,10 +163,12 @@ func (c *conn) find(ctx context.Context, subject string) (found []*stream, err e
 	return found, nil
 }
 
-// lookUp returns the stream of a subject, once it is found, from memory. An error means that the connection is lost, or
-// that ctx has ended.
+// lookUp returns the stream of a subject. Its settings are asked for again once they are a minute old, and believed
+// for longer if nobody answers: a cluster without a leader for its settings can have one for the stream. An error means
+// that the connection is lost, or that ctx has ended.
 func (s *Sink) lookUp(ctx context.Context, c *conn, subject string) (*stream, error) {
-	if known := s.streams.of(subject); known != nil {
+	known := s.streams.of(subject)
+	if known != nil && time.Since(known.seen) < time.Minute {
 		return known, nil
 	}
 	found, err := c.find(ctx, subject)
@@ -175,23 +176,41 @@ func (s *Sink) lookUp(ctx context.Context, c *conn, subject string) (*stream, er
 	case errors.Is(err, nats.ErrPermissionViolation):
 		// Its settings stay unknown. What takes its place takes every subject, one message of a key at a time.
 		found = []*stream{{config: jetstream.StreamConfig{Subjects: []string{">"}}}}
-	case errors.Is(err, nats.ErrNoResponders):
-		return &stream{refusal: &relay.UnavailableError{Code: relay.CodeUnavailable, Err: fmt.Errorf("JetStream is not available: %w", err)}}, nil
-	case err != nil && ctx.Err() != nil:
-		return nil, err
+	case err != nil && known != nil:
+		known.seen = time.Now()
+		if !c.alive() {
+			return nil, unlessEnded(ctx, err)
+		}
+		return known, nil
 	case err != nil && !c.alive():
-		return nil, away(err)
+		return nil, unlessEnded(ctx, err)
 	case err != nil:
-		return &stream{refusal: &relay.UnavailableError{Code: relay.CodeUnavailable, Err: err}}, nil
+		return &stream{refusal: away(err)}, nil
 	case len(found) == 0:
-		return &stream{refusal: &relay.UnavailableError{Code: relay.CodeNoDestination, Err: fmt.Errorf("no stream takes %s: %w", subject, errNoStream)}}, nil
+		return &stream{refusal: classify(fmt.Errorf("no stream takes %s: %w", subject, errNoStream))}, nil
 	case found[0].config.NoAck:
-		return &stream{refusal: &relay.UnavailableError{
-			Code: relay.CodeUnavailable, Err: fmt.Errorf("stream %s acknowledges nothing: its no_ack is set", found[0].name),
-		}}, nil
+		return &stream{refusal: away(fmt.Errorf("stream %s acknowledges nothing: its no_ack is set", found[0].name))}, nil
 	}
-	s.streams = append(s.streams, found[0])
+	s.forget(known)
+	s.streams = append(s.streams, found[0].after(known))
 	return found[0], nil
+}
+
+// unlessEnded is the outcome of a message that was not sent because of err, which a context that has ended causes too.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	return away(err)
+}
+
+// after returns the stream with what was measured of it before.
+func (s *stream) after(before *stream) *stream {
+	s.seen = time.Now()
+	if before != nil && before.name == s.name {
+		s.acked, s.way, s.samples, s.spent = before.acked, before.way, before.samples, before.spent
+	}
+	return s
 }
 
 // forget makes the next publication look at a stream again: it may be another.

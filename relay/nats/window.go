@@ -21,16 +21,14 @@ func (p *publication) window(ctx context.Context, s *stream, run []int) (left []
 		w.send(n)
 	}
 	for w.left > 0 {
-		e, err := w.exchange.next(ctx)
+		e, err := w.exchange.next(ctx, answerTimeout)
 		switch {
 		case err != nil:
-			for n, waiting := range w.waiting {
-				if waiting {
-					p.settle(run[n], err) // unknown
-				}
+			var unknown []int
+			for _, n := range w.unanswered("") {
+				unknown = append(unknown, run[n])
 			}
-			p.over = true
-			return nil, stop
+			return p.broken(unknown, err)
 		case e.answer != nil:
 			w.answered(e)
 		default:
@@ -142,10 +140,10 @@ func (w *window) forbid() {
 	}
 }
 
-// unanswered are the messages to a subject that wait for an answer.
+// unanswered are the messages that wait for an answer, to a subject or "" for any.
 func (w *window) unanswered(subject string) (all []int) {
 	for n, waiting := range w.waiting {
-		if waiting && w.batch[w.run[n]].Destination == subject {
+		if waiting && (subject == "" || w.batch[w.run[n]].Destination == subject) {
 			all = append(all, n)
 		}
 	}

@@ -1,0 +1,125 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/internal/natstest"
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// The leader of a replicated stream changes while it is published to: by its own will, and because it is killed.
+func TestLeaderChanges(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]jetstream.StreamConfig{
+		"window":      {},
+		"fast ingest": {AllowBatchPublish: true},
+		"atomic":      {AllowAtomicPublish: true},
+	} {
+		t.Run(name, func(t *testing.T) { leaderChanges(t, config) })
+	}
+}
+
+func leaderChanges(t *testing.T, config jetstream.StreamConfig) {
+	servers := natstest.Cluster(t)
+	var urls []string
+	for _, s := range servers {
+		urls = append(urls, s.URL)
+	}
+	nc, err := nats.Connect(urls[0]+","+urls[1]+","+urls[2], nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Name, config.Subjects, config.Replicas = streamName, []string{"events.>"}, 3
+	if _, err := js.CreateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	s := connectedSink(t, Config{URLs: urls})
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	done := make(chan struct{})
+	t.Cleanup(func() { <-done })
+	go func() {
+		defer close(done)
+		for round := range 3 {
+			time.Sleep(300 * time.Millisecond)
+			if round%3 != 2 {
+				_, _ = nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+streamName, nil, time.Second)
+				continue
+			}
+			victim := servers[round/3]
+			victim.Kill()
+			time.Sleep(200 * time.Millisecond)
+			victim.Restart()
+		}
+	}()
+	all, again := publishUntil(ctx, t, s, done)
+	position := map[string]int{}
+	for i, m := range all {
+		position[m.ID] = i
+	}
+	last, got := map[string]int{}, map[string]bool{}
+	for _, m := range natstest.Drain(t, js, streamName) {
+		id := m.Header.Get(headerID)
+		at, known := position[id]
+		if key := fmt.Sprint(at % 7); known && !got[id] {
+			if at < last[key] {
+				t.Errorf("key %s has %d after %d", key, at, last[key])
+			}
+			last[key] = at
+		}
+		got[id] = true
+	}
+	if len(got) != len(all) {
+		t.Errorf("%d messages are stored, of %d", len(got), len(all))
+	}
+	t.Logf("%d messages, %d batches were broken off", len(all), again)
+}
+
+// publishUntil publishes batches, and what was not accepted again, until done.
+func publishUntil(ctx context.Context, t *testing.T, s *Sink, done <-chan struct{}) (all []relay.Message, again int) {
+	t.Helper()
+	var rest []relay.Message
+	var last error
+	for more := true; more || len(rest) > 0; {
+		select {
+		case <-done:
+			more = false
+		case <-ctx.Done():
+			t.Fatalf("%d messages are left: %v", len(rest), last)
+		default:
+		}
+		if len(rest) == 0 {
+			for range 490 {
+				m := messagesTo("events.a", len(all), 1, 1)[0]
+				m.Key = fmt.Sprint(len(all) % 7)
+				all, rest = append(all, m), append(rest, m)
+			}
+		}
+		var failed []relay.Message
+		for i, err := range s.Publish(ctx, rest) {
+			if err != nil {
+				failed = append(failed, rest[i])
+			}
+			if err != nil && !errors.Is(err, relay.ErrNotTried) {
+				last = err
+			}
+		}
+		if rest = failed; len(rest) > 0 {
+			again++
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	return all, again
+}
