@@ -114,9 +114,9 @@ FROM (
 ) AS event
 WHERE bytes - octet_length(payload) < @max_bytes::bigint;
 
--- name: OldestRunning :one
--- OldestRunning returns a number below which all transactions have ended.
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid;
+-- name: RunningTransactions :one
+-- RunningTransactions returns which transactions run, as a pg_snapshot.
+SELECT pg_current_snapshot()::text AS running;
 
 -- name: NewTransaction :one
 -- NewTransaction returns a number above those of all transactions that have one already.

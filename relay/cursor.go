@@ -1,6 +1,11 @@
 package relay
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
 
 // cursor is how far a sink has come in the log: every event up to top is published, but for
 // those at the holes. It is a value: methods return another cursor.
@@ -22,7 +27,11 @@ import "slices"
 // its number before it takes a position (the default of outbox.events.position says so).
 // So those that may fill a hole have numbers below one that is given out after the hole was
 // noticed. Once all transactions below that number have ended, a look at the hole that
-// finds nothing is the last.
+// finds nothing is the last. And while as many of them run as at the last look, none of them
+// has ended since, so that there is nothing new to be seen: a transaction that is open for an
+// hour costs no look at its holes.
+//
+// Holes that lie apart are stored with each step, so there is a limit to them: see maxHoles.
 type cursor struct {
 	top   int64
 	holes []hole // in order, apart from each other, up to top
@@ -33,7 +42,13 @@ type hole struct {
 	low, high int64
 	// before is above the numbers of all transactions that may fill it; 0 is not known yet.
 	before int64
+	// running is how many of those ran shortly before the last look; -1 is that there was none since before is known.
+	running int
 }
+
+// maxHoles is how many holes a sink has before it reads nothing newer and waits for those
+// transactions: tens of thousands that each publish a little while others are open.
+const maxHoles = 10_000
 
 // after returns the cursor once events are published, whose positions rise.
 func (c cursor) after(published []int64) cursor {
@@ -59,7 +74,7 @@ func without(holes []hole, filled []int64) []hole {
 		for len(filled) > 0 && filled[0] <= h.high {
 			if at := filled[0]; at >= h.low {
 				if at > h.low {
-					left = append(left, hole{h.low, at - 1, h.before})
+					left = append(left, hole{h.low, at - 1, h.before, h.running})
 				}
 				h.low = at + 1
 			}
@@ -78,7 +93,7 @@ func (c cursor) numbered(xid int64) cursor {
 	holes := slices.Clone(c.holes)
 	for i := range holes {
 		if holes[i].before == 0 {
-			holes[i].before = xid
+			holes[i].before, holes[i].running = xid, -1
 		}
 	}
 	return cursor{c.top, holes}
@@ -89,24 +104,67 @@ func (c cursor) isNumbered() bool {
 	return !slices.ContainsFunc(c.holes, func(h hole) bool { return h.before == 0 })
 }
 
-// closed returns the cursor without the holes that nobody will fill: a look at all
-// positions up to examined has found nothing at them, and before the look all transactions
-// below oldest had ended.
-func (c cursor) closed(oldest, examined int64) cursor {
-	if !slices.ContainsFunc(c.holes, func(h hole) bool { return h.isClosed(oldest, examined) }) {
-		return c
-	}
-	var left []hole
+// mayBeFilled are the holes that may have got an event since the last look, given the
+// transactions that run.
+func (c cursor) mayBeFilled(now snapshot) (holes []hole) {
 	for _, h := range c.holes {
-		if !h.isClosed(oldest, examined) {
-			left = append(left, h)
+		if h.before == 0 || h.running != now.runningBelow(h.before) {
+			holes = append(holes, h)
 		}
+	}
+	return holes
+}
+
+// looked returns the cursor after a look at those of its holes that mayBeFilled has named,
+// up to a position, that has found nothing at them: holes that nobody can fill any more are
+// closed.
+func (c cursor) looked(before snapshot, examined int64) cursor {
+	left := make([]hole, 0, len(c.holes))
+	for _, h := range c.holes {
+		if h.before != 0 && h.high <= examined {
+			if h.running = before.runningBelow(h.before); h.running == 0 {
+				continue
+			}
+		}
+		left = append(left, h)
 	}
 	return cursor{c.top, left}
 }
 
-func (h hole) isClosed(oldest, examined int64) bool {
-	return h.before != 0 && h.before <= oldest && h.high <= examined
+// snapshot is the numbers of the transactions that run, in order, up to next; of those from
+// there on nothing is known: they may run.
+type snapshot struct {
+	next    int64
+	running []int64
+}
+
+// runningBelow is how many transactions below a number may run.
+func (s snapshot) runningBelow(xid int64) int {
+	n, _ := slices.BinarySearch(s.running, xid)
+	return n + int(max(0, xid-s.next))
+}
+
+// parseSnapshot reads a pg_snapshot, such as 10:20:10,14,15.
+func parseSnapshot(text string) (s snapshot, err error) {
+	parts := strings.Split(text, ":")
+	if len(parts) != 3 {
+		return s, fmt.Errorf("pg_snapshot %q is not understood", text)
+	}
+	if s.next, err = strconv.ParseInt(parts[1], 10, 64); err != nil {
+		return s, fmt.Errorf("pg_snapshot %q: %w", text, err)
+	}
+	for xid := range strings.SplitSeq(parts[2], ",") {
+		if xid == "" {
+			continue
+		}
+		n, err := strconv.ParseInt(xid, 10, 64)
+		if err != nil {
+			return s, fmt.Errorf("pg_snapshot %q: %w", text, err)
+		}
+		s.running = append(s.running, n)
+	}
+	slices.Sort(s.running)
+	return s, nil
 }
 
 // bounds are the holes as the database has them.

@@ -13,32 +13,49 @@ var compare = cmp.AllowUnexported(cursor{}, hole{})
 func TestACursorRemembersWhatItHasNotSeen(t *testing.T) {
 	c := cursor{top: 10}
 	c = c.after([]int64{11, 13, 17})
-	if diff := cmp.Diff(cursor{17, []hole{{12, 12, 0}, {14, 16, 0}}}, c, compare); diff != "" {
+	if diff := cmp.Diff(cursor{17, []hole{{12, 12, 0, 0}, {14, 16, 0, 0}}}, c, compare); diff != "" {
 		t.Fatalf("after 11, 13 and 17 (-want +got):\n%s", diff)
 	}
 	c = c.numbered(100)
 	filled := c.after([]int64{15, 18, 20})
-	if diff := cmp.Diff(cursor{20, []hole{{12, 12, 100}, {14, 14, 100}, {16, 16, 100}, {19, 19, 0}}}, filled, compare); diff != "" {
+	if diff := cmp.Diff(cursor{20, []hole{{12, 12, 100, -1}, {14, 14, 100, -1}, {16, 16, 100, -1}, {19, 19, 0, 0}}}, filled, compare); diff != "" {
 		t.Fatalf("after 15, 18 and 20 (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(cursor{17, []hole{{12, 12, 100}, {14, 16, 100}}}, c, compare); diff != "" {
+	if diff := cmp.Diff(cursor{17, []hole{{12, 12, 100, -1}, {14, 16, 100, -1}}}, c, compare); diff != "" {
 		t.Fatalf("the cursor before has changed (-want +got):\n%s", diff)
 	}
 }
 
-func TestAHoleIsClosedWhenNobodyCanFillIt(t *testing.T) {
-	c := cursor{20, []hole{{12, 12, 100}, {14, 16, 0}, {19, 19, 100}}}
-	for _, test := range []struct {
-		oldest, examined int64
-		left             []hole
-	}{
-		{99, 20, c.holes},      // 99 may still run
-		{100, 11, c.holes},     // not looked at
-		{100, 12, c.holes[1:]}, // the look ended there
-		{100, 20, []hole{{14, 16, 0}}},
+func TestAHoleIsLookedAtWhenATransactionHasEnded(t *testing.T) {
+	c := cursor{20, []hole{{12, 12, 100, -1}, {14, 16, 0, 0}, {19, 19, 100, 2}}}
+	look := func(text string) (looked []int64, left []int64, examined func(int64) cursor) {
+		now, err := parseSnapshot(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		looked, _ = cursor{holes: c.mayBeFilled(now)}.bounds()
+		left, _ = c.looked(now, 20).bounds()
+		return looked, left, func(up int64) cursor { return c.looked(now, up) }
+	}
+	for text, want := range map[string]struct{ looked, left []int64 }{
+		"90:120:90,95,110": {[]int64{12, 14}, []int64{12, 14, 19}},     // as at the last look at 19
+		"90:120:90,110":    {[]int64{12, 14, 19}, []int64{12, 14, 19}}, // 95 has ended
+		"101:120:101":      {[]int64{12, 14, 19}, []int64{14}},         // nobody is left
+		"98:98:":           {[]int64{12, 14}, []int64{12, 14, 19}},     // 98 and 99 may run: the server does not say
+		"100:100:":         {[]int64{12, 14, 19}, []int64{14}},
 	} {
-		if diff := cmp.Diff(test.left, c.closed(test.oldest, test.examined).holes, compare); diff != "" {
-			t.Errorf("oldest %d, examined up to %d (-want +got):\n%s", test.oldest, test.examined, diff)
+		looked, left, _ := look(text)
+		if !slices.Equal(looked, want.looked) || !slices.Equal(left, want.left) {
+			t.Errorf("with %s: looked at %v and left %v, want %v and %v", text, looked, left, want.looked, want.left)
+		}
+	}
+	_, _, upTo := look("101:120:101")
+	if lows, _ := upTo(18).bounds(); !slices.Equal(lows, []int64{14, 19}) {
+		t.Errorf("a look up to 18 leaves %v, want 14 and 19", lows)
+	}
+	for _, text := range []string{"", "1", "1:2", "1:b:", "1:2:c"} {
+		if _, err := parseSnapshot(text); err == nil {
+			t.Errorf("snapshot %q is understood", text)
 		}
 	}
 }

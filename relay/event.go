@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -44,47 +45,77 @@ const maxPageBytes = 8 << 20
 // many newer ones.
 //
 // The holes are looked at with a snapshot that is newer than the one of the newer events,
-// and than the one that says which transactions have ended: see cursor. All three go in one
-// round trip.
+// and than the one that says which transactions run: see cursor.
 func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
+	newer, running, err := l.newer(ctx, c, most)
+	if err != nil {
+		return page{}, fmt.Errorf("read the log: %w", err)
+	}
+	found := page{before: c, events: newer, full: isFull(newer, most)}
+	if holes := c.mayBeFilled(running); len(holes) > 0 {
+		late, err := l.atHoles(ctx, holes, most)
+		if err != nil {
+			return page{}, fmt.Errorf("read the log: %w", err)
+		}
+		examined := c.top
+		if isFull(late, most) { // there may be more at holes, which newer ones must not overtake
+			found.events, found.full, examined = nil, true, late[len(late)-1].Position
+		}
+		found.events = append(late, found.events...)
+		c = c.after(positions(late)).looked(running, examined)
+	}
+	found.after = c.after(positions(found.events))
+	return found, nil
+}
+
+// newer returns events behind the cursor, and which transactions run, if there are holes.
+func (l log) newer(ctx context.Context, c cursor, most int) (newer []Event, running snapshot, err error) {
 	var batch pgx.Batch
-	found := page{before: c}
-	var newer, late []Event
-	var oldest int64
-	batch.Queue(sqlgen.EventsAfter, c.top, most, maxPageBytes).Query(func(rows pgx.Rows) (err error) {
-		newer, err = events(rows)
-		return err
-	})
-	if len(c.holes) > 0 {
-		lows, highs := c.bounds()
-		batch.Queue(sqlgen.OldestRunning).QueryRow(func(row pgx.Row) error { return row.Scan(&oldest) })
-		batch.Queue(sqlgen.EventsAtHoles, lows, highs, most, maxPageBytes).Query(func(rows pgx.Rows) (err error) {
-			late, err = events(rows)
+	if len(c.holes) < maxHoles {
+		batch.Queue(sqlgen.EventsAfter, c.top, most, maxPageBytes).Query(func(rows pgx.Rows) (err error) {
+			newer, err = events(rows)
 			return err
 		})
 	}
-	if err := l.pool.SendBatch(ctx, &batch).Close(); err != nil {
-		return page{}, fmt.Errorf("read the log: %w", err)
+	if len(c.holes) > 0 {
+		batch.Queue(sqlgen.RunningTransactions).QueryRow(func(row pgx.Row) error {
+			var text string
+			if err := row.Scan(&text); err != nil {
+				return err
+			}
+			running, err = parseSnapshot(text)
+			return err
+		})
 	}
-	found.events = newer
-	examined := c.top
-	if len(late) > 0 {
-		if size(late) >= maxPageBytes || len(late) >= most {
-			// There may be more at holes, which newer ones must not overtake.
-			newer, examined, found.full = nil, late[len(late)-1].Position, true
-		}
-		found.events = append(late, newer...)
+	return newer, running, errors.Join(l.pool.SendBatch(ctx, &batch).Close(), err)
+}
+
+// atHoles returns events that have come to holes.
+func (l log) atHoles(ctx context.Context, holes []hole, most int) ([]Event, error) {
+	lows, highs := cursor{holes: holes}.bounds()
+	rows, err := l.pool.Query(ctx, sqlgen.EventsAtHoles, lows, highs, most, maxPageBytes)
+	if err != nil {
+		return nil, err
 	}
-	found.full = found.full || len(newer) >= most || size(newer) >= maxPageBytes
-	positions := make([]int64, len(found.events))
-	for i := range found.events {
-		positions[i] = found.events[i].Position
+	defer rows.Close()
+	return events(rows)
+}
+
+// isFull reports whether a look has ended before it had read everything.
+func isFull(found []Event, most int) bool {
+	n := 0
+	for i := range found {
+		n += len(found[i].Payload)
 	}
-	found.after = c.after(positions)
-	if oldest != 0 {
-		found.after = found.after.closed(oldest, examined)
+	return len(found) >= most || n >= maxPageBytes
+}
+
+func positions(of []Event) []int64 {
+	all := make([]int64, len(of))
+	for i := range of {
+		all[i] = of[i].Position
 	}
-	return found, nil
+	return all
 }
 
 // number gives a bound to the holes that have none.
@@ -94,13 +125,6 @@ func (l log) number(ctx context.Context, c cursor) (cursor, error) {
 		return c, fmt.Errorf("number the holes: %w", err)
 	}
 	return c.numbered(xid), nil
-}
-
-func size(events []Event) (n int) {
-	for i := range events {
-		n += len(events[i].Payload)
-	}
-	return n
 }
 
 // events reads rows of the log.

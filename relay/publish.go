@@ -215,6 +215,9 @@ func (p *publisher) follow(ctx context.Context, c cursor, most, pages int, found
 			}
 		}
 		c = read.after
+		if len(c.holes) >= maxHoles {
+			p.complain(ctx, "sink waits for transactions that are open", fmt.Errorf("they hold %d gaps in the log, and %d are the most", len(c.holes), maxHoles))
+		}
 		if !c.isNumbered() && time.Since(numbered) >= numberInterval {
 			numbered = time.Now()
 			if c, err = events.number(ctx, c); err != nil {

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
 )
@@ -56,6 +59,35 @@ func TestAnOpenTransactionHoldsUpNobody(t *testing.T) {
 	if top := ask[int](t, db, `SELECT top FROM outbox.sinks`); top != 4 {
 		t.Errorf("top = %d, want 4", top)
 	}
+}
+
+// Beyond ten thousand gaps a sink waits for the transactions that may fill them, and loses
+// nothing meanwhile.
+func TestTooManyGapsWaitForTheirTransactions(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	const events = 10_100
+	open := begin(t, db)
+	if _, err := open.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.events (position, id, tenant_id, topic, content_type, payload)
+			SELECT 0 * nextval('outbox.events_position_seq') + nextval('outbox.events_position_seq'), gen_random_uuid(), $2, 't', 'text/plain', ''
+			FROM generate_series(1, $1)`, events, outbox.RootTenant); err != nil {
+		t.Fatal(err)
+	}
+	var sink recorder
+	start(t, db, &sink, func(c *relay.Config) { c.LeaseTTL = time.Minute })
+	published := func() int { return len(sink.messages()) }
+	waitFor(t, func() bool { return published() >= 10_000 }, func() string { return fmt.Sprintf("10,000 are published, there are %d", published()) })
+	publish(t, db, "t", "", "the last")
+	time.Sleep(time.Second)
+	if n := published(); n >= events {
+		t.Errorf("%d are published beside 10,000 gaps that may be filled", n)
+	}
+	end(t, open.Commit)
+	waitFor(t, func() bool { return published() == events+1 }, func() string { return fmt.Sprintf("all are published, there are %d", published()) })
+	waitFor(t, func() bool { return ask[string](t, db, `SELECT holes::text FROM outbox.sinks`) == "{}" }, func() string { return "the gaps are closed" })
 }
 
 // A hole is remembered by the next owner, too.
@@ -119,6 +151,71 @@ func TestTheOrderOfAKeyIsThatOfItsLock(t *testing.T) {
 		last[m.Key] = n
 	}
 }
+
+// What comes to a hole after a look at it, and its successor, which can be seen at once, are
+// published in their order:
+//
+//	reader   looks at the holes                                        reads what is newer
+//	A                             its event at the hole, commits
+//	B                                                     the next of the key, commits
+func TestNothingOvertakesWhatComesToAHole(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	a := begin(t, db)
+	publish(t, a, "t", "k", "a")
+	publish(t, db, "t", "other", "c")
+	config := db.Config()
+	config.ConnConfig.Tracer = &between{first: "EventsAtHoles", second: "EventsAfter", do: func() {
+		end(t, a.Commit)
+		publish(t, db, "t", "k", "b")
+	}}
+	traced, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(traced.Close)
+	var sink recorder
+	start(t, traced, &sink, nil)
+	sink.await(t, "c", "a", "b")
+}
+
+// between does something once, after one statement has begun and before another begins.
+type between struct {
+	first, second string
+	do            func()
+
+	mu    sync.Mutex
+	begun bool
+	done  sync.Once
+}
+
+func (b *between) begins(sql string) {
+	b.mu.Lock()
+	if strings.Contains(sql, "-- name: "+b.first+" ") {
+		b.begun = true
+	}
+	fire := b.begun && strings.Contains(sql, "-- name: "+b.second+" ")
+	b.mu.Unlock()
+	if fire {
+		b.done.Do(b.do)
+	}
+}
+
+func (b *between) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	b.begins(data.SQL)
+	return ctx
+}
+
+func (b *between) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	for _, q := range data.Batch.QueuedQueries {
+		b.begins(q.SQL)
+	}
+	return ctx
+}
+
+func (b *between) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)     {}
+func (b *between) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (b *between) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
 // placeOrder locks one to three orders in turn, publishes an event of each with its next
 // number, waits between the two as it happens, and commits nine times in ten.

@@ -255,18 +255,6 @@ func (q *Queries) NewTransaction(ctx context.Context) (int64, error) {
 	return xid, err
 }
 
-const OldestRunning = `-- name: OldestRunning :one
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid
-`
-
-// OldestRunning returns a number below which all transactions have ended.
-func (q *Queries) OldestRunning(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, OldestRunning)
-	var xid int64
-	err := row.Scan(&xid)
-	return xid, err
-}
-
 const OwnSink = `-- name: OwnSink :many
 UPDATE outbox.sinks
 SET owner            = $1::text,
@@ -381,6 +369,18 @@ func (q *Queries) RewindSink(ctx context.Context, arg RewindSinkParams) ([]Rewin
 		return nil, err
 	}
 	return items, nil
+}
+
+const RunningTransactions = `-- name: RunningTransactions :one
+SELECT pg_current_snapshot()::text AS running
+`
+
+// RunningTransactions returns which transactions run, as a pg_snapshot.
+func (q *Queries) RunningTransactions(ctx context.Context) (string, error) {
+	row := q.db.QueryRow(ctx, RunningTransactions)
+	var running string
+	err := row.Scan(&running)
+	return running, err
 }
 
 const SinkLapsesIn = `-- name: SinkLapsesIn :one
