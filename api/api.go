@@ -124,7 +124,7 @@ type server struct {
 	log          *slog.Logger
 	metrics      *metrics
 	operator     *operator.Operator
-	gate         *gate
+	admission    *admission
 	limits       *limits // nil without
 	unknown      *limits // of answers at once to bearers that are not good
 	inserts      *group[outbox.Request, stored]
@@ -133,8 +133,8 @@ type server struct {
 	stats        *statsCache
 	hub          *hub
 	bodies       *bodies
-	streams      *places
-	answers      *places       // requests that are worked on, and answers that are being read
+	streams      *quota
+	answers      *quota        // requests that are worked on, and answers that are being read
 	checks       chan struct{} // of payloads by their schemas, at once
 	newJob       jobSchema
 
@@ -159,11 +159,11 @@ func New(config Config) (http.Handler, error) {
 	}
 	s := &server{
 		config: config, log: config.Logger, metrics: newMetrics(config.Registerer), operator: operator.New(config.Pool),
-		gate:    newGate(config.MaxInFlight, config.MaxQueued),
-		unknown: newLimits(unknownRate),
-		answers: newPlaces("requests under way", 1, 8*config.MaxInFlight, 2*config.MaxInFlight),
-		bodies:  newBodies(int64(config.MaxBodies), int64(config.MaxBodyBytes), config.MaxQueued),
-		refused: outage.Complaints{Most: maxRefusedLogged},
+		admission: newAdmission(config.MaxInFlight, config.MaxQueued),
+		unknown:   newLimits(unknownRate),
+		answers:   newQuota("requests under way", 1, 8*config.MaxInFlight, 2*config.MaxInFlight),
+		bodies:    newBodies(int64(config.MaxBodies), int64(config.MaxBodyBytes), config.MaxQueued),
+		refused:   outage.Complaints{Most: maxRefusedLogged},
 	}
 	if config.RequestsLimit > 0 {
 		s.limits = newLimits(config.RequestsLimit)
@@ -174,7 +174,7 @@ func New(config Config) (http.Handler, error) {
 	}
 	s.inserts, s.keyedInserts = newGroup(2, 256, s.storeGroup), newGroup(2, keyedGroup, s.storeGroup)
 	s.lookups = newGroup(2, 256, s.findGroup)
-	s.hub, s.streams, s.checks = newHub(s), newPlaces("streams open", 10, config.MaxStreams, config.CallerStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
+	s.hub, s.streams, s.checks = newHub(s), newQuota("streams open", 10, config.MaxStreams, config.CallerStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
 	mux := http.NewServeMux()
 	if _, err := s.register(mux, routes); err != nil {
 		return nil, err

@@ -150,16 +150,16 @@ func TestABodyTakesWhatItIsLong(t *testing.T) {
 	}
 }
 
-// A body that fills the gate when it has been read, so that its request is refused.
+// A body that fills the admission when it has been read, so that its request is refused.
 type crowding struct {
 	io.Reader
-	gate *gate
+	admission *admission
 }
 
 func (c crowding) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	if err != nil {
-		c.gate.working.taken, c.gate.waiting.taken = 1, 1 // by another
+		c.admission.working.taken, c.admission.waiting.taken = 1, 1 // by another
 	}
 	return n, err
 }
@@ -177,7 +177,7 @@ func TestARefusalThatIsHeldBackKeepsNoBody(t *testing.T) {
 	who.Capabilities = map[access.Capability]bool{access.JobsEnqueue: true}
 	config := Config{Authenticator: known(who)}.withDefaults()
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{config: config, log: config.Logger, metrics: newMetrics(nil), gate: newGate(1, 1), answers: newPlaces("requests under way", 1, 8, 2), bodies: newBodies(64<<20, 1<<20, 1)}
+		s := &server{config: config, log: config.Logger, metrics: newMetrics(nil), admission: newAdmission(1, 1), answers: newQuota("requests under way", 1, 8, 2), bodies: newBodies(64<<20, 1<<20, 1)}
 		mux := http.NewServeMux()
 		if _, err := s.register(mux, routes); err != nil {
 			t.Fatal(err)
@@ -193,14 +193,14 @@ func TestARefusalThatIsHeldBackKeepsNoBody(t *testing.T) {
 		answered := make(chan *httptest.ResponseRecorder)
 		go func() {
 			w := httptest.NewRecorder()
-			req := httptest.NewRequest("POST", "/jobs/batch", crowding{io.LimitReader(endless{}, size), s.gate})
+			req := httptest.NewRequest("POST", "/jobs/batch", crowding{io.LimitReader(endless{}, size), s.admission})
 			req.Header.Set("Content-Type", ndjson)
 			req.Header.Set("Authorization", "Bearer ada")
 			handler.ServeHTTP(w, req)
 			answered <- w
 		}()
 		time.Sleep(refusalWait / 4)
-		if len(s.gate.refusals) != 1 {
+		if len(s.admission.refusals) != 1 {
 			t.Fatal("no refusal is held back: this test looks at the wrong moment")
 		}
 		s.bodies.mu.Lock()

@@ -36,7 +36,7 @@ const (
 	traceKey
 	callerKey
 	connectionKey
-	gateKey
+	slotsKey
 )
 
 func requestID(ctx context.Context) string {
@@ -148,7 +148,7 @@ func isRequestID(s string) bool {
 }
 
 // enter is before every route: who is it, may they, how often, and is the request
-// well formed. The gate is passed twice, so that a slow body holds no place that another
+// well formed. The admission is passed twice, so that a slow body holds no slot that another
 // could use.
 func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
@@ -161,7 +161,7 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	if ctx.Operation().RequestBody != nil { // who would be refused afterwards sends no body in vain
-		leave, err := s.gate.enter(r.Context(), who, func() {})
+		leave, err := s.admission.enter(r.Context(), who, func() {})
 		if err != nil {
 			refuse(problemOf(err))
 			return
@@ -174,26 +174,40 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 		refuse(p)
 		return
 	}
+	done, p := s.begin(w, r, who, room)
+	if p != nil {
+		refuse(p)
+		return
+	}
+	defer done()
+	inner := operator.TiedTo(r.Context(), tenantOf(who))
+	for key, value := range map[contextKey]any{principalKey: who, traceKey: traceOf(r.Header), callerKey: callerOf(who, r), slotsKey: done} {
+		inner = context.WithValue(inner, key, value)
+	}
+	next(huma.WithContext(ctx, inner))
+}
+
+// begin waits until a request that has been read may be worked on. Its slot of the admission, and its
+// body, are given back when the answer begins; what it has of the quota of answers, by done.
+func (s *server) begin(w http.ResponseWriter, r *http.Request, who access.Principal, room *room) (done func(), refused *Problem) {
 	forget := func() {
 		if read, ok := r.Body.(*body); ok {
 			_ = read.Close()
 		}
 		room.keep(0)
 	}
-	leave, err := s.gate.enter(r.Context(), who, forget)
+	leave, err := s.admission.enter(r.Context(), who, forget)
 	if err != nil {
-		refuse(problemOf(err))
-		return
+		return nil, problemOf(err)
 	}
-	place, p := s.answers.take(who)
+	answered, p := s.answers.take(who)
 	if p != nil {
 		leave()
 		forget()
-		if err = s.gate.hold(r.Context()); err != nil {
+		if err = s.admission.hold(r.Context()); err != nil {
 			p = problemOf(err)
 		}
-		refuse(p)
-		return
+		return nil, p
 	}
 	worked := sync.OnceFunc(func() {
 		leave()
@@ -202,25 +216,19 @@ func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	if a, ok := w.(*answer); ok {
 		a.begun = worked
 	}
-	done := sync.OnceFunc(func() {
+	return sync.OnceFunc(func() {
 		worked()
-		place()
-	})
-	defer done()
-	inner := operator.TiedTo(r.Context(), tenantOf(who))
-	for key, value := range map[contextKey]any{principalKey: who, traceKey: traceOf(r.Header), callerKey: callerOf(who, r), gateKey: done} {
-		inner = context.WithValue(inner, key, value)
-	}
-	next(huma.WithContext(ctx, inner))
+		answered()
+	}), nil
 }
 
 // admit finds out who makes the request, whether they may, and how often.
 func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refused *Problem) {
-	who, err := s.authenticate(r) // a request whose token is being looked up holds no place
+	who, err := s.authenticate(r) // a request whose token is being looked up holds no slot
 	if err != nil {
 		p := s.explain(r.Context(), err).(*Problem)
 		if p.Status == http.StatusUnauthorized && s.unknown.take(access.Principal{}) > 0 {
-			_ = s.gate.hold(r.Context()) // a client that has gone reads no answer
+			_ = s.admission.hold(r.Context()) // a client that has gone reads no answer
 		}
 		return who, p
 	}
@@ -268,7 +276,7 @@ func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w htt
 		room.keep(0)
 		p := bodyProblem(err, limit)
 		if p.Status == http.StatusTooManyRequests {
-			_ = s.gate.hold(r.Context()) // a client that has gone reads no answer
+			_ = s.admission.hold(r.Context()) // a client that has gone reads no answer
 		}
 		return p
 	}
@@ -357,7 +365,7 @@ func (s *server) explain(ctx context.Context, err error) error {
 	}
 	if due {
 		s.log.LogAttrs(ctx, level, "request failed", slog.String("request_id", requestID(ctx)),
-			slog.String("code", p.Code), slog.String("err", err.Error()), slog.Int("not_told", missed))
+			slog.String("code", p.Code), slog.String("err", err.Error()), slog.Int("since_last_line", missed))
 	}
 	return p
 }

@@ -56,16 +56,16 @@ func streaming[I any](handle func(*server, context.Context, *I) (*source, error)
 			if p != nil {
 				return nil, p
 			}
-			place := sync.OnceFunc(leave)
-			// The stream holds a place of its own from here on, and gives the request's place back:
+			end := sync.OnceFunc(leave)
+			// The stream has its own part of the quota from here on, and gives the request's slots back:
 			// it may wait for a look at the database, and must not keep requests out meanwhile.
-			if leave, ok := ctx.Value(gateKey).(func()); ok {
+			if leave, ok := ctx.Value(slotsKey).(func()); ok {
 				leave()
 			}
 			begun := false
 			defer func() {
 				if !begun { // nor after a panic
-					place()
+					end()
 				}
 			}()
 			from, err := handle(s, ctx, in)
@@ -74,7 +74,7 @@ func streaming[I any](handle func(*server, context.Context, *I) (*source, error)
 			}
 			begun = true
 			return &huma.StreamResponse{Body: func(hc huma.Context) {
-				defer place()
+				defer end()
 				s.stream(hc, from)
 			}}, nil
 		})

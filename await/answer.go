@@ -166,7 +166,7 @@ func (w *Waiter) tell(id outbox.ID, e end) {
 
 func (w *Waiter) complain(ctx context.Context, err error) {
 	if missed, due := w.complaints.Due("ask", time.Now()); due {
-		w.log.LogAttrs(ctx, slog.LevelWarn, "jobs not asked for", slog.Int("failed_since_last_told", missed), slog.Any("err", err))
+		w.log.LogAttrs(ctx, slog.LevelWarn, "jobs not asked for", slog.Int("since_last_line", missed), slog.Any("err", err))
 	}
 }
 

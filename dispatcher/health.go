@@ -91,7 +91,7 @@ func (h *health) Complain(ctx context.Context, message string, err error, attrs 
 		return
 	}
 	if missed > 0 {
-		attrs = append(attrs, slog.Int("failed_since_last_told", missed))
+		attrs = append(attrs, slog.Int("since_last_line", missed))
 	}
 	h.log.LogAttrs(ctx, slog.LevelWarn, message, append(attrs, slog.Any("err", err))...)
 }

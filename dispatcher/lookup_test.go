@@ -22,8 +22,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// walks are the statements that read a table from end to end, and why they may.
-var walks = map[string]string{
+// scans are the statements that read a table from end to end, and why they may.
+var scans = map[string]string{
 	"ListChanges jobs":          "a page: what is new has no index",
 	"SampleDepth jobs":          "a chore: it counts them all",
 	"ListKeys jobs":             "a page of what has a key",
@@ -81,8 +81,8 @@ type plan struct {
 	Plans     []plan
 }
 
-// walked lists the tables that the plan reads without asking for certain rows, and how.
-func (p plan) walked() map[string]string {
+// scanned lists the tables that the plan reads without asking for certain rows, and how.
+func (p plan) scanned() map[string]string {
 	found := map[string]string{}
 	if strings.HasSuffix(p.NodeType, "Scan") && p.IndexCond == "" && p.TidCond == "" {
 		switch p.Relation {
@@ -91,7 +91,7 @@ func (p plan) walked() map[string]string {
 		}
 	}
 	for _, part := range p.Plans {
-		maps.Copy(found, part.walked())
+		maps.Copy(found, part.scanned())
 	}
 	return found
 }
@@ -123,11 +123,11 @@ func explain(t *testing.T, conn *pgx.Conn, name, sql string) plan {
 }
 
 // A queue that is mostly empty is analyzed when it is, and the server then believes
-// that a walk over all of a table's index costs as much as a single look into it. The
+// that a scan of all of a table's index costs as much as a single look into it. The
 // plan lives for as long as the session, or until the table is analyzed again. A burst
-// comes before that: a settlement that walks takes longer with each job that waits,
+// comes before that: a settlement that scans takes longer with each job that waits,
 // until it takes longer than a lease; see queries/settle.sql.
-func TestNoStatementWalksOverWhatItDoesNotAskFor(t *testing.T) {
+func TestNoStatementScansWhatItDoesNotAskFor(t *testing.T) {
 	t.Parallel()
 	conn := prepared(t, pgtest.New(t))
 	if _, err := conn.Exec(t.Context(), `ANALYZE`); err != nil {
@@ -135,23 +135,23 @@ func TestNoStatementWalksOverWhatItDoesNotAskFor(t *testing.T) {
 	}
 	all, seen := statements(t), map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		for table, how := range explain(t, conn, name, all[name]).walked() {
+		for table, how := range explain(t, conn, name, all[name]).scanned() {
 			seen[name+" "+table] = true
-			if walks[name+" "+table] == "" && !slices.Contains(chores, name) {
-				t.Errorf("%s walks over %s: %s", name, table, how)
+			if scans[name+" "+table] == "" && !slices.Contains(chores, name) {
+				t.Errorf("%s scans %s: %s", name, table, how)
 			}
 		}
 	}
-	for name := range walks {
+	for name := range scans {
 		if !seen[name] {
-			t.Errorf("%s is listed as one that walks and does not any more", name)
+			t.Errorf("%s is listed as one that scans and does not any more", name)
 		}
 	}
 }
 
 // What functions do is not in a statement's plan. It is counted: how many rows were
 // fetched by an index, of a burst of which the session knows nothing.
-func TestABurstAfterAQuietTimeIsNotWalkedOver(t *testing.T) {
+func TestABurstAfterAQuietTimeIsNotScanned(t *testing.T) {
 	t.Parallel()
 	const burst = 5000
 	db := pgtest.New(t)

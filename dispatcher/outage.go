@@ -107,7 +107,7 @@ func (o *outages) logOutage(level slog.Level, message string, a *attempt, attrs 
 	}
 	attrs = append([]slog.Attr{slog.String("kind", a.job.Kind), slog.String("queue", o.queue)}, attrs...)
 	if missed > 0 {
-		attrs = append(attrs, slog.Int("not_logged", missed))
+		attrs = append(attrs, slog.Int("since_last_line", missed))
 	}
 	o.log.LogAttrs(o.jobs, level, message, attrs...)
 }

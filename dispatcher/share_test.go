@@ -122,7 +122,7 @@ func TestAClaimOfRootsJobsLeavesOtherTenantsAlone(t *testing.T) {
 	}
 }
 
-// The claims' and the walk's cost does not depend on how many jobs wait.
+// The claims' and the survey's cost does not depend on how many jobs wait.
 func TestSharedStatementsReadWhatTheyTell(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -297,7 +297,7 @@ func TestTenantsJobsBehindOnesOfOtherKinds(t *testing.T) {
 	}
 }
 
-// More tenants than one statement of a walk tells of, and among them many whose
+// More tenants than one survey returns, and among them many whose
 // jobs are for tomorrow.
 func TestEveryTenantIsServed(t *testing.T) {
 	t.Parallel()

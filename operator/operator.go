@@ -83,7 +83,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, statementTimeout)
 }
 
-// byIndex runs statements in a transaction in which they walk indexes. The server may
+// byIndex runs statements in a transaction in which they scan indexes. The server may
 // believe that it is better to read all jobs: row-level security keeps statistics from it.
 func (o *Operator) byIndex(ctx context.Context, ask func(*sqlgen.Queries) error) error {
 	return pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {

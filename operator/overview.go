@@ -154,7 +154,7 @@ const (
 	countAllSQL = `SELECT queue, status::text, count(*) FROM outbox.jobs GROUP BY queue, status LIMIT 100000`
 	// The rows of every nth block, for a table that is too large.
 	countSampleSQL = `SELECT queue, status::text, round(count(*) * 100 / $1::float8)::bigint FROM outbox.jobs TABLESAMPLE SYSTEM ($1) GROUP BY queue, status LIMIT 100000`
-	// Each part walks a small index of its own.
+	// Each part scans a small index of its own.
 	countRareSQL = `
 SELECT queue, status::text, count(*)
 FROM (
@@ -264,23 +264,23 @@ func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) 
 	return found, err
 }
 
-// walks are the indexes of what is due, each with the columns between its queue and
+// skipScans are the indexes of what is due, each with the columns between its queue and
 // its times: oldestSQL goes from one combination of them to the next, and looks at
 // the first entry of each.
-var walks = []walk{
+var skipScans = []skipScan{
 	{"plain", "key IS NULL AND tenant_id = '00000000-0000-0000-0000-000000000001'", []string{"priority"}},
 	{"keyed", "key IS NOT NULL", []string{"priority"}},
 	{"shared", "key IS NULL AND tenant_id <> '00000000-0000-0000-0000-000000000001'", []string{"tenant_id", "priority"}},
 }
 
-type walk struct {
+type skipScan struct {
 	name, which string
 	columns     []string
 }
 
 var oldestSQL = func() string {
 	var levels, firsts []string
-	for _, w := range walks {
+	for _, w := range skipScans {
 		levels, firsts = append(levels, w.levels()), append(firsts, w.firsts())
 	}
 	return `
@@ -294,8 +294,8 @@ GROUP BY first.queue
 LIMIT 100000`
 }()
 
-func (w walk) levels() string {
-	return w.in(`
+func (s skipScan) levels() string {
+	return s.in(`
 NAME AS (
     (SELECT queue, COLUMNS FROM outbox.jobs WHERE WHICH ORDER BY queue, FALLING LIMIT 1)
     UNION ALL
@@ -311,11 +311,11 @@ NAME AS (
          ORDER BY jobs.queue, FALLING LIMIT 1)
         LIMIT 1
     ) AS next
-)`, w.name)
+)`, s.name)
 }
 
-func (w walk) firsts() string {
-	return w.in(`
+func (s skipScan) firsts() string {
+	return s.in(`
     SELECT level.queue, oldest.run_at
     FROM (SELECT * FROM NAME LIMIT 1000) AS level
     CROSS JOIN LATERAL (
@@ -325,16 +325,16 @@ func (w walk) firsts() string {
     ) AS oldest`, "level")
 }
 
-// in fills in what a walk is about; here is where it has come to.
-func (w walk) in(sql, here string) string {
+// in fills in what a scan is about; here is where it has come to.
+func (s skipScan) in(sql, here string) string {
 	columns := func(format string) string {
 		var all []string
-		for _, c := range w.columns {
+		for _, c := range s.columns {
 			all = append(all, fmt.Sprintf(format, c))
 		}
 		return strings.Join(all, ", ")
 	}
-	return strings.NewReplacer("NAME", w.name, "WHICH", "status IN ('pending', 'retrying') AND "+w.which,
+	return strings.NewReplacer("NAME", s.name, "WHICH", "status IN ('pending', 'retrying') AND "+s.which,
 		"COLUMNS", columns("jobs.%s"), "FALLING", columns("jobs.%s DESC"), "PLACE", columns(here+".%s")).Replace(sql)
 }
 

@@ -134,7 +134,7 @@ func TestAPageOfFewAmongManyIsShort(t *testing.T) {
 
 // Row-level security keeps statistics from the server, which then believes that it is
 // better to read all jobs.
-func TestListsOfATiedLoginWalkIndexes(t *testing.T) {
+func TestListsOfATiedLoginScanIndexes(t *testing.T) {
 	t.Parallel()
 	_, db := newRig(t)
 	storeMixed(t, db, 20_000)

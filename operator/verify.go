@@ -88,8 +88,8 @@ const (
 // The hashes are computed here, so that no function in the database has to be trusted.
 // It reads a page at a time, and holds no snapshot: acts and reapers go on meanwhile.
 func (o *Operator) VerifyAudit(ctx context.Context, noted AuditHead) (AuditCheck, error) {
-	w := auditWalk{noted: noted}
-	if err := o.walkChain(ctx, &w); err != nil {
+	w := chainReader{noted: noted}
+	if err := o.readChain(ctx, &w); err != nil {
 		return w.check, fmt.Errorf("verify the audit: %w", err)
 	}
 	if err := o.findUnchained(ctx, &w); err != nil {
@@ -98,7 +98,7 @@ func (o *Operator) VerifyAudit(ctx context.Context, noted AuditHead) (AuditCheck
 	return w.check, nil
 }
 
-func (o *Operator) walkChain(ctx context.Context, w *auditWalk) error {
+func (o *Operator) readChain(ctx context.Context, w *chainReader) error {
 	for after := int64(math.MinInt64); ; after = w.check.Head.Seq {
 		bound, cancel := bounded(ctx)
 		links, err := o.db.ReadAuditChain(bound, after, auditPage)
@@ -121,7 +121,7 @@ func (o *Operator) walkChain(ctx context.Context, w *auditWalk) error {
 }
 
 // findUnchained looks for acts that no link is for.
-func (o *Operator) findUnchained(ctx context.Context, w *auditWalk) error {
+func (o *Operator) findUnchained(ctx context.Context, w *chainReader) error {
 	for after := int64(math.MinInt64); ; {
 		bound, cancel := bounded(ctx)
 		found, err := o.db.FindUnchainedAudit(bound, after, idPage)
@@ -140,22 +140,22 @@ func (o *Operator) findUnchained(ctx context.Context, w *auditWalk) error {
 	}
 }
 
-// auditWalk is a walk along the chain, link by link.
-type auditWalk struct {
+// chainReader reads the chain, link by link.
+type chainReader struct {
 	noted AuditHead
 	found bool // the noted link was met
 	begun bool
 	check AuditCheck // its head is the link before the next one
 }
 
-func (w *auditWalk) broken(seq, id int64, what string, args ...any) {
+func (w *chainReader) broken(seq, id int64, what string, args ...any) {
 	w.check.Broken++
 	if len(w.check.Breaks) < maxBreaks {
 		w.check.Breaks = append(w.check.Breaks, AuditBreak{seq, id, fmt.Sprintf(what, args...)})
 	}
 }
 
-func (w *auditWalk) step(link sqlgen.ReadAuditChainRow) {
+func (w *chainReader) step(link sqlgen.ReadAuditChainRow) {
 	before := w.check.Head
 	switch {
 	case link.IsAnchor:
@@ -196,7 +196,7 @@ func follows(link sqlgen.ReadAuditChainRow, before AuditHead) bool {
 }
 
 // end says what the noted head finds that the chain itself does not show.
-func (w *auditWalk) end() {
+func (w *chainReader) end() {
 	switch {
 	case w.found || w.noted == AuditHead{}:
 	case w.noted.Seq > w.check.Head.Seq:

@@ -67,7 +67,7 @@ LEFT JOIN LATERAL (
 ) AS every_one ON true
 LEFT JOIN LATERAL (
     -- That they run is asked of what was found: among the conditions it would let
-    -- the planner walk the index of running jobs instead of the primary key.
+    -- the planner scan the index of running jobs instead of the primary key.
     SELECT array_agg(jobs.id) FILTER (WHERE jobs.status = 'running' AND jobs.queue = @queue) AS ids
     FROM outbox.jobs
     WHERE NOT counting.whole

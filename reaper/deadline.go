@@ -132,7 +132,7 @@ func (r *Reaper) deadlinePass(ctx context.Context) error {
 		wait = deadlineSlow
 	}
 	if !whole { // the rest, as soon as it is affordable
-		wait = max(d.scan.paid.Sub(now), deadlinePoll)
+		wait = max(d.scan.sweepAfter.Sub(now), deadlinePoll)
 	}
 	if now.Sub(d.seen) < deadlineMemory || !r.config.Hearing() {
 		wait = min(wait, deadlinePoll)

@@ -255,7 +255,7 @@ func TestNobodyLooksForDeadlinesThatNobodyHas(t *testing.T) {
 }
 
 // Jobs that had a deadline and are done leave dead entries in the index as long as
-// somebody holds a snapshot. Neither passes nor the looks ahead walk them again
+// somebody holds a snapshot. Neither passes nor the looks ahead read them again
 // and again.
 func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 	t.Parallel()
@@ -271,7 +271,7 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 	timed := func(do func(testing.TB, *Reaper), affordable bool) time.Duration {
 		best := time.Hour
 		for range 3 {
-			r.deadlines.scan.paid = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
+			r.deadlines.scan.sweepAfter = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
 			started := time.Now()
 			do(t, r)
 			best = min(best, time.Since(started))
@@ -287,11 +287,11 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 	t.Logf("a pass over nothing %s; over 300000 dead entries: full %s, near %s, with the leases %s", idle, full, near, look)
 	for what, took := range map[string]time.Duration{"a near pass": near, "a look ahead": look} {
 		if took > max(full/4, 3*idle) {
-			t.Errorf("%s takes %s, as if it walked them all: with no dead entries %s, over all %s", what, took, idle, full)
+			t.Errorf("%s takes %s, as if it read them all: with no dead entries %s, over all %s", what, took, idle, full)
 		}
 	}
 	full = timed(deadlinePass, true) // the first passes have marked the entries
-	if wait := time.Until(r.deadlines.scan.paid); wait < 4*full {
+	if wait := time.Until(r.deadlines.scan.sweepAfter); wait < 4*full {
 		t.Errorf("no full pass for %s after one of %s, want about nine times as long", wait, full)
 	}
 }
@@ -303,7 +303,7 @@ func TestWhatANearPassLeavesIsLookedForSoon(t *testing.T) {
 	r, db := newRig(t, Config{})
 	deadlinePass(t, r)
 	storeWithDeadline(t, db, 1, "pending", -time.Hour)
-	r.deadlines.scan.paid = time.Now().Add(2 * time.Second) // the first pass took long
+	r.deadlines.scan.sweepAfter = time.Now().Add(2 * time.Second) // the first pass took long
 	deadlinePass(t, r)
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history`); n != 0 {
 		t.Fatal("the pass was no near one: the test proves nothing")
@@ -311,7 +311,7 @@ func TestWhatANearPassLeavesIsLookedForSoon(t *testing.T) {
 	if wait := time.Until(r.deadlines.next); wait > 2*time.Second {
 		t.Errorf("the next pass is in %s, want it when it is affordable", wait)
 	}
-	r.deadlines.scan.paid = time.Time{}
+	r.deadlines.scan.sweepAfter = time.Time{}
 	deadlinePass(t, r)
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history`); n != 1 {
 		t.Errorf("expired %d, want 1", n)
@@ -334,7 +334,7 @@ func TestJobsWithLargePayloadsExpireAFewAtATime(t *testing.T) {
 	if r.deadlines.batch != deadlineBatch/8 {
 		t.Errorf("the next statement takes %d jobs, want %d", r.deadlines.batch, deadlineBatch/8)
 	}
-	r.deadlines.scan = scan{} // as if the time of the slow pass were paid for
+	r.deadlines.scan = scan{} // as if there had been no slow pass
 	deadlinePass(t, r)
 	if r.deadlines.batch != deadlineBatch/8*2 {
 		t.Errorf("after one that went well it takes %d, want %d", r.deadlines.batch, deadlineBatch/8*2)

@@ -137,7 +137,7 @@ func (r *Reaper) repeat(ctx context.Context, name string, chore func(context.Con
 		case err != nil:
 			pgsession.LeaveReadOnly(err, r.leases, r.chores, r.user)
 			if missed, due := r.complaints.Due(complaint(name, err), time.Now()); due {
-				r.log.LogAttrs(ctx, slog.LevelWarn, "chore failed", slog.String("chore", name), slog.Int("failed_since_last_told", missed), slog.Any("err", err))
+				r.log.LogAttrs(ctx, slog.LevelWarn, "chore failed", slog.String("chore", name), slog.Int("since_last_line", missed), slog.Any("err", err))
 			}
 			wait = retry.Next()
 		default:

@@ -11,7 +11,7 @@ import (
 // The index of the leases keeps a dead entry for every job that was claimed since
 // vacuum last could remove them. Usually that is not long ago, a pass over all of
 // it is free, and every pass is one. While some snapshot is held it is not, and
-// every process would walk a growing heap of entries every two seconds. Then
+// every process would read a growing heap of entries every two seconds. Then
 // there are two kinds of passes:
 //
 //	near   from where the last complete pass ended, less an overlap, to now
@@ -26,11 +26,11 @@ import (
 // beside it, or the claim committed only after its lease had lapsed) is found again
 // within the overlap, and after that by the sweep.
 type scan struct {
-	passed time.Time     // the database's time of the last complete pass; zero: none
-	paid   time.Time     // by our clock: no sweep before
-	slice  time.Duration // of a sweep; 0: all at once, together with the near pass
-	left   time.Time     // the sweep's slices have come down to here; zero: a new one begins
-	swept  time.Duration // what the slices of this sweep have cost so far
+	passed     time.Time     // the database's time of the last complete pass; zero: none
+	sweepAfter time.Time     // by our clock: no sweep before
+	slice      time.Duration // of a sweep; 0: all at once, together with the near pass
+	left       time.Time     // the sweep's slices have come down to here; zero: a new one begins
+	swept      time.Duration // what the slices of this sweep have cost so far
 }
 
 // span is a range of times at which leases lapse.
@@ -56,7 +56,7 @@ var (
 
 // spans is what to look at now.
 func (s *scan) spans(now time.Time) []span {
-	affordable := !now.Before(s.paid)
+	affordable := !now.Before(s.sweepAfter)
 	if affordable && s.slice == 0 {
 		return []span{{from: always, before: never, near: true, sweep: true}}
 	}
@@ -82,7 +82,7 @@ func (s *scan) spans(now time.Time) []span {
 // error that ended it half-way.
 func (s *scan) note(done span, cost time.Duration, dbNow, now time.Time, err error) {
 	if done.sweep {
-		s.paid = now.Add(budget * cost)
+		s.sweepAfter = now.Add(budget * cost)
 	}
 	if err != nil {
 		if done.sweep && isTimeout(err) {

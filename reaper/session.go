@@ -14,7 +14,7 @@ const (
 	depthTimeout     = 30 * time.Second
 )
 
-// The passes over leases and deadlines walk one index for a known number of rows. The
+// The passes over leases and deadlines scan one index for a known number of rows. The
 // chores are of the other kind: how best to read much is for the planner to say, but not
 // with more processes than the one whose time we measure.
 func (r *Reaper) openPools(ctx context.Context) (err error) {

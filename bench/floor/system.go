@@ -121,7 +121,7 @@ func pass(ctx context.Context, b claimed, to chan<- claimed) error {
 }
 
 // place is where a claim begins to look: at the last job of the one before, as the
-// dispatcher does, so that it does not walk over what is done.
+// dispatcher does, so that it does not read what is done.
 type place struct {
 	runAt  pgtype.Timestamptz
 	id     pgtype.UUID

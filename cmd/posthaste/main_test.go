@@ -68,18 +68,18 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	}
 	helps(nil)
 	n := 0
-	var walk func(args []string, c *cli.Command)
-	walk = func(args []string, c *cli.Command) {
+	var visit func(args []string, c *cli.Command)
+	visit = func(args []string, c *cli.Command) {
 		for _, sub := range c.Commands {
 			if n++; sub.Usage == "" || sub.Hidden {
 				t.Errorf("%v %s does not say what it is for, or is hidden", args, sub.Name)
 			}
 			args := append(slices.Clone(args), sub.Name)
 			helps(args)
-			walk(args, sub)
+			visit(args, sub)
 		}
 	}
-	walk(nil, (&program{getenv: func(string) string { return "" }, stdout: &checked{Writer: io.Discard}, stderr: io.Discard}).root())
+	visit(nil, (&program{getenv: func(string) string { return "" }, stdout: &checked{Writer: io.Discard}, stderr: io.Discard}).root())
 	if n < 45 {
 		t.Errorf("%d commands: this looks at the wrong place", n)
 	}

@@ -52,7 +52,7 @@ func (s *shop) sendReceipt(ctx context.Context, job *outbox.Job[SendReceipt]) er
 // both are committed or neither, so that a job which comes again has done nothing
 // yet. It works wherever the effect is in the outbox's database.
 func (s *shop) reserveStock(ctx context.Context, job *outbox.Job[ReserveStock]) error {
-	if err := pause(ctx, rand.N(10*time.Millisecond)); err != nil { // somebody walks to the shelf
+	if err := pause(ctx, rand.N(10*time.Millisecond)); err != nil { // somebody fetches it
 		return err
 	}
 	order := job.Args

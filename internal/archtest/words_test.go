@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"cmp"
 	"fmt"
 	"go/scanner"
 	"go/token"
@@ -73,6 +74,11 @@ var private = map[string]string{
 	"told": "sent, notified, logged, known", "untold": "not sent",
 }
 
+// inProse are such words that names may have: filepath.WalkDir.
+var inProse = map[string]string{
+	"walk": "read or scan an index", "walks": "reads, scans", "walked": "read, scanned", "walking": "reading, scanning",
+}
+
 // plain is where such a word means what everybody means by it: a worker is told to stop.
 var plain = regexp.MustCompile(`(?i)\b(?:told (?:apart|from|to)|(?:as|than) told)\b`)
 
@@ -130,7 +136,7 @@ func check(file, content string) (found []string) {
 			}
 		}
 		for _, word := range words(plain.ReplaceAllString(p.text, "")) {
-			if instead := private[word]; instead != "" {
+			if instead := cmp.Or(private[word], inProse[word]); instead != "" {
 				say(p.line, fmt.Sprintf("%q is a word of our own: %s", word, instead))
 			}
 		}
@@ -384,6 +390,7 @@ func TestProseIsReadWhereItStands(t *testing.T) {
 		"a code span":                   {"a.md", "It is `whoever`.\n", nil},
 		"a URL":                         {"a.md", "See https://example.com/" + strings.Repeat("x", 120) + "\n", nil},
 		"told apart":                    {"a.md", "They cannot be told apart.\n", nil},
+		"a walk":                        {"a.go", "package a\n\n// It walks.\nvar walk int\n", []int{3}},
 		"told":                          {"a.md", "They are told.\n", []int{1}},
 	} {
 		var got []int

@@ -71,7 +71,7 @@ var service = []Mutant{
 		Name:      "a crowd waits as long as a burst",
 		Breaks:    "an overloaded API answers late whatever it takes",
 		Invariant: "An overload is refused, not queued",
-		Edits:     []Edit{{"api.gate.patience", `return crowdWait`, `return queueWait`}},
+		Edits:     []Edit{{"api.admission.patience", `return crowdWait`, `return queueWait`}},
 		Checks:    []Check{test("api", "TestABurstWaitsAndACrowdIsRefused", "want 25ms at most")},
 	},
 	{
@@ -88,14 +88,14 @@ var service = []Mutant{
 		Name:      "a refusal keeps its body while it is held back",
 		Breaks:    "the more is refused, the more memory is taken",
 		Invariant: "What clients send has a bound in memory",
-		Edits:     []Edit{{"api.server.enter", `			_ = read.Close()`, `			_ = read`}},
+		Edits:     []Edit{{"api.server.begin", `			_ = read.Close()`, `			_ = read`}},
 		Checks:    []Check{test("api", "TestARefusalThatIsHeldBackKeepsNoBody", "is still in memory")},
 	},
 	{
 		Name:      "streams of a process, whoever opens them",
 		Breaks:    "one token that opens all of them leaves none to other tenants",
 		Invariant: "What clients send has a bound in memory",
-		Edits:     []Edit{{"api.places.take", `	case p.takenBy[of] >= p.each:`, `	case false:`}},
+		Edits:     []Edit{{"api.quota.take", `	case q.takenBy[of] >= q.each:`, `	case false:`}},
 		Checks:    []Check{test("api", "TestOneCallersStreamsLeavePlacesToOthers", "want 429")},
 	},
 	{

@@ -46,7 +46,7 @@ var chained = []Mutant{
 		Name:      "a noted head is any link of its number",
 		Breaks:    "an act is edited and the chain made anew, and nobody sees it",
 		Invariant: tampered,
-		Edits:     []Edit{{"operator.auditWalk.step", `if w.check.Head != w.noted {`, `if w.check.Head.Seq != w.noted.Seq {`}},
+		Edits:     []Edit{{"operator.chainReader.step", `if w.check.Head != w.noted {`, `if w.check.Head.Seq != w.noted.Seq {`}},
 		Checks:    []Check{test("operator", "TestG12WhoeverTampersWithTheAuditIsFound/an_edit,_and_a_new_chain", "not the one that was noted")},
 	},
 	{

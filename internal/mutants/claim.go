@@ -163,7 +163,7 @@ RETURNING`},
 	},
 	{
 		Name:      "every claim from the front",
-		Breaks:    "a claim walks over every dead entry that a held snapshot keeps",
+		Breaks:    "a claim reads every dead entry that a held snapshot keeps",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
 		Edits:     []Edit{{"dispatcher/internal/scheduler.budget.allows", `return !now.Before(b.next)`, `return true`}},
 		Checks:    []Check{test("dispatcher/internal/scheduler", "TestBudgetOfWhatFails", "allowed now, or not when the time has come")},

@@ -106,7 +106,7 @@ var expire = []Mutant{
 	},
 	{
 		Name:      "reaper always sweeps",
-		Breaks:    "each pass over the leases walks over every dead entry that a held snapshot keeps",
+		Breaks:    "each pass over the leases reads every dead entry that a held snapshot keeps",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
 		Edits:     []Edit{{"reaper.scan.spans", `if affordable && s.slice == 0 {`, `if true {`}},
 		Checks:    []Check{test("reaper", "TestASlowSweepTakesATenthOfTheTimeAndStillCoversEverything", "want a tenth")},

@@ -27,7 +27,7 @@ var settle = []Mutant{
 		},
 	},
 	{
-		Name:      "a settlement that walks",
+		Name:      "a settlement that scans",
 		Breaks:    "planned while the queue was empty, a settlement reads every job that there is",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
 		Edits: []Edit{{"internal/sqlgen.SettleSucceeded", `    WHERE jobs.id = ANY (ARRAY[input.id])
@@ -38,7 +38,7 @@ var settle = []Mutant{
       AND jobs.epoch = input.epoch
     RETURNING jobs.id,`}},
 		Checks: []Check{
-			test("dispatcher", "TestABurstAfterAQuietTimeIsNotWalkedOver", "settle:"),
+			test("dispatcher", "TestABurstAfterAQuietTimeIsNotScanned", "settle:"),
 		},
 	},
 	{

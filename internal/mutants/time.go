@@ -62,11 +62,11 @@ var ending = []Mutant{
 		Checks:    []Check{test("dispatcher", "TestACancelledHandlerIsStopped", "in vain for the cancellation")},
 	},
 	{
-		Name:      "deadlines of jobs that are done are walked again and again",
+		Name:      "deadlines of jobs that are done are read again and again",
 		Breaks:    "under a held snapshot each look for the next deadline takes longer than the one before",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
 		Edits:     []Edit{{"internal/sqlgen.ExpireLeases", "          AND jobs.deadline <= statement_timestamp() + $3::interval\n", "          AND (jobs.deadline <= statement_timestamp() + $3::interval OR jobs.id IS NOT NULL)\n"}},
-		Checks:    []Check{test("reaper", "TestAHeldSnapshotDoesNotSlowDeadlinesDown", "as if it walked them all")},
+		Checks:    []Check{test("reaper", "TestAHeldSnapshotDoesNotSlowDeadlinesDown", "as if it read them all")},
 	},
 	{
 		Name:      "what waits to be started is not asked for",

@@ -67,7 +67,7 @@ var inOwnPools = map[string]string{
 	"lock_timeout":                        "2s",
 }
 
-// byIndex is for statements that walk one index for a known number of rows: a plan made
+// byIndex is for statements that scan one index for a known number of rows: a plan made
 // from old statistics would read the whole table.
 var byIndex = map[string]string{
 	"enable_seqscan":    "off",
@@ -80,7 +80,7 @@ var byIndex = map[string]string{
 type Config struct {
 	Conns    int
 	Timeout  time.Duration     // after which the server gives a statement up that nobody may wait for any more
-	ByIndex  bool              // all of its statements walk one index for a known number of rows
+	ByIndex  bool              // all of its statements scan one index for a known number of rows
 	Settings map[string]string // besides those of every session
 	Warm     string            // a statement for every new session; "" for none
 

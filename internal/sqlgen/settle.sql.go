@@ -76,9 +76,9 @@ type SettleSucceededParams struct {
 // job's deadline on it is refused, whether or not a reaper has come yet.
 //
 // Rows are looked up whatever the server knows of the table: = ANY (ARRAY[…]) is no
-// equality to it that could be merged, so it sees no use in walking over the primary
-// key, and status = 'running', which would let it walk over the index of leases, is
-// not asked for. A plan made on an empty table would otherwise walk for as long as
+// equality to it that could be merged, so it sees no use in scanning the primary
+// key, and status = 'running', which would let it scan the index of leases, is
+// not asked for. A plan made on an empty table would otherwise scan for as long as
 // the session lives. It is the same wherever a list of ids is given: docs/adr/0013.
 func (q *Queries) SettleSucceeded(ctx context.Context, arg SettleSucceededParams) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)

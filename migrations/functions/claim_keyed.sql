@@ -72,7 +72,7 @@ BEGIN
     INTO places
     FROM (
         (
-            -- Whether they are due is asked below; here it would let the planner walk
+            -- Whether they are due is asked below; here it would let the planner scan
             -- the index of due jobs instead of the primary key.
             SELECT (jobs).ctid AS place
             FROM outbox.jobs

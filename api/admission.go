@@ -30,11 +30,11 @@ const (
 	unknownRate = 50
 )
 
-// gate bounds the requests that are worked on at once and those that wait for it. What
+// admission bounds the requests that are worked on at once and those that wait for it. What
 // does not fit is refused soon: a client learns more from a 429 than from a
 // timeout, and the server has the time for those that it took. One caller, whose
-// requests may all wait for the same lock, leaves places to the others.
-type gate struct {
+// requests may all wait for the same lock, leaves slots to the others.
+type admission struct {
 	refusals chan struct{}
 
 	mu      sync.Mutex
@@ -49,7 +49,7 @@ type waiter struct {
 	turn chan struct{} // closed when it is worked on
 }
 
-// slots are places of which one caller may have three quarters of what others leave.
+// slots are a number of which one caller may have three quarters of what the others leave.
 type slots struct {
 	most, taken int
 	of          map[caller]int
@@ -57,7 +57,7 @@ type slots struct {
 
 func newSlots(most int) slots { return slots{most: most, of: map[caller]int{}} }
 
-// take takes a place, if there is one for the caller.
+// take takes a slot, if there is one for the caller.
 func (s *slots) take(who caller) bool {
 	left := s.most - (s.taken - s.of[who]) // by others
 	if s.taken >= s.most || s.of[who] >= (3*left+3)/4 {
@@ -75,112 +75,112 @@ func (s *slots) give(who caller) {
 	}
 }
 
-func newGate(working, waiting int) *gate {
-	return &gate{working: newSlots(working), waiting: newSlots(waiting), refusals: make(chan struct{}, maxRefusals), free: time.Now()}
+func newAdmission(working, waiting int) *admission {
+	return &admission{working: newSlots(working), waiting: newSlots(waiting), refusals: make(chan struct{}, maxRefusals), free: time.Now()}
 }
 
 // enter returns once there is room. The request calls leave when it is done. One that
 // is refused gives up what it keeps, by giveUp, before its refusal is held back.
-func (g *gate) enter(ctx context.Context, of access.Principal, giveUp func()) (leave func(), err error) {
+func (a *admission) enter(ctx context.Context, of access.Principal, giveUp func()) (leave func(), err error) {
 	who := caller{of.Tenant, of.Name}
-	leave = func() { g.leave(who) }
-	w, refused := g.wait(who)
+	leave = func() { a.leave(who) }
+	w, refused := a.wait(who)
 	switch {
 	case refused:
 		giveUp()
-		return nil, g.refuse(ctx, "Its queue is full.")
+		return nil, a.refuse(ctx, "Its queue is full.")
 	case w == nil:
 		return leave, nil
 	}
-	most := g.patience()
+	most := a.patience()
 	patience := time.NewTimer(most)
 	defer patience.Stop()
 	select {
 	case <-w.turn:
 		return leave, nil
 	case <-patience.C:
-		if !g.withdraw(w) { // it has come to its turn this very moment
+		if !a.withdraw(w) { // it has come to its turn this very moment
 			return leave, nil
 		}
 		giveUp()
-		return nil, g.refuse(ctx, "The request waited "+most.String()+" in vain.")
+		return nil, a.refuse(ctx, "The request waited "+most.String()+" in vain.")
 	case <-ctx.Done():
-		if !g.withdraw(w) {
+		if !a.withdraw(w) {
 			leave()
 		}
 		return nil, ctx.Err()
 	}
 }
 
-// wait takes a place, or one in the queue; then the waiter is not nil.
-func (g *gate) wait(who caller) (w *waiter, refused bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.working.take(who) {
-		if len(g.queue) == 0 {
-			g.free = time.Now()
+// wait takes a slot, or a turn in the queue; then the waiter is not nil.
+func (a *admission) wait(who caller) (w *waiter, refused bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.working.take(who) {
+		if len(a.queue) == 0 {
+			a.free = time.Now()
 		}
 		return nil, false
 	}
-	if !g.waiting.take(who) {
+	if !a.waiting.take(who) {
 		return nil, true
 	}
 	w = &waiter{who, make(chan struct{})}
-	g.queue = append(g.queue, w)
+	a.queue = append(a.queue, w)
 	return w, false
 }
 
 // withdraw takes the waiter out of the queue. It returns false if it is there no more.
-func (g *gate) withdraw(w *waiter) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	at := slices.Index(g.queue, w)
+func (a *admission) withdraw(w *waiter) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := slices.Index(a.queue, w)
 	if at < 0 {
 		return false
 	}
-	g.queue = slices.Delete(g.queue, at, at+1)
-	g.waiting.give(w.who)
+	a.queue = slices.Delete(a.queue, at, at+1)
+	a.waiting.give(w.who)
 	return true
 }
 
-// leave gives a place back, and has those who waited longest take what is free.
-func (g *gate) leave(who caller) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.working.give(who)
-	g.queue = slices.DeleteFunc(g.queue, func(w *waiter) bool {
-		if !g.working.take(w.who) {
+// leave gives a slot back, and has those who waited longest take what is free.
+func (a *admission) leave(who caller) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.working.give(who)
+	a.queue = slices.DeleteFunc(a.queue, func(w *waiter) bool {
+		if !a.working.take(w.who) {
 			return false
 		}
-		g.waiting.give(w.who)
+		a.waiting.give(w.who)
 		close(w.turn)
 		return true
 	})
 }
 
 // patience is how long a request that comes now waits.
-func (g *gate) patience() time.Duration {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if time.Since(g.free) > queueBusy {
+func (a *admission) patience() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if time.Since(a.free) > queueBusy {
 		return crowdWait
 	}
 	return queueWait
 }
 
 // refuse holds the refusal back for a while, and says when to ask again.
-func (g *gate) refuse(ctx context.Context, why string) error {
-	if err := g.hold(ctx); err != nil {
+func (a *admission) refuse(ctx context.Context, why string) error {
+	if err := a.hold(ctx); err != nil {
 		return err
 	}
 	return overloaded.because(why).after(1)
 }
 
 // hold holds a refusal back. The error is ctx's: nobody waits for it any more.
-func (g *gate) hold(ctx context.Context) error {
+func (a *admission) hold(ctx context.Context) error {
 	select {
-	case g.refusals <- struct{}{}:
-		defer func() { <-g.refusals }()
+	case a.refusals <- struct{}{}:
+		defer func() { <-a.refusals }()
 	default:
 		return nil
 	}

@@ -14,8 +14,8 @@ import (
 )
 
 // hold takes a place for a while, and tells what became of it.
-func hold(g *gate, ctx context.Context, d time.Duration, taken, refused *atomic.Int64) {
-	leave, err := g.enter(ctx, ada, func() {})
+func hold(a *admission, ctx context.Context, d time.Duration, taken, refused *atomic.Int64) {
+	leave, err := a.enter(ctx, ada, func() {})
 	if err != nil {
 		refused.Add(1)
 		return
@@ -29,10 +29,10 @@ func hold(g *gate, ctx context.Context, d time.Duration, taken, refused *atomic.
 // taken has not waited long.
 func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(2, 13)
+		a := newAdmission(2, 13)
 		var taken, refused atomic.Int64
 		for range 12 {
-			go hold(g, t.Context(), 50*time.Millisecond, &taken, &refused)
+			go hold(a, t.Context(), 50*time.Millisecond, &taken, &refused)
 		}
 		time.Sleep(2 * time.Second)
 		if taken.Load() != 12 || refused.Load() != 0 {
@@ -49,7 +49,7 @@ func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 			go func() {
 				for ctx.Err() == nil {
 					asked := time.Now()
-					leave, err := g.enter(ctx, ada, func() {})
+					leave, err := a.enter(ctx, ada, func() {})
 					if err != nil {
 						refused.Add(1)
 						continue
@@ -76,16 +76,16 @@ func TestABurstWaitsAndACrowdIsRefused(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if g.working.taken+g.waiting.taken+len(g.working.of)+len(g.waiting.of)+len(g.refusals) != 0 {
-			t.Errorf("places are still taken: %+v", g)
+		if a.working.taken+a.waiting.taken+len(a.working.of)+len(a.waiting.of)+len(a.refusals) != 0 {
+			t.Errorf("slots are still taken: %+v", a)
 		}
 	})
 }
 
 func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(1, 1)
-		leave, err := g.enter(t.Context(), ada, func() {})
+		a := newAdmission(1, 1)
+		leave, err := a.enter(t.Context(), ada, func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			left := make(chan error, 2)
 			for range 2 {
-				go func() { _, err := g.enter(ctx, ada, func() {}); left <- err }()
+				go func() { _, err := a.enter(ctx, ada, func() {}); left <- err }()
 			}
 			synctest.Wait()
 			cancel()
@@ -107,18 +107,18 @@ func TestWhoGoesAwayWaitsNoLonger(t *testing.T) {
 	})
 }
 
-// One whose requests all hang leaves places to the others, of those that are worked on
+// One whose requests all hang leaves slots to the others, of those that are worked on
 // and in the queue, and the others theirs to each other.
 func TestOneCallerLeavesPlacesToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(16, 16)
+		a := newAdmission(16, 16)
 		ctx, release := context.WithCancel(t.Context())
 		var taken, refused atomic.Int64
 		hang := func(who access.Principal, n int) int64 {
 			taken.Store(0)
 			for range n {
 				go func() {
-					leave, err := g.enter(ctx, who, func() {})
+					leave, err := a.enter(ctx, who, func() {})
 					if err != nil {
 						refused.Add(1)
 						return
@@ -136,17 +136,17 @@ func TestOneCallerLeavesPlacesToOthers(t *testing.T) {
 			want int64
 		}{{ada, 12}, {bob, 3}, {cyd, 1}} {
 			if n := hang(c.who, 100); n != c.want {
-				t.Errorf("%s of tenant %s has %d of 16 places, want %d", c.who.Name, c.who.Tenant, n, c.want)
+				t.Errorf("%s of tenant %s has %d of 16 slots, want %d", c.who.Name, c.who.Tenant, n, c.want)
 			}
 		}
-		if g.waiting.of[caller{ada.Tenant, ada.Name}] != 12 {
-			t.Errorf("in the queue: %v, want 12 of the first", g.waiting.of)
+		if a.waiting.of[caller{ada.Tenant, ada.Name}] != 12 {
+			t.Errorf("in the queue: %v, want 12 of the first", a.waiting.of)
 		}
 		release()
 		synctest.Wait()
 		time.Sleep(time.Second)
-		if g.working.taken+g.waiting.taken+len(g.queue) != 0 {
-			t.Errorf("places are still taken: %+v", g)
+		if a.working.taken+a.waiting.taken+len(a.queue) != 0 {
+			t.Errorf("slots are still taken: %+v", a)
 		}
 	})
 }
@@ -156,7 +156,7 @@ func TestOneCallerLeavesPlacesToOthers(t *testing.T) {
 func TestAFloodOfBadBearersIsHeldBack(t *testing.T) {
 	config := Config{Authenticator: nobody{}}.withDefaults()
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{config: config, log: config.Logger, metrics: newMetrics(nil), gate: newGate(64, 128), unknown: newLimits(unknownRate)}
+		s := &server{config: config, log: config.Logger, metrics: newMetrics(nil), admission: newAdmission(64, 128), unknown: newLimits(unknownRate)}
 		mux := http.NewServeMux()
 		if _, err := s.register(mux, routes); err != nil {
 			t.Fatal(err)

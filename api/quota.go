@@ -1,0 +1,48 @@
+package api
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/posthaste-dev/posthaste/access"
+)
+
+// quota bounds what there is at once of streams, or of requests that are worked on and
+// answers on their way, and what each caller has of it: a caller that takes as many as it can
+// leaves most of them to the others.
+type quota struct {
+	what       string
+	again      int // seconds, for callers that are refused
+	most, each int
+
+	mu      sync.Mutex
+	taken   int
+	takenBy map[caller]int
+}
+
+func newQuota(what string, again, most, each int) *quota {
+	return &quota{what: what, again: again, most: most, each: each, takenBy: map[caller]int{}}
+}
+
+// take takes one of it, until leave is called, once.
+func (q *quota) take(who access.Principal) (leave func(), refused *Problem) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	of := caller{who.Tenant, who.Name}
+	switch {
+	case q.takenBy[of] >= q.each:
+		return nil, rateLimited.because(fmt.Sprintf("This caller already has %d %s (the maximum).", q.each, q.what)).after(q.again)
+	case q.taken >= q.most:
+		return nil, overloaded.because(fmt.Sprintf("The server already has %d %s (the maximum).", q.most, q.what)).after(q.again)
+	}
+	q.taken++
+	q.takenBy[of]++
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.taken--
+		if q.takenBy[of]--; q.takenBy[of] == 0 {
+			delete(q.takenBy, of)
+		}
+	}, nil
+}
