@@ -64,6 +64,7 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		{"tables", true, (*examination).tables},
 		{"workers", true, (*examination).workers},
 		{"jobs", true, (*examination).jobs},
+		{"sinks", true, (*examination).sinks},
 	} {
 		if question.needs && !e.migrated {
 			continue

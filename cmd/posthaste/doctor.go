@@ -16,7 +16,7 @@ func (p *program) doctorCommand() *cli.Command {
 		Description: `It asks whether the schema is there, whether commits are durable, whether a NOTIFY
 arrives where dispatchers listen, whether a pooler is in between, who holds vacuum
 back, how autovacuum and partitions fare, which dispatchers there are, and what
-waits for a handler or a person. It changes nothing.
+waits for a handler or a person, and whether events are published. It changes nothing.
 
 Exit status: 0 nothing worse than a warning, 1 a problem, 2 the command line is wrong.`,
 		Flags:  append(flags("database-url", "listen-url"), outputFlag()),

@@ -1,0 +1,41 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+// sinkPatience is how long events may wait for a sink: longer than another process takes to
+// have it when its owner has died.
+const sinkPatience = time.Minute
+
+// sinks asks whether events are published.
+func (e *examination) sinks(ctx context.Context) error {
+	sinks, err := operator.New(e.patient.Pool).Sinks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range sinks {
+		waits := time.Since(s.Oldest)
+		switch late := !s.Oldest.IsZero() && waits > sinkPatience; {
+		case !s.PausedAt.IsZero():
+			e.find(Warning, fmt.Sprintf("sink %s is paused since %s; %s behind", s.Name, s.PausedAt.UTC().Format(time.RFC3339), Count(s.Lag, "position")),
+				"posthaste relay resume "+s.Name)
+		case late && !s.AwaySince.IsZero():
+			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name, s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
+				"mend the broker or the route; an event that it will never take can be left out: posthaste relay skip "+s.Name+" EVENT-ID")
+		case late && s.Owner == "":
+			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name, waits.Round(time.Second)),
+				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if there is no such sink any more, delete its row in outbox.sinks")
+		case late:
+			e.find(Warning, fmt.Sprintf("sink %s is %s behind: the oldest event waits for %s", s.Name, Count(s.Lag, "position"), waits.Round(time.Second)),
+				"see whether it catches up: outbox_relay_lag_seconds")
+		default:
+			e.find(OK, fmt.Sprintf("sink %s: %s published, %s behind", s.Name, Count(s.Published, "message"), Count(s.Lag, "position")), "")
+		}
+	}
+	return nil
+}
