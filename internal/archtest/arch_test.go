@@ -48,6 +48,7 @@ var allowed = map[string]string{
 
 	"relay":           "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"relay/amqp":      "relay",
+	"relay/kafka":     "relay",
 	"relay/nats":      "relay",
 	"relay/relaytest": "relay",
 

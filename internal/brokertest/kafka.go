@@ -1,0 +1,74 @@
+package brokertest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Kafka is kfake in a process of its own. It is not Kafka: see internal/kafkadev, which has the users.
+type Kafka struct {
+	server
+}
+
+// StartKafka starts a server on an empty directory and waits until it takes connections. Clients connect to
+// the address that advertise returns for the server's. The test's end stops it.
+func StartKafka(t testing.TB, password string, advertise func(address string) string) *Kafka {
+	t.Helper()
+	program, err := kafkadev()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Kafka{server{t: t, name: "kafka", dir: t.TempDir(), program: program, within: 30 * time.Second}}
+	s.Address = "127.0.0.1:" + freePort(t)
+	s.args = []string{"-listen", s.Address, "-advertise", advertise(s.Address), "-dir", s.dir, "-password", password}
+	s.Restart()
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// Limit makes the server take so many more records, until free, and then answer as one whose disk is full.
+func (s *Kafka) Limit(records int) (free func()) {
+	s.t.Helper()
+	file := s.write("limit", fmt.Sprint(records))
+	s.reload()
+	return func() {
+		_ = os.Remove(file)
+		s.reload()
+	}
+}
+
+// Revoke makes the server take no more logins of relay, until restore.
+func (s *Kafka) Revoke() (restore func()) {
+	s.t.Helper()
+	file := s.write("revoked", "")
+	s.reload()
+	return func() {
+		_ = os.Remove(file)
+		s.reload()
+	}
+}
+
+func (s *Kafka) reload() {
+	s.signal(syscall.SIGUSR1)
+	time.Sleep(200 * time.Millisecond)
+}
+
+// kafkadev builds the server's command, of which the go command knows whether it is up to date.
+var kafkadev = sync.OnceValues(func() (string, error) {
+	_, file, _, _ := runtime.Caller(0)
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("posthaste-kafkadev-%d", os.Getuid()), "kafkadev")
+	build := exec.Command("go", "build", "-o", path, ".")
+	build.Dir = filepath.Join(filepath.Dir(file), "..", "kafkadev")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build kafkadev: %w\n%s", err, out)
+	}
+	return path, nil
+})

@@ -1,0 +1,162 @@
+package kafka
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+)
+
+// Config is how to reach a Kafka cluster. Files are read again for each client, so that secrets can be rotated.
+type Config struct {
+	Brokers []string // host:port of some brokers of one cluster
+	Name    string   // of the client, in the brokers' logs and quotas; "" is "posthaste"
+
+	Mechanism    string // PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, with User; "" logs in by none of them
+	User         string // with Password or PasswordFile
+	Password     string
+	PasswordFile string
+
+	TLS             bool   // what follows implies it
+	CAFile          string // certificates to trust instead of those of the system
+	CertificateFile string // our own, with KeyFile
+	KeyFile         string
+
+	// MaxBytes is the most that a message may have, with key and headers, and what one batch of messages has at most,
+	// both before compression; 0 is 1 000 012, which fits Kafka's default of message.max.bytes. It should be no more
+	// than max.message.bytes of any topic.
+	MaxBytes int
+}
+
+const (
+	defaultMaxBytes = 1_000_012
+	leastMaxBytes   = 1 << 10
+	mostMaxBytes    = 64 << 20
+)
+
+var mechanisms = []string{"", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
+
+func (c Config) withDefaults() Config {
+	c.Name = cmp.Or(c.Name, "posthaste")
+	c.MaxBytes = cmp.Or(c.MaxBytes, defaultMaxBytes)
+	c.TLS = c.TLS || c.CAFile != "" || c.CertificateFile != ""
+	return c
+}
+
+// validate reports every mistake. No error repeats a secret.
+func (c Config) validate() error {
+	var errs []error
+	if len(c.Brokers) == 0 {
+		errs = append(errs, errors.New("there are no Brokers"))
+	}
+	for i, broker := range c.Brokers {
+		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" || strings.ContainsAny(broker, "/@") {
+			errs = append(errs, fmt.Errorf("number %d of the Brokers is not host:port", i+1))
+		}
+	}
+	if !slices.Contains(mechanisms, c.Mechanism) {
+		errs = append(errs, fmt.Errorf("the Mechanism is %q, want PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", c.Mechanism))
+	}
+	if (c.Mechanism == "") != (c.User == "") {
+		errs = append(errs, errors.New("a Mechanism and a User go together"))
+	}
+	if c.User == "" && (c.Password != "" || c.PasswordFile != "") {
+		errs = append(errs, errors.New("a password is set without User"))
+	}
+	if c.Password != "" && c.PasswordFile != "" {
+		errs = append(errs, errors.New("both Password and PasswordFile are set"))
+	}
+	if (c.CertificateFile == "") != (c.KeyFile == "") {
+		errs = append(errs, errors.New("CertificateFile and KeyFile go together"))
+	}
+	if c.MaxBytes < leastMaxBytes || c.MaxBytes > mostMaxBytes {
+		errs = append(errs, fmt.Errorf("MaxBytes is %d, want %d to %d", c.MaxBytes, leastMaxBytes, mostMaxBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// How patient a client is. It bridges what is over sooner, a broker that restarts or a leader that changes, without
+// repeats; what takes longer is an outage.
+const (
+	patience     = 3 * time.Second
+	retryWait    = 200 * time.Millisecond
+	retries      = int(patience / retryWait)
+	dialTimeout  = 2 * time.Second
+	topicRetries = 4
+)
+
+// options are those of one client.
+func (c Config) options() ([]kgo.Opt, error) {
+	all := []kgo.Opt{
+		kgo.SeedBrokers(c.Brokers...), kgo.ClientID(c.Name), kgo.DialTimeout(dialTimeout),
+		kgo.ManualFlushing(), kgo.MaxBufferedRecords(maxRun), kgo.ProducerBatchMaxBytes(int32(c.MaxBytes)),
+		kgo.RecordRetries(retries), kgo.UnknownTopicRetries(topicRetries), kgo.RetryBackoffFn(func(int) time.Duration { return retryWait }),
+		kgo.MetadataMinAge(retryWait), kgo.DisableClientMetrics(),
+	}
+	if c.Mechanism != "" {
+		login, err := c.login()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, kgo.SASL(login))
+	}
+	if c.TLS {
+		config, err := c.tls()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, kgo.DialTLSConfig(config))
+	}
+	return all, nil
+}
+
+func (c Config) login() (sasl.Mechanism, error) {
+	password := c.Password
+	if c.PasswordFile != "" {
+		content, err := os.ReadFile(c.PasswordFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the password: %w", err)
+		}
+		password = strings.TrimSpace(string(content))
+	}
+	switch c.Mechanism {
+	case "SCRAM-SHA-256":
+		return scram.Auth{User: c.User, Pass: password}.AsSha256Mechanism(), nil
+	case "SCRAM-SHA-512":
+		return scram.Auth{User: c.User, Pass: password}.AsSha512Mechanism(), nil
+	}
+	return plain.Auth{User: c.User, Pass: password}.AsMechanism(), nil
+}
+
+func (c Config) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CAFile != "" {
+		content, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read CAFile: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(content) {
+			return nil, fmt.Errorf("%s has no certificate in it", c.CAFile)
+		}
+	}
+	if c.CertificateFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.CertificateFile, c.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read CertificateFile and KeyFile: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}

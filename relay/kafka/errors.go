@@ -1,0 +1,109 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// outcomes of what brokers answer. What is not here is unknown.
+var (
+	refusals = map[*kerr.Error]string{
+		kerr.MessageTooLarge:            relay.CodeTooLarge,
+		kerr.RecordListTooLarge:         relay.CodeTooLarge,
+		kerr.InvalidTopicException:      relay.CodeBadDestination,
+		kerr.TopicAuthorizationFailed:   relay.CodeForbidden,
+		kerr.ClusterAuthorizationFailed: relay.CodeForbidden,
+		kerr.PolicyViolation:            relay.CodeRefused,
+		kerr.InvalidRecord:              relay.CodeRefused,
+		kerr.InvalidTimestamp:           relay.CodeRefused,
+	}
+	outages = map[*kerr.Error]string{
+		kerr.UnknownTopicOrPartition:      relay.CodeNoDestination,
+		kerr.UnknownTopicID:               relay.CodeNoDestination,
+		kerr.KafkaStorageError:            relay.CodeFull,
+		kerr.ThrottlingQuotaExceeded:      relay.CodeFull,
+		kerr.LeaderNotAvailable:           relay.CodeUnavailable,
+		kerr.NotLeaderForPartition:        relay.CodeUnavailable,
+		kerr.BrokerNotAvailable:           relay.CodeUnavailable,
+		kerr.ReplicaNotAvailable:          relay.CodeUnavailable,
+		kerr.CoordinatorNotAvailable:      relay.CodeUnavailable,
+		kerr.NotEnoughReplicas:            relay.CodeUnavailable,
+		kerr.NotEnoughReplicasAfterAppend: relay.CodeUnavailable, // and stored, perhaps
+		kerr.SaslAuthenticationFailed:     relay.CodeForbidden,
+		kerr.UnsupportedSaslMechanism:     relay.CodeForbidden,
+		kerr.IllegalSaslState:             relay.CodeForbidden,
+	}
+)
+
+// ofBatch are refusals of a whole batch for one message of it.
+var ofBatch = []*kerr.Error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.PolicyViolation, kerr.InvalidRecord, kerr.InvalidTimestamp}
+
+func isOfBatch(err error) bool {
+	answer, ok := errors.AsType[*kerr.Error](err)
+	for _, e := range ofBatch {
+		if ok && answer.Code == e.Code {
+			return true
+		}
+	}
+	return false
+}
+
+// classify says what the end of a record means. Known reports whether we know that it is not stored.
+func classify(err error) (outcome error, known bool) {
+	if answer, ok := errors.AsType[*kerr.Error](err); ok {
+		for e, code := range refusals {
+			if e.Code == answer.Code {
+				return &relay.RefusedError{Code: code, Err: err}, true
+			}
+		}
+		for e, code := range outages {
+			if e.Code == answer.Code {
+				return &relay.UnavailableError{Code: code, Err: err}, e != kerr.NotEnoughReplicasAfterAppend
+			}
+		}
+		return err, false
+	}
+	if unreachable(err) {
+		return away(err), false
+	}
+	if errors.Is(err, kgo.ErrRecordRetries) {
+		return away(err), false
+	}
+	return err, false
+}
+
+// unreachable reports whether the client could not connect.
+func unreachable(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	return ok && op.Op == "dial" || certificate
+}
+
+// away is the outcome of messages that were not sent because no broker can be reached.
+func away(err error) error {
+	code := relay.CodeUnavailable
+	if answer, ok := errors.AsType[*kerr.Error](err); ok {
+		for _, e := range []*kerr.Error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState, kerr.ClusterAuthorizationFailed} {
+			if e.Code == answer.Code {
+				code = relay.CodeForbidden
+			}
+		}
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		code = relay.CodeForbidden
+	}
+	return &relay.UnavailableError{Code: code, Err: err}
+}
+
+// ended is the outcome of messages that were under way when ctx ended.
+func ended(ctx context.Context) error {
+	return fmt.Errorf("no broker has said whether it is stored: %w", context.Cause(ctx))
+}

@@ -1,0 +1,86 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+const (
+	maxTopic = 249 // bytes of a topic's name
+
+	ours, theirs = "ce-", "ce_" // what begins the names of CloudEvents' attributes, here and in Kafka
+
+	headerID          = "posthaste-id" // of a message without ce_id
+	headerContentType = "content-type"
+
+	perBatch, perRecord, perHeader = 128, 64, 12 // at least the bytes that each has besides what we give
+)
+
+// encode returns a message as Kafka has it, and its size, which is at least that in a batch.
+func encode(m *relay.Message) (*kgo.Record, int) {
+	r := &kgo.Record{Topic: m.Destination, Value: m.Body, Timestamp: m.At, Headers: make([]kgo.RecordHeader, 0, len(m.Headers)+2)}
+	if r.Value == nil {
+		r.Value = []byte{} // nil would be a tombstone, which deletes the key from a compacted topic
+	}
+	if m.Key != "" {
+		r.Key = []byte(m.Key)
+	}
+	bytes := perRecord + len(r.Key) + len(r.Value)
+	add := func(name, value string) {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
+		bytes += perHeader + len(name) + len(value)
+	}
+	identified := false
+	for _, h := range m.Headers {
+		name := h.Name
+		if attribute, ok := strings.CutPrefix(name, ours); ok {
+			name = theirs + attribute
+		}
+		identified = identified || name == theirs+"id"
+		add(name, h.Value)
+	}
+	if !identified {
+		add(headerID, m.ID)
+	}
+	if m.ContentType != "" {
+		add(headerContentType, m.ContentType)
+	}
+	return r, bytes
+}
+
+// checkTopic returns what is wrong with a topic's name.
+func checkTopic(name string) error {
+	switch {
+	case name == "" || name == "." || name == "..":
+		return fmt.Errorf("%q is no name of a topic", name)
+	case len(name) > maxTopic:
+		return fmt.Errorf("topic %.40q…: a name has at most %d bytes", name, maxTopic)
+	}
+	for _, c := range []byte(name) {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-') {
+			return fmt.Errorf("topic %q: a name has letters, digits, dots, _ and - only; the filter |kafka makes one", name)
+		}
+	}
+	return nil
+}
+
+// refusal is why a message need not be sent.
+func (s *Sink) refusal(m *relay.Message, bytes int) error {
+	if err := checkTopic(m.Destination); err != nil {
+		return &relay.RefusedError{Code: relay.CodeBadDestination, Err: err}
+	}
+	if bytes+perBatch > s.config.MaxBytes {
+		return &relay.RefusedError{Code: relay.CodeTooLarge, Err: fmt.Errorf("it has %d bytes, and MaxBytes is %d", bytes, s.config.MaxBytes)}
+	}
+	for _, h := range m.Headers {
+		if h.Name == "" {
+			return &relay.RefusedError{Code: relay.CodeRefused, Err: errors.New("a header has no name")}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+const maxRun = 10_000 // messages
+
+// Publish is [relay.Sink]'s.
+func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := &publication{sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]bool{}, refusing: map[string]error{}}
+	for i := range p.outcomes {
+		p.outcomes[i] = relay.ErrNotTried
+	}
+	if len(batch) == 0 {
+		return p.outcomes
+	}
+	c, err := s.connected(ctx)
+	if err != nil {
+		p.outcomes[0] = err
+		return p.outcomes
+	}
+	p.client = c
+	rest := make([]int, len(batch))
+	for i := range rest {
+		rest[i] = i
+	}
+	for len(rest) > 0 && !p.over {
+		var r *run
+		r, rest = p.take(rest)
+		p.send(ctx, r)
+	}
+	return p.outcomes
+}
+
+// publication is one call of Publish. Messages are indexes in the batch.
+type publication struct {
+	sink     *Sink
+	client   *client
+	batch    []relay.Message
+	outcomes []error // ErrNotTried until they are known
+
+	failed   map[string]bool  // keys of which a message was not accepted
+	refusing map[string]error // topics that take nothing now
+	over     bool             // nothing more is sent
+}
+
+// run is what is sent together: to each partition one batch, which is stored or not, and of each key to one topic.
+type run struct {
+	of      []int
+	records []*kgo.Record
+	bytes   int
+}
+
+func (r *run) add(i int, record *kgo.Record, bytes int) {
+	r.of = append(r.of, i)
+	r.records = append(r.records, record)
+	r.bytes += bytes
+}
+
+// settle stores the outcome of a message.
+func (p *publication) settle(i int, err error) {
+	p.outcomes[i] = err
+	if key := p.batch[i].Key; err != nil && key != "" {
+		p.failed[key] = true
+	}
+}
+
+// take returns the next run, and what comes after it. It settles messages that need not be sent.
+func (p *publication) take(from []int) (r *run, rest []int) {
+	r = &run{bytes: perBatch}
+	topics := map[string]string{} // by key
+	for n, i := range from {
+		m := &p.batch[i]
+		if p.failed[m.Key] {
+			continue
+		}
+		topic, underWay := topics[m.Key]
+		record, bytes := encode(m)
+		refusal := p.sink.refusal(m, bytes)
+		if refusal == nil {
+			refusal = p.refusing[m.Destination]
+		}
+		full := r.bytes+bytes > p.sink.config.MaxBytes || len(r.of) == maxRun
+		if underWay && (topic != m.Destination || refusal != nil) || len(r.of) > 0 && full {
+			return r, from[n:]
+		}
+		if refusal != nil {
+			p.settle(i, refusal)
+			continue
+		}
+		if m.Key != "" {
+			topics[m.Key] = m.Destination
+		}
+		r.add(i, record, bytes)
+	}
+	return r, nil
+}
+
+// send publishes a run. One that is refused because of a message that the broker does not name is sent again, each
+// message by itself.
+func (p *publication) send(ctx context.Context, r *run) {
+	if len(r.of) == 0 {
+		return
+	}
+	ends := p.exchange(ctx, r)
+	again := &run{}
+	for n, i := range r.of {
+		err := ends[n]
+		if isOfBatch(err) && len(r.of) > 1 {
+			again.add(i, r.records[n], 0)
+			continue
+		}
+		p.end(i, err)
+	}
+	for n, i := range again.of {
+		if !p.over && !p.failed[p.batch[i].Key] {
+			one := &run{of: []int{i}, records: []*kgo.Record{fresh(again.records[n])}}
+			p.end(i, p.exchange(ctx, one)[0])
+		}
+	}
+}
+
+// fresh is a record without what the client has noted in it.
+func fresh(r *kgo.Record) *kgo.Record {
+	return &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: r.Timestamp}
+}
+
+// end settles a message by what became of its record.
+func (p *publication) end(i int, err error) {
+	if err == nil {
+		p.settle(i, nil)
+		return
+	}
+	outcome, known := classify(err)
+	if !known {
+		p.over = true
+	}
+	unavailable, isUnavailable := errors.AsType[*relay.UnavailableError](outcome)
+	refused, isRefused := errors.AsType[*relay.RefusedError](outcome)
+	if isUnavailable && known && unavailable.Code != relay.CodeForbidden || isRefused && refused.Code == relay.CodeForbidden {
+		p.refusing[p.batch[i].Destination] = outcome
+	}
+	p.settle(i, outcome)
+}
+
+// exchange sends a run and returns what became of each record. If that is not known of all, the client is dropped.
+func (p *publication) exchange(ctx context.Context, r *run) []error {
+	e := &ends{of: make([]error, len(r.records)), left: len(r.records), done: make(chan struct{})}
+	for n, record := range r.records {
+		e.of[n] = errPending
+		// The context never ends: the client would take the message out of its sequence.
+		p.client.Produce(context.Background(), record, func(_ *kgo.Record, err error) { e.end(n, err) })
+	}
+	flush, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func(c *client) { _ = c.Flush(flush) }(p.client)
+	err := p.wait(ctx, e.done)
+	known := e.known(err)
+	if err != nil {
+		p.over = true
+		p.sink.drop()
+	}
+	return known
+}
+
+var errPending = errors.New("under way")
+
+// ends are what became of the records of a run.
+type ends struct {
+	mu   sync.Mutex
+	of   []error
+	left int           // how many are under way
+	done chan struct{} // closed when none is
+}
+
+func (e *ends) end(n int, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.of[n] = err
+	if e.left--; e.left == 0 {
+		close(e.done)
+	}
+}
+
+// known are those that are known, and err for the others.
+func (e *ends) known(err error) []error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := slices.Clone(e.of)
+	for n := range all {
+		if errors.Is(all[n], errPending) {
+			all[n] = err
+		}
+	}
+	return all
+}
+
+// wait waits until everything is done, and returns why it does not wait any longer.
+func (p *publication) wait(ctx context.Context, done <-chan struct{}) error {
+	tick := time.NewTicker(retryWait)
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return ended(ctx)
+		case <-tick.C:
+			if err := p.client.connection.lost(); err != nil {
+				return away(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// Sink publishes to topics of a Kafka cluster. Its methods may be called concurrently, and wait for each other.
+type Sink struct {
+	config Config
+	losses atomic.Int64
+
+	mu     sync.Mutex
+	client *client // nil until the next that needs one
+}
+
+var _ relay.Sink = (*Sink)(nil)
+
+// Open checks a configuration. It does not connect: a cluster that is away is a matter of [Sink.Publish] and
+// [Sink.Probe], each of which connects if there is no connection.
+func Open(config Config) (*Sink, error) {
+	config = config.withDefaults()
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("open the Kafka sink: %w", err)
+	}
+	return &Sink{config: config}, nil
+}
+
+// Limits are MaxBytes: those of topics may be less.
+func (s *Sink) Limits() relay.Limits {
+	return relay.Limits{Bytes: s.config.MaxBytes - perBatch - perRecord}
+}
+
+// DataLosses is how many times since Open a broker has forgotten what it had of us (OUT_OF_ORDER_SEQUENCE_NUMBER,
+// UNKNOWN_PRODUCER_ID): after an unclean election of a leader this means that acknowledged messages are lost.
+func (s *Sink) DataLosses() int64 { return s.losses.Load() }
+
+// Probe asks a broker for an answer, on a new connection if need be.
+func (s *Sink) Probe(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client == nil {
+		_, err := s.connected(ctx)
+		return err
+	}
+	if err := s.client.ask(ctx); err != nil {
+		s.drop()
+		return away(err)
+	}
+	return nil
+}
+
+// Close ends the client.
+func (s *Sink) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop()
+	return nil
+}
+
+// connected returns a client that has reached a broker. The caller has the lock.
+func (s *Sink) connected(ctx context.Context) (*client, error) {
+	if s.client == nil {
+		c, err := open(ctx, s.config, &s.losses)
+		if err != nil {
+			return nil, away(err)
+		}
+		s.client = c
+	}
+	return s.client, nil
+}
+
+// drop ends the client, and what is under way on it is not sent again.
+func (s *Sink) drop() {
+	if s.client != nil {
+		s.client.Close()
+		s.client = nil
+	}
+}
