@@ -132,7 +132,8 @@ func dispatching(d *dispatcher.Dispatcher) func() State {
 
 func (p *process) addReaper(wake <-chan struct{}) error {
 	c := reaper.Config{
-		Keep: p.config.Keep, KeepByStatus: p.config.KeepByStatus, Wake: wake, KeepByQueue: p.config.KeepByQueue, Logger: p.log, Registerer: p.config.Registry,
+		Keep: p.config.Keep, KeepByStatus: p.config.KeepByStatus, Wake: wake, KeepByQueue: p.config.KeepByQueue, KeepEvents: p.config.KeepEvents, LoseUnread: p.config.LoseUnread,
+		Logger: p.log, Registerer: p.config.Registry,
 	}
 	if p.listener != nil {
 		c.Hearing = p.listener.Hearing

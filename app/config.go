@@ -48,6 +48,8 @@ type Config struct {
 	Keep         time.Duration
 	KeepByStatus map[outbox.Status]time.Duration // of outcomes that differ from Keep, and of dead letters (90 days)
 	KeepByQueue  map[string]map[outbox.Status]time.Duration
+	KeepEvents   time.Duration // how long events are kept, at least 24 h; 0 is 7 days
+	LoseUnread   bool          // drop days of events that a sink has not read; otherwise they stay until it has
 
 	// Schedules are declared at the start: package schedule says what that means for
 	// those that are there already. The process fires all stored schedules, also those
@@ -94,7 +96,7 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"PollInterval", c.PollInterval}, {"LeaseTTL", c.LeaseTTL}, {"Timeout", c.Timeout}, {"Keep", c.Keep}} {
+	}{{"PollInterval", c.PollInterval}, {"LeaseTTL", c.LeaseTTL}, {"Timeout", c.Timeout}, {"Keep", c.Keep}, {"KeepEvents", c.KeepEvents}} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %s, want more than 0, or 0 for the default", d.name, d.value))
 		}

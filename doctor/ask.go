@@ -90,11 +90,14 @@ type tables struct {
 const tablesSQL = `
 SELECT coalesce(s.n_live_tup, 0)::bigint AS live, coalesce(s.n_dead_tup, 0)::bigint AS dead,
        greatest(s.last_autovacuum, s.last_vacuum)::timestamptz AS vacuumed,
-       (SELECT count(*)
-        FROM pg_inherits AS i
-        JOIN pg_class AS c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'outbox.history'::regclass
-          AND c.relname > 'history_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD'))::bigint AS days_ahead,
+       (SELECT min(ahead)
+        FROM unnest('{history,events}'::text[]) AS parent
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS ahead
+            FROM pg_inherits AS i
+            JOIN pg_class AS c ON c.oid = i.inhrelid
+            WHERE i.inhparent = ('outbox.' || parent)::regclass
+              AND c.relname > parent || to_char(now() AT TIME ZONE 'UTC', '_YYYYMMDD')) AS days)::bigint AS days_ahead,
        chores.done_at AS trimmed,
        (extract(epoch FROM now() - greatest(chores.done_at, (SELECT max(applied_at) FROM outbox.schema_files))) / 3600)::double precision AS untrimmed
 FROM (SELECT 1) AS one

@@ -65,6 +65,7 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		{"workers", true, (*examination).workers},
 		{"jobs", true, (*examination).jobs},
 		{"sinks", true, (*examination).sinks},
+		{"events", true, (*examination).events},
 	} {
 		if question.needs && !e.migrated {
 			continue
@@ -132,6 +133,29 @@ func (e *examination) schema(ctx context.Context) error {
 		e.find(OK, state.String(), "")
 	} else if len(notes) == 0 {
 		e.find(OK, "it is the one that this program expects", "")
+	}
+	return nil
+}
+
+// behind is how old an event that a sink has not published is before it is a finding: days
+// of the log are kept for at least as long.
+const behind = 24 * time.Hour
+
+// events asks whether sinks keep up with the log.
+func (e *examination) events(ctx context.Context) error {
+	sinks, err := operator.New(e.patient.Pool).Sinks(ctx)
+	if err != nil {
+		return err
+	}
+	before := len(e.findings)
+	for _, s := range sinks {
+		if !s.Oldest.IsZero() && time.Since(s.Oldest) > behind {
+			e.find(Problem, fmt.Sprintf("sink %s has not published events since %s: their days are kept, and fill the disk, or are lost as OUTBOX_UNREAD_EVENTS says", s.Name, s.Oldest.Format(time.RFC3339)),
+				"see posthaste relay list for why; a sink that is not wanted any more holds its days until its row is deleted from outbox.sinks")
+		}
+	}
+	if len(e.findings) == before {
+		e.find(OK, Count(len(sinks), "sink")+", none a day behind", "")
 	}
 	return nil
 }

@@ -55,8 +55,8 @@ func TestAHealthyInstallation(t *testing.T) {
 			t.Errorf("%+v does not say what to do", f)
 		}
 	}
-	if len(questions) != 7 {
-		t.Errorf("asked %v, want seven questions", questions)
+	if len(questions) != 8 {
+		t.Errorf("asked %v, want eight questions", questions)
 	}
 }
 
@@ -69,27 +69,29 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		severity Severity
 		want     string
 	}{
-		"no schema":       {`DROP SCHEMA outbox CASCADE`, "schema", Problem, "the schema outbox is missing"},
-		"half a schema":   {`DELETE FROM outbox.schema_version WHERE version_id = (SELECT max(version_id) FROM outbox.schema_version)`, "schema", Problem, "it lacks this build's 00003_events.sql"},
-		"edited schema":   {`UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = '00001_tables.sql'`, "schema", Problem, "another text of 00001_tables.sql"},
-		"no partitions":   {`DO $$ DECLARE d text; BEGIN FOR d IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`, "tables", Problem, "partitions for 0 days ahead"},
-		"no trimming":     {`INSERT INTO outbox.chores VALUES ('trim', now() - interval '60 hours'); UPDATE outbox.schema_files SET applied_at = now() - interval '90 days'`, "tables", Warning, "has not all been removed since 20"},
-		"never trimmed":   {`UPDATE outbox.schema_files SET applied_at = now() - interval '60 hours'`, "tables", Warning, "has not all been removed since the schema was made"},
-		"a lapsed lease":  {`INSERT INTO outbox.jobs (id, kind, payload, status, attempt, epoch, lease_owner, lease_expires_at, started_at) VALUES (outbox.uuid_v7(), 'k', '{}', 'running', 1, 1, 'w', now() - interval '1 minute', now())`, "jobs", Problem, "1 lease lapsed"},
-		"a dead letter":   {`INSERT INTO outbox.jobs (id, kind, payload, status) VALUES (outbox.uuid_v7(), 'k', '{}', 'dead')`, "jobs", Warning, "1 dead letter to"},
-		"a late job":      {`INSERT INTO outbox.jobs (id, kind, payload, run_at) VALUES (outbox.uuid_v7(), 'k', '{}', now() - interval '1 hour')`, "jobs", Warning, "the oldest due job waits since"},
-		"a paused queue":  {`INSERT INTO outbox.queues (queue, paused_at) VALUES ('mail', now())`, "jobs", Warning, "paused: mail"},
+		"no schema":          {`DROP SCHEMA outbox CASCADE`, "schema", Problem, "the schema outbox is missing"},
+		"half a schema":      {`DELETE FROM outbox.schema_version WHERE version_id = (SELECT max(version_id) FROM outbox.schema_version)`, "schema", Problem, "it lacks this build's 00003_events.sql"},
+		"edited schema":      {`UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = '00001_tables.sql'`, "schema", Problem, "another text of 00001_tables.sql"},
+		"no partitions":      {`DO $$ DECLARE d text; BEGIN FOR d IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`, "tables", Problem, "partitions for 0 days ahead"},
+		"no days for events": {`DO $$ DECLARE d text; BEGIN FOR d IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox.events'::regclass LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`, "tables", Problem, "partitions for 0 days ahead"},
+		"a sink behind":      {`CREATE TABLE outbox.events_old PARTITION OF outbox.events FOR VALUES FROM ('2026-01-01') TO ('2026-01-02'); INSERT INTO outbox.events (at, id, tenant_id, topic, content_type, payload) VALUES ('2026-01-01 12:00', gen_random_uuid(), gen_random_uuid(), 't', 'c', ''); INSERT INTO outbox.sinks (sink) VALUES ('nats')`, "events", Problem, "sink nats has not published events since 2026-01-01"},
+		"no trimming":        {`INSERT INTO outbox.chores VALUES ('trim', now() - interval '60 hours'); UPDATE outbox.schema_files SET applied_at = now() - interval '90 days'`, "tables", Warning, "has not all been removed since 20"},
+		"never trimmed":      {`UPDATE outbox.schema_files SET applied_at = now() - interval '60 hours'`, "tables", Warning, "has not all been removed since the schema was made"},
+		"a lapsed lease":     {`INSERT INTO outbox.jobs (id, kind, payload, status, attempt, epoch, lease_owner, lease_expires_at, started_at) VALUES (outbox.uuid_v7(), 'k', '{}', 'running', 1, 1, 'w', now() - interval '1 minute', now())`, "jobs", Problem, "1 lease lapsed"},
+		"a dead letter":      {`INSERT INTO outbox.jobs (id, kind, payload, status) VALUES (outbox.uuid_v7(), 'k', '{}', 'dead')`, "jobs", Warning, "1 dead letter to"},
+		"a late job":         {`INSERT INTO outbox.jobs (id, kind, payload, run_at) VALUES (outbox.uuid_v7(), 'k', '{}', now() - interval '1 hour')`, "jobs", Warning, "the oldest due job waits since"},
+		"a paused queue":     {`INSERT INTO outbox.queues (queue, paused_at) VALUES ('mail', now())`, "jobs", Warning, "paused: mail"},
+		"no handler":         {`INSERT INTO outbox.jobs (id, kind, payload) VALUES (outbox.uuid_v7(), 'nobody.does', '{}')`, "workers", Problem, "1 job of kind nobody.does in queue default"},
+		"a lost worker":      {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, seen_at) VALUES ('w', 'v', '{default}', '{1}', '{k}', true, now() - interval '5 minutes')`, "workers", Warning, "dispatcher w was last seen"},
+		"a deaf worker":      {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, started_at) VALUES ('w', 'v', '{default}', '{1}', '{k}', false, now() - interval '1 minute')`, "workers", Warning, "1 of 1 dispatchers do not hear"},
+		"an odd encoding":    {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_encoding = LATIN1', current_database()); END $$`, "schema", Warning, "client_encoding is set for the database"},
+		"no row security":    {`ALTER TABLE outbox.jobs DISABLE ROW LEVEL SECURITY`, "schema", Warning, "row-level security is off"},
+		"it takes no row":    {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`, "server", Problem, "takes no writes"},
+		"commits are not":    {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`, "server", Problem, "synchronous_commit is off"},
 		"a paused sink":   {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now(), NULL, NULL, NULL, now())`, "sinks", Warning, "sink s is paused since"},
 		"a sink away":     {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now(), now(), 'relay_full', 'no room', NULL)`, "sinks", Problem, "(relay_full): no room"},
 		"nobody's sink":   {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', NULL, NULL, NULL, NULL, NULL, NULL)`, "sinks", Problem, "nobody publishes to sink s"},
-		"a sink behind":   {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now(), NULL, NULL, NULL, NULL)`, "sinks", Warning, "sink s is 1 position behind"},
-		"no handler":      {`INSERT INTO outbox.jobs (id, kind, payload) VALUES (outbox.uuid_v7(), 'nobody.does', '{}')`, "workers", Problem, "1 job of kind nobody.does in queue default"},
-		"a lost worker":   {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, seen_at) VALUES ('w', 'v', '{default}', '{1}', '{k}', true, now() - interval '5 minutes')`, "workers", Warning, "dispatcher w was last seen"},
-		"a deaf worker":   {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, started_at) VALUES ('w', 'v', '{default}', '{1}', '{k}', false, now() - interval '1 minute')`, "workers", Warning, "1 of 1 dispatchers do not hear"},
-		"an odd encoding": {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_encoding = LATIN1', current_database()); END $$`, "schema", Warning, "client_encoding is set for the database"},
-		"no row security": {`ALTER TABLE outbox.jobs DISABLE ROW LEVEL SECURITY`, "schema", Warning, "row-level security is off"},
-		"it takes no row": {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`, "server", Problem, "takes no writes"},
-		"commits are not": {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`, "server", Problem, "synchronous_commit is off"},
+		"a late sink":   {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now(), NULL, NULL, NULL, NULL)`, "sinks", Warning, "sink s is 1 position behind"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -126,7 +126,7 @@ func (e *examination) tables(ctx context.Context) error {
 	}
 	before := len(e.findings)
 	if t.DaysAhead < 2 {
-		e.find(Problem, fmt.Sprintf("the history has partitions for %s ahead: jobs cannot be settled when there is none", Count(t.DaysAhead, "day")), "run a reaper: OUTBOX_REAP=on in at least one process")
+		e.find(Problem, fmt.Sprintf("the history or the events have partitions for %s ahead: jobs cannot be settled, or events not published, when there is none", Count(t.DaysAhead, "day")), "run a reaper: OUTBOX_REAP=on in at least one process")
 	}
 	if t.Untrimmed > untrimmedHours {
 		since := "since the schema was made or changed last"

@@ -52,7 +52,7 @@ CREATE TABLE outbox.sinks (
 ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 100);
 
 -- Their names were those of the history alone: ensure_days and drop_day stand for them.
-DROP FUNCTION IF EXISTS outbox.ensure_history(integer), outbox.drop_history(regclass);
+DROP FUNCTION IF EXISTS outbox.ensure_history(integer), outbox.drop_history(regclass), outbox.drop_day(regclass);
 
 -- RelayRead: the next events behind a position, and those at holes.
 CREATE INDEX events_position_idx ON outbox.events (position);

@@ -613,3 +613,82 @@ func TestAnEventWithoutAPartitionSaysWhatToDo(t *testing.T) {
 		t.Errorf("%v, want to be told to run a reaper", err)
 	}
 }
+
+// A position that can be seen says that whoever may still take the place of a gap below it
+// has a transaction number below those that are given out from then on. So a transaction has
+// its number before its position, and a relay that sees B does not take A's gap for one that
+// nobody fills:
+//
+//	A  number, position 1, stalls here                                      COMMIT
+//	B                         number, position 2, COMMIT
+//	relay                                        sees 2, gap 1: A's number is below a new one
+//
+// Without its number A would be given one above that of the relay's new transaction, and its
+// event would be skipped for good.
+func TestATransactionHasItsNumberBeforeItsPosition(t *testing.T) {
+	t.Parallel()
+	keyed, plain := EventOptions{Key: "k"}, EventOptions{}
+	ways := map[string]func(context.Context, DB, EventOptions) error{
+		"Publish": func(ctx context.Context, db DB, opts EventOptions) error {
+			_, err := Publish(ctx, db, stalls, opts)
+			return err
+		},
+		"PublishMany": func(ctx context.Context, db DB, opts EventOptions) error {
+			_, err := PublishMany(ctx, db, []PublishRequest{{stalls, opts}})
+			return err
+		},
+		"COPY": func(ctx context.Context, db DB, opts EventOptions) error {
+			many := make([]PublishRequest, copyFrom)
+			for i := range many {
+				many[i] = PublishRequest{stalls, opts}
+			}
+			_, err := PublishMany(ctx, db, many)
+			return err
+		},
+		"SQL": func(ctx context.Context, db DB, opts EventOptions) error {
+			_, err := db.Exec(ctx, `SELECT outbox.publish('stalls', '1', $1, tenant_id => $2)`, opts.Key, opts.Tenant)
+			return err
+		},
+	}
+	for way, publish := range ways {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			// Between the position, which is a default, and the row.
+			exec(t, db, `
+				CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NEW; END $$;
+				CREATE TRIGGER stall BEFORE INSERT ON outbox.events FOR EACH ROW WHEN (NEW.topic = 'stalls') EXECUTE FUNCTION stall()`)
+			for _, of := range []ID{RootTenant, tenant} {
+				for _, opts := range []EventOptions{keyed, plain} {
+					opts.Tenant = of
+					holder := begin(t, db, pgx.ReadCommitted)
+					exec(t, holder, `SELECT pg_advisory_xact_lock(7)`)
+					done := make(chan error, 1)
+					go func() { done <- publish(t.Context(), db, opts) }()
+					awaitLock(t, db, 1)
+					seen, err := Publish(t.Context(), db, paid{1}, opts)
+					if err != nil {
+						t.Fatal(err)
+					}
+					next := ask[int64](t, db, `SELECT pg_current_xact_id()::text::bigint`)
+					number := ask[*int64](t, db, `SELECT backend_xid::text::bigint FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`)
+					if err := holder.Rollback(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if err := <-done; err != nil {
+						t.Fatal(err)
+					}
+					if !ask[bool](t, db, `SELECT min(position) < (SELECT position FROM outbox.events WHERE id = $1) FROM outbox.events WHERE topic = 'stalls'`, seen) {
+						t.Fatal("it did not stall behind its position")
+					}
+					if number == nil || *number >= next {
+						t.Errorf("of tenant %s, key %q: the transaction with the gap has no number below %d", of, opts.Key, next)
+					}
+					exec(t, db, `DELETE FROM outbox.events`)
+				}
+			}
+		})
+	}
+}
+
+var stalls = Raw{KindName: "stalls", Payload: []byte("1")}

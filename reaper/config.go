@@ -32,6 +32,12 @@ type Config struct {
 	KeepByStatus map[outbox.Status]time.Duration
 	// KeepByQueue replaces both for the jobs of a queue, outcome by outcome.
 	KeepByQueue map[string]map[outbox.Status]time.Duration
+	// KeepEvents is how long events are kept, at least 24 h; 0 is 7 days. They go with their
+	// day, as those of the history do.
+	KeepEvents time.Duration
+	// LoseUnread drops days of events that a sink has not read to their end; they are counted.
+	// Otherwise such a day stays until the sink has.
+	LoseUnread bool
 	// KeepInbox is how long inbox.Once remembers a message; 0 is 14 days.
 	KeepInbox time.Duration
 	// KeepAudit is how long it is known who did what, at least 30 days; 0 is 365 days.
@@ -59,6 +65,7 @@ const (
 	defaultKeep            = 30 * day
 	defaultKeepSucceeded   = 14 * day
 	defaultKeepDeadLetters = 90 * day
+	defaultKeepEvents      = 7 * day
 	defaultKeepInbox       = 14 * day
 	defaultKeepAudit       = 365 * day
 	minKeepAudit           = 30 * day // the database refuses less
@@ -78,6 +85,7 @@ func (c Config) withDefaults() Config {
 	for queue, keeps := range c.KeepByQueue {
 		c.KeepByQueue[queue] = maps.Clone(keeps)
 	}
+	c.KeepEvents = cmp.Or(c.KeepEvents, defaultKeepEvents)
 	c.KeepInbox = cmp.Or(c.KeepInbox, defaultKeepInbox)
 	c.KeepAudit = cmp.Or(c.KeepAudit, defaultKeepAudit)
 	c.HistoryAhead = cmp.Or(c.HistoryAhead, defaultAhead)
@@ -100,6 +108,9 @@ func (c Config) validate() error {
 	}
 	if c.Keep < minKeep {
 		errs = append(errs, invalid.Field("Config.Keep", "is %s, want at least 24h, or 0 for %s", c.Keep, defaultKeep))
+	}
+	if c.KeepEvents < minKeep {
+		errs = append(errs, invalid.Field("Config.KeepEvents", "is %s, want at least 24h, or 0 for %s", c.KeepEvents, defaultKeepEvents))
 	}
 	positive("Config.KeepInbox", c.KeepInbox, defaultKeepInbox)
 	if c.KeepAudit < minKeepAudit {

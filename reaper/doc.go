@@ -9,7 +9,7 @@
 //	depth       30 s       gauges, from one count                              2
 //	watch       32 s       wedged listeners of ours                            2
 //	partition   1 h        history and events, HistoryAhead days                  0
-//	trim        1 h        history, dead letters, attempts, inbox, audit       0
+//	trim        1 h        history, events, dead letters, attempts, inbox …    0
 //
 // While Config.Hearing says no, and for a minute after a deadline was seen, deadlines
 // are looked for every 0.8 s.

@@ -27,8 +27,9 @@ func (r *Reaper) listPartitions(ctx context.Context, shorter []pgtype.Interval) 
 	return days, nil
 }
 
-// dropPartition drops a day of the history, unless somebody is reading it or
-// another reaper is at it; dropped says whether it is gone.
+// dropPartition drops a day of the history or of the events, unless somebody is reading it
+// or another reaper is at it, or, if it is not to lose them, a sink has yet to read its
+// events; dropped says whether it is gone.
 //
 // A drop needs the partition and its parent for itself alone, and everyone else
 // who wants a lock while it waits for one waits behind it. So it waits a tenth of
@@ -37,7 +38,7 @@ func (r *Reaper) listPartitions(ctx context.Context, shorter []pgtype.Interval) 
 // statements that are under way; they insert into another day and are done in
 // milliseconds. A transaction that locked the parent and waits for the partition
 // is in a deadlock with us, which our giving up resolves.
-func (r *Reaper) dropPartition(ctx context.Context, name string) (dropped bool, err error) {
+func (r *Reaper) dropPartition(ctx context.Context, name string, lose bool) (dropped bool, err error) {
 	err = r.onChores(ctx, statementTimeout, func(ctx context.Context, conn *pgxpool.Conn, _ *sqlgen.Queries) error {
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 			alone, err := sqlgen.New(tx).TryTrimLock(ctx)
@@ -47,14 +48,14 @@ func (r *Reaper) dropPartition(ctx context.Context, name string) (dropped bool, 
 			if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '100ms'`); err != nil {
 				return err
 			}
-			err = sqlgen.New(tx).DropDay(ctx, name)
+			err = sqlgen.New(tx).DropDay(ctx, name, lose)
 			dropped = err == nil
 			return err
 		})
 	})
 	switch pgsession.State(err) {
-	case pgsession.LockNotAvailable, pgsession.UndefinedTable: // in use; or another reaper was faster
-		r.log.LogAttrs(ctx, slog.LevelInfo, "history partition not dropped: in use", slog.String("partition", name))
+	case pgsession.LockNotAvailable, pgsession.UndefinedTable, pgsession.ObjectInUse: // in use; or another reaper was faster
+		r.log.LogAttrs(ctx, slog.LevelInfo, "partition not dropped: in use", slog.String("partition", name))
 		return false, nil
 	}
 	if err != nil {
@@ -62,7 +63,7 @@ func (r *Reaper) dropPartition(ctx context.Context, name string) (dropped bool, 
 	}
 	if dropped {
 		r.metrics.dropped.Inc()
-		r.log.LogAttrs(ctx, slog.LevelInfo, "history partition dropped", slog.String("partition", name))
+		r.log.LogAttrs(ctx, slog.LevelInfo, "partition dropped", slog.String("partition", name))
 	}
 	return dropped, nil
 }

@@ -25,6 +25,9 @@ type metrics struct {
 	promoted    prometheus.Counter
 
 	blocked, oldestBlocked prometheus.Gauge
+
+	eventDaysHeld prometheus.Gauge
+	eventsLost    *prometheus.CounterVec // by sink
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -39,7 +42,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		expired:    counter("outbox_reaper_leases_expired_total", "Jobs taken away from workers whose leases had lapsed."),
 		dead:       counter("outbox_reaper_jobs_dead_total", "Jobs that ended dead because a lapsed lease was their last."),
 		late:       counter("outbox_reaper_jobs_expired_total", "Jobs closed as expired because their deadlines had come."),
-		dropped:    counter("outbox_reaper_partitions_dropped_total", "Days of the history dropped whole."),
+		dropped:    counter("outbox_reaper_partitions_dropped_total", "Days of the history and of the events dropped whole."),
 		terminated: counter("outbox_reaper_listeners_terminated_total", "Listeners terminated because they had stopped reading."),
 		depth: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "job_queue_depth",
@@ -52,13 +55,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		blocked:     gauge("outbox_reaper_jobs_blocked", "Jobs that are due and wait for their key."),
 		oldestBlocked: gauge("outbox_reaper_oldest_blocked_age_seconds",
 			"Time since the blocked job that was due first was due, 0 when none is blocked."),
+		eventDaysHeld: gauge("outbox_reaper_event_days_held", "Days of events that are kept beyond their retention because a sink has not read them."),
+		eventsLost: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "outbox_reaper_events_lost_total",
+			Help: "Events dropped with their day that the sink had not read.",
+		}, []string{"sink"}),
 		promoted: counter("outbox_reaper_keys_moved_on_total", "Blocked jobs that the reaper promoted because nobody else had; a process that died leaves some."),
 	}
 	trimmed := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "outbox_reaper_rows_trimmed_total",
 		Help: "Rows deleted because they were beyond their retention, without the days dropped whole.",
 	}, []string{"table"})
-	for _, table := range []string{"history", "dead_letters", "attempts", "idempotency_keys", "inbox", "workers", "lease_extensions", "audit", "progress"} {
+	for _, table := range []string{"history", "dead_letters", "attempts", "idempotency_keys", "inbox", "workers", "lease_extensions", "audit", "progress", "events"} {
 		m.trimmed[table] = trimmed.WithLabelValues(table)
 	}
 	jobs := f.NewCounterVec(prometheus.CounterOpts{

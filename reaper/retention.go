@@ -107,7 +107,7 @@ func (r *Reaper) dropIfPast(ctx context.Context, day sqlgen.ListHistoryPartition
 		}
 		r.surveyed[day.Name] = jobs
 	}
-	dropped, err = r.dropPartition(ctx, day.Name)
+	dropped, err = r.dropPartition(ctx, day.Name, false)
 	if err != nil || !dropped {
 		return true, false, err
 	}

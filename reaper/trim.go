@@ -21,7 +21,9 @@ const trimBatch = 5000 // rows
 // noted in the database: where it is not for days, doctor says so, whatever the reason.
 func (r *Reaper) trim(ctx context.Context) (time.Duration, error) {
 	wait, err := r.trimDays(ctx)
-	err = errors.Join(err, r.trimDeadLetters(ctx), r.trimAttempts(ctx), r.trimInbox(ctx), r.trimReports(ctx), r.trimWorkers(ctx), r.trimLeaseExtensions(ctx), r.trimAudit(ctx))
+	waitEvents, failed := r.trimEvents(ctx)
+	wait = min(wait, waitEvents)
+	err = errors.Join(err, failed, r.trimDeadLetters(ctx), r.trimAttempts(ctx), r.trimInbox(ctx), r.trimReports(ctx), r.trimWorkers(ctx), r.trimLeaseExtensions(ctx), r.trimAudit(ctx))
 	if err != nil || wait < trimInterval/2 { // a day that is past could not be dropped
 		return wait, err
 	}

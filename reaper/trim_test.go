@@ -29,14 +29,19 @@ func storeClosed(t testing.TB, db *pgxpool.Pool, n int, status outbox.Status, ag
 		FROM generate_series(1, $1)`, n, ago, string(status), string(from))
 }
 
-// ensureDay makes the partition of a day in the past, like ensure_days does
+// ensureDay makes the history's partition of a day in the past, like ensure_days does
 // for those to come.
 func ensureDay(t testing.TB, db *pgxpool.Pool, ago time.Duration) (name string) {
 	t.Helper()
-	name = query[string](t, db, `SELECT to_char(now() AT TIME ZONE 'UTC' - $1::interval, '"outbox.history_"YYYYMMDD')`, ago)
+	return ensureDayOf(t, db, "outbox.history", ago)
+}
+
+func ensureDayOf(t testing.TB, db *pgxpool.Pool, table string, ago time.Duration) (name string) {
+	t.Helper()
+	name = table + query[string](t, db, `SELECT to_char(now() AT TIME ZONE 'UTC' - $1::interval, '_YYYYMMDD')`, ago)
 	if query[bool](t, db, `SELECT to_regclass($1) IS NULL`, name) {
 		first := query[string](t, db, `SELECT to_char(now() AT TIME ZONE 'UTC' - $1::interval, 'YYYY-MM-DD')`, ago)
-		exec(t, db, fmt.Sprintf(`CREATE TABLE %s PARTITION OF outbox.history FOR VALUES FROM ('%s 00:00:00+00') TO (timestamptz '%[2]s 00:00:00+00' + interval '1 day')`, name, first))
+		exec(t, db, fmt.Sprintf(`CREATE TABLE %s PARTITION OF %s FOR VALUES FROM ('%s 00:00:00+00') TO (timestamptz '%[3]s 00:00:00+00' + interval '1 day')`, name, table, first))
 	}
 	return name
 }

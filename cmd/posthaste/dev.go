@@ -27,7 +27,7 @@ const (
 // devSettings are the switches of dev: those of serve that do not name a database.
 var devSettings = []string{
 	"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
-	"relay-config", "relay", "job-timeout", "grace-period", "keep", "api-addr", "admin-addr", "log-level", "log-format",
+	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "unread-events", "api-addr", "admin-addr", "log-level", "log-format",
 }
 
 func (p *program) devCommand() *cli.Command {

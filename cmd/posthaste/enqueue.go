@@ -163,18 +163,7 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 			}
 		}
 	}
-	errs = append(errs, readWhose(c, &o.Tenant))
-	for _, header := range c.StringSlice("header") {
-		name, value, ok := strings.Cut(header, "=")
-		if !ok || name == "" {
-			errs = append(errs, fmt.Errorf("--header is %q: want NAME=VALUE", header))
-			continue
-		}
-		if o.Headers == nil {
-			o.Headers = map[string]string{}
-		}
-		o.Headers[name] = value
-	}
+	errs = append(errs, readWhose(c, &o.Tenant), readHeaders(c, &o.Headers))
 	return o, errors.Join(errs...)
 }
 

@@ -53,6 +53,14 @@ func parseRoles(v string) ([]string, error) {
 	return roles, nil
 }
 
+func parseUnread(v string) (lose bool, err error) {
+	switch v {
+	case "hold", "lose":
+		return v == "lose", nil
+	}
+	return false, errors.New("want hold or lose")
+}
+
 func parseNotify(v string) (outbox.NotifyMode, error) {
 	switch mode := outbox.NotifyMode(v); mode {
 	case outbox.NotifyCoalesced, outbox.NotifyTransactional, outbox.NotifyOff:

@@ -177,6 +177,21 @@ var allSettings = []setting{
 		},
 	},
 	{
+		"keep-events",
+		[]string{"OUTBOX_KEEP_EVENTS"},
+		"7d", "`DURATION` that events are kept", nil,
+		func(s *settings, v string) (err error) {
+			s.app.KeepEvents, err = parseDuration(v, 24*time.Hour, 100*365*24*time.Hour)
+			return err
+		},
+	},
+	{
+		"unread-events",
+		[]string{"OUTBOX_UNREAD_EVENTS"},
+		"hold", "what becomes of older days that a sink has not read: `hold|lose`", nil,
+		func(s *settings, v string) (err error) { s.app.LoseUnread, err = parseUnread(v); return err },
+	},
+	{
 		"notify",
 		[]string{"OUTBOX_NOTIFY"},
 		string(outbox.NotifyCoalesced), "how \"posthaste enqueue\" wakes dispatchers: `off|transactional|coalesced`", nil,

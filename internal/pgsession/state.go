@@ -17,6 +17,7 @@ const (
 	UndefinedTable        = "42P01"
 	InvalidSchema         = "3F000" // there is no such schema
 	LockNotAvailable      = "55P03" // a lock_timeout
+	ObjectInUse           = "55006" // of a day: a sink has not read it
 	NotInEncoding         = "22P05" // the database's encoding lacks a character
 	QueryCanceled         = "57014" // a statement_timeout, or somebody
 )

@@ -7,16 +7,51 @@ package sqlgen
 
 import (
 	"context"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const DropDay = `-- name: DropDay :exec
-SELECT outbox.drop_day(CAST($1::text AS regclass))
+const CountUnread = `-- name: CountUnread :one
+SELECT count(*)
+FROM outbox.events
+JOIN outbox.sinks ON sinks.sink = $1
+WHERE events.at >= $2 AND events.at < $3
+  AND events.position > $4 AND events.position <= $5
+  AND (events.position > sinks.top OR events.position <@ sinks.holes)
 `
 
-// DropDay drops a day of the history or the events by its table's name. The day is
-// locked first, its parent then; lock_timeout bounds the wait for each.
-func (q *Queries) DropDay(ctx context.Context, day string) error {
-	_, err := q.db.Exec(ctx, DropDay, day)
+type CountUnreadParams struct {
+	Sink         string
+	FirstInstant pgtype.Timestamptz
+	EndInstant   pgtype.Timestamptz
+	After        int64
+	Until        int64
+}
+
+// CountUnread returns how many events of a day, at positions after @after and up to @until,
+// a sink has not read.
+func (q *Queries) CountUnread(ctx context.Context, arg CountUnreadParams) (int64, error) {
+	row := q.db.QueryRow(ctx, CountUnread,
+		arg.Sink,
+		arg.FirstInstant,
+		arg.EndInstant,
+		arg.After,
+		arg.Until,
+	)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const DropDay = `-- name: DropDay :exec
+SELECT outbox.drop_day(CAST($1::text AS regclass), $2::boolean)
+`
+
+// DropDay drops a day of the history or the events by its table's name; @lose drops one
+// that a sink has not read. The day is locked first, its parent then; lock_timeout bounds
+// the wait for each.
+func (q *Queries) DropDay(ctx context.Context, day string, lose bool) error {
+	_, err := q.db.Exec(ctx, DropDay, day, lose)
 	return err
 }
 
@@ -31,4 +66,66 @@ func (q *Queries) EnsureDays(ctx context.Context, daysAhead int32) (int32, error
 	var column_1 int32
 	err := row.Scan(&column_1)
 	return column_1, err
+}
+
+const ListEventDays = `-- name: ListEventDays :many
+WITH partition AS MATERIALIZED (
+    SELECT child.oid AS id, format('%I.%I', namespace.nspname, child.relname)::text AS name,
+           regexp_match(pg_get_expr(child.relpartbound, child.oid), 'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds
+    FROM pg_catalog.pg_inherits AS link
+    JOIN pg_catalog.pg_class AS child ON child.oid = link.inhrelid
+    JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = child.relnamespace
+    WHERE link.inhparent = 'outbox.events'::regclass
+), past AS MATERIALIZED (
+    SELECT id, name, (bounds[1])::timestamptz AS first_instant, (bounds[2])::timestamptz AS end_instant
+    FROM partition
+    WHERE (bounds[2])::timestamptz <= now() - $1::interval
+      AND (bounds[2])::timestamptz < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+)
+SELECT past.name, past.first_instant::timestamptz AS first_instant, past.end_instant::timestamptz AS end_instant,
+       coalesce(behind.first_position, 0)::bigint AS first_position, coalesce(behind.last_position, 0)::bigint AS last_position,
+       behind.sinks::text[] AS sinks
+FROM past
+CROSS JOIN LATERAL outbox.sinks_behind(past.id::regclass) AS behind
+ORDER BY past.first_instant
+LIMIT 10000
+`
+
+type ListEventDaysRow struct {
+	Name          string
+	FirstInstant  pgtype.Timestamptz
+	EndInstant    pgtype.Timestamptz
+	FirstPosition int64
+	LastPosition  int64
+	Sinks         []string
+}
+
+// ListEventDays returns the partitions of the events of which everything is older than
+// @keep and nothing is added to any more, oldest first, with the positions in them and the
+// sinks that have not read all of them. An empty day begins at 0 and ends there.
+func (q *Queries) ListEventDays(ctx context.Context, keep pgtype.Interval) ([]ListEventDaysRow, error) {
+	rows, err := q.db.Query(ctx, ListEventDays, keep)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListEventDaysRow
+	for rows.Next() {
+		var i ListEventDaysRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.FirstInstant,
+			&i.EndInstant,
+			&i.FirstPosition,
+			&i.LastPosition,
+			&i.Sinks,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

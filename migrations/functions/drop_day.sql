@@ -1,21 +1,31 @@
 -- drop_day drops a day of the history or of the events. It runs as its owner, because only
--- the owner of a table can drop it, and takes nothing but days before yesterday. The day is
+-- the owner of a table can drop it, and takes nothing but days before yesterday; of the
+-- events only those that every sink has read, unless it is to lose the others. The day is
 -- locked before its parent; see reaper/drop.go.
-CREATE OR REPLACE FUNCTION outbox.drop_day(day regclass) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.drop_day(day regclass, lose boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parent regclass;
+    behind text[];
 BEGIN
-    IF NOT EXISTS (
-        SELECT
-        FROM pg_inherits
-        JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
-        WHERE pg_inherits.inhparent IN ('outbox.history'::regclass, 'outbox.events'::regclass)
-          AND child.oid = day
-          AND (regexp_match(pg_get_expr(child.relpartbound, child.oid), 'TO \(''([^'']+)''\)'))[1]::timestamptz
-              < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
-    ) THEN
+    SELECT inhparent::regclass INTO parent
+    FROM pg_inherits
+    JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
+    WHERE pg_inherits.inhparent IN ('outbox.history'::regclass, 'outbox.events'::regclass)
+      AND child.oid = day
+      AND (regexp_match(pg_get_expr(child.relpartbound, child.oid), 'TO \(''([^'']+)''\)'))[1]::timestamptz
+          < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC';
+    IF NOT FOUND THEN
         RAISE EXCEPTION '% is no day of the history or the events before yesterday', day USING ERRCODE = 'invalid_parameter_value';
     END IF;
     EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', day);
+    -- Only now: a sink may have gone back since somebody else has looked.
+    IF parent = 'outbox.events'::regclass AND NOT lose THEN
+        SELECT sinks INTO behind FROM outbox.sinks_behind(day);
+        IF behind <> '{}' THEN
+            RAISE EXCEPTION '% has events that sinks have not read: %', day, array_to_string(behind, ', ') USING ERRCODE = 'object_in_use';
+        END IF;
+    END IF;
     EXECUTE format('DROP TABLE %s', day);
 END
 $$;

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func (p *program) publishCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "publish",
+		Usage:     "store an event for the relay and print its id",
+		ArgsUsage: "TOPIC [PAYLOAD|-]",
+		Description: `PAYLOAD is JSON unless --content-type says otherwise; without it the payload is
+{}, and - reads it from standard input. Write -- before a payload that begins
+with a dash.`,
+		Flags: append(flags("database-url", "notify"),
+			&cli.StringFlag{Name: "key", Usage: "what the event is about: events of a key are published in order"},
+			&cli.BoolFlag{Name: "serial", Usage: "wait for others that publish events of the key with --serial"},
+			&cli.StringFlag{Name: "id", Usage: "`ID` by which consumers drop repeats (default: a new one)"},
+			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
+			&cli.StringFlag{Name: "tenant", Usage: "`ID` of the tenant (default: the root tenant)"},
+			&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
+		),
+		DisableSliceFlagSeparator: true, // a header's value may have commas
+		Action:                    p.publish,
+	}
+}
+
+func (p *program) publish(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 1, 2); err != nil {
+		return err
+	}
+	s, err := p.load(c, "database-url", "notify")
+	if err != nil {
+		return err
+	}
+	options := outbox.EventOptions{Key: c.String("key"), Serial: c.Bool("serial")}
+	err = errors.Join(readID(c, "id", &options.ID), readWhose(c, &options.Tenant), readHeaders(c, &options.Headers))
+	if err != nil {
+		return &usageError{err}
+	}
+	if c.NArg() == 2 && c.Args().Get(1) == "" {
+		return usagef("PAYLOAD is empty: leave it out for {}")
+	}
+	payload, err := p.payload(c.Args().Get(1))
+	if err != nil {
+		return err
+	}
+	event := outbox.Raw{KindName: c.Args().First(), Payload: payload, ContentType: c.String("content-type")}
+	return withPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) error {
+		producer := outbox.NewProducer(pool, s.notify)
+		var id outbox.ID
+		err := producer.InTx(ctx, func(tx pgx.Tx) (err error) {
+			id, err = outbox.Publish(ctx, tx, event, options)
+			return err
+		})
+		_ = producer.Flush(ctx) // the poll covers a lost wake-up
+		if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
+			return usagef("%s", eventWords.Replace(err.Error()))
+		} else if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(p.stdout, id)
+		return err
+	})
+}
+
+// eventWords are our words for the fields that package outbox complains of.
+var eventWords = strings.NewReplacer(
+	"Event.Topic()", "TOPIC", "Raw.Payload", "PAYLOAD", "Raw.ContentType", "--content-type", "Event is", "PAYLOAD is",
+	"EventOptions.Key", "--key", "EventOptions.Headers", "--header", "EventOptions.Serial", "--serial",
+)
+
+// readHeaders reads what --header says.
+func readHeaders(c *cli.Command, to *map[string]string) error {
+	var errs []error
+	for _, header := range c.StringSlice("header") {
+		name, value, ok := strings.Cut(header, "=")
+		if !ok || name == "" {
+			errs = append(errs, fmt.Errorf("--header is %q: want NAME=VALUE", header))
+			continue
+		}
+		if *to == nil {
+			*to = map[string]string{}
+		}
+		(*to)[name] = value
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,17 @@
+-- sinks_behind returns which sinks have not read all of a day of the events, and the first
+-- and last position in it: NULL if it is empty, which everybody has read. It runs as its
+-- owner, because nobody else sees a day by itself.
+CREATE OR REPLACE FUNCTION outbox.sinks_behind(day regclass, OUT first_position bigint, OUT last_position bigint, OUT sinks text[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'outbox.events'::regclass AND inhrelid = day) THEN
+        RAISE EXCEPTION '% is no day of the events', day USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    EXECUTE format('SELECT min(position), max(position) FROM %s', day) INTO first_position, last_position;
+    sinks := ARRAY(
+        SELECT s.sink
+        FROM outbox.sinks AS s
+        WHERE s.top < last_position OR s.holes && int8range(first_position, last_position, '[]')
+        ORDER BY s.sink);
+END
+$$;

@@ -1,0 +1,82 @@
+package reaper
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+const countPositions = 200_000 // of which one statement counts the events
+
+// trimEvents drops the days of the events that are beyond their retention. A day that a sink
+// has not read stays, or is lost for that sink: Config.LoseUnread says which.
+func (r *Reaper) trimEvents(ctx context.Context) (time.Duration, error) {
+	var days []sqlgen.ListEventDaysRow
+	err := r.onChores(ctx, statementTimeout, func(ctx context.Context, _ *pgxpool.Conn, q *sqlgen.Queries) (err error) {
+		days, err = q.ListEventDays(ctx, pgvalue.Interval(r.config.KeepEvents))
+		return err
+	})
+	if pgsession.State(err) == pgsession.UndefinedTable { // another reaper dropped one meanwhile
+		return jittered(dropInterval), nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("list the days of the events: %w", err)
+	}
+	wait, held := jittered(trimInterval), 0
+	for _, day := range days {
+		if len(day.Sinks) > 0 && !r.config.LoseUnread {
+			held++
+			r.log.LogAttrs(ctx, slog.LevelWarn, "a day of events is kept beyond its retention: sinks have not read it",
+				slog.String("partition", day.Name), slog.String("sinks", strings.Join(day.Sinks, ", ")))
+			continue
+		}
+		lost := make([]int64, len(day.Sinks))
+		for i, sink := range day.Sinks {
+			if lost[i], err = r.countUnread(ctx, day, sink); err != nil {
+				return 0, err
+			}
+		}
+		dropped, err := r.dropPartition(ctx, day.Name, len(day.Sinks) > 0)
+		if err != nil {
+			return 0, err
+		}
+		if !dropped {
+			wait = jittered(dropInterval)
+			continue
+		}
+		for i, sink := range day.Sinks {
+			r.metrics.eventsLost.WithLabelValues(sink).Add(float64(lost[i]))
+			r.log.LogAttrs(ctx, slog.LevelError, "events are lost: the sink had not read them within their retention",
+				slog.String("sink", sink), slog.String("partition", day.Name), slog.Int64("events", lost[i]))
+		}
+	}
+	r.metrics.eventDaysHeld.Set(float64(held))
+	return wait, nil
+}
+
+// countUnread returns how many events of a day a sink has not read.
+func (r *Reaper) countUnread(ctx context.Context, day sqlgen.ListEventDaysRow, sink string) (unread int64, err error) {
+	params := sqlgen.CountUnreadParams{
+		Sink: sink, FirstInstant: day.FirstInstant, EndInstant: day.EndInstant, After: day.FirstPosition - 1,
+	}
+	for ; params.After < day.LastPosition; params.After = params.Until {
+		params.Until = min(params.After+countPositions, day.LastPosition)
+		_, err := r.trimSome(ctx, "events", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
+			n, err := q.CountUnread(ctx, params)
+			unread += n
+			return 0, 0, err
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return unread, nil
+}
