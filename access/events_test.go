@@ -18,6 +18,14 @@ var happened = outbox.Raw{KindName: "happened", Payload: []byte(`{}`)}
 // each publishes.
 func waysToPublish(t *testing.T, tenant outbox.ID) map[string]func(*pgxpool.Pool) (int, error) {
 	ctx, opts := t.Context(), outbox.EventOptions{Tenant: tenant}
+	many := func(n int, db outbox.DB) (int, error) {
+		list := make([]outbox.PublishRequest, n)
+		for i := range list {
+			list[i] = outbox.PublishRequest{Event: happened, Options: outbox.EventOptions{Tenant: tenant, Key: "k", Serial: i == 0}}
+		}
+		_, err := outbox.PublishMany(ctx, db, list)
+		return n, err
+	}
 	return map[string]func(*pgxpool.Pool) (int, error){
 		"Publish": func(db *pgxpool.Pool) (int, error) {
 			_, err := outbox.Publish(ctx, db, happened, opts)
@@ -38,6 +46,8 @@ func waysToPublish(t *testing.T, tenant outbox.ID) map[string]func(*pgxpool.Pool
 			_, err := outbox.Publish(ctx, db, happened, outbox.EventOptions{Tenant: tenant, Key: "k", Serial: true})
 			return 1, err
 		},
+		"PublishMany":                           func(db *pgxpool.Pool) (int, error) { return many(3, db) },
+		"PublishMany of as many as COPY is for": func(db *pgxpool.Pool) (int, error) { return many(2000, db) },
 		"database/sql": func(db *pgxpool.Pool) (int, error) {
 			handle := stdlib.OpenDBFromPool(db)
 			defer func(handle *sql.DB) { _ = handle.Close() }(handle)

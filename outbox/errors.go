@@ -28,7 +28,7 @@ func invalid(field, format string, args ...any) error {
 	return &InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// RequestError says which request of [EnqueueMany] is not acceptable; it wraps its
+// RequestError says which request of [EnqueueMany] or [PublishMany] is not acceptable; it wraps its
 // [*InvalidError]s.
 type RequestError struct {
 	Index int

@@ -74,6 +74,12 @@ func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) (
 	return enqueueMany(ctx, db, requests, p.mode != NotifyOff && notifiesAtCommit(db, jobsChannel))
 }
 
+// Publish is like the function [Publish] with the producer's notify mode: in a
+// transaction that the producer did not begin, coalesced means transactional.
+func (p *Producer) Publish(ctx context.Context, db DB, event Event, opts EventOptions) (ID, error) {
+	return publish(ctx, db, event, opts, p.mode != NotifyOff && notifiesAtCommit(db, eventsChannel))
+}
+
 // Flush waits until the wake-ups for all commits before it have been sent; one that
 // fails for 5 seconds is given up. It returns an error only when ctx ends first.
 // Call it before the process exits; without it a wake-up may be lost, and the poll

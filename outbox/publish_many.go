@@ -12,15 +12,25 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// publishRequest is one event of publishMany.
-type publishRequest struct {
+// PublishRequest is one event of [PublishMany].
+type PublishRequest struct {
 	Event   Event
 	Options EventOptions
 }
 
-// publishMany stores any number of events, all or none, with positions in the order of the
-// requests.
-func publishMany(ctx context.Context, db DB, requests []publishRequest, notify bool) ([]ID, error) {
+// PublishMany stores any number of events, all or none, and returns their ids in the order
+// of the requests, which is their order in the log. If one is not acceptable, a
+// [*RequestError] names the first that is not, and nothing is sent.
+//
+// It costs one round trip for every 5 000 events or 16 MiB (INSERT), and from 2 000 events on
+// one for all of them (COPY), when db is of pgx and row-level security does not apply to the
+// role. Requests with Serial cost one more: their locks are taken first, in an order that
+// all calls have in common.
+//
+// Given a transaction of pgx, it runs in a savepoint: after an error the transaction is
+// still usable.
+func PublishMany(ctx context.Context, db DB, requests []PublishRequest) ([]ID, error) {
+	notify := notifiesAtCommit(db, eventsChannel)
 	rows, ids, newID := make([]eventRow, len(requests)), make([]ID, len(requests)), newIDRun().next
 	for i := range requests {
 		var err error
@@ -46,7 +56,7 @@ func publishMany(ctx context.Context, db DB, requests []publishRequest, notify b
 	}
 	var err error
 	insert := func(db DB) error { return insertEvents(ctx, db, requests, rows, notify) }
-	serial := func(r publishRequest) bool { return r.Options.Serial }
+	serial := func(r PublishRequest) bool { return r.Options.Serial }
 	if outsideTx(db) && eventChunk(rows) == len(rows) && !slices.ContainsFunc(requests, serial) {
 		err = insert(db) // one statement, which needs no transaction around it
 	} else {
@@ -63,7 +73,7 @@ func notPublished(rows []eventRow, err error) error {
 }
 
 // holdKeys takes the locks of the requests that are Serial, before their rows have positions.
-func holdKeys(ctx context.Context, db DB, requests []publishRequest, rows []eventRow) error {
+func holdKeys(ctx context.Context, db DB, requests []PublishRequest, rows []eventRow) error {
 	var tenants []pgtype.UUID
 	var keys []string
 	for i := range requests {
@@ -77,7 +87,7 @@ func holdKeys(ctx context.Context, db DB, requests []publishRequest, rows []even
 	return sqlgen.New(db).HoldEventKeys(ctx, tenants, keys)
 }
 
-func insertEvents(ctx context.Context, db DB, requests []publishRequest, rows []eventRow, notify bool) error {
+func insertEvents(ctx context.Context, db DB, requests []PublishRequest, rows []eventRow, notify bool) error {
 	if err := holdKeys(ctx, db, requests, rows); err != nil {
 		return err
 	}
@@ -147,7 +157,7 @@ var (
 )
 
 // copyEvents sends the rows by COPY, unless the connection knows that COPY is refused.
-func copyEvents(ctx context.Context, db DB, requests []publishRequest, rows []eventRow) error {
+func copyEvents(ctx context.Context, db DB, requests []PublishRequest, rows []eventRow) error {
 	if refusesCopy(db) {
 		return insertEvents(ctx, db, requests, rows, false)
 	}

@@ -504,9 +504,6 @@ func TestACommitWakesWhomItConcerns(t *testing.T) {
 		if _, err := p.Publish(t.Context(), db, paid{1}, EventOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.PublishMany(t.Context(), db, payments(2, EventOptions{})); err != nil {
-			t.Fatal(err)
-		}
 		want = events
 		if !wants {
 			want = none
@@ -580,7 +577,9 @@ func TestSerialEventsOfAKeyWaitForOneAnother(t *testing.T) {
 			held := ask[int64](t, tx, `SELECT max(position) FROM outbox.events WHERE tenant_id = $1`, tenant)
 			done := make(chan error, 1)
 			go func() { done <- waits(t.Context(), db) }()
-			awaitLock(t, db, 1)
+			if awaitLock(t, db, 1); t.Failed() {
+				t.Fatalf("%s after %s: %v", second, first, <-done)
+			}
 			// Other keys and tenants, and events without Serial, do not wait.
 			for _, free := range []EventOptions{{Key: "l", Serial: true, Tenant: tenant}, {Key: "k", Serial: true}, {Key: "k", Tenant: tenant}} {
 				if _, err := Publish(t.Context(), db, paid{1}, free); err != nil {
@@ -614,8 +613,8 @@ func TestAnEventWithoutAPartitionSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// A position that can be seen says that whoever may still take the place of a gap below it
-// has a transaction number below those that are given out from then on. So a transaction has
+// A position that can be seen says that every transaction that may still fill a gap below it
+// has a number below those that are given out from then on. So a transaction has
 // its number before its position, and a relay that sees B does not take A's gap for one that
 // nobody fills:
 //

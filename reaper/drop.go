@@ -54,7 +54,7 @@ func (r *Reaper) dropPartition(ctx context.Context, name string, lose bool) (dro
 		})
 	})
 	switch pgsession.State(err) {
-	case pgsession.LockNotAvailable, pgsession.UndefinedTable, pgsession.ObjectInUse: // in use; or another reaper was faster
+	case pgsession.LockNotAvailable, pgsession.UndefinedTable, pgsession.ObjectInUse: // or another reaper was faster
 		r.log.LogAttrs(ctx, slog.LevelInfo, "partition not dropped: in use", slog.String("partition", name))
 		return false, nil
 	}

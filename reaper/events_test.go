@@ -109,7 +109,7 @@ func TestDaysOfEventsAreHeldForSinks(t *testing.T) {
 	}
 }
 
-// Whoever asks the database itself gets no more.
+// The database refuses it by itself, too.
 func TestADayOfEventsIsNotDroppedWhileASinkHasNotReadIt(t *testing.T) {
 	t.Parallel()
 	_, db := newRig(t, Config{})

@@ -182,8 +182,8 @@ func TestMetricsAreThereBeforeAnythingHappens(t *testing.T) {
 			t.Errorf("the help of %s is no sentence: %q", f.GetName(), help)
 		}
 	}
-	if series != 27 { // job_queue_depth has none until there is a kind
-		t.Errorf("series = %d, want 27", series)
+	if series != 29 { // job_queue_depth has none until there is a kind
+		t.Errorf("series = %d, want 29", series)
 	}
 }
 
