@@ -143,8 +143,8 @@ type event struct {
 	violated string    // its subject
 }
 
-// next waits for something that belongs to the exchange, for so long at most. After an error nothing more will come, and
-// the connection is closed.
+// next waits for something that belongs to the exchange, for so long at most. After an error nothing more will come,
+// and the connection is closed.
 func (x exchange) next(ctx context.Context, within time.Duration) (event, error) {
 	silence := time.NewTimer(within)
 	defer silence.Stop()

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// A run is what is sent before its answers are waited for: at most what JetStream takes as an atomic batch. After one
-	// that was not answered the next are smaller, or a slow line would never bring any to its end in time.
+	// A run is what is sent before its answers are waited for: at most what JetStream takes as an atomic batch. After
+	// one that was not answered the next are smaller, or a slow line would never bring any to its end in time.
 	maxRun      = 1000
 	maxRunBytes = 4 << 20
 	minRunBytes = maxRunBytes / 8 / 8
