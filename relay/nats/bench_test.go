@@ -3,7 +3,9 @@ package nats
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -60,6 +62,7 @@ func benchmark(b *testing.B, always bool, config jetstream.StreamConfig, keys in
 	for range 10 { // until the way to publish is decided
 		s.Publish(b.Context(), next())
 	}
+	before := cpu(b)
 	for b.Loop() {
 		for _, err := range s.Publish(b.Context(), next()) {
 			if err != nil {
@@ -68,4 +71,14 @@ func benchmark(b *testing.B, always bool, config jetstream.StreamConfig, keys in
 		}
 	}
 	b.ReportMetric(float64(b.N)*1000/b.Elapsed().Seconds(), "msgs/s")
+	b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N)/1000, "µs-of-CPU/msg")
+}
+
+// cpu is what this process has used.
+func cpu(b *testing.B) time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -14,6 +14,11 @@ const (
 	headerID          = "Nats-Msg-Id"
 	headerContentType = "Content-Type"
 
+	// attribute begins the names of CloudEvents' attributes. A message that has the first is one in the binary mode.
+	attribute       = "ce-"
+	attributeFirst  = attribute + "specversion"
+	attributeOfType = attribute + "datacontenttype"
+
 	// reserved begins the names of headers by which a client makes the server purge, expire, schedule or refuse
 	// messages. A producer of events must not.
 	reserved = "Nats-"
@@ -29,9 +34,12 @@ func encode(m *relay.Message) (*nats.Msg, error) {
 	if err := checkSubject(m.Destination); err != nil {
 		return nil, &relay.RefusedError{Code: relay.CodeBadDestination, Err: err}
 	}
-	values := make([]string, 0, len(m.Headers)+2) // of which each header has one
-	header := make(nats.Header, len(m.Headers)+2)
+	values := make([]string, 0, len(m.Headers)+3) // of which each header has one
+	header := make(nats.Header, len(m.Headers)+3)
 	set := func(name, value string) {
+		if header[name] != nil {
+			return // ours come first, and stay
+		}
 		values = append(values, value)
 		header[name] = values[len(values)-1 : len(values) : len(values)]
 	}
@@ -42,10 +50,16 @@ func encode(m *relay.Message) (*nats.Msg, error) {
 		set(headerContentType, m.ContentType)
 	}
 	for _, h := range m.Headers {
+		if strings.HasPrefix(h.Name, attribute) {
+			h.Value = escape(h.Value)
+		}
 		if err := checkHeader(h); err != nil {
 			return nil, &relay.RefusedError{Code: relay.CodeRefused, Err: err}
 		}
 		set(h.Name, h.Value)
+		if h.Name == attributeFirst && m.ContentType != "" {
+			set(attributeOfType, escape(m.ContentType)) // NATS' binding has it here, and others in Content-Type
+		}
 	}
 	if strings.ContainsAny(m.ID+m.ContentType, "\r\n\x00") {
 		return nil, &relay.RefusedError{Code: relay.CodeRefused, Err: errors.New("the message's ID or content type has a line break in it")}
@@ -61,6 +75,29 @@ func checkHeader(h relay.Header) error {
 		return fmt.Errorf("header %q: a value has no line breaks and no NUL", h.Name) // nats.go would send spaces
 	}
 	return nil // of names nats.go says itself what it does not send
+}
+
+// escape writes the value of an attribute as CloudEvents' binding for NATS says: what is no printable ASCII character,
+// and spaces, quotes and percent signs, byte by byte.
+func escape(value string) string {
+	plain := func(c byte) bool { return c > ' ' && c < 0x7f && c != '"' && c != '%' }
+	i := 0
+	for i < len(value) && plain(value[i]) {
+		i++
+	}
+	if i == len(value) {
+		return value
+	}
+	var b strings.Builder
+	b.WriteString(value[:i])
+	for _, c := range []byte(value[i:]) {
+		if plain(c) {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
 }
 
 // checkSubject returns what is wrong with a subject to publish to.

@@ -52,12 +52,12 @@ func TestTheWayFollowsFromTheStream(t *testing.T) {
 	for name, test := range map[string]struct {
 		always bool
 		config jetstream.StreamConfig
-		want   mode
+		want   mode // -1: the machine decides
 	}{
 		"neither":             {false, jetstream.StreamConfig{}, byWindow},
 		"fast ingest":         {false, jetstream.StreamConfig{AllowBatchPublish: true}, byFastIngest},
 		"atomic":              {false, jetstream.StreamConfig{AllowAtomicPublish: true}, byAtomicBatch},
-		"both, a slow disk":   {true, jetstream.StreamConfig{AllowAtomicPublish: true, AllowBatchPublish: true}, byAtomicBatch},
+		"both, and fsyncs":    {true, jetstream.StreamConfig{AllowAtomicPublish: true, AllowBatchPublish: true}, -1},
 		"both, but in memory": {false, jetstream.StreamConfig{AllowAtomicPublish: true, AllowBatchPublish: true, Storage: jetstream.MemoryStorage}, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,6 +94,34 @@ func TestTheWayFollowsFromTheStream(t *testing.T) {
 				t.Errorf("mode %d got %d answers to a batch", way, answers)
 			}
 		})
+	}
+}
+
+// Which of two ways is taken depends on the shortest samples.
+func TestTheWayFollowsFromTheAcknowledgements(t *testing.T) {
+	t.Parallel()
+	both := jetstream.StreamConfig{AllowAtomicPublish: true, AllowBatchPublish: true}
+	const us = time.Microsecond
+	for name, test := range map[string]struct {
+		config  jetstream.StreamConfig
+		samples [][2]time.Duration // until the acknowledgement, and the way there and back; then the last again
+		want    mode
+	}{
+		"an fsync":                       {both, [][2]time.Duration{{900 * us, 300 * us}, {300 * us, 90 * us}, {250 * us, 40 * us}}, byAtomicBatch},
+		"none":                           {both, [][2]time.Duration{{900 * us, 300 * us}, {100 * us, 900 * us}, {95 * us, 45 * us}}, byFastIngest},
+		"none, on a busy machine":        {both, [][2]time.Duration{{100 * us, 50 * us}, {90_000 * us, 100 * us}}, byFastIngest},
+		"none, and a long way":           {both, [][2]time.Duration{{80_100 * us, 80_000 * us}}, byFastIngest},
+		"not yet known":                  {both, nil, byFastIngest},
+		"not yet known, and atomic only": {jetstream.StreamConfig{AllowAtomicPublish: true}, nil, byWindow},
+	} {
+		s := &stream{config: test.config}
+		for n := 0; len(test.samples) > 0 && s.undecided(); n++ {
+			sample := test.samples[min(n, len(test.samples)-1)]
+			s.measured(sample[0], sample[1])
+		}
+		if got := s.mode(1000); got != test.want {
+			t.Errorf("%s: mode %d, want %d: %s, of which %s are the way", name, got, test.want, s.acked, s.way)
+		}
 	}
 }
 
@@ -286,6 +314,32 @@ func TestSubjectsThatCannotBe(t *testing.T) {
 		if refused, ok := errors.AsType[*relay.RefusedError](err); !ok || refused.Code != relay.CodeRefused {
 			t.Errorf("header %q: %v", name, err)
 		}
+	}
+}
+
+func TestAttributesAreWrittenAsTheBindingSays(t *testing.T) {
+	t.Parallel()
+	m, err := encode(&relay.Message{Destination: "a", ContentType: "text/plain; charset=utf-8", Headers: []relay.Header{
+		{Name: "ce-specversion", Value: "1.0"},
+		{Name: "ce-subject", Value: "Euro € 😀"}, // the binding's example
+		{Name: "ce-partitionkey", Value: "100% \"sure\"\r\nx: y"},
+		{Name: "ce-source", Value: "/shop/orders"},
+		{Name: "other", Value: "Euro € 100%"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"ce-subject": "Euro%20%E2%82%AC%20%F0%9F%98%80", "ce-partitionkey": "100%25%20%22sure%22%0D%0Ax:%20y", "ce-source": "/shop/orders",
+		"other": "Euro € 100%", "Content-Type": "text/plain; charset=utf-8", "ce-datacontenttype": "text/plain;%20charset=utf-8",
+	} {
+		if got := m.Header.Get(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	m, err = encode(&relay.Message{Destination: "a", ContentType: "application/cloudevents+json"})
+	if err != nil || len(m.Header) != 1 || m.Header.Get("Content-Type") != "application/cloudevents+json" {
+		t.Errorf("headers of an event in the structured mode: %v, %v", m.Header, err)
 	}
 }
 
