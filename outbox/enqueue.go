@@ -100,33 +100,19 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 		return invalid("Args", "is nil")
 	}
 	kind := args.Kind()
-	errs := opts.validate()
-	if err := validName("Args.Kind()", kind); err != nil {
-		errs = append(errs, err)
-	}
-	payload, contentType, err := encode(args, ofJob)
-	if err == nil && opts.Check != nil {
-		err = opts.Check.Check(kind, Content{contentType, payload})
-	}
+	plain, headers, err := accept(kind, args, opts)
 	if err != nil {
-		errs = append(errs, err)
-	}
-	headers, err := headersJSON("Options.Headers", engine.Caller(opts.Caller).AddTo(opts.Headers))
-	if err != nil {
-		errs = append(errs, err)
-	}
-	if len(errs) > 0 {
 		with := ""
 		if _, ok := args.(Defaulter); ok {
 			with = " with its DefaultOptions"
 		}
-		return fmt.Errorf("enqueue %q%s: %w", kind, with, errors.Join(errs...))
+		return fmt.Errorf("enqueue %q%s: %w", kind, with, err)
 	}
 	id, tenant := newID(), opts.Tenant
 	if tenant.IsZero() {
 		tenant = RootTenant
 	}
-	content, err := seal(ctx, opts.Protect, Part{tenant, id, "payload"}, Content{contentType, payload}, ofJob)
+	content, err := seal(ctx, opts.Protect, Part{tenant, id, "payload"}, plain, ofJob)
 	if err != nil {
 		return fmt.Errorf("enqueue %q: %w", kind, err)
 	}
@@ -157,4 +143,24 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 		into.MaxAttempts = engine.DefaultMaxAttempts
 	}
 	return nil
+}
+
+// accept returns what is to be stored of a request, or every mistake in it.
+func accept(kind string, args Args, opts *Options) (payload Content, headers *string, err error) {
+	errs := opts.validate()
+	if err := validName("Args.Kind()", kind); err != nil {
+		errs = append(errs, err)
+	}
+	payload.Bytes, payload.Type, err = encode(args, ofJob)
+	if err == nil && opts.Check != nil {
+		err = opts.Check.Check(kind, payload)
+	}
+	if err != nil {
+		errs = append(errs, err)
+	}
+	headers, err = headersJSON("Options.Headers", engine.Caller(opts.Caller).AddTo(opts.Headers))
+	if err != nil {
+		errs = append(errs, err)
+	}
+	return payload, headers, errors.Join(errs...)
 }

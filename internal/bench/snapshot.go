@@ -37,12 +37,6 @@ func tenantsHeld(ctx context.Context, r *rig) ([]Figure, error) {
 	if r.Keys > 0 {
 		busy.key = func(job int) string { return fmt.Sprint("key-", job%r.Keys) }
 	}
-	quiet := make([]outbox.ID, 60)
-	before := make([]outbox.Request, len(quiet))
-	for i := range quiet {
-		quiet[i] = outbox.NewID()
-		before[i] = outbox.Request{Args: Noop{-1}, Options: outbox.Options{Tenant: quiet[i]}}
-	}
 	forgotten, err := r.forget(ctx)
 	if err != nil {
 		return nil, err
@@ -51,7 +45,8 @@ func tenantsHeld(ctx context.Context, r *rig) ([]Figure, error) {
 	if err := inBatches(backlog, func(_, n int) error { return busy.repeat(ctx, -1, n) }); err != nil {
 		return nil, err
 	}
-	if _, err := outbox.EnqueueMany(ctx, r.pool, before); err != nil {
+	quiet, err := r.quietTenants(ctx, 60)
+	if err != nil {
 		return nil, err
 	}
 	if err := r.calm(ctx); err != nil {
@@ -91,6 +86,17 @@ func tenantsHeld(ctx context.Context, r *rig) ([]Figure, error) {
 		}
 	}
 	return append(append(figures, known.figures("quiet")...), Figure{"busy_jobs_per_s", float64(backlog) / took.Seconds()}), w.stop()
+}
+
+// quietTenants enqueues a job of each of n new tenants, which then have none for a while.
+func (r *rig) quietTenants(ctx context.Context, n int) ([]outbox.ID, error) {
+	tenants, jobs := make([]outbox.ID, n), make([]outbox.Request, n)
+	for i := range tenants {
+		tenants[i] = outbox.NewID()
+		jobs[i] = outbox.Request{Args: Noop{-1}, Options: outbox.Options{Tenant: tenants[i]}}
+	}
+	_, err := outbox.EnqueueMany(ctx, r.pool, jobs)
+	return tenants, err
 }
 
 // besideAndAfter commits lone jobs of new tenants until the busy tenant has been done for a

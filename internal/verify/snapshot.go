@@ -145,12 +145,22 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 	if recovered != nil && ctx.Err() != nil {
 		return recovered
 	}
+	r.Figure("claim_p99_before_ms", milliseconds(before))
+	r.Figure("claim_p99_under_it_ms", milliseconds(under))
+	r.Expect("claim p99 under a held snapshot, as a multiple of that before", under.Seconds()/before.Seconds(), "<=", 5)
+	r.Expect("seconds until claims are as fast as before", took.Seconds(), "<=", patience.Seconds())
+	if err := r.figurePickups(ctx, baseline, during); err != nil {
+		return err
+	}
+	return r.expectThroughput(ctx, baseline, during)
+}
+
+// figurePickups notes how long jobs have waited for their claim before the fault and during it.
+func (r *Run) figurePickups(ctx context.Context, baseline, during span) error {
 	// It grew by two hundred thousand rows, and the joins below take a minute by a plan for few.
 	if _, err := r.DB.Exec(ctx, `ANALYZE verify.moves`); err != nil {
 		return err
 	}
-	r.Figure("claim_p99_before_ms", milliseconds(before))
-	r.Figure("claim_p99_under_it_ms", milliseconds(under))
 	for name, s := range map[string]span{"pickup_p99_before_ms": baseline, "pickup_p99_under_it_ms": during} {
 		var p99 float64
 		if err := r.DB.QueryRow(ctx, `SELECT coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY extract(epoch FROM claimed.at - made.at)), 0)
@@ -160,9 +170,11 @@ func (r *Run) expectSteady(ctx context.Context, c *claims, baseline, during span
 		}
 		r.Figure(name, p99*1000)
 	}
-	r.Expect("claim p99 under a held snapshot, as a multiple of that before", under.Seconds()/before.Seconds(), "<=", 5)
-	r.Expect("seconds until claims are as fast as before", took.Seconds(), "<=", patience.Seconds())
+	return nil
+}
 
+// expectThroughput compares the jobs a second.
+func (r *Run) expectThroughput(ctx context.Context, baseline, during span) error {
 	// The median of the seconds, as for the claims.
 	perSecond := func(s span) (rate float64, err error) {
 		err = r.DB.QueryRow(ctx, `SELECT coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY n), 0) FROM (
