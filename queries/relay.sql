@@ -11,18 +11,22 @@ WHERE sink = @sink;
 
 -- name: OwnSink :many
 -- OwnSink makes a process the owner of a sink that nobody has, or whose lease has lapsed, or
--- that it has already: then its epoch is another, and what it has under way is refused.
+-- that it has already: then its epoch is another, and what it has under way is refused. If
+-- positions that the log has are yet to be given out, as after a logical copy, behind is the
+-- last of those.
 UPDATE outbox.sinks
 SET owner            = @owner::text,
     epoch            = epoch + 1,
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
     timeline         = CASE WHEN timeline = '' THEN outbox.timeline() ELSE timeline END
 WHERE sink = @sink
-  AND (owner IS NULL OR owner = @owner OR lease_expires_at < clock_timestamp())
-RETURNING epoch, top,
+  AND (owner IS NULL OR owner = @owner OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+RETURNING epoch, top, outbox.timeline() AS timeline,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
-          (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind;
+          (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind,
+          (SELECT CASE WHEN max(position) > (SELECT last_value FROM outbox.events_position_seq) THEN max(position) ELSE 0 END
+           FROM outbox.events)::bigint AS behind;
 
 -- name: RewindSink :many
 -- RewindSink has a sink begin again with the first event of the time before a failover: from
@@ -64,8 +68,15 @@ WHERE sink = @sink
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-          (CASE WHEN @look::boolean THEN (
-              SELECT at FROM outbox.events WHERE position > @top ORDER BY position LIMIT 1
+          (CASE WHEN @look::boolean THEN least(
+              (SELECT at FROM outbox.events WHERE position > @top ORDER BY position LIMIT 1),
+              (SELECT event.at
+               FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
+               CROSS JOIN LATERAL (
+                   SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
+               ) AS event
+               ORDER BY hole
+               LIMIT 1)
           ) END)::timestamptz AS oldest,
           set_config('synchronous_commit', 'off', true)::text AS commits;
 

@@ -1,9 +1,19 @@
 -- name: ListSinks :many
--- ListSinks returns all sinks by name, with the end of the log.
-SELECT sink, top, holes_are.positions AS holes, coalesce(owner, '')::text AS owner, lease_expires_at, published, moved_at,
+-- ListSinks returns all sinks by name, with the end of the log and the oldest event that
+-- waits: behind the sink's position, or at one of its first hundred holes. A process whose
+-- lease has lapsed is no owner.
+SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN lease_expires_at > clock_timestamp() THEN owner END, '')::text AS owner, published, moved_at,
        away_since, coalesce(away_code, '')::text AS away_code, coalesce(away_message, '')::text AS away_message, paused_at,
        (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-       (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1)::timestamptz AS oldest
+       least(
+           (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
+           (SELECT event.at
+            FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
+            CROSS JOIN LATERAL (
+                SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
+            ) AS event
+            ORDER BY hole
+            LIMIT 1))::timestamptz AS oldest
 FROM outbox.sinks
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(upper(hole) - lower(hole)), 0)::bigint AS positions FROM unnest(sinks.holes) AS hole

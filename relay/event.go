@@ -25,6 +25,8 @@ type Event struct {
 	ContentType string
 	Payload     []byte
 	Headers     map[string]string
+
+	fault error // why no message can be made of it
 }
 
 // page is what one look at the log has found: events at holes first, then newer ones.
@@ -36,7 +38,10 @@ type page struct {
 }
 
 // log reads the log.
-type log struct{ pool *pgxpool.Pool }
+type log struct {
+	pool     *pgxpool.Pool
+	timeline string // where the cursor's positions come from
+}
 
 // maxPageBytes is about how much a page holds, besides one event.
 const maxPageBytes = 8 << 20
@@ -46,7 +51,12 @@ const maxPageBytes = 8 << 20
 //
 // The holes are looked at with a snapshot that is newer than the one of the newer events,
 // and than the one that says which transactions run: see cursor.
+//
+// From another timeline nothing is read: a failover may have lost positions that the cursor
+// has passed, and what is given out there now would be skipped.
 func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
 	newer, running, err := l.newer(ctx, c, most)
 	if err != nil {
 		return page{}, fmt.Errorf("read the log: %w", err)
@@ -71,6 +81,16 @@ func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
 // newer returns events behind the cursor, and which transactions run, if there are holes.
 func (l log) newer(ctx context.Context, c cursor, most int) (newer []Event, running snapshot, err error) {
 	var batch pgx.Batch
+	batch.Queue("SELECT outbox.timeline()").QueryRow(func(row pgx.Row) error {
+		var timeline string
+		if err := row.Scan(&timeline); err != nil {
+			return err
+		}
+		if timeline != l.timeline {
+			return errNotOurs
+		}
+		return nil
+	})
 	if len(c.holes) < maxHoles {
 		batch.Queue(sqlgen.EventsAfter, c.top, most, maxPageBytes).Query(func(rows pgx.Rows) (err error) {
 			newer, err = events(rows)
@@ -120,6 +140,8 @@ func positions(of []Event) []int64 {
 
 // number gives a bound to the holes that have none.
 func (l log) number(ctx context.Context, c cursor) (cursor, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
 	xid, err := sqlgen.New(l.pool).NewTransaction(ctx)
 	if err != nil {
 		return c, fmt.Errorf("number the holes: %w", err)
@@ -144,7 +166,7 @@ func events(rows pgx.Rows) ([]Event, error) {
 		}
 		if headers != nil {
 			if err := json.Unmarshal(headers, &e.Headers); err != nil {
-				return nil, fmt.Errorf("headers of event %s: %w", e.ID, err)
+				e.fault = fmt.Errorf("its headers are no texts: %w", err)
 			}
 		}
 		all = append(all, e)

@@ -15,6 +15,9 @@ import (
 // Attributes of CloudEvents have the names of its HTTP binding, ce-id and so on; a sink
 // spells names and values as the binding of its protocol says.
 func messageOf(e *Event, r *route, source string) (Message, error) {
+	if e.fault != nil {
+		return Message{}, &RefusedError{CodeRefused, e.fault}
+	}
 	destination, err := r.destination.fill(e)
 	if err != nil {
 		return Message{}, &RefusedError{CodeBadDestination, err}

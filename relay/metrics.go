@@ -72,14 +72,15 @@ func (m *sinkMetrics) accepted(messages int) { m.published.Add(float64(messages)
 
 func (m *sinkMetrics) failed(code string) { m.failures.WithLabelValues(code).Inc() }
 
-// stored notes what the database knew when the cursor was stored, at a time.
-func (m *sinkMetrics) stored(c cursor, row sqlgen.AdvanceSinkRow, why *away, at time.Time) {
+// stored notes what the database knew when the cursor was stored, at a time; looked says that it was asked for the
+// oldest event that waits.
+func (m *sinkMetrics) stored(c cursor, row sqlgen.AdvanceSinkRow, looked bool, why *away, at time.Time) {
 	m.lagEvents.Set(float64(max(0, row.Last-c.top)))
 	m.holes.Set(float64(c.positions()))
 	switch {
 	case row.Oldest.Valid:
 		m.lagSeconds.Set(max(0, at.Sub(row.Oldest.Time).Seconds()))
-	case row.Last <= c.top:
+	case looked, row.Last <= c.top && len(c.holes) == 0:
 		m.lagSeconds.Set(0)
 	}
 	stood := 0.0

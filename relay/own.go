@@ -8,8 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -21,8 +23,10 @@ var (
 
 const (
 	statementTimeout = 5 * time.Second
-	releasePause     = 500 * time.Millisecond
-	lookInterval     = time.Second // between looks for the oldest event that is not published
+	releasePause     = 2 * time.Second        // between two looks whether the owner has left the sink
+	storePause       = 10 * time.Millisecond  // between two stores of the cursor
+	resumePause      = 500 * time.Millisecond // between two looks whether a sink is resumed that a NOTIFY asks for
+	lookInterval     = time.Second            // between looks for the oldest event that is not published
 )
 
 // ownership is a sink of which this process is the owner: how far it has come, which
@@ -30,6 +34,7 @@ const (
 type ownership struct {
 	publisher *publisher
 	epoch     int64
+	timeline  string        // where positions come from
 	changed   chan struct{} // has something when there is more to store
 
 	mu        sync.Mutex
@@ -56,15 +61,20 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 			return nil, err
 		}
 		sent := time.Now()
-		rows, err := q.OwnSink(ctx, sqlgen.OwnSinkParams{Sink: p.name, Owner: p.owner, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL)})
-		if err != nil {
+		bound, cancel := context.WithTimeout(ctx, statementTimeout)
+		rows, err := q.OwnSink(bound, sqlgen.OwnSinkParams{Sink: p.name, Owner: p.owner, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL)})
+		cancel()
+		switch {
+		case err != nil:
 			return nil, fmt.Errorf("own sink: %w", err)
-		}
-		if len(rows) == 0 {
+		case len(rows) == 0:
 			continue // another process was faster
+		case rows[0].Behind > 0:
+			return nil, fmt.Errorf("the log has position %d, and the next one to be given out is lower, as after a copy of tables without their sequences. "+
+				"Run: SELECT setval('outbox.events_position_seq', %[1]d)", rows[0].Behind)
 		}
 		o := &ownership{
-			publisher: p, epoch: rows[0].Epoch, changed: make(chan struct{}, 1), turned: make(chan struct{}),
+			publisher: p, epoch: rows[0].Epoch, timeline: rows[0].Timeline, changed: make(chan struct{}, 1), turned: make(chan struct{}),
 			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), until: sent.Add(p.config.LeaseTTL),
 		}
 		o.poke() // keep learns at once whether the sink is paused
@@ -78,17 +88,32 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 // awaitLapse waits for as long as another process has the sink.
 func (p *publisher) awaitLapse(ctx context.Context, q *sqlgen.Queries) error {
 	for {
-		seconds, err := q.SinkLapsesIn(ctx, p.owner, p.name)
-		if err != nil {
-			return fmt.Errorf("look at the lease: %w", err)
-		}
-		if seconds == 0 {
+		seconds, err := p.lapsesIn(ctx, q)
+		switch {
+		case err != nil:
+			return err
+		case seconds == 0:
 			return nil
 		}
 		if err := p.awaitRelease(ctx, time.Duration(seconds*float64(time.Second))); err != nil {
 			return err
 		}
 	}
+}
+
+// lapsesIn returns in how many seconds the sink can be had. One that is not known any more is
+// made known again.
+func (p *publisher) lapsesIn(ctx context.Context, q *sqlgen.Queries) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	seconds, err := q.SinkLapsesIn(ctx, p.owner, p.name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = q.DeclareSink(ctx, p.name)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look at the lease: %w", err)
+	}
+	return seconds, nil
 }
 
 // awaitRelease waits, and less if there was a NOTIFY: a process that leaves a sink notifies.
@@ -115,6 +140,8 @@ func (p *publisher) awaitRelease(ctx context.Context, most time.Duration) error 
 // rewind goes back to what was published shortly before positions changed their origin.
 func (o *ownership) rewind(ctx context.Context, q *sqlgen.Queries) error {
 	p := o.publisher
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
 	rows, err := q.RewindSink(ctx, sqlgen.RewindSinkParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch, Since: pgvalue.Interval(p.config.FailoverRewind)})
 	switch {
 	case err != nil:
@@ -184,10 +211,18 @@ func (o *ownership) keep(ctx context.Context) error {
 			return err
 		}
 		heartbeat.Reset(ttl / 3)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(storePause): // beside a held snapshot each version of the row makes the next one slower
+		}
 	}
 }
 
-// store stores the cursor, and tries again for as long as the lease lasts.
+// store stores the cursor, and tries again for as long as the lease lasts. After an error of
+// the connection it does not: the server may have crashed, and have lost what was committed
+// without waiting for the disk. Then the cursor in memory is ahead of the log, and the one in
+// the database is not.
 func (o *ownership) store(ctx context.Context) error {
 	o.mu.Lock()
 	until := o.until
@@ -197,7 +232,7 @@ func (o *ownership) store(ctx context.Context) error {
 	for {
 		err := o.storeOnce(ctx)
 		switch {
-		case err == nil || errors.Is(err, errNotOurs):
+		case err == nil || errors.Is(err, errNotOurs) || pgsession.State(err) == "":
 			return err
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: %w", errLapsed, err)
@@ -247,7 +282,7 @@ func (o *ownership) storeOnce(ctx context.Context) error {
 		close(o.turned)
 		o.turned = make(chan struct{})
 	}
-	p.metrics.stored(c, rows[0], why, sent)
+	p.metrics.stored(c, rows[0], look, why, sent)
 	return nil
 }
 
@@ -265,8 +300,13 @@ func (o *ownership) awaitPause(ctx context.Context, paused bool) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-turned:
-		case <-o.publisher.wakeIf(!paused): // a resume notifies
+		case <-o.publisher.wakeIf(!paused): // a resume notifies, and so do those who publish
 			o.poke()
+			select {
+			case <-ctx.Done():
+			case <-turned:
+			case <-time.After(resumePause):
+			}
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 )
 
 const (
@@ -28,6 +29,7 @@ type publisher struct {
 	owner   string
 	config  *Config
 	pool    *pgxpool.Pool
+	user    *pgxpool.Pool // reset on failover, too
 	metrics *sinkMetrics
 	log     *slog.Logger
 
@@ -43,13 +45,20 @@ func (p *publisher) run(ctx context.Context) {
 		o, err := p.own(ctx)
 		if err == nil {
 			p.log.LogAttrs(ctx, slog.LevelInfo, "sink owned", slog.Int64("epoch", o.epoch), slog.Int64("top", o.cursor.top))
-			retry.Reset()
+			began := time.Now()
 			err = p.publish(ctx, o)
+			if time.Since(began) > p.config.LeaseTTL {
+				retry.Reset()
+			}
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		p.complain(ctx, "sink not owned", err)
+		if pgsession.State(err) == "" {
+			p.pool.Reset() // the other connections are as good as broken: no answer would come for minutes
+		}
+		pgsession.LeaveReadOnly(err, p.pool, p.user)
 		_ = retry.Wait(ctx) // that ctx has ended is seen above
 	}
 }
@@ -60,10 +69,14 @@ func (p *publisher) complain(ctx context.Context, message string, err error) {
 	}
 }
 
-// publish works for as long as the sink is ours, and returns why it is not any more.
+// publish works for as long as the sink is ours, and returns why it is not any more. When ctx
+// ends, what is under way is still published, and its outcome stored.
 func (p *publisher) publish(ctx context.Context, o *ownership) error {
-	ours, end := context.WithCancelCause(ctx)
+	ours, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
+	reading, stop := context.WithCancel(ours)
+	defer stop()
+	defer context.AfterFunc(ctx, stop)()
 	kept := make(chan error, 1)
 	go func() {
 		err := o.keep(ours)
@@ -73,7 +86,7 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	p.metrics.owned.Set(1)
 	defer p.metrics.forget()
 
-	err := p.work(ours, o)
+	err := p.work(reading, ours, o)
 	end(err)
 	if lost := <-kept; lost != nil {
 		return lost
@@ -84,17 +97,18 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	return err
 }
 
-// work publishes whatever comes, until ctx ends or the database fails.
-func (p *publisher) work(ctx context.Context, o *ownership) error {
+// work publishes whatever comes, until ctx ends or the database fails; what it has read goes
+// on for as long as the sink is ours.
+func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 	for ctx.Err() == nil {
 		if err := o.awaitPause(ctx, false); err != nil {
 			return err
 		}
-		err := p.stretch(ctx, o, maxBatch, 0)
+		err := p.stretch(ctx, ours, o, maxBatch, 0)
 		var failure *failure
 		switch {
 		case errors.As(err, &failure):
-			if err := p.outlast(ctx, o, failure); err != nil {
+			if err := p.outlast(ctx, ours, o, failure); err != nil {
 				return err
 			}
 		case err != nil:
@@ -106,7 +120,7 @@ func (p *publisher) work(ctx context.Context, o *ownership) error {
 
 // outlast waits until the sink takes messages again. It tries with one message, then with
 // ten. What is refused is treated alike: nothing overtakes it, and nothing is lost.
-func (p *publisher) outlast(ctx context.Context, o *ownership, failure *failure) error {
+func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *failure) error {
 	began := time.Now()
 	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code), slog.Any("err", failure.err))
 	_, _ = p.complaints.Due("sink stands still", began)
@@ -117,7 +131,10 @@ func (p *publisher) outlast(ctx context.Context, o *ownership, failure *failure)
 		if err := p.rest(ctx, retry.Next(), failure); err != nil {
 			return err
 		}
-		err := p.trial(ctx, o)
+		if err := o.awaitPause(ctx, false); err != nil {
+			return err
+		}
+		err := p.trial(ctx, ours, o)
 		switch next := failure; {
 		case err == nil:
 			p.log.LogAttrs(ctx, slog.LevelInfo, "sink goes on", slog.Duration("stood", time.Since(began)))
@@ -151,31 +168,41 @@ func (p *publisher) rest(ctx context.Context, wait time.Duration, failure *failu
 }
 
 // trial asks whether the sink can be published to, and publishes a little.
-func (p *publisher) trial(ctx context.Context, o *ownership) error {
-	probe, cancel := context.WithTimeout(ctx, publishTimeout)
-	err := p.sink.Probe(probe)
-	cancel()
-	if err != nil {
+func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
+	if err := p.probe(ctx); err != nil {
 		return failureOf(err)
 	}
 	for _, most := range []int{1, 10} {
-		if err := p.stretch(ctx, o, most, 1); err != nil {
+		if err := p.stretch(ctx, ours, o, most, 1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// probe is the sink's Probe. One that panics is away.
+func (p *publisher) probe(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the sink panicked: %v\n%s", r, debug.Stack())
+		}
+	}()
+	return p.sink.Probe(ctx)
+}
+
 // stretch publishes pages of the log, one after the other, while the next one is read: so
-// many pages if there are any, and with 0 until ctx ends or the sink is paused.
-func (p *publisher) stretch(ctx context.Context, o *ownership, most, pages int) error {
+// many pages if there are any, and with 0 until ctx ends or the sink is paused. Then the page
+// that is under way is published to its end.
+func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	found := make(chan page, 1)
 	ended := make(chan error, 1)
 	go func() {
 		defer close(found)
-		ended <- p.follow(ctx, o.current(), most, pages, found)
+		ended <- p.follow(ctx, o, most, pages, found)
 	}()
 	if pages == 0 {
 		go func() {
@@ -186,8 +213,8 @@ func (p *publisher) stretch(ctx context.Context, o *ownership, most, pages int) 
 	}
 	var err error
 	for page := range found {
-		if err == nil {
-			if err = p.send(ctx, o, page); err != nil {
+		if err == nil && ctx.Err() == nil {
+			if err = p.send(ours, o, page); err != nil {
 				stop() // what is read already is read again
 			}
 		}
@@ -198,9 +225,10 @@ func (p *publisher) stretch(ctx context.Context, o *ownership, most, pages int) 
 	return err
 }
 
-// follow reads the log from c on.
-func (p *publisher) follow(ctx context.Context, c cursor, most, pages int, found chan<- page) error {
-	events := log{p.pool}
+// follow reads the log from where the sink is.
+func (p *publisher) follow(ctx context.Context, o *ownership, most, pages int, found chan<- page) error {
+	c := o.current()
+	events := log{p.pool, o.timeline}
 	var numbered time.Time
 	for n := 0; pages == 0 || n < pages; n++ {
 		read, err := events.read(ctx, c, most)
@@ -277,7 +305,7 @@ func (p *publisher) send(ctx context.Context, o *ownership, read page) error {
 			published++
 			accepted[messages[i].index] = true
 		} else if first == nil && !errors.Is(err, ErrNotTried) {
-			first = failureOf(err)
+			first = failureOf(named(&read.events[messages[i].index], err))
 		}
 	}
 	if first == nil {
@@ -297,6 +325,9 @@ func (p *publisher) send(ctx context.Context, o *ownership, read page) error {
 	o.move(read.before.after(positions), published)
 	if first == nil {
 		first = failureOf(errors.New("the sink has not tried a message and does not say why"))
+	}
+	if ctx.Err() != nil { // the sink is another process's: nothing is known of what was under way
+		return context.Cause(ctx)
 	}
 	p.metrics.failed(first.code)
 	return first
@@ -321,11 +352,19 @@ func (p *publisher) messages(events []Event) (messages []outgoing, accepted []bo
 		}
 		m, err := messageOf(&events[i], r, p.config.Source)
 		if err != nil {
-			return messages, accepted, failureOf(fmt.Errorf("event %s: %w", events[i].ID, err))
+			return messages, accepted, failureOf(named(&events[i], err))
 		}
 		messages = append(messages, outgoing{m, i})
 	}
 	return messages, accepted, nil
+}
+
+// named says which event an outcome is about, for those that are about one.
+func named(e *Event, err error) error {
+	if _, ok := errors.AsType[*UnavailableError](err); ok {
+		return err
+	}
+	return fmt.Errorf("event %s, topic %s, position %d: %w", e.ID, e.Topic, e.Position, err)
 }
 
 // deliver returns an outcome for each message. A sink that panics or returns another number

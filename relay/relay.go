@@ -82,7 +82,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.declared.Store(true)
 	var working sync.WaitGroup
 	for _, p := range r.publishers {
-		p.pool = pool
+		p.pool, p.user = pool, r.user
 		working.Go(func() { p.run(ctx) })
 	}
 	working.Go(func() { r.handOn(ctx) })
@@ -95,7 +95,9 @@ func (r *Relay) declare(ctx context.Context, pool *pgxpool.Pool) bool {
 	var retry backoff.Backoff
 	for _, p := range r.publishers {
 		for {
-			err := sqlgen.New(pool).DeclareSink(ctx, p.name)
+			bound, cancel := context.WithTimeout(ctx, statementTimeout)
+			err := sqlgen.New(pool).DeclareSink(bound, p.name)
+			cancel()
 			if err == nil {
 				break
 			}

@@ -213,7 +213,7 @@ func checkSink(ctx context.Context, s relay.SinkConfig) []relay.Finding {
 	if err == nil {
 		var destinations []string
 		for _, r := range s.Routes {
-			destinations = append(destinations, r.Destination)
+			destinations = append(destinations, cmp.Or(r.Destination, "{topic}"))
 		}
 		findings, err = s.Sink.Check(ctx, destinations)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"regexp"
@@ -85,7 +86,9 @@ func parseRelayConfig(file string) (*relayConfig, error) {
 	c := relayConfig{file: file}
 	from := yaml.NewDecoder(bytes.NewReader(content))
 	from.KnownFields(true)
-	if err := from.Decode(&c); err != nil {
+	if err := from.Decode(&c); errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: it is empty", file)
+	} else if err != nil {
 		return nil, fmt.Errorf("%s: %s", file, inPlainWords(err))
 	}
 	var root yaml.Node

@@ -109,6 +109,20 @@ var relayed = []Mutant{
 		Checks:    []Check{test("relay", "TestPositionsThatAreGivenOutAgainAreNotSkipped/fewer_positions", "in vain")},
 	},
 	{
+		Name:      "a new timeline is read with an old cursor",
+		Breaks:    "after a failover an event overtakes those of its key that have to be repeated",
+		Invariant: "A key's events keep their order",
+		Edits:     []Edit{{"relay.log.newer", `if timeline != l.timeline {`, `if false {`}},
+		Checks:    []Check{test("relay", "TestOrderOutlivesAFailover", `"4" "new 5"`)},
+	},
+	{
+		Name:      "newer events do not wait for late ones",
+		Breaks:    "an event overtakes those of its key that a large transaction has stored before",
+		Invariant: "A key's events keep their order",
+		Edits:     []Edit{{"relay.log.read", `found.events, found.full, examined = nil, true, late`, `found.full, examined = true, late`}},
+		Checks:    []Check{test("relay", "TestALateTransactionIsReadToItsEnd", "is 2501")},
+	},
+	{
 		Name:      "an owner does not look at the timeline",
 		Breaks:    "an owner whose connections outlive a failover skips what it should repeat",
 		Invariant: "No event is lost",

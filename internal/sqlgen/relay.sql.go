@@ -27,8 +27,15 @@ WHERE sink = $9
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
           (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-          (CASE WHEN $12::boolean THEN (
-              SELECT at FROM outbox.events WHERE position > $1 ORDER BY position LIMIT 1
+          (CASE WHEN $12::boolean THEN least(
+              (SELECT at FROM outbox.events WHERE position > $1 ORDER BY position LIMIT 1),
+              (SELECT event.at
+               FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
+               CROSS JOIN LATERAL (
+                   SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
+               ) AS event
+               ORDER BY hole
+               LIMIT 1)
           ) END)::timestamptz AS oldest,
           set_config('synchronous_commit', 'off', true)::text AS commits
 `
@@ -262,11 +269,13 @@ SET owner            = $1::text,
     lease_expires_at = clock_timestamp() + $2::interval,
     timeline         = CASE WHEN timeline = '' THEN outbox.timeline() ELSE timeline END
 WHERE sink = $3
-  AND (owner IS NULL OR owner = $1 OR lease_expires_at < clock_timestamp())
-RETURNING epoch, top,
+  AND (owner IS NULL OR owner = $1 OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+RETURNING epoch, top, outbox.timeline() AS timeline,
           ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
           ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs,
-          (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind
+          (timeline <> outbox.timeline() OR top > (SELECT last_value FROM outbox.events_position_seq))::boolean AS rewind,
+          (SELECT CASE WHEN max(position) > (SELECT last_value FROM outbox.events_position_seq) THEN max(position) ELSE 0 END
+           FROM outbox.events)::bigint AS behind
 `
 
 type OwnSinkParams struct {
@@ -276,15 +285,19 @@ type OwnSinkParams struct {
 }
 
 type OwnSinkRow struct {
-	Epoch  int64
-	Top    int64
-	Lows   []int64
-	Highs  []int64
-	Rewind bool
+	Epoch    int64
+	Top      int64
+	Timeline string
+	Lows     []int64
+	Highs    []int64
+	Rewind   bool
+	Behind   int64
 }
 
 // OwnSink makes a process the owner of a sink that nobody has, or whose lease has lapsed, or
-// that it has already: then its epoch is another, and what it has under way is refused.
+// that it has already: then its epoch is another, and what it has under way is refused. If
+// positions that the log has are yet to be given out, as after a logical copy, behind is the
+// last of those.
 func (q *Queries) OwnSink(ctx context.Context, arg OwnSinkParams) ([]OwnSinkRow, error) {
 	rows, err := q.db.Query(ctx, OwnSink, arg.Owner, arg.LeaseTtl, arg.Sink)
 	if err != nil {
@@ -297,9 +310,11 @@ func (q *Queries) OwnSink(ctx context.Context, arg OwnSinkParams) ([]OwnSinkRow,
 		if err := rows.Scan(
 			&i.Epoch,
 			&i.Top,
+			&i.Timeline,
 			&i.Lows,
 			&i.Highs,
 			&i.Rewind,
+			&i.Behind,
 		); err != nil {
 			return nil, err
 		}

@@ -51,10 +51,18 @@ func (q *Queries) FindUnpublished(ctx context.Context, sink string, iD pgtype.UU
 }
 
 const ListSinks = `-- name: ListSinks :many
-SELECT sink, top, holes_are.positions AS holes, coalesce(owner, '')::text AS owner, lease_expires_at, published, moved_at,
+SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN lease_expires_at > clock_timestamp() THEN owner END, '')::text AS owner, published, moved_at,
        away_since, coalesce(away_code, '')::text AS away_code, coalesce(away_message, '')::text AS away_message, paused_at,
        (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
-       (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1)::timestamptz AS oldest
+       least(
+           (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
+           (SELECT event.at
+            FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
+            CROSS JOIN LATERAL (
+                SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
+            ) AS event
+            ORDER BY hole
+            LIMIT 1))::timestamptz AS oldest
 FROM outbox.sinks
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(upper(hole) - lower(hole)), 0)::bigint AS positions FROM unnest(sinks.holes) AS hole
@@ -63,22 +71,23 @@ ORDER BY sink
 `
 
 type ListSinksRow struct {
-	Sink           string
-	Top            int64
-	Holes          int64
-	Owner          string
-	LeaseExpiresAt pgtype.Timestamptz
-	Published      int64
-	MovedAt        pgtype.Timestamptz
-	AwaySince      pgtype.Timestamptz
-	AwayCode       string
-	AwayMessage    string
-	PausedAt       pgtype.Timestamptz
-	Last           int64
-	Oldest         pgtype.Timestamptz
+	Sink        string
+	Top         int64
+	Holes       int64
+	Owner       string
+	Published   int64
+	MovedAt     pgtype.Timestamptz
+	AwaySince   pgtype.Timestamptz
+	AwayCode    string
+	AwayMessage string
+	PausedAt    pgtype.Timestamptz
+	Last        int64
+	Oldest      pgtype.Timestamptz
 }
 
-// ListSinks returns all sinks by name, with the end of the log.
+// ListSinks returns all sinks by name, with the end of the log and the oldest event that
+// waits: behind the sink's position, or at one of its first hundred holes. A process whose
+// lease has lapsed is no owner.
 func (q *Queries) ListSinks(ctx context.Context) ([]ListSinksRow, error) {
 	rows, err := q.db.Query(ctx, ListSinks)
 	if err != nil {
@@ -93,7 +102,6 @@ func (q *Queries) ListSinks(ctx context.Context) ([]ListSinksRow, error) {
 			&i.Top,
 			&i.Holes,
 			&i.Owner,
-			&i.LeaseExpiresAt,
 			&i.Published,
 			&i.MovedAt,
 			&i.AwaySince,

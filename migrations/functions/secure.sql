@@ -129,8 +129,8 @@ BEGIN
             FROM thing, unnest('{outbox_producer,outbox_worker,outbox_api}'::text[]) AS may(role)
             WHERE thing.kind = 'sequence' AND thing.relname = 'events_position_seq'
             UNION ALL
-            SELECT thing.oid, 'outbox_worker', 'SELECT' -- a relay asks whether it has gone back
-            FROM thing
+            SELECT thing.oid, may.role, 'SELECT' -- a relay asks whether it has gone back, and an operator for its end
+            FROM thing, unnest('{outbox_worker,outbox_api,outbox_reader}'::text[]) AS may(role)
             WHERE thing.kind = 'sequence' AND thing.relname = 'events_position_seq'
         ), actual (oid, grantee, privilege) AS (
             SELECT thing.oid, given.grantee, given.privilege_type

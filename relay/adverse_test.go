@@ -1,0 +1,376 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+func exec(t *testing.T, db outbox.DB, sql string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// gauge is the value of a metric of the only sink, 0 if it has none.
+func gauge(t *testing.T, reg *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return 0
+}
+
+var away = &relay.UnavailableError{Code: relay.CodeUnavailable, Err: errors.New("connection refused")}
+
+func TestASinkThatIsPausedInAnOutageStaysPaused(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	sink.set(func(relay.Message) error { return away }, away)
+	start(t, db, &sink, nil)
+	publish(t, db, "t", "k", "1", "2")
+	waitFor(t, func() bool { return ask[bool](t, db, `SELECT away_since IS NOT NULL FROM outbox.sinks`) }, func() string { return "it stands still" })
+	exec(t, db, `UPDATE outbox.sinks SET paused_at = now()`)
+	time.Sleep(time.Second)
+	sink.set(nil, nil)
+	time.Sleep(4 * time.Second)
+	if got := sink.bodies(); len(got) > 0 {
+		t.Errorf("%q were published although the sink is paused", got)
+	}
+	exec(t, db, `UPDATE outbox.sinks SET paused_at = NULL`)
+	sink.await(t, "1", "2")
+}
+
+// A pause waits for what is under way, and is no failure of the broker.
+func TestAPauseLetsABatchEnd(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	reg := prometheus.NewRegistry()
+	sink := &slow{}
+	start(t, db, sink, func(c *relay.Config) { c.Registerer = reg })
+	publish(t, db, "t", "k", "1")
+	waitFor(t, func() bool { return sink.calls.Load() == 1 }, func() string { return "a batch is under way" })
+	exec(t, db, `UPDATE outbox.sinks SET paused_at = now()`)
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 1 }, func() string { return "its end is stored" })
+	time.Sleep(time.Second)
+	if families, err := reg.Gather(); err != nil {
+		t.Fatal(err)
+	} else {
+		for _, f := range families {
+			if f.GetName() == "outbox_relay_failures_total" {
+				t.Errorf("a pause counts as a failure of the broker: %v", f.GetMetric())
+			}
+		}
+	}
+	if n := sink.calls.Load(); n != 1 {
+		t.Errorf("Publish was called %d times, want once", n)
+	}
+}
+
+// slow takes three seconds, or until it is cut off.
+type slow struct {
+	recorder
+	calls atomic.Int64
+}
+
+func (s *slow) Publish(ctx context.Context, batch []relay.Message) []error {
+	s.calls.Add(1)
+	outcomes := make([]error, len(batch))
+	select {
+	case <-ctx.Done():
+		for i := range outcomes {
+			outcomes[i] = ctx.Err()
+		}
+	case <-time.After(3 * time.Second):
+	}
+	return outcomes
+}
+
+// statements counts those that begin, by what they have in them.
+type statements struct {
+	with string
+	n    atomic.Int64
+}
+
+func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, s.with) {
+		s.n.Add(1)
+	}
+	return ctx
+}
+
+func (s *statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestAPausedSinkIsQuiet(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	stores := &statements{with: "-- name: AdvanceSink "}
+	config := db.Config()
+	config.ConnConfig.Tracer = stores
+	traced, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(traced.Close)
+	var sink recorder
+	start(t, traced, &sink, nil)
+	exec(t, db, `UPDATE outbox.sinks SET paused_at = now()`)
+	time.Sleep(time.Second)
+	before, began := stores.n.Load(), time.Now()
+	for i := 0; time.Since(began) < 3*time.Second; i++ {
+		publish(t, db, "t", "k", fmt.Sprint(i))
+		time.Sleep(2 * time.Millisecond)
+	}
+	// Three a second are those of a lease of one second.
+	if n := stores.n.Load() - before; n > 3*6 {
+		t.Errorf("beside many publishers a paused sink was stored %d times in 3 s", n)
+	}
+}
+
+// One row with odd headers, which SQL by hand can store, stops no sink that it is not for.
+func TestAnEventThatCannotBeReadConcernsItsRouteOnly(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var mine, theirs recorder
+	start(t, db, &mine, func(c *relay.Config) {
+		c.Sinks[0].Routes[0].Topics = []string{"mine"}
+		c.Sinks = append(c.Sinks, relay.SinkConfig{Name: "other", Sink: &theirs, Routes: []relay.Route{{Topics: []string{"theirs"}, CloudEvents: relay.Off}}})
+	})
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers) VALUES ($1, $2, 'theirs', 'k', 'text/plain', 'x', '{"n": 1}')`,
+		outbox.NewID(), outbox.RootTenant)
+	publish(t, db, "mine", "k", "1")
+	publish(t, db, "theirs", "k", "2")
+	mine.await(t, "1")
+	waitFor(t, func() bool {
+		return strings.Contains(ask[string](t, db, `SELECT coalesce(max(away_message), '') FROM outbox.sinks WHERE sink = 'other'`), "its headers are no texts")
+	}, func() string { return "the other sink says why it stands still" })
+}
+
+// The age of what waits shows where it waits at a hole, and what to skip is said.
+func TestARefusedEventAtAHoleShows(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	reg := prometheus.NewRegistry()
+	start(t, db, &refusing{key: "a"}, func(c *relay.Config) { c.Registerer = reg })
+	tx := begin(t, db)
+	publish(t, tx, "t", "a", "bad")
+	publish(t, tx, "t", "b", "good")
+	end(t, tx.Commit)
+	waitFor(t, func() bool { return gauge(t, reg, "outbox_relay_lag_seconds") > 1 }, func() string { return "the lag rises" })
+	id := ask[string](t, db, `SELECT id::text FROM outbox.events ORDER BY position LIMIT 1`)
+	if message := ask[string](t, db, `SELECT away_message FROM outbox.sinks`); !strings.Contains(message, "event "+id+", topic t, position 1") {
+		t.Errorf("outbox.sinks says %q, which does not name the event", message)
+	}
+}
+
+// refusing refuses a key, and accepts others.
+type refusing struct {
+	recorder
+	key string
+}
+
+func (r *refusing) Publish(_ context.Context, batch []relay.Message) []error {
+	outcomes := make([]error, len(batch))
+	for i, m := range batch {
+		if m.Key == r.key {
+			outcomes[i] = &relay.RefusedError{Code: relay.CodeTooLarge, Err: errors.New("too large")}
+		}
+	}
+	return outcomes
+}
+
+// An owner that outlives a failover reads nothing from the new timeline before it has read
+// its cursor anew: what was given out there since would overtake what it has to repeat.
+func TestOrderOutlivesAFailover(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	start(t, db, &sink, func(c *relay.Config) { c.LeaseTTL = time.Minute })
+	publish(t, db, "t", "k", "1", "2", "3", "4")
+	sink.await(t, "1", "2", "3", "4")
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 4 }, func() string { return "the cursor is stored" })
+	tx := begin(t, db) // what the new primary has
+	exec(t, tx, `DELETE FROM outbox.events WHERE position > 2`)
+	exec(t, tx, `UPDATE outbox.sinks SET top = 2`)
+	exec(t, tx, `SELECT setval('outbox.events_position_seq', 2)`)
+	exec(t, tx, `CREATE OR REPLACE FUNCTION outbox.timeline() RETURNS text LANGUAGE sql STABLE AS $$ SELECT 'another' $$`)
+	publish(t, tx, "t", "k", "new 3", "new 4", "new 5")
+	end(t, tx.Commit)
+	sink.await(t, "1", "2", "3", "4", "1", "2", "new 3", "new 4", "new 5")
+}
+
+// Where a copy of the tables came without the sequence, positions would be given out that
+// the sink has passed: it says what to do, and goes on when that is done.
+func TestASequenceBehindTheLogIsSaid(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1", "2", "3")
+	exec(t, db, `SELECT setval('outbox.events_position_seq', 1)`)
+	var sink recorder
+	start(t, db, &sink, nil)
+	time.Sleep(time.Second)
+	if got := sink.bodies(); len(got) > 0 {
+		t.Errorf("%q were published", got)
+	}
+	exec(t, db, `SELECT setval('outbox.events_position_seq', 3)`)
+	publish(t, db, "t", "k", "4")
+	sink.await(t, "1", "2", "3", "4")
+}
+
+// Newer events wait until all that has come to holes is read, however much that is.
+func TestALateTransactionIsReadToItsEnd(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	late := begin(t, db)
+	exec(t, late, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+		SELECT gen_random_uuid(), $1, 't', 'k', 'text/plain', convert_to(i::text, 'UTF8') FROM generate_series(1, 2500) AS i`, outbox.RootTenant)
+	publish(t, db, "t", "other", "c")
+	var first recorder
+	stop := start(t, db, &first, nil)
+	first.await(t, "c")
+	stop()
+	end(t, late.Commit)
+	publish(t, db, "t", "k", "2501")
+	var second recorder
+	start(t, db, &second, nil)
+	waitFor(t, func() bool { return len(second.bodies()) >= 2501 }, func() string { return fmt.Sprintf("%d of 2501", len(second.bodies())) })
+	for i, body := range second.bodies() {
+		if body != fmt.Sprint(i+1) {
+			t.Fatalf("number %d is %s", i+1, body)
+		}
+	}
+}
+
+// Connections that go silent, as when a machine loses power, hold a sink up no longer than
+// its lease and a statement last.
+func TestConnectionsThatGoSilentAreLeft(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	line := newLine(t, db)
+	config := db.Config()
+	config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", line.Addr().String())
+	}
+	behind, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sink recorder
+	stop := start(t, behind, &sink, func(c *relay.Config) { c.LeaseTTL = 5 * time.Second })
+	publish(t, db, "t", "k", "1")
+	sink.await(t, "1")
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 1 }, func() string { return "the cursor is stored" })
+	line.freeze()
+	publish(t, db, "t", "k", "2")
+	sink.await(t, "1", "2")
+	line.close()
+	stop()
+	behind.Close()
+}
+
+// line forwards connections to a server, until freeze: then those that there are hang, and
+// new ones work.
+type line struct {
+	net.Listener
+	network, address string
+
+	mu     sync.Mutex
+	frozen []chan struct{}
+	conns  []net.Conn
+}
+
+func newLine(t *testing.T, db *pgxpool.Pool) *line {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := db.Config().ConnConfig
+	l := &line{Listener: listener, network: "tcp", address: net.JoinHostPort(to.Host, fmt.Sprint(to.Port))}
+	if strings.HasPrefix(to.Host, "/") {
+		l.network, l.address = "unix", fmt.Sprintf("%s/.s.PGSQL.%d", to.Host, to.Port)
+	}
+	go l.serve()
+	t.Cleanup(l.close)
+	return l
+}
+
+func (l *line) serve() {
+	for {
+		in, err := l.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial(l.network, l.address)
+		if err != nil {
+			_ = in.Close()
+			continue
+		}
+		frozen := make(chan struct{})
+		l.mu.Lock()
+		l.frozen = append(l.frozen, frozen)
+		l.conns = append(l.conns, in, out)
+		l.mu.Unlock()
+		go forward(out, in, frozen)
+		go forward(in, out, frozen)
+	}
+}
+
+func forward(to, from net.Conn, frozen chan struct{}) {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		select {
+		case <-frozen:
+			return // both stay open
+		default:
+		}
+		if n > 0 && err == nil {
+			_, err = to.Write(buffer[:n])
+		}
+		if err != nil {
+			_, _ = from.Close(), to.Close()
+			return
+		}
+	}
+}
+
+func (l *line) freeze() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.frozen {
+		close(c)
+	}
+	l.frozen = nil
+}
+
+func (l *line) close() {
+	_ = l.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		_ = c.Close()
+	}
+}
