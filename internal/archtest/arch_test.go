@@ -49,6 +49,7 @@ var allowed = map[string]string{
 	"relay":           "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"relay/amqp":      "relay",
 	"relay/kafka":     "relay",
+	"relay/redis":     "relay",
 	"relay/nats":      "relay",
 	"relay/relaytest": "relay",
 

@@ -1,0 +1,108 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// Check is [relay.Sink]'s. A stream with a * or > in its name, which stand for what events fill in, is not looked for.
+func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, err := s.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer c.guard(ctx)()
+	findings, err := c.durability(ctx)
+	if err != nil {
+		return nil, err
+	}
+	findings = append(findings, c.replay(ctx)...)
+	seen := map[string]bool{}
+	for _, name := range destinations {
+		if !seen[name] && !strings.ContainsAny(name, "*>") {
+			seen[name] = true
+			found, err := c.stream(ctx, name, s.config.CreateStreams)
+			if err != nil {
+				return nil, err
+			}
+			findings = append(findings, found...)
+		}
+	}
+	return findings, nil
+}
+
+// durability is what the server's settings say about messages that it has acknowledged.
+func (c *conn) durability(ctx context.Context) (all []relay.Finding, err error) {
+	settings := map[string]string{}
+	for _, name := range []string{"appendonly", "appendfsync", "maxmemory", "maxmemory-policy"} {
+		got, err := c.ConfigGet(ctx, name).Result()
+		switch {
+		case word(err) == "NOPERM" || word(err) == "ERR": // a service that has no CONFIG
+			return []relay.Finding{{
+				Severity: relay.Note, What: "we may not see the server's settings, so not how durable its acknowledgements are",
+				Remedy: "allow the user +config|get, or look for appendonly and appendfsync",
+			}}, nil
+		case err != nil:
+			return nil, away(fmt.Errorf("look at the server's settings: %w", err))
+		}
+		maps.Copy(settings, got)
+	}
+	if settings["appendonly"] == "no" {
+		all = append(all, relay.Finding{
+			Severity: relay.Warning, What: "appendonly is no: a restart loses every message since the last snapshot",
+			Remedy: "set appendonly yes and appendfsync always",
+		})
+	} else if fsync := settings["appendfsync"]; fsync != "always" {
+		all = append(all, relay.Finding{
+			Severity: relay.Warning, What: fmt.Sprintf("appendfsync is %s: a crash of the machine loses messages that were acknowledged", fsync),
+			Remedy: "set appendfsync always",
+		})
+	}
+	if policy := settings["maxmemory-policy"]; policy != "noeviction" && settings["maxmemory"] != "0" {
+		all = append(all, relay.Finding{
+			Severity: relay.Problem, What: fmt.Sprintf("maxmemory-policy is %s: the server deletes whole streams when memory is short", policy),
+			Remedy: "set maxmemory-policy noeviction: then publishing waits",
+		})
+	}
+	return all, nil
+}
+
+// replay is whether the server can read its own file again: it does so as the user default, and leaves out transactions
+// that this user may not run, with a line in its log. Servers before 7.0, and users that may not ask, answer nothing.
+func (c *conn) replay(ctx context.Context) []relay.Finding {
+	answer, err := c.Do(ctx, "acl", "dryrun", "default", "xadd", "events", "*", "id", "1").Text()
+	if err != nil || answer == "OK" {
+		return nil
+	}
+	return []relay.Finding{{
+		Severity: relay.Problem,
+		What:     "the user default may not run XADD: after a restart the server leaves out what was published, because it reads its file as this user",
+		Remedy:   "ACL SETUSER default off ~* &* +@all: a user that is off cannot log in",
+	}}
+}
+
+// stream looks at one stream.
+func (c *conn) stream(ctx context.Context, name string, create bool) ([]relay.Finding, error) {
+	what := fmt.Sprintf("stream %q", name)
+	kind, err := c.Type(ctx, name).Result()
+	switch {
+	case word(err) == "NOPERM":
+		return []relay.Finding{{Severity: relay.Warning, What: "we may not look at " + what, Remedy: "allow the user +type and +xadd on it"}}, nil
+	case err != nil:
+		return nil, away(fmt.Errorf("look at %s: %w", what, err))
+	case kind == "none" && !create:
+		return []relay.Finding{{
+			Severity: relay.Problem, What: "there is no " + what, Remedy: "create it, with XGROUP CREATE … MKSTREAM: until then its messages wait",
+		}}, nil
+	case !slices.Contains([]string{"none", "stream"}, kind):
+		return []relay.Finding{{Severity: relay.Problem, What: fmt.Sprintf("%s is a %s, and no stream", what, kind), Remedy: "use another name"}}, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,112 @@
+package redis
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Config is how to reach a Redis or Valkey server. Files are read again for each connection, so that secrets can be
+// rotated.
+type Config struct {
+	URL  string // redis://host:6379/0 or rediss://host:6379/0 for TLS, without credentials; the path is the database
+	Name string // of the connection, in CLIENT LIST; "" is "posthaste"
+
+	User         string // of the server's ACL; "" with a password is the user default
+	Password     string
+	PasswordFile string
+
+	CAFile          string // certificates to trust instead of those of the system
+	CertificateFile string // our own, with KeyFile
+	KeyFile         string
+
+	// CreateStreams makes streams that do not exist. Otherwise such a stream is a missing destination, whose messages
+	// wait until somebody makes it: a stream that is made anew has no consumer groups.
+	CreateStreams bool
+}
+
+// validate reports every mistake. No error repeats a secret, nor the URL, which may have one in it.
+func (c Config) validate() error {
+	var errs []error
+	u, err := url.Parse(c.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "redis" && u.Scheme != "rediss":
+		errs = append(errs, errors.New("URL is not one such as redis://host:6379/0"))
+	case u.User != nil:
+		errs = append(errs, errors.New("URL has credentials in it: put them into User and PasswordFile"))
+	case u.RawQuery != "":
+		errs = append(errs, errors.New("URL has parameters in it, of which there are none"))
+	default:
+		if _, err := database(u); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.User != "" && c.Password == "" && c.PasswordFile == "" {
+		errs = append(errs, errors.New("a User is set without a password"))
+	}
+	if c.Password != "" && c.PasswordFile != "" {
+		errs = append(errs, errors.New("both Password and PasswordFile are set"))
+	}
+	if (c.CertificateFile == "") != (c.KeyFile == "") {
+		errs = append(errs, errors.New("CertificateFile and KeyFile go together"))
+	}
+	if (c.CAFile != "" || c.CertificateFile != "") && u != nil && u.Scheme == "redis" {
+		errs = append(errs, errors.New("certificates are given, and the URL is not rediss://"))
+	}
+	return errors.Join(errs...)
+}
+
+// database is the number in a URL's path.
+func database(u *url.URL) (int, error) {
+	path := strings.Trim(u.Path, "/")
+	if path == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(path, 10, 16)
+	if err != nil {
+		return 0, errors.New("URL: the path is not the number of a database")
+	}
+	return int(n), nil
+}
+
+func (c Config) secret() (string, error) {
+	if c.PasswordFile == "" {
+		return c.Password, nil
+	}
+	content, err := os.ReadFile(c.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("read the password: %w", err)
+	}
+	return strings.TrimSpace(string(content)), nil
+}
+
+// tls is nil for a connection without.
+func (c Config) tls(u *url.URL) (*tls.Config, error) {
+	if u.Scheme != "rediss" {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}
+	if c.CAFile != "" {
+		content, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read CAFile: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(content) {
+			return nil, fmt.Errorf("%s has no certificate in it", c.CAFile)
+		}
+	}
+	if c.CertificateFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.CertificateFile, c.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read CertificateFile and KeyFile: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}

@@ -1,0 +1,61 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+func TestNothingOfAKeyIsStoredBehindAStreamThatIsNone(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	b.do("set", "events.text", "x")
+	s := b.open(b.config())
+	defer func() { _ = s.Close() }()
+	all := make([]relay.Message, 300)
+	for i := range all {
+		all[i] = relay.Message{ID: fmt.Sprint(i), Key: fmt.Sprint(i % 10), Destination: stream}
+	}
+	all[157].Destination = "events.text"
+	errs := s.Publish(t.Context(), all)
+	refused, ok := errors.AsType[*relay.RefusedError](errs[157])
+	if !ok || refused.Code != relay.CodeRefused || !strings.Contains(refused.Error(), "WRONGTYPE") {
+		t.Errorf("%v", errs[157])
+	}
+	if got := len(b.received(stream)); got != 285 {
+		t.Errorf("%d are stored, want 285: none behind the one that was refused", got)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	b := start(t, "--appendfsync", "everysec", "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru")
+	b.do("set", "events.text", "x")
+	b.do("acl", "setuser", "default", "-@all")
+	s := b.open(b.config())
+	defer func() { _ = s.Close() }()
+	findings, err := s.Check(t.Context(), []string{stream, "events.none", "events.text", "forbidden", "events.*"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range findings {
+		got = append(got, string(f.Severity)+": "+f.What)
+	}
+	want := []string{
+		"warning: appendfsync is everysec: a crash of the machine loses messages that were acknowledged",
+		"problem: maxmemory-policy is allkeys-lru: the server deletes whole streams when memory is short",
+		"problem: the user default may not run XADD: after a restart the server leaves out what was published, because it reads its file as this user",
+		`problem: there is no stream "events.none"`,
+		`problem: stream "events.text" is a string, and no stream`,
+		`warning: we may not look at stream "forbidden"`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+}
