@@ -14,7 +14,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/posthaste-dev/posthaste/relay"
-	"github.com/posthaste-dev/posthaste/relay/nats"
 )
 
 // relayConfig is the file relay.yaml. Fields that it does not know are mistakes.
@@ -24,26 +23,6 @@ type relayConfig struct {
 	Routes []routeSpec         `yaml:"routes"`
 
 	file string
-}
-
-// sinkSpec has one of its fields.
-type sinkSpec struct {
-	NATS *natsSpec `yaml:"nats"`
-}
-
-type natsSpec struct {
-	URL             text   `yaml:"url"`
-	URLs            []text `yaml:"urls"`
-	CredentialsFile text   `yaml:"credentialsFile"`
-	NKeyFile        text   `yaml:"nkeyFile"`
-	User            text   `yaml:"user"`
-	Password        text   `yaml:"password"`
-	PasswordFile    text   `yaml:"passwordFile"`
-	Token           text   `yaml:"token"`
-	TokenFile       text   `yaml:"tokenFile"`
-	CAFile          text   `yaml:"caFile"`
-	CertificateFile text   `yaml:"certificateFile"`
-	KeyFile         text   `yaml:"keyFile"`
 }
 
 type routeSpec struct {
@@ -184,27 +163,6 @@ func child(node *yaml.Node, step any) *yaml.Node {
 
 func (r routeSpec) route() relay.Route {
 	return relay.Route{Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents}
-}
-
-// open makes the sink. It connects to nothing yet.
-func (s sinkSpec) open() (relay.Sink, error) {
-	if s.NATS == nil {
-		return nil, errors.New("of what kind is it? want nats")
-	}
-	n := s.NATS
-	var urls []string
-	for _, url := range append(n.URLs, n.URL) {
-		if url != "" {
-			urls = append(urls, string(url))
-		}
-	}
-	return nats.Open(nats.Config{
-		URLs: urls, Name: "posthaste",
-		CredentialsFile: string(n.CredentialsFile), NKeyFile: string(n.NKeyFile),
-		User: string(n.User), Password: string(n.Password), PasswordFile: string(n.PasswordFile),
-		Token: string(n.Token), TokenFile: string(n.TokenFile),
-		CAFile: string(n.CAFile), CertificateFile: string(n.CertificateFile), KeyFile: string(n.KeyFile),
-	})
 }
 
 // sinks opens the sinks with their routes, by name.

@@ -71,7 +71,7 @@ var allowed = map[string]string{
 	// One process of the others, the same with the API, and the command.
 	"app":           "internal/engine outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn internal/pgsession",
 	"server":        "access api app dispatcher outbox internal/backoff",
-	"cmd/posthaste": "internal/engine protect internal/dsn access api app server client kinds outbox dispatcher operator doctor relay relay/nats relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
+	"cmd/posthaste": "internal/engine protect internal/dsn access api app server client kinds outbox dispatcher operator doctor relay relay/nats relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/amqp"
+	"github.com/posthaste-dev/posthaste/relay/kafka"
+	"github.com/posthaste-dev/posthaste/relay/nats"
+	"github.com/posthaste-dev/posthaste/relay/redis"
+)
+
+// sinkSpec has one of its fields.
+type sinkSpec struct {
+	NATS  *natsSpec  `yaml:"nats"`
+	Kafka *kafkaSpec `yaml:"kafka"`
+	AMQP  *amqpSpec  `yaml:"amqp"`
+	Redis *redisSpec `yaml:"redis"`
+}
+
+// certificates are the files that every sink can have.
+type certificates struct {
+	CAFile          text `yaml:"caFile"`
+	CertificateFile text `yaml:"certificateFile"`
+	KeyFile         text `yaml:"keyFile"`
+}
+
+// login is a user and a secret.
+type login struct {
+	User         text `yaml:"user"`
+	Password     text `yaml:"password"`
+	PasswordFile text `yaml:"passwordFile"`
+}
+
+type natsSpec struct {
+	URL             text   `yaml:"url"`
+	URLs            []text `yaml:"urls"`
+	CredentialsFile text   `yaml:"credentialsFile"`
+	NKeyFile        text   `yaml:"nkeyFile"`
+	Token           text   `yaml:"token"`
+	TokenFile       text   `yaml:"tokenFile"`
+	login           `yaml:",inline"`
+	certificates    `yaml:",inline"`
+}
+
+type kafkaSpec struct {
+	Brokers      []text `yaml:"brokers"`
+	Mechanism    text   `yaml:"mechanism"`
+	TLS          bool   `yaml:"tls"`
+	MaxBytes     int    `yaml:"maxBytes"`
+	login        `yaml:",inline"`
+	certificates `yaml:",inline"`
+}
+
+type amqpSpec struct {
+	URL          text   `yaml:"url"`
+	URLs         []text `yaml:"urls"`
+	Pipelined    bool   `yaml:"pipelined"`
+	login        `yaml:",inline"`
+	certificates `yaml:",inline"`
+}
+
+type redisSpec struct {
+	URL           text `yaml:"url"`
+	CreateStreams bool `yaml:"createStreams"`
+	login         `yaml:",inline"`
+	certificates  `yaml:",inline"`
+}
+
+// sinkName is how we call ourselves to brokers.
+const sinkName = "posthaste"
+
+// open makes the sink. It connects to nothing yet.
+func (s sinkSpec) open() (relay.Sink, error) {
+	var sinks []func() (relay.Sink, error)
+	if n := s.NATS; n != nil {
+		sinks = append(sinks, n.open)
+	}
+	if k := s.Kafka; k != nil {
+		sinks = append(sinks, k.open)
+	}
+	if a := s.AMQP; a != nil {
+		sinks = append(sinks, a.open)
+	}
+	if r := s.Redis; r != nil {
+		sinks = append(sinks, r.open)
+	}
+	if len(sinks) != 1 {
+		return nil, errors.New("of what kind is it? want one of nats, kafka, amqp and redis")
+	}
+	return sinks[0]()
+}
+
+func (n *natsSpec) open() (relay.Sink, error) {
+	return opened(nats.Open(nats.Config{
+		URLs: texts(n.URLs, n.URL), Name: sinkName,
+		CredentialsFile: string(n.CredentialsFile), NKeyFile: string(n.NKeyFile),
+		User: string(n.User), Password: string(n.Password), PasswordFile: string(n.PasswordFile),
+		Token: string(n.Token), TokenFile: string(n.TokenFile),
+		CAFile: string(n.CAFile), CertificateFile: string(n.CertificateFile), KeyFile: string(n.KeyFile),
+	}))
+}
+
+func (k *kafkaSpec) open() (relay.Sink, error) {
+	return opened(kafka.Open(kafka.Config{
+		Brokers: texts(k.Brokers), Name: sinkName, Mechanism: string(k.Mechanism), MaxBytes: k.MaxBytes,
+		User: string(k.User), Password: string(k.Password), PasswordFile: string(k.PasswordFile),
+		TLS: k.TLS, CAFile: string(k.CAFile), CertificateFile: string(k.CertificateFile), KeyFile: string(k.KeyFile),
+	}))
+}
+
+func (a *amqpSpec) open() (relay.Sink, error) {
+	return opened(amqp.Open(amqp.Config{
+		URLs: texts(a.URLs, a.URL), Name: sinkName, Pipelined: a.Pipelined,
+		User: string(a.User), Password: string(a.Password), PasswordFile: string(a.PasswordFile),
+		CAFile: string(a.CAFile), CertificateFile: string(a.CertificateFile), KeyFile: string(a.KeyFile),
+	}))
+}
+
+func (r *redisSpec) open() (relay.Sink, error) {
+	return opened(redis.Open(redis.Config{
+		URL: string(r.URL), Name: sinkName, CreateStreams: r.CreateStreams,
+		User: string(r.User), Password: string(r.Password), PasswordFile: string(r.PasswordFile),
+		CAFile: string(r.CAFile), CertificateFile: string(r.CertificateFile), KeyFile: string(r.KeyFile),
+	}))
+}
+
+// opened keeps a nil pointer from being a sink.
+func opened[S relay.Sink](sink S, err error) (relay.Sink, error) {
+	if err != nil {
+		return nil, err
+	}
+	return sink, nil
+}
+
+// texts are those that are not empty.
+func texts(list []text, more ...text) (all []string) {
+	for _, t := range append(list[:len(list):len(list)], more...) {
+		if t != "" {
+			all = append(all, string(t))
+		}
+	}
+	return all
+}
