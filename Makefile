@@ -43,6 +43,10 @@ test: build ## every test, scorecard and integration stories included, on a real
 test-docker: ## some of them on a Postgres in a container, with testcontainers (needs a container engine)
 	@GO="$(GO)" RACE="$(RACE)" internal/pgdocker/test.sh
 
+.PHONY: test-quorum
+test-quorum: ## what a sink promises, on quorum queues of RabbitMQ, which is killed again and again; ten minutes
+	POSTHASTE_QUORUM=on POSTHASTE_BROKERS=required $(GO) test -count=1 -timeout 30m -run TestConformance ./relay/amqp
+
 .PHONY: fuzz
 fuzz: ## random input for everything that reads what others wrote, FUZZTIME=60s for each target (ONLY=Cron: some of them)
 	@GO="$(GO)" FUZZTIME="$(FUZZTIME)" ONLY="$(ONLY)" .ci/fuzz

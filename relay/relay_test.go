@@ -432,6 +432,7 @@ func TestAnOwnerNoticesAnotherTimeline(t *testing.T) {
 	start(t, db, &sink, func(c *relay.Config) { c.LeaseTTL = time.Minute }) // it does not lapse
 	publish(t, db, "t", "k", "1", "2")
 	sink.await(t, "1", "2")
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 2 }, func() string { return "the cursor is stored" })
 	if _, err := db.Exec(t.Context(), `UPDATE outbox.sinks SET timeline = '1/00000001'`); err != nil {
 		t.Fatal(err)
 	}

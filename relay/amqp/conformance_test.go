@@ -30,8 +30,9 @@ func TestConformance(t *testing.T) {
 	for _, kind := range []string{amqp.QueueTypeQuorum, amqp.QueueTypeClassic} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			if kind == amqp.QueueTypeClassic && testing.Short() {
-				t.Skip("-short: quorum queues only")
+			// On one node of RabbitMQ 3.10 that is killed again and again a quorum queue may have no leader for minutes.
+			if kind == amqp.QueueTypeQuorum && os.Getenv("POSTHASTE_QUORUM") == "" {
+				t.Skip("quorum queues are for make test-quorum")
 			}
 			server := brokertest.StartRabbitMQ(t, password, largest)
 			relaytest.Run(t, func(t *testing.T) relaytest.Broker { return open(t, server, kind) })
