@@ -30,7 +30,8 @@ func TestConformance(t *testing.T) {
 	for _, kind := range []string{amqp.QueueTypeQuorum, amqp.QueueTypeClassic} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			// On one node of RabbitMQ 3.10 that is killed again and again a quorum queue may have no leader for minutes.
+			// On one node of RabbitMQ 3.10 that is killed again and again a quorum queue may have no leader for
+			// minutes.
 			if kind == amqp.QueueTypeQuorum && os.Getenv("POSTHASTE_QUORUM") == "" {
 				t.Skip("quorum queues are for make test-quorum")
 			}
