@@ -15,6 +15,8 @@ import (
 // aborted is what the server says of what it would have taken, had it taken everything.
 const aborted = "EXECABORT"
 
+var errNoAnswer = errors.New("no answer")
+
 // ofServer are the first words of errors that say nothing of the message, but that the server takes none now.
 var ofServer = map[string]string{
 	"OOM":         relay.CodeFull, // maxmemory, with noeviction
@@ -65,6 +67,8 @@ func away(err error) error {
 	code := relay.CodeUnavailable
 	if first := word(err); ofServer[first] != "" {
 		code = ofServer[first]
+	} else if first == "NOPERM" {
+		code = relay.CodeForbidden
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		code = relay.CodeForbidden

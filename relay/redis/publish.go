@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -126,10 +127,14 @@ func (p *publication) send(ctx context.Context, r *run) (again *run) {
 	again = &run{}
 	for n, i := range r.of {
 		err := answers[n].Err()
+		answered := err != nil || answers[n].Val() != nil // the identifier of what is stored
 		switch {
-		case err == nil && failure != nil && word(failure) == "" && !errors.Is(failure, redis.Nil):
-			err = failure // before there was an answer to any
-			fallthrough
+		case !answered && word(failure) != "": // to what goes before all: who we are, MULTI
+			p.over = true
+			p.settle(i, away(failure))
+		case !answered:
+			p.over = true
+			p.settle(i, unanswered(ctx, cmp.Or(failure, errNoAnswer)))
 		case err != nil && word(err) == "" && !errors.Is(err, redis.Nil):
 			p.over = true
 			p.settle(i, unanswered(ctx, err))
