@@ -23,7 +23,12 @@ CREATE TABLE outbox.events (
     key          text COLLATE "C", -- NULL: in no order
     content_type text             NOT NULL,
     payload      bytea            NOT NULL,
-    headers      jsonb
+    headers      jsonb,
+
+    -- What package outbox and outbox.publish say in words. One CHECK: the server parses each anew for every statement.
+    CONSTRAINT events_values CHECK (
+        octet_length(topic) BETWEEN 1 AND 128 AND octet_length(key) BETWEEN 1 AND 512 AND octet_length(content_type) BETWEEN 1 AND 128
+        AND octet_length(payload) <= 4194304 AND jsonb_typeof(headers) = 'object')
 ) PARTITION BY RANGE (at);
 
 ALTER SEQUENCE outbox.events_position_seq OWNED BY outbox.events.position;
@@ -34,6 +39,7 @@ CREATE TABLE outbox.sinks (
     -- Every event up to top is published, but for those at the holes: positions that were
     -- given out, and at which no event has been seen yet.
     top              bigint           NOT NULL DEFAULT 0,
+    top_id           uuid, -- of the event at top, by which it is known again after a failover; NULL: none, or not known
     holes            int8multirange   NOT NULL DEFAULT '{}',
     -- Where positions come from: system and timeline. After a failover that lost commits
     -- they are given out a second time.

@@ -691,3 +691,24 @@ func TestATransactionHasItsNumberBeforeItsPosition(t *testing.T) {
 }
 
 var stalls = Raw{KindName: "stalls", Payload: []byte("1")}
+
+// A role that may insert into the log itself is held to the limits, too.
+func TestTheLogRefusesWhatPublishRefuses(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const insert = `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers) VALUES (gen_random_uuid(), gen_random_uuid(), `
+	exec(t, db, insert+`'t', NULL, 'text/plain', '', NULL), (gen_random_uuid(), gen_random_uuid(), repeat('t', 128), repeat('k', 512), 'text/plain', repeat('p', 4194304)::bytea, '{}')`)
+	for name, values := range map[string]string{
+		"no topic":          `'', 'k', 'text/plain', '', NULL`,
+		"a long topic":      `repeat('t', 129), 'k', 'text/plain', '', NULL`,
+		"an empty key":      `'t', '', 'text/plain', '', NULL`,
+		"a long key":        `'t', repeat('k', 513), 'text/plain', '', NULL`,
+		"no content type":   `'t', 'k', '', '', NULL`,
+		"a large payload":   `'t', 'k', 'text/plain', repeat('p', 4194305)::bytea, NULL`,
+		"a list of headers": `'t', 'k', 'text/plain', '', '[]'`,
+	} {
+		if _, err := db.Exec(t.Context(), insert+values+`)`); err == nil || !strings.Contains(err.Error(), "events_values") {
+			t.Errorf("%s: %v, want a violation of events_values", name, err)
+		}
+	}
+}

@@ -11,14 +11,19 @@ WHERE sink = @sink;
 
 -- name: OwnSink :many
 -- OwnSink makes a process the owner of a sink that nobody has, or whose lease has lapsed, or
--- that it has already: then its epoch is another, and what it has under way is refused. If
+-- that it has already: then its epoch is another, and what it has under way is refused.
+--
+-- If positions come from another timeline, a failover may have lost events that the sink has
+-- passed, and their positions are given out again. It has not if the event that was published
+-- last is still there: what gave it its position reached the disk before its commit did, so
+-- that all positions to come are higher. After a planned switchover nothing is repeated. If
 -- positions that the log has are yet to be given out, as after a logical copy, behind is the
 -- last of those.
 UPDATE outbox.sinks
 SET owner            = @owner::text,
     epoch            = epoch + 1,
     lease_expires_at = clock_timestamp() + @lease_ttl::interval,
-    timeline         = CASE WHEN timeline = '' THEN outbox.timeline() ELSE timeline END
+    timeline         = CASE WHEN timeline = '' OR EXISTS (SELECT FROM outbox.events WHERE position = top AND id = top_id) THEN outbox.timeline() ELSE timeline END
 WHERE sink = @sink
   AND (owner IS NULL OR owner = @owner OR lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
 RETURNING epoch, top, outbox.timeline() AS timeline,
@@ -39,6 +44,7 @@ WITH first AS (
 )
 UPDATE outbox.sinks
 SET top      = least(sinks.top, first.top),
+    top_id   = NULL,
     holes    = sinks.holes * int8multirange(int8range(NULL, least(sinks.top, first.top), '[]')),
     timeline = outbox.timeline()
 FROM first
@@ -55,6 +61,7 @@ RETURNING sinks.top,
 -- waits for no disk: what it loses is published again, under the same ids.
 UPDATE outbox.sinks
 SET top      = @top,
+    top_id   = (SELECT id FROM outbox.events WHERE position = @top),
     holes    = (SELECT coalesce(range_agg(int8range(low, high, '[]')), '{}') FROM (SELECT unnest(@lows::bigint[]) AS low, unnest(@highs::bigint[]) AS high) AS hole),
     moved_at = CASE WHEN @published::bigint > 0 THEN clock_timestamp() ELSE moved_at END,
     published        = published + @published,

@@ -77,9 +77,10 @@ LIMIT 1;
 -- then: the one that it had reads the cursor anew, and what it has under way is refused.
 WITH skipped AS (
     UPDATE outbox.sinks
-    SET top   = greatest(top, @position::bigint),
-        holes = holes + int8multirange(int8range(least(top + 1, @position), @position))
-                - int8multirange(int8range(@position, @position, '[]')),
+    SET top    = greatest(top, @position::bigint),
+        top_id = CASE WHEN @position > top THEN NULL ELSE top_id END,
+        holes  = holes + int8multirange(int8range(least(top + 1, @position), @position))
+                 - int8multirange(int8range(@position, @position, '[]')),
         epoch            = epoch + 1,
         owner            = NULL,
         lease_expires_at = NULL

@@ -24,8 +24,9 @@ type Config struct {
 	// least 1 s.
 	LeaseTTL time.Duration
 	// FailoverRewind is how far back a sink begins when positions come from another timeline
-	// than before: what was published within this time is published again, with the same
-	// ids; 0 is 5 min.
+	// than before, and the event that was published last is not there any more: what was
+	// published within this time is published again, with the same ids; 0 is 5 min. A
+	// switchover that loses nothing repeats nothing.
 	FailoverRewind time.Duration
 	// PollInterval is the time between looks at the log while Wake can be relied on; 0 is
 	// 5 s. While it cannot, it is 100 ms.

@@ -433,11 +433,31 @@ func TestAnOwnerNoticesAnotherTimeline(t *testing.T) {
 	publish(t, db, "t", "k", "1", "2")
 	sink.await(t, "1", "2")
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 2 }, func() string { return "the cursor is stored" })
-	if _, err := db.Exec(t.Context(), `UPDATE outbox.sinks SET timeline = '1/00000001'`); err != nil {
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.sinks SET timeline = '1/00000001', top_id = gen_random_uuid()`); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, db, "t", "k", "3")
 	sink.await(t, "1", "2", "3", "1", "2", "3")
+}
+
+// A planned switchover loses nothing, and so nothing is repeated: the event that was published last is still there.
+func TestASwitchoverRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	start(t, db, &sink, func(c *relay.Config) { c.LeaseTTL = time.Second })
+	publish(t, db, "t", "k", "1", "2")
+	sink.await(t, "1", "2")
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 2 }, func() string { return "the cursor is stored" })
+	exec(t, db, `UPDATE outbox.sinks SET timeline = '1/00000001'`)
+	waitFor(t, func() bool {
+		return ask[bool](t, db, `SELECT timeline = outbox.timeline() AND owner IS NOT NULL FROM outbox.sinks`)
+	},
+		func() string { return "the sink has an owner of the new timeline" })
+	publish(t, db, "t", "k", "3")
+	sink.await(t, "1", "2", "3")
+	time.Sleep(300 * time.Millisecond)
+	sink.await(t, "1", "2", "3")
 }
 
 func TestAPausedSinkWaits(t *testing.T) {

@@ -70,9 +70,14 @@ func parseRelayConfig(file string) (*relayConfig, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("%s: %s", file, inPlainWords(err))
 	}
-	var root yaml.Node
+	var root, second yaml.Node
 	if err := yaml.Unmarshal(content, &root); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if err := from.Decode(&second); err == nil {
+		return nil, fmt.Errorf("%s: line %d: a second document: one is all that is read", file, second.Line)
+	} else if !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %s", file, inPlainWords(err))
 	}
 	return &c, c.validate(&root)
 }

@@ -39,6 +39,7 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"no address":                 {"sinks:\n  a: {nats: {}}\n" + routes, []string{"line 2: sinks.a: ", "URLs is empty"}},
 		"a variable that is not set": {"sinks:\n  a: {nats: {url: \"nats://h:1\", token: \"${RELAY_TEST_NONE}\"}}\n" + routes, []string{"line 2: the environment variable RELAY_TEST_NONE is not set"}},
 		"not YAML":                   {"sinks: [\n", []string{"relay.yaml: "}},
+		"two documents":              {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
 		"a list":                     {"- a\n", []string{"line 1: "}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -102,6 +102,13 @@ var relayed = []Mutant{
 		Checks:    []Check{test("relay", "TestPositionsThatAreGivenOutAgainAreNotSkipped/another_timeline", `want ["1" "2" "3 again"`)},
 	},
 	{
+		Name:      "an event at the sink's position is the one that was published",
+		Breaks:    "events at positions that are given out again after a failover are never published",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"internal/sqlgen.OwnSink", `position = top AND id = top_id`, `position = top`}},
+		Checks:    []Check{test("relay", "TestPositionsThatAreGivenOutAgainAreNotSkipped/another_timeline", `want ["1" "2" "3 again"`)},
+	},
+	{
 		Name:      "fewer positions are nothing new",
 		Breaks:    "events at positions that are given out again after a restore are never published",
 		Invariant: "No event is lost",

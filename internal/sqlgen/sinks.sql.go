@@ -234,9 +234,10 @@ func (q *Queries) ResumeSink(ctx context.Context, arg ResumeSinkParams) ([]Resum
 const SkipEvent = `-- name: SkipEvent :many
 WITH skipped AS (
     UPDATE outbox.sinks
-    SET top   = greatest(top, $1::bigint),
-        holes = holes + int8multirange(int8range(least(top + 1, $1), $1))
-                - int8multirange(int8range($1, $1, '[]')),
+    SET top    = greatest(top, $1::bigint),
+        top_id = CASE WHEN $1 > top THEN NULL ELSE top_id END,
+        holes  = holes + int8multirange(int8range(least(top + 1, $1), $1))
+                 - int8multirange(int8range($1, $1, '[]')),
         epoch            = epoch + 1,
         owner            = NULL,
         lease_expires_at = NULL
