@@ -85,10 +85,12 @@ var (
 	jobNotFound       = code{"job_not_found", http.StatusNotFound, "Job not found"}
 	keyNotFound       = code{"key_not_found", http.StatusNotFound, "Key not found"}
 	scheduleNotFound  = code{"schedule_not_found", http.StatusNotFound, "Schedule not found"}
+	sinkNotFound      = code{"sink_not_found", http.StatusNotFound, "Sink not found"}
 	routeNotFound     = code{"route_not_found", http.StatusNotFound, "There is nothing at this path"}
 	methodNotAllowed  = code{"method_not_allowed", http.StatusMethodNotAllowed, "The path does not take this method"}
 	requestTimeout    = code{"request_timeout", http.StatusRequestTimeout, "The body took too long to arrive"}
 	jobStatusConflict = code{"job_status_conflict", http.StatusConflict, "The job's status does not allow this"}
+	eventNotWaiting   = code{"event_not_waiting", http.StatusConflict, "The event does not wait for the sink"}
 	jobNotFinished    = code{"job_not_finished", http.StatusConflict, "The job has not finished"}
 	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this key"}
 	keyFull           = code{"key_full", http.StatusConflict, "The key's queue is full"}
@@ -104,8 +106,8 @@ var (
 
 // problemCodes is all of them.
 var problemCodes = []code{
-	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, routeNotFound, methodNotAllowed, requestTimeout,
-	jobStatusConflict, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
+	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound, routeNotFound, methodNotAllowed, requestTimeout,
+	jobStatusConflict, eventNotWaiting, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
 }
 
 // because makes a problem of the kind.
@@ -140,6 +142,10 @@ func problemOf(err error) *Problem {
 		return keyNotFound.because("No open job of this tenant bears it.")
 	case errors.Is(err, operator.ErrScheduleNotFound):
 		return scheduleNotFound.because("This tenant has no schedule of the name.")
+	case errors.Is(err, operator.ErrSinkNotFound):
+		return sinkNotFound.because("No relay has ever published to a sink of the name.")
+	case errors.Is(err, operator.ErrNotWaiting):
+		return eventNotWaiting.because("The sink has published it, or has passed it by, or there is no such event.")
 	case errors.Is(err, context.Canceled):
 		return clientGone.because("")
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled), isSQL(err, lockNotAvailable):

@@ -62,8 +62,11 @@ func (r *rig) give(token string, tenant outbox.ID) has {
 		VALUES ($1, $2, '1 hour', 'mail', '{}', now() + interval '1 hour') ON CONFLICT DO NOTHING`, tenant, word); err != nil {
 		r.t.Fatal(err)
 	}
-	h.names = names{id: h.jobs[outbox.Dead], kind: "mail", queue: engine.DefaultQueue, key: word, schedule: word, extra: map[string]any{
-		"maxRunning": 1000, "rate": map[string]any{"starts": 1000, "intervalSeconds": 1},
+	if _, err := r.db.Exec(r.t.Context(), `INSERT INTO outbox.sinks (sink) VALUES ('orders') ON CONFLICT DO NOTHING`); err != nil {
+		r.t.Fatal(err)
+	}
+	h.names = names{id: h.jobs[outbox.Dead], kind: "mail", queue: engine.DefaultQueue, key: word, schedule: word, sink: "orders", extra: map[string]any{
+		"maxRunning": 1000, "rate": map[string]any{"starts": 1000, "intervalSeconds": 1}, "event": r.event(word, tenant),
 	}}
 	h.own = append(h.own, slices.Collect(maps.Values(h.jobs))...)
 	return h
@@ -149,7 +152,7 @@ func TestG1AnothersAnswersAndCostsAsNobodys(t *testing.T) {
 	r := newRig(t, func(c *api.Config) {})
 	theirs := r.give("operator-b", tenantB)
 	r.handler = r.traced(&log)
-	nobodys := names{id: outbox.NewID().String(), kind: theirs.kind, queue: theirs.queue, key: "nobodys---" + "b", schedule: "nobodys---" + "b"}
+	nobodys := names{id: outbox.NewID().String(), kind: theirs.kind, queue: theirs.queue, key: "nobodys---" + "b", schedule: "nobodys---" + "b", sink: "orders"}
 	for _, route := range table(t) {
 		if !strings.ContainsAny(strings.ReplaceAll(route.path, "{queue}", ""), "{") || route.streams {
 			continue
@@ -228,7 +231,7 @@ func TestG2EveryRouteDeclaresWhatItTakes(t *testing.T) {
 		if route.everything && route.needs != access.AdminMutate && route.needs != access.AdminRead && route.needs != access.AdminStream {
 			t.Errorf("%s concerns all tenants and takes no more than %s", route, route.needs)
 		}
-		n := names{id: outbox.NewID().String(), kind: "k", queue: "q", key: "k", schedule: "s"}
+		n := names{id: outbox.NewID().String(), kind: "k", queue: "q", key: "k", schedule: "s", sink: "orders"}
 		if target := n.target(route); strings.ContainsAny(target, "{}") || target == "" {
 			t.Errorf("%s has a parameter that the tests cannot fill: %s", route, target)
 		}
@@ -480,7 +483,7 @@ func TestH2OddInputIsRefusedOrTakenAsItIs(t *testing.T) {
 	usual := func(route one) func(string) string { return func(string) string { return ours.target(route) } }
 	for _, route := range table(t) {
 		if strings.Contains(route.path, "{") {
-			at(route, func(odd string) string { return names{odd, odd, odd, odd, odd, nil}.target(route) }, func(string) string { return ours.bodies(route)[0] })
+			at(route, func(odd string) string { return names{odd, odd, odd, odd, odd, odd, nil}.target(route) }, func(string) string { return ours.bodies(route)[0] })
 		}
 		for _, name := range route.query {
 			at(route, func(odd string) string { return ours.target(route) + "?" + name + "=" + escape(odd) }, func(string) string { return "" })

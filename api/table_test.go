@@ -137,8 +137,8 @@ func (m *member) is(kind string) bool {
 
 // names are what things are called that a request may speak of.
 type names struct {
-	id, kind, queue, key, schedule string
-	extra                          map[string]any // values of members by their names
+	id, kind, queue, key, schedule, sink string
+	extra                                map[string]any // values of members by their names
 }
 
 var parameter = regexp.MustCompile(`\{([^}]+)\}`)
@@ -163,6 +163,8 @@ func (n names) of(name string) any {
 		return n.kind
 	case "name", "schedule":
 		return n.schedule
+	case "sink":
+		return n.sink
 	case "tenant":
 		return tenantB.String()
 	}

@@ -40,6 +40,11 @@ func acting(call func(*Client, context.Context, string) (Job, error)) route {
 	return calling(nil, Job{}, func(ctx context.Context, c *Client) (Job, error) { return call(c, WithReason(ctx, "x"), someID) })
 }
 
+// onSinks is an act on a sink, with a reason.
+func onSinks(call func(*Client, context.Context, string) (Sink, error)) route {
+	return calling(nil, Sink{}, func(ctx context.Context, c *Client) (Sink, error) { return call(c, WithReason(ctx, "x"), "s") })
+}
+
 func onSchedules[A any](answer any, call func(*Client, context.Context, ScheduleName) (A, error)) route {
 	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx, filled[ScheduleName]()) })
 }
@@ -81,6 +86,13 @@ var methods = map[string]route{
 	"POST /queues/{queue}/resume": onID(QueueState{}, (*Client).ResumeQueue),
 	"POST /queues/{queue}/limits": calling(QueueLimits{}, LimitedQueue{}, func(ctx context.Context, c *Client) (LimitedQueue, error) {
 		return c.LimitQueue(ctx, someID, QueueLimits{})
+	}),
+	"GET /sinks":                of(sinksAnswer{}, (*Client).Sinks),
+	"GET /sinks/{sink}":         onID(Sink{}, (*Client).Sink),
+	"POST /sinks/{sink}/pause":  onSinks((*Client).PauseSink),
+	"POST /sinks/{sink}/resume": onSinks((*Client).ResumeSink),
+	"POST /sinks/{sink}/skip": calling(SkippedEvent{}, Sink{}, func(ctx context.Context, c *Client) (Sink, error) {
+		return c.SkipEvent(ctx, "s", SkippedEvent{})
 	}),
 	"GET /stats":              calling(nil, Stats{}, func(ctx context.Context, c *Client) (Stats, error) { return c.Stats(ctx, "x") }),
 	"GET /workers":            of(workersAnswer{}, (*Client).Workers),

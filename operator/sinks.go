@@ -54,6 +54,34 @@ func (o *Operator) Sinks(ctx context.Context) ([]Sink, error) {
 	return sinks, nil
 }
 
+// Sink returns one sink, or [ErrSinkNotFound].
+func (o *Operator) Sink(ctx context.Context, name string) (Sink, error) {
+	sinks, err := o.Sinks(ctx)
+	if err != nil {
+		return Sink{}, err
+	}
+	for _, s := range sinks {
+		if s.Name == name {
+			return s, nil
+		}
+	}
+	return Sink{}, fmt.Errorf("sink %s: %w", name, ErrSinkNotFound)
+}
+
+// State is what the sink does, in a word: publishing, away, paused, or waiting, which is for
+// a process that publishes.
+func (s Sink) State() string {
+	switch {
+	case !s.PausedAt.IsZero():
+		return "paused"
+	case s.Owner == "":
+		return "waiting"
+	case !s.AwaySince.IsZero():
+		return "away"
+	}
+	return "publishing"
+}
+
 // PauseSink has a sink publish nothing until [Operator.ResumeSink]: its owner learns of it
 // within two seconds. Pausing what is paused changes nothing. It returns [ErrSinkNotFound].
 func (o *Operator) PauseSink(ctx context.Context, sink string) error {

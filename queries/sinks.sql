@@ -88,9 +88,9 @@ WITH skipped AS (
       AND (@position > top OR holes @> @position)
     RETURNING sink
 ), recorded AS (
-    INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, after)
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.skip', skipped.sink, @tenant_id,
-        jsonb_build_object('event_id', @event_id::text, 'position', @position)
+        '{"waits": true}', jsonb_build_object('waits', false, 'event_id', @event_id::text, 'position', @position)
     FROM skipped
 )
 SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipped;

@@ -69,7 +69,10 @@ type sinkActs interface {
 	SkipEvent(ctx context.Context, sink string, event outbox.ID) error
 }
 
-var _ sinkActs = (*operator.Operator)(nil)
+var (
+	_ sinkActs = (*operator.Operator)(nil)
+	_ sinkActs = (*remote)(nil)
+)
 
 func (p *program) relayCommand() *cli.Command {
 	return &cli.Command{
@@ -110,23 +113,10 @@ func (p *program) listSinks(ctx context.Context, c *cli.Command) error {
 		}
 		l := listing{header: []string{"sink", "state", "published", "lag", "oldest", "moved", "holes", "owner", "code", "reason"}}
 		for _, s := range sinks {
-			l.add(s.Name, sinkState(s), s.Published, s.Lag, instant(s.Oldest), instant(s.MovedAt), s.Holes, s.Owner, s.AwayCode, s.AwayReason)
+			l.add(s.Name, s.State(), s.Published, s.Lag, instant(s.Oldest), instant(s.MovedAt), s.Holes, s.Owner, s.AwayCode, s.AwayReason)
 		}
 		return p.print(c, l)
 	})
-}
-
-// sinkState is what a sink does, in a word.
-func sinkState(s operator.Sink) string {
-	switch {
-	case !s.PausedAt.IsZero():
-		return "paused"
-	case s.Owner == "":
-		return "waiting"
-	case !s.AwaySince.IsZero():
-		return "stands still"
-	}
-	return "publishing"
 }
 
 func (p *program) sinkCommand(name, usage string, act func(sinkActs, context.Context, string) error) *cli.Command {

@@ -85,7 +85,7 @@ func TestServePublishesEvents(t *testing.T) {
 		t.Errorf("a paused sink: %v", s)
 	}
 	ok(t, e, "relay", "resume", "orders")
-	await("what is too large keeps it", func(s map[string]any) bool { return s["code"] == "relay_too_large" && s["state"] == "stands still" })
+	await("what is too large keeps it", func(s map[string]any) bool { return s["code"] == "relay_too_large" && s["state"] == "away" })
 	if r := posthaste(t, e, "", "relay", "skip", "orders", outbox.NewID().String()); r.code != exitFailed || !strings.Contains(r.errOut, "does not wait for the sink") {
 		t.Errorf("skip of an event that there is not: %+v", r)
 	}

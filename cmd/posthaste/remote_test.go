@@ -90,12 +90,16 @@ func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
 		VALUES ('shop-1', 'v1.2.3', '{default,mail}', '{64,3}', '{greet}', true, now()), ('shop-2', 'v1', '{mail}', '{3}', '{}', false, now() - interval '5 minutes')`)
 	sqlExec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, missed, missed_limit, kind, queue, payload, content_type, next_at)
 		VALUES ('00000000-0000-0000-0000-000000000001', 'nightly', '0 3 * * *', 'UTC', 'once', 1, 'greet', 'mail', '{}', 'application/json', now() + interval '1 hour')`)
+	sqlExec(t, db, `INSERT INTO outbox.sinks (sink, top, owner, lease_expires_at, published, moved_at, away_since, away_code, away_message, holes)
+		VALUES ('orders', 5, 'host-1', now() + interval '1 hour', 7, now(), now(), 'relay_full', 'no space', '{[2,4)}'), ('lake', 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, '{}')`)
+	ok(t, direct, "publish", "order.paid", "{}")
+	ok(t, direct, "relay", "pause", "lake")
 	ok(t, direct, "queues", "pause", "mail")
 	ok(t, direct, "queues", "limit", "mail", "--max-running", "7", "--rate", "10/90s")
 	for _, line := range []string{
 		"jobs list", "jobs list --kind greet --status pending,dead", "jobs list --limit 2", "jobs list --before " + id, "jobs show " + id,
 		"dlq list", "dlq list --error-code http_500 --status dead", "dlq groups", "queues list", "workers list", "keys show k --queue mail", "keys list",
-		"schedules list", "audit", "audit --act queue.pause",
+		"schedules list", "relay list", "audit", "audit --act queue.pause",
 	} {
 		args := append(strings.Fields(line), "-o", "json")
 		want, got := values(t, ok(t, direct, args...)), values(t, ok(t, through, args...))
@@ -202,6 +206,18 @@ func TestActsThroughTheAPI(t *testing.T) {
 	if r := posthaste(t, through, "", "jobs", "show", outbox.NewID().String()); r.code != exitFailed || !strings.Contains(r.errOut, "job_not_found") {
 		t.Errorf("show of a job that does not exist: %+v", r)
 	}
+	sqlExec(t, db, `INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	event := strings.Fields(ok(t, direct, "publish", "order.paid", "{}"))[0]
+	for _, act := range []struct{ verb, argument, want string }{
+		{"pause", "", "paused: orders\n"}, {"resume", "", "resumed: orders\n"}, {"skip", event, "skipped: " + event + " for orders\n"},
+	} {
+		if got := ok(t, through, strings.Fields("relay "+act.verb+" orders "+act.argument+" --reason mended")...); got != act.want {
+			t.Errorf("relay %s printed %q, want %q", act.verb, got, act.want)
+		}
+	}
+	if r := posthaste(t, through, "", "relay", "skip", "orders", event); r.code != exitFailed || !strings.Contains(r.errOut, "event_not_waiting") {
+		t.Errorf("a second skip: %+v", r)
+	}
 	sqlExec(t, db, `INSERT INTO outbox.schedules (name, every, kind, payload, next_at) VALUES ('nightly', '1 hour', 'mail', '{}', now() + interval '1 hour')`)
 	if out := ok(t, through, "schedules", "delete", "nightly"); out != "deleted: nightly\n" || len(rows(t, direct, "schedules", "list")) != 0 {
 		t.Errorf("schedules delete printed %q", out)
@@ -213,9 +229,12 @@ func TestActsThroughTheAPI(t *testing.T) {
 	for _, row := range values(t, ok(t, direct, "audit", "-o", "json")).([]any) {
 		if row := row.(map[string]any); row["actor"] == "ops" && row["request"] != "" {
 			names = append(names, row["act"].(string))
+			if row["target"] == "orders" && row["reason"] != "mended" {
+				t.Errorf("%s has the reason %v", row["act"], row["reason"])
+			}
 		}
 	}
-	if got := strings.Join(names, " "); got != "schedule.delete queue.limit queue.limit queue.limit queue.resume queue.pause job.retry job.release job.cancel job.cancel" {
+	if got := strings.Join(names, " "); got != "schedule.delete sink.skip sink.resume sink.pause queue.limit queue.limit queue.limit queue.resume queue.pause job.retry job.release job.cancel job.cancel" {
 		t.Errorf("the audit has %s", got)
 	}
 }

@@ -245,9 +245,9 @@ WITH skipped AS (
       AND ($1 > top OR holes @> $1)
     RETURNING sink
 ), recorded AS (
-    INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, after)
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'sink.skip', skipped.sink, $6,
-        jsonb_build_object('event_id', $7::text, 'position', $1)
+        '{"waits": true}', jsonb_build_object('waits', false, 'event_id', $7::text, 'position', $1)
     FROM skipped
 )
 SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipped

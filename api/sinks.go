@@ -1,0 +1,121 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Sink is how far events are published to a broker.
+type Sink struct {
+	Sink        string    `json:"sink"`
+	State       string    `json:"state" enum:"publishing,away,paused,waiting" doc:"away: the broker takes nothing. waiting: no process publishes to it"`
+	Owner       string    `json:"owner,omitempty" doc:"The process that publishes"`
+	Published   int64     `json:"published" doc:"Messages so far; after a crash some count twice"`
+	Lag         int64     `json:"lag" doc:"Positions between the sink's and the end of the log; some have no event"`
+	Holes       int64     `json:"holes" doc:"Positions that are passed by and may yet have an event, of transactions that run"`
+	OldestAt    time.Time `json:"oldestAt,omitzero" doc:"When the oldest event that is not published was stored"`
+	MovedAt     time.Time `json:"movedAt,omitzero" doc:"When messages were published last"`
+	PausedSince time.Time `json:"pausedSince,omitzero"`
+	Away        *Away     `json:"away,omitempty" doc:"Why it stands still"`
+}
+
+// Away is why a sink stands still.
+type Away struct {
+	Since   time.Time `json:"since"`
+	Code    string    `json:"code" doc:"Like relay_unavailable; docs/relay.md has all"`
+	Message string    `json:"message" doc:"In the words of the broker's client"`
+}
+
+func sinkOf(s operator.Sink) Sink {
+	shown := Sink{
+		Sink: s.Name, State: s.State(), Owner: s.Owner, Published: s.Published, Lag: s.Lag, Holes: s.Holes,
+		OldestAt: utc(s.Oldest), MovedAt: utc(s.MovedAt), PausedSince: utc(s.PausedAt),
+	}
+	if !s.AwaySince.IsZero() {
+		shown.Away = &Away{Since: utc(s.AwaySince), Code: s.AwayCode, Message: s.AwayReason}
+	}
+	return shown
+}
+
+type sinksOutput struct {
+	Body struct {
+		Sinks []Sink `json:"sinks" nullable:"false" doc:"By name"`
+	}
+}
+
+func (s *server) listSinks(ctx context.Context, _ *struct{}) (*sinksOutput, error) {
+	sinks, err := s.operator.Sinks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &sinksOutput{}
+	out.Body.Sinks = make([]Sink, len(sinks))
+	for i, sink := range sinks {
+		out.Body.Sinks[i] = sinkOf(sink)
+	}
+	return out, nil
+}
+
+// OfSink names a sink in a path.
+type OfSink struct {
+	Sink string `path:"sink" maxLength:"64" doc:"Its name in relay.yaml"`
+}
+
+type sinkOutput struct{ Body Sink }
+
+func (s *server) getSink(ctx context.Context, in *OfSink) (*sinkOutput, error) {
+	sink, err := s.operator.Sink(ctx, in.Sink)
+	if err != nil {
+		return nil, err
+	}
+	return &sinkOutput{Body: sinkOf(sink)}, nil
+}
+
+type sinkActInput struct {
+	OfSink
+	Reason string `query:"reason" maxLength:"2000" doc:"For the audit"`
+}
+
+func (s *server) pauseSink(ctx context.Context, in *sinkActInput) (*sinkOutput, error) {
+	return s.actOnSink(ctx, in, (*operator.Operator).PauseSink)
+}
+
+func (s *server) resumeSink(ctx context.Context, in *sinkActInput) (*sinkOutput, error) {
+	return s.actOnSink(ctx, in, (*operator.Operator).ResumeSink)
+}
+
+// actOnSink answers with the sink as it is afterwards.
+func (s *server) actOnSink(ctx context.Context, in *sinkActInput, do func(*operator.Operator, context.Context, string) error) (*sinkOutput, error) {
+	if err := do(s.by(ctx).Because(in.Reason), ctx, in.Sink); err != nil {
+		return nil, err
+	}
+	return s.getSink(ctx, &in.OfSink)
+}
+
+type skipEventInput struct {
+	OfSink
+	Body SkippedEvent
+}
+
+// SkippedEvent is an event that a sink is not to publish.
+type SkippedEvent struct {
+	Event  string `json:"event" format:"uuid" doc:"The id of an event that waits for the sink"`
+	Reason string `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
+}
+
+func (s *server) skipEvent(ctx context.Context, in *skipEventInput) (*sinkOutput, error) {
+	event, err := outbox.ParseID(in.Body.Event)
+	if err != nil {
+		return nil, invalidInput.because("", Fault{Pointer: "#/event", Detail: "is no event's id"})
+	}
+	if _, err := s.operator.Sink(ctx, in.Sink); err != nil {
+		return nil, err
+	}
+	if err := s.by(ctx).Because(in.Body.Reason).SkipEvent(ctx, in.Sink, event); err != nil {
+		return nil, err
+	}
+	return s.getSink(ctx, &in.OfSink)
+}

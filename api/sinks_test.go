@@ -1,0 +1,110 @@
+package api_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// event stores one of the tenant.
+func (r *rig) event(topic string, tenant outbox.ID) string {
+	r.t.Helper()
+	id, err := outbox.Publish(r.t.Context(), r.db, outbox.Raw{KindName: topic, Payload: []byte(`{}`)}, outbox.EventOptions{Tenant: tenant})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return id.String()
+}
+
+func (r *rig) exec(sql string, args ...any) {
+	r.t.Helper()
+	if _, err := r.db.Exec(r.t.Context(), sql, args...); err != nil {
+		r.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func TestSinksAreListedAndActedOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("root")
+	var list struct{ Sinks []api.Sink }
+	if r.get("/sinks").want(200, &list); list.Sinks == nil || len(list.Sinks) != 0 {
+		t.Errorf("sinks = %+v, want an empty list", list.Sinks)
+	}
+	first, second := r.event("order.paid", tenantA), r.event("order.paid", outbox.RootTenant)
+	r.exec(`INSERT INTO outbox.sinks (sink, owner, lease_expires_at, published, away_since, away_code, away_message)
+		VALUES ('orders', 'host-1', now() + interval '1 hour', 7, now(), 'relay_full', 'no space'), ('lake', NULL, NULL, 0, NULL, NULL, NULL)`)
+	r.get("/sinks").want(200, &list)
+	want := []api.Sink{
+		{Sink: "lake", State: "waiting", Lag: 2},
+		{Sink: "orders", State: "away", Owner: "host-1", Published: 7, Lag: 2, Away: &api.Away{Code: "relay_full", Message: "no space"}},
+	}
+	if diff := cmp.Diff(want, list.Sinks, cmpopts.IgnoreTypes(time.Time{})); diff != "" {
+		t.Errorf("sinks (-want +got):\n%s", diff)
+	}
+	if s := list.Sinks[1]; s.OldestAt.IsZero() || s.Away.Since.IsZero() || !s.PausedSince.IsZero() {
+		t.Errorf("its times are %+v", s)
+	}
+
+	after := func(act, body string) (sink api.Sink) {
+		t.Helper()
+		r.post("/sinks/orders/"+act, body).want(200, &sink)
+		return sink
+	}
+	if sink := after("pause?reason=a+test", ""); sink.State != "paused" || sink.PausedSince.IsZero() {
+		t.Errorf("after a pause it is %+v", sink)
+	}
+	if sink := after("resume", ""); sink.State != "away" || !sink.PausedSince.IsZero() {
+		t.Errorf("after a resume it is %+v", sink)
+	}
+	if sink := after("skip", `{"event":"`+first+`","reason":"poison"}`); sink.Lag != 1 || sink.Owner != "" {
+		t.Errorf("after a skip it is %+v, want another owner to go on behind it", sink)
+	}
+	r.post("/sinks/orders/skip", `{"event":"`+first+`"}`).problem(409, "event_not_waiting")
+	r.post("/sinks/orders/skip", `{"event":"x"}`).problem(422, "invalid_input")
+	for _, act := range []string{"pause", "resume"} {
+		r.post("/sinks/none/"+act, "").problem(404, "sink_not_found")
+	}
+	r.post("/sinks/none/skip", `{"event":"`+second+`"}`).problem(404, "sink_not_found")
+	r.get("/sinks/none").problem(404, "sink_not_found")
+
+	var audit struct{ Acts []api.Act }
+	r.get("/audit").want(200, &audit)
+	var acts []string
+	for _, a := range audit.Acts {
+		acts = append(acts, a.Actor+" "+a.Act+" "+a.Target+" "+a.Reason)
+	}
+	if diff := cmp.Diff([]string{"root sink.skip orders poison", "root sink.resume orders ", "root sink.pause orders a test"}, acts); diff != "" {
+		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
+// A sink publishes the events of all tenants: how far it is, and whom it is kept by, tells
+// a tenant about the others, and a pause concerns them all.
+func TestSinksConcernAllTenants(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	own := r.event("order.paid", tenantA)
+	for _, ask := range []func(string) response{
+		func(string) response { return r.as("operator-a").get("/sinks") },
+		func(sink string) response { return r.as("operator-a").get("/sinks/" + sink) },
+		func(sink string) response { return r.as("operator-a").post("/sinks/"+sink+"/pause", "") },
+		func(sink string) response { return r.as("operator-a").post("/sinks/"+sink+"/resume", "") },
+		func(sink string) response {
+			return r.as("operator-a").post("/sinks/"+sink+"/skip", `{"event":"`+own+`"}`)
+		},
+	} {
+		for _, sink := range []string{"orders", "none"} {
+			ask(sink).problem(403, "forbidden")
+		}
+	}
+	var sink api.Sink
+	if r.as("root").get("/sinks/orders").want(200, &sink); sink.State != "waiting" || sink.Lag != 1 {
+		t.Errorf("it became %+v", sink)
+	}
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+
+	"github.com/posthaste-dev/posthaste/client"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func (r *remote) Sinks(ctx context.Context) ([]operator.Sink, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	found, err := r.api.Sinks(ctx)
+	sinks := make([]operator.Sink, len(found))
+	for i, s := range found {
+		sinks[i] = operator.Sink{
+			Name: s.Sink, Owner: s.Owner, Published: s.Published, Lag: s.Lag, Holes: s.Holes,
+			Oldest: s.OldestAt, MovedAt: s.MovedAt, PausedAt: s.PausedSince,
+		}
+		if s.Away != nil {
+			sinks[i].AwaySince, sinks[i].AwayCode, sinks[i].AwayReason = s.Away.Since, s.Away.Code, s.Away.Message
+		}
+	}
+	return sinks, err
+}
+
+func (r *remote) PauseSink(ctx context.Context, sink string) error {
+	ctx, cancel := patient(client.WithReason(ctx, r.reason))
+	defer cancel()
+	_, err := r.api.PauseSink(ctx, sink)
+	return err
+}
+
+func (r *remote) ResumeSink(ctx context.Context, sink string) error {
+	ctx, cancel := patient(client.WithReason(ctx, r.reason))
+	defer cancel()
+	_, err := r.api.ResumeSink(ctx, sink)
+	return err
+}
+
+func (r *remote) SkipEvent(ctx context.Context, sink string, event outbox.ID) error {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	_, err := r.api.SkipEvent(ctx, sink, client.SkippedEvent{Event: event.String(), Reason: r.reason})
+	return err
+}
