@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -17,6 +18,7 @@ type template struct {
 
 type part struct {
 	text   string // before the placeholder
+	name   string // of the placeholder
 	value  func(*Event) (string, error)
 	filter func(string) string
 }
@@ -50,6 +52,7 @@ func parseTemplate(text string) (template, error) {
 
 func parsePlaceholder(text string) (p part, err error) {
 	name, filter, filtered := strings.Cut(text, "|")
+	p.name = name
 	switch name {
 	case "topic":
 		p.value = func(e *Event) (string, error) { return e.Topic, nil }
@@ -123,6 +126,11 @@ func kafkaName(s string) string {
 		return '_'
 	}, s)
 	return s[:min(len(s), 249)]
+}
+
+// filters reports whether a placeholder has a filter.
+func (t *template) filters(placeholder string) bool {
+	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name == placeholder && p.filter != nil })
 }
 
 // fill returns the destination of an event.

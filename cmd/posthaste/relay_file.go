@@ -21,6 +21,7 @@ type relayConfig struct {
 	Source string              `yaml:"source"`
 	Sinks  map[string]sinkSpec `yaml:"sinks"`
 	Routes []routeSpec         `yaml:"routes"`
+	Topics []string            `yaml:"topics"` // that are published: each has a route and a name of its own
 
 	file string
 }
@@ -110,15 +111,20 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 		fault([]any{"sinks"}, "sinks: there is none")
 	}
 	led := map[string]bool{}
+	routes := map[string][]relay.Route{}
 	for i, r := range c.Routes {
 		path := []any{"routes", i}
 		if _, ok := c.Sinks[r.To]; !ok {
 			fault(append(path, "to"), "routes[%d].to: no sink is called %q; there is %s", i, r.To, strings.Join(slices.Sorted(maps.Keys(c.Sinks)), ", "))
 		}
 		led[r.To] = true
+		routes[r.To] = append(routes[r.To], r.route())
 		if err := r.route().Validate(); err != nil {
 			fault(path, "routes[%d]: %s", i, strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
+	}
+	for _, mistake := range relay.CheckTopics(c.Topics, routes) {
+		fault([]any{"topics", mistake.Index}, "topics[%d]: %s", mistake.Index, mistake.Reason)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sinks)) {
 		path := []any{"sinks", name}

@@ -39,8 +39,14 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"no address":                 {"sinks:\n  a: {nats: {}}\n" + routes, []string{"line 2: sinks.a: ", "URLs is empty"}},
 		"a variable that is not set": {"sinks:\n  a: {nats: {url: \"nats://h:1\", token: \"${RELAY_TEST_NONE}\"}}\n" + routes, []string{"line 2: the environment variable RELAY_TEST_NONE is not set"}},
 		"not YAML":                   {"sinks: [\n", []string{"relay.yaml: "}},
-		"two documents":              {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
-		"a list":                     {"- a\n", []string{"line 1: "}},
+		"a topic without a route": {sinks + "routes:\n  - {topics: [\"order.*\"], to: a}\ntopics:\n  - order.paid\n  - user.left\n", []string{
+			"line 8: topics[1]: no route has user.left: it would be published nowhere",
+		}},
+		"topics of one name": {sinks + "routes:\n  - {topics: [\"*\"], to: a, destination: \"shop.{topic|token}\"}\ntopics: [order.paid, order_paid]\n", []string{
+			"line 6: topics[1]: order.paid and order_paid have the same destination in sink a, shop.order_paid",
+		}},
+		"two documents": {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
+		"a list":        {"- a\n", []string{"line 1: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := posthaste(t, env{}, "", "relay", "check", "--relay-config", writeRelayConfig(t, test.content))
