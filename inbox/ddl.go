@@ -1,6 +1,6 @@
 package inbox
 
-// DDL makes the table that [Once] writes to, in a database that has no other part
+// DDL makes the tables that [Once] and [Position.Advance] write to, in a database that has no other part
 // of Posthaste. It may be run again. It locks nothing that exists.
 const DDL = `CREATE SCHEMA IF NOT EXISTS outbox;
 
@@ -12,4 +12,15 @@ CREATE TABLE IF NOT EXISTS outbox.inbox (
 );
 
 CREATE INDEX IF NOT EXISTS inbox_received_at_idx ON outbox.inbox (received_at);
+
+CREATE TABLE IF NOT EXISTS outbox.inbox_positions (
+    consumer         text COLLATE "C" NOT NULL,
+    source           text COLLATE "C" NOT NULL,
+    partition        integer          NOT NULL,
+    position         bigint           NOT NULL DEFAULT -1,
+    epoch            bigint           NOT NULL DEFAULT 0,
+    moved_at         timestamptz      NOT NULL DEFAULT statement_timestamp(),
+    lease_expires_at timestamptz,
+    PRIMARY KEY (consumer, source, partition)
+) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 100);
 `

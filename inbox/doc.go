@@ -1,6 +1,6 @@
 // Package inbox lets a consumer act once on a message that may be delivered many
-// times: a job that was relayed to a broker or a webhook, or any message with an
-// id.
+// times: an event or a job that was relayed to a broker or a webhook, or any message
+// with an id or a position.
 //
 //	deliver id 7 ─┐                    ┌─ first: true ── effect ── commit
 //	              ├─ Once(tx, …, "7") ─┤
@@ -17,9 +17,17 @@
 // while its row is: delete rows by received_at no sooner than the broker could
 // deliver them again.
 //
-// # The table in another database
+// # By position
 //
-// A consumer with a database of its own needs only the table, not the rest of
+// Messages that are read in the order of a broker's log, such as a partition of
+// Kafka or a JetStream stream by an ordered consumer, need no row each: [Position]
+// keeps how far a partition has been read, and [Position.Advance] moves it in the
+// transaction that makes the effect. docs/consumers.md says which id or which position
+// to use with which broker.
+//
+// # The tables in another database
+//
+// A consumer with a database of its own needs only the tables, not the rest of
 // the schema: run [DDL] there, or put it into that database's migrations. It is
 // what Posthaste's own migrations make, and a test compares the two.
 package inbox

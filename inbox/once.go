@@ -61,18 +61,20 @@ func validConsumer(s string) error {
 	return nil
 }
 
-func validMessageID(s string) error {
+func validMessageID(s string) error { return validText("messageID", s, MaxMessageIDBytes) }
+
+func validText(field, s string, most int) error {
 	if s == "" {
-		return invalid.Field("messageID", "is empty, want 1 to %d bytes", MaxMessageIDBytes)
+		return invalid.Field(field, "is empty, want 1 to %d bytes", most)
 	}
-	if len(s) > MaxMessageIDBytes {
-		return invalid.Field("messageID", "is %d bytes long, want at most %d; use a hash of it", len(s), MaxMessageIDBytes)
+	if len(s) > most {
+		return invalid.Field(field, "is %d bytes long, want at most %d; use a hash of it", len(s), most)
 	}
 	if i := strings.IndexByte(s, 0); i >= 0 {
-		return invalid.Field("messageID", "has a NUL at byte %d, which Postgres text cannot hold", i)
+		return invalid.Field(field, "has a NUL at byte %d, which Postgres text cannot hold", i)
 	}
 	if !utf8.ValidString(s) {
-		return invalid.Field("messageID", "is not valid UTF-8; use its hexadecimal form")
+		return invalid.Field(field, "is not valid UTF-8; use its hexadecimal form")
 	}
 	return nil
 }

@@ -2,7 +2,7 @@
 -- relay (package relay) says how a sink keeps the order of a key; functions/publish.sql and
 -- functions/secure.sql say who may write what.
 --
--- Two new tables and a sequence: nothing that exists is locked or changed.
+-- New tables and a sequence: nothing that exists is locked or changed.
 
 -- +goose Up
 -- Positions come from one sequence without a cache: two transactions that hold the lock of
@@ -62,3 +62,17 @@ DROP FUNCTION IF EXISTS outbox.ensure_history(integer), outbox.drop_history(regc
 
 -- RelayRead: the next events behind a position, and those at holes.
 CREATE INDEX events_position_idx ON outbox.events (position);
+
+-- How far a consumer of a broker's messages has come in a partition of its source: package
+-- inbox moves it in the transaction that makes the effect, and bridges in the one that
+-- stores the jobs. One row a partition.
+CREATE TABLE outbox.inbox_positions (
+    consumer         text COLLATE "C" NOT NULL,
+    source           text COLLATE "C" NOT NULL, -- a topic or a stream
+    partition        integer          NOT NULL,
+    position         bigint           NOT NULL DEFAULT -1, -- of the last message that was handled
+    epoch            bigint           NOT NULL DEFAULT 0,  -- the fence: rises with each process that takes over
+    moved_at         timestamptz      NOT NULL DEFAULT statement_timestamp(),
+    lease_expires_at timestamptz,                          -- of a bridge, which one process at a time is
+    PRIMARY KEY (consumer, source, partition)
+) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 100);

@@ -5,3 +5,40 @@
 INSERT INTO outbox.inbox (consumer, message_id)
 VALUES (@consumer, @message_id)
 ON CONFLICT DO NOTHING;
+
+-- name: SeekPosition :one
+-- SeekPosition takes a partition over from the process that has read it, and returns how far it
+-- has come. A transaction that moves the position is waited for: what it commits counts.
+INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, epoch)
+VALUES (@consumer, @source, @partition, 1)
+ON CONFLICT (consumer, source, partition) DO UPDATE
+SET epoch = p.epoch + 1
+RETURNING p.position, p.epoch;
+
+-- name: ResetPosition :exec
+-- ResetPosition sets a position, and takes the partition from the process that reads it.
+INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, position, epoch)
+VALUES (@consumer, @source, @partition, @position, 1)
+ON CONFLICT (consumer, source, partition) DO UPDATE
+SET position = excluded.position, epoch = p.epoch + 1, moved_at = statement_timestamp();
+
+-- name: AdvancePosition :execrows
+-- AdvancePosition moves a position forward, unless the partition has been taken over. It
+-- does not move from below @least: there is a message that was rolled back.
+UPDATE outbox.inbox_positions
+SET position = @position, moved_at = statement_timestamp()
+WHERE consumer = @consumer
+  AND source = @source
+  AND partition = @partition
+  AND epoch = @epoch
+  AND position < @position
+  AND position >= @least;
+
+-- name: PositionMoved :many
+-- PositionMoved says why a position was not moved.
+SELECT position, epoch
+FROM outbox.inbox_positions
+WHERE consumer = @consumer
+  AND source = @source
+  AND partition = @partition
+LIMIT 1;

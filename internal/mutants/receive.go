@@ -1,5 +1,8 @@
 package mutants
 
+const oneEffectByPosition = "A message has one effect, by its position"
+
+// receive are bugs of consumers.
 var receive = []Mutant{{
 	Name:      "inbox outside the transaction",
 	Breaks:    "a message counts as handled although its effect was rolled back",
@@ -28,4 +31,24 @@ func New(db DBTX) *Queries {`},
 		test("inbox", "TestASecondTransactionWaitsForTheFirst/and_is_the_first_if_that_rolls_back", "first = false, want true"),
 		row("A4", "L3: effects missing"),
 	},
+}, {
+	Name:      "a position without its epoch",
+	Breaks:    "a process whose partition another has taken over moves the position, and makes effects beside it",
+	Invariant: oneEffectByPosition,
+	Edits: []Edit{{"internal/sqlgen.AdvancePosition", `  AND epoch = $5
+`, `  AND $5::bigint > 0
+`}},
+	Checks: []Check{test("inbox", "TestAZombieIsFenced", "isNew = true, <nil>")},
+}, {
+	Name:      "a seek that leaves the epoch",
+	Breaks:    "two processes that have taken a partition over, one after the other, both move its position",
+	Invariant: oneEffectByPosition,
+	Edits:     []Edit{{"internal/sqlgen.SeekPosition", `SET epoch = p.epoch + 1`, `SET epoch = p.epoch`}},
+	Checks:    []Check{test("inbox", "TestAZombieIsFenced", "isNew = true, <nil>")},
+}, {
+	Name:      "a position that skips",
+	Breaks:    "a message whose transaction was rolled back is passed over by the next one",
+	Invariant: oneEffectByPosition,
+	Edits:     []Edit{{"inbox.Position.advance", `	least := p.last`, `	least := int64(-1)`}},
+	Checks:    []Check{test("inbox", "TestWhatWasRolledBackIsHandledAgainAndNotSkipped", "isNew = true, <nil>")},
 }}

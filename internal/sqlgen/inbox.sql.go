@@ -9,6 +9,84 @@ import (
 	"context"
 )
 
+const AdvancePosition = `-- name: AdvancePosition :execrows
+UPDATE outbox.inbox_positions
+SET position = $1, moved_at = statement_timestamp()
+WHERE consumer = $2
+  AND source = $3
+  AND partition = $4
+  AND epoch = $5
+  AND position < $1
+  AND position >= $6
+`
+
+type AdvancePositionParams struct {
+	Position  int64
+	Consumer  string
+	Source    string
+	Partition int32
+	Epoch     int64
+	Least     int64
+}
+
+// AdvancePosition moves a position forward, unless the partition has been taken over. It
+// does not move from below @least: there is a message that was rolled back.
+func (q *Queries) AdvancePosition(ctx context.Context, arg AdvancePositionParams) (int64, error) {
+	result, err := q.db.Exec(ctx, AdvancePosition,
+		arg.Position,
+		arg.Consumer,
+		arg.Source,
+		arg.Partition,
+		arg.Epoch,
+		arg.Least,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const PositionMoved = `-- name: PositionMoved :many
+SELECT position, epoch
+FROM outbox.inbox_positions
+WHERE consumer = $1
+  AND source = $2
+  AND partition = $3
+LIMIT 1
+`
+
+type PositionMovedParams struct {
+	Consumer  string
+	Source    string
+	Partition int32
+}
+
+type PositionMovedRow struct {
+	Position int64
+	Epoch    int64
+}
+
+// PositionMoved says why a position was not moved.
+func (q *Queries) PositionMoved(ctx context.Context, arg PositionMovedParams) ([]PositionMovedRow, error) {
+	rows, err := q.db.Query(ctx, PositionMoved, arg.Consumer, arg.Source, arg.Partition)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PositionMovedRow
+	for rows.Next() {
+		var i PositionMovedRow
+		if err := rows.Scan(&i.Position, &i.Epoch); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ReceiveMessage = `-- name: ReceiveMessage :execrows
 INSERT INTO outbox.inbox (consumer, message_id)
 VALUES ($1, $2)
@@ -24,4 +102,57 @@ func (q *Queries) ReceiveMessage(ctx context.Context, consumer string, messageID
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const ResetPosition = `-- name: ResetPosition :exec
+INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, position, epoch)
+VALUES ($1, $2, $3, $4, 1)
+ON CONFLICT (consumer, source, partition) DO UPDATE
+SET position = excluded.position, epoch = p.epoch + 1, moved_at = statement_timestamp()
+`
+
+type ResetPositionParams struct {
+	Consumer  string
+	Source    string
+	Partition int32
+	Position  int64
+}
+
+// ResetPosition sets a position, and takes the partition from the process that reads it.
+func (q *Queries) ResetPosition(ctx context.Context, arg ResetPositionParams) error {
+	_, err := q.db.Exec(ctx, ResetPosition,
+		arg.Consumer,
+		arg.Source,
+		arg.Partition,
+		arg.Position,
+	)
+	return err
+}
+
+const SeekPosition = `-- name: SeekPosition :one
+INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, epoch)
+VALUES ($1, $2, $3, 1)
+ON CONFLICT (consumer, source, partition) DO UPDATE
+SET epoch = p.epoch + 1
+RETURNING p.position, p.epoch
+`
+
+type SeekPositionParams struct {
+	Consumer  string
+	Source    string
+	Partition int32
+}
+
+type SeekPositionRow struct {
+	Position int64
+	Epoch    int64
+}
+
+// SeekPosition takes a partition over from the process that has read it, and returns how far it
+// has come. A transaction that moves the position is waited for: what it commits counts.
+func (q *Queries) SeekPosition(ctx context.Context, arg SeekPositionParams) (SeekPositionRow, error) {
+	row := q.db.QueryRow(ctx, SeekPosition, arg.Consumer, arg.Source, arg.Partition)
+	var i SeekPositionRow
+	err := row.Scan(&i.Position, &i.Epoch)
+	return i, err
 }

@@ -20,7 +20,7 @@ DECLARE
     of_the_log CONSTANT text[] := '{position,at}'; -- which the database gives an event
     of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at}';
     ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
-    engines CONSTANT text[] := '{inbox,lease_extensions,chores}'; -- tables that the API has nothing to do with
+    engines CONSTANT text[] := '{inbox,inbox_positions,lease_extensions,chores}'; -- the API has nothing to do with them
     records CONSTANT text[] := '{schema_version,schema_files}'; -- of the migrations; without row security
     everything CONSTANT text[] := '{SELECT,INSERT,UPDATE,DELETE}';
     -- Conditions are written as pg_get_expr prints them, to be compared with what it prints. Sub-selects
@@ -105,7 +105,7 @@ BEGIN
                     WHEN 'audit_chain' THEN '{SELECT}'
                     WHEN 'events' THEN '{SELECT}' -- and INSERT of some columns, below
                     ELSE everything END),
-                ('outbox_reader', CASE WHEN thing.relname IN ('tokens', 'inbox', 'idempotency_keys') THEN '{}' ELSE '{SELECT}'::text[] END),
+                ('outbox_reader', CASE WHEN thing.relname IN ('tokens', 'inbox', 'inbox_positions', 'idempotency_keys') THEN '{}' ELSE '{SELECT}'::text[] END),
                 ('outbox_producer', CASE thing.relname
                     WHEN 'idempotency_keys' THEN '{SELECT,INSERT}'
                     WHEN 'jobs' THEN '{SELECT (id)}' -- RETURNING id reads it
@@ -201,7 +201,7 @@ BEGIN
                     WHEN 'jobs' THEN '(' || visible || ' AND (status = ANY (ARRAY[''created''::outbox.job_status, ''pending''::outbox.job_status])))'
                     ELSE visible END);
         END IF;
-        IF NOT tab.relispartition AND tab.relname NOT IN ('tokens', 'inbox', 'idempotency_keys') THEN
+        IF NOT tab.relispartition AND tab.relname NOT IN ('tokens', 'inbox', 'inbox_positions', 'idempotency_keys') THEN
             wanted := wanted || format('CREATE POLICY reader ON %s FOR SELECT TO outbox_reader USING (%s)', tab.name, visible);
         END IF;
         IF NOT tab.relispartition AND tab.relname <> 'tokens' THEN
