@@ -374,3 +374,36 @@ func (l *line) close() {
 		_ = c.Close()
 	}
 }
+
+// A slow sink accepts what there is time for, and leaves the rest: it does not stand still for that.
+func TestABatchThatTimeDoesNotSufficeForGoesOn(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &slowRecorder{most: 3}
+	var want []string
+	for i := range 20 {
+		want = append(want, fmt.Sprint(i))
+	}
+	publish(t, db, "order.paid", "k", want...)
+	began := time.Now()
+	start(t, db, sink, nil)
+	sink.await(t, want...)
+	if took := time.Since(began); took > 4*time.Second { // to stand still takes a second for each of seven batches
+		t.Errorf("it took %s", took)
+	}
+}
+
+// slowRecorder has time for so many messages of a batch.
+type slowRecorder struct {
+	recorder
+	most int
+}
+
+func (s *slowRecorder) Publish(ctx context.Context, batch []relay.Message) []error {
+	n := min(s.most, len(batch))
+	outcomes := s.recorder.Publish(ctx, batch[:n])
+	for range batch[n:] {
+		outcomes = append(outcomes, relay.ErrNotTried)
+	}
+	return outcomes
+}

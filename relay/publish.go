@@ -21,6 +21,9 @@ const (
 	numberInterval = 500 * time.Millisecond // between looks at holes that nobody has to fill
 )
 
+// errUnfinished is that the time of a batch did not suffice for all of it: the rest is read again, and published next.
+var errUnfinished = errors.New("the sink has accepted a part of the batch, and has not tried the rest")
+
 // publisher publishes to one sink whenever this process owns it.
 type publisher struct {
 	name    string
@@ -107,6 +110,7 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 		err := p.stretch(ctx, ours, o, maxBatch, 0)
 		var failure *failure
 		switch {
+		case errors.Is(err, errUnfinished):
 		case errors.As(err, &failure):
 			if err := p.outlast(ctx, ours, o, failure); err != nil {
 				return err
@@ -173,7 +177,7 @@ func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 		return failureOf(err)
 	}
 	for _, most := range []int{1, 10} {
-		if err := p.stretch(ctx, ours, o, most, 1); err != nil {
+		if err := p.stretch(ctx, ours, o, most, 1); err != nil && !errors.Is(err, errUnfinished) {
 			return err
 		}
 	}
@@ -323,6 +327,9 @@ func (p *publisher) send(ctx context.Context, o *ownership, read page) error {
 		}
 	}
 	o.move(read.before.after(positions), published)
+	if first == nil && published > 0 {
+		return errUnfinished
+	}
 	if first == nil {
 		first = failureOf(errors.New("the sink has not tried a message and does not say why"))
 	}

@@ -16,7 +16,8 @@ type Route struct {
 	Topics []string
 	// Destination is a template: text with the placeholders {topic}, {tenant}, {key}, {id}
 	// and {header.NAME}, each with a filter if wanted: |token makes one token of a NATS
-	// subject, |kafka a name of a Kafka topic, |hash(N) a number below N. "" is "{topic}".
+	// subject, |kafka a name of a Kafka topic, |path a segment of a URL's path, |hash(N) a
+	// number below N. "" is "{topic}".
 	Destination string
 	// CloudEvents is how the attributes of CloudEvents 1.0 go with a message; "" is Binary.
 	CloudEvents CloudEvents

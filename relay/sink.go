@@ -30,7 +30,7 @@ type Sink interface {
 	//	nil                 the broker has it, as durably as it promises
 	//	[*RefusedError]     the broker has examined and rejected it: to send it again changes nothing
 	//	[*UnavailableError] the broker, or the message's destination, takes nothing now: this says nothing about the message
-	//	[ErrNotTried]       not sent, because one before it was not accepted
+	//	[ErrNotTried]       not sent, because one before it was not accepted, or the time of ctx did not suffice
 	//	any other           unknown whether it was stored: it is sent again with the same ID
 	//
 	// After the first outcome of a key that is not nil the later messages of that key are

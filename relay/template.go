@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,6 +91,8 @@ func parseFilter(text string) (func(string) string, error) {
 		return token, nil
 	case text == "kafka":
 		return kafkaName, nil
+	case text == "path":
+		return pathSegment, nil
 	case name == "hash" && hasArgument && strings.HasSuffix(text, ")"):
 		n, err := strconv.ParseUint(argument, 10, 32)
 		if err != nil || n == 0 {
@@ -100,7 +104,7 @@ func parseFilter(text string) (func(string) string, error) {
 			return strconv.FormatUint(sum.Sum64()%n, 10)
 		}, nil
 	}
-	return nil, fmt.Errorf("|%s is no filter: there are |token, |kafka and |hash(N)", text)
+	return nil, fmt.Errorf("|%s is no filter: there are |token, |kafka, |path and |hash(N)", text)
 }
 
 // token makes one token of a NATS subject.
@@ -131,6 +135,46 @@ func kafkaName(s string) string {
 // filters reports whether a placeholder has a filter.
 func (t *template) filters(placeholder string) bool {
 	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name == placeholder && p.filter != nil })
+}
+
+// pathSegment makes one segment of a URL's path. Some servers read %2F as a slash, so there is none.
+func pathSegment(s string) string {
+	if s == "" || s == "." || s == ".." {
+		return "_" + s
+	}
+	return url.PathEscape(strings.Map(func(r rune) rune {
+		if r == '/' || r == '\\' || r < ' ' || r == 0x7f {
+			return '_'
+		}
+		return r
+	}, s))
+}
+
+// Destinations are the names that a route's template gives, as far as they are known before there is an event: a * is
+// for what events fill in.
+func (r Route) Destinations() (all []string) {
+	t, err := parseTemplate(cmp.Or(r.Destination, "{topic}"))
+	if err != nil {
+		return nil
+	}
+	for _, topic := range r.Topics {
+		var b strings.Builder
+		for i := range t.parts {
+			p := &t.parts[i]
+			b.WriteString(p.text)
+			switch {
+			case p.value == nil:
+			case p.name == "topic" && p.filter == nil:
+				b.WriteString(topic)
+			case p.name == "topic" && !strings.Contains(topic, "*"):
+				b.WriteString(p.filter(topic))
+			default:
+				b.WriteByte('*')
+			}
+		}
+		all = append(all, b.String())
+	}
+	return all
 }
 
 // fill returns the destination of an event.

@@ -8,7 +8,7 @@ import (
 )
 
 func TestTemplatesAreFilled(t *testing.T) {
-	e := &Event{ID: outbox.RootTenant, Tenant: outbox.RootTenant, Topic: "order.paid", Key: "a.b c>*", Headers: map[string]string{"region": "eu"}}
+	e := &Event{ID: outbox.RootTenant, Tenant: outbox.RootTenant, Topic: "order.paid", Key: "a.b c>*", Headers: map[string]string{"region": "eu", "up": "..", "way": "a/../b\\c\n"}}
 	for text, want := range map[string]string{
 		"orders":                            "orders",
 		"{topic}":                           "order.paid",
@@ -17,6 +17,8 @@ func TestTemplatesAreFilled(t *testing.T) {
 		"{key|kafka}":                       "a.b_c__",
 		"{id}":                              outbox.RootTenant.String(),
 		"{key|hash(1)}":                     "0",
+		"in/{key|path}/{header.up|path}":    "in/a.b%20c%3E%2A/_..",
+		"in/{header.way|path}":              "in/a_.._b_c_",
 	} {
 		made, err := parseTemplate(text)
 		if err != nil {
@@ -52,6 +54,21 @@ func TestATemplateThatCannotBeFilledIsRefused(t *testing.T) {
 	} {
 		if _, err := parseTemplate(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want an error with %q", text, err, want)
+		}
+	}
+}
+
+func TestDestinationsThatAreKnownBeforeThereIsAnEvent(t *testing.T) {
+	for template, want := range map[string]string{
+		"":                         "order.paid invoice.*",
+		"all":                      "all all",
+		"shop.{topic}.{key|token}": "shop.order.paid.* shop.invoice.*.*",
+		"{topic|token}-{tenant}":   "order_paid-* *-*",
+		"{":                        "",
+	} {
+		r := Route{Topics: []string{"order.paid", "invoice.*"}, Destination: template}
+		if got := strings.Join(r.Destinations(), " "); got != want {
+			t.Errorf("%q: got %q, want %q", template, got, want)
 		}
 	}
 }

@@ -203,7 +203,7 @@ func checkSink(ctx context.Context, s relay.SinkConfig) []relay.Finding {
 	if err == nil {
 		var destinations []string
 		for _, r := range s.Routes {
-			destinations = append(destinations, cmp.Or(r.Destination, "{topic}"))
+			destinations = append(destinations, r.Destinations()...)
 		}
 		findings, err = s.Sink.Check(ctx, destinations)
 	}

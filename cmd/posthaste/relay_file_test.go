@@ -27,8 +27,10 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"an unknown field":           {sinks + routes + "extra: 1\n", []string{"relay.yaml: line 6: unknown field extra"}},
 		"an unknown field of a sink": {"sinks:\n  a:\n    nats: {url: \"nats://h:1\", replicas: 3}\n" + routes, []string{"line 3: unknown field replicas"}},
 		"a kind that there is not":   {"sinks:\n  a:\n    pulsar: {}\n" + routes, []string{"line 3: unknown field pulsar"}},
-		"a sink of no kind":          {"sinks:\n  a: {}\n" + routes, []string{"line 2: sinks.a: of what kind is it? want one of nats, kafka, amqp and redis"}},
+		"a sink of no kind":          {"sinks:\n  a: {}\n" + routes, []string{"line 2: sinks.a: of what kind is it? want one of nats, kafka, amqp, redis and webhook"}},
 		"a sink of two kinds":        {"sinks:\n  a: {nats: {url: \"nats://h:1\"}, redis: {url: \"redis://h:1/0\"}}\n" + routes, []string{"line 2: sinks.a: of what kind is it?"}},
+		"a network that is none":     {"sinks:\n  a: {webhook: {url: \"https://h\", allow: [\"10.0.0.0\"]}}\n" + routes, []string{`line 2: sinks.a: allow[0] is "10.0.0.0", want a network such as`}},
+		"a secret that is none":      {"sinks:\n  a: {webhook: {url: \"https://h\", secrets: [\"${RELAY_TEST_TOKEN}\"]}}\n" + routes, []string{"line 2: sinks.a: ", "secret 1 is not whsec_"}},
 		"no broker":                  {"sinks:\n  a: {kafka: {}}\n" + routes, []string{"line 2: sinks.a: ", "Brokers"}},
 		"no sink":                    {routes, []string{"sinks: there is none", `line 2: routes[0].to: no sink is called "a"`}},
 		"a sink twice":               {"sinks:\n  a: {nats: {url: \"nats://h:1\"}}\n  a: {nats: {url: \"nats://h:1\"}}\n" + routes, []string{`line 3: mapping key "a" already defined at line 2`}},
@@ -64,8 +66,9 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		})
 	}
 	all := "sinks:\n  n: {nats: {url: \"nats://h:1\"}}\n  k: {kafka: {brokers: [\"h:1\"], mechanism: SCRAM-SHA-512, user: u, passwordFile: f}}\n" +
-		"  a: {amqp: {url: \"amqp://h:1/v\", user: u, password: \"${RELAY_TEST_TOKEN}\", pipelined: true}}\n  r: {redis: {url: \"redis://h:1/0\"}}\nroutes:\n"
-	for _, to := range []string{"n", "k", "a", "r"} {
+		"  a: {amqp: {url: \"amqp://h:1/v\", user: u, password: \"${RELAY_TEST_TOKEN}\", pipelined: true}}\n  r: {redis: {url: \"redis://h:1/0\"}}\n" +
+		"  w: {webhook: {url: \"https://h\", hosts: [\"i\"], secretFile: f, allow: [\"10.0.0.0/8\"], concurrency: 3, timeout: 2s, caFile: c}}\nroutes:\n"
+	for _, to := range []string{"n", "k", "a", "r", "w"} {
 		all += "  - {topics: [\"*\"], to: " + to + "}\n"
 	}
 	if c, err := parseRelayConfig(writeRelayConfig(t, all)); err != nil || !c.Sinks["a"].AMQP.Pipelined || c.Sinks["a"].AMQP.Password != "s3cret" {

@@ -2,12 +2,16 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/amqp"
 	"github.com/posthaste-dev/posthaste/relay/kafka"
 	"github.com/posthaste-dev/posthaste/relay/nats"
 	"github.com/posthaste-dev/posthaste/relay/redis"
+	"github.com/posthaste-dev/posthaste/relay/webhook"
 )
 
 // sinkSpec has one of its fields.
@@ -16,6 +20,8 @@ type sinkSpec struct {
 	Kafka *kafkaSpec `yaml:"kafka"`
 	AMQP  *amqpSpec  `yaml:"amqp"`
 	Redis *redisSpec `yaml:"redis"`
+
+	Webhook *webhookSpec `yaml:"webhook"`
 }
 
 // certificates are the files that every sink can have.
@@ -67,6 +73,17 @@ type redisSpec struct {
 	certificates  `yaml:",inline"`
 }
 
+type webhookSpec struct {
+	URL          text          `yaml:"url"`
+	Hosts        []text        `yaml:"hosts"`
+	Secrets      []text        `yaml:"secrets"`
+	SecretFile   text          `yaml:"secretFile"`
+	Allow        []text        `yaml:"allow"`
+	Concurrency  int           `yaml:"concurrency"`
+	Timeout      time.Duration `yaml:"timeout"`
+	certificates `yaml:",inline"`
+}
+
 // sinkName is how we call ourselves to brokers.
 const sinkName = "posthaste"
 
@@ -85,8 +102,11 @@ func (s sinkSpec) open() (relay.Sink, error) {
 	if r := s.Redis; r != nil {
 		sinks = append(sinks, r.open)
 	}
+	if w := s.Webhook; w != nil {
+		sinks = append(sinks, w.open)
+	}
 	if len(sinks) != 1 {
-		return nil, errors.New("of what kind is it? want one of nats, kafka, amqp and redis")
+		return nil, errors.New("of what kind is it? want one of nats, kafka, amqp, redis and webhook")
 	}
 	return sinks[0]()
 }
@@ -122,6 +142,22 @@ func (r *redisSpec) open() (relay.Sink, error) {
 		URL: string(r.URL), Name: sinkName, CreateStreams: r.CreateStreams,
 		User: string(r.User), Password: string(r.Password), PasswordFile: string(r.PasswordFile),
 		CAFile: string(r.CAFile), CertificateFile: string(r.CertificateFile), KeyFile: string(r.KeyFile),
+	}))
+}
+
+func (w *webhookSpec) open() (relay.Sink, error) {
+	var allow []netip.Prefix
+	for i, network := range w.Allow {
+		p, err := netip.ParsePrefix(string(network))
+		if err != nil {
+			return nil, fmt.Errorf("allow[%d] is %q, want a network such as 10.0.0.0/8", i, network)
+		}
+		allow = append(allow, p)
+	}
+	return opened(webhook.Open(webhook.SinkConfig{
+		URL: string(w.URL), Hosts: texts(w.Hosts), Allow: allow, Concurrency: w.Concurrency, Timeout: w.Timeout,
+		Signing: webhook.Signing{Secrets: texts(w.Secrets), File: string(w.SecretFile)}, UserAgent: "posthaste/" + buildVersion(),
+		CAFile: string(w.CAFile), CertificateFile: string(w.CertificateFile), KeyFile: string(w.KeyFile),
 	}))
 }
 

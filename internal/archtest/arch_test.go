@@ -47,11 +47,14 @@ var allowed = map[string]string{
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
 
 	"relay":           "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
-	"relay/amqp":      "relay",
-	"relay/kafka":     "relay",
-	"relay/redis":     "relay",
-	"relay/nats":      "relay",
+	"relay/amqp":      "relay relay/internal/credentials",
+	"relay/kafka":     "relay relay/internal/credentials",
+	"relay/redis":     "relay relay/internal/credentials",
+	"relay/nats":      "relay relay/internal/credentials relay/internal/cloudevents",
 	"relay/relaytest": "relay",
+
+	"relay/internal/credentials": "",
+	"relay/internal/cloudevents": "",
 
 	"reaper":        "outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"schedule":      "internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
@@ -59,7 +62,7 @@ var allowed = map[string]string{
 	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/invalid",
 	"doctor":        "operator migrations internal/pgsession internal/pgvalue",
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
-	"relay/webhook": "outbox dispatcher",
+	"relay/webhook": "outbox dispatcher relay relay/internal/credentials relay/internal/cloudevents",
 
 	"handlers/download":   "outbox dispatcher internal/invalid",
 	"internal/changefeed": "outbox internal/sqlgen",

@@ -2,6 +2,8 @@ package mutants
 
 const inOrderOfAKey = "A sink stores no message of a key after one that it has not stored"
 
+const toItsReceiver = "A webhook goes to its receiver"
+
 var sinks = []Mutant{
 	{
 		Name:      "a key's messages together",
@@ -76,5 +78,35 @@ var sinks = []Mutant{
 		Invariant: inOrderOfAKey,
 		Edits:     []Edit{{"relay/nats.checkHeader", `strings.EqualFold(h.Name[:len(reserved)], reserved)`, `strings.EqualFold(h.Name, reserved)`}},
 		Checks:    []Check{test("relay/nats", "TestSubjectsThatCannotBe", `header "Nats-Rollup": <nil>`)},
+	},
+	{
+		Name:      "redirects are followed",
+		Breaks:    "a receiver sends what we post, with its signature, to a place of its choice",
+		Invariant: toItsReceiver,
+		Edits:     []Edit{{"relay/webhook.followNone", `return http.ErrUseLastResponse`, `return nil`}},
+		Checks:    []Check{test("relay/webhook", "TestASinkFollowsNoRedirect", "followed true")},
+	},
+	{
+		Name:      "private addresses are public",
+		Breaks:    "a name that leads to our own network is connected to",
+		Invariant: toItsReceiver,
+		Edits:     []Edit{{"relay/webhook.dialer.control", `if !isPublic(addr) && !slices.ContainsFunc(d.allow, within) {`, `if !isPublic(addr) && slices.ContainsFunc(d.allow, within) && false {`}},
+		Checks:    []Check{test("relay/webhook", "TestANameThatLeadsToUsIsNotConnectedTo", "asked true")},
+	},
+	{
+		Name:      "only the new key signs",
+		Breaks:    "receivers that still have the old secret refuse everything while it is changed",
+		Invariant: toItsReceiver,
+		Edits:     []Edit{{"relay/webhook.sign", `for _, key := range keys {`, `for _, key := range keys[:1] {`}},
+		Checks:    []Check{test("relay/webhook", "TestTwoKeysSignWhileTheyChange", "no signature of ours")},
+	},
+	{
+		Name:      "no answer of a receiver is taken for stored",
+		Breaks:    "what a receiver has not answered is lost, and what is behind it of its key is sent",
+		Invariant: inOrderOfAKey,
+		Edits: []Edit{{"relay/webhook.Sink.exchange", `		return 0, failed
+`, `		return 0, nil
+`}},
+		Checks: []Check{test("relay/webhook", "TestNoAnswerIsUnknown", "stored:")},
 	},
 }

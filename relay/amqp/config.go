@@ -2,14 +2,13 @@ package amqp
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 // Config is how to reach RabbitMQ. Files are read again for each connection, so that secrets can be rotated.
@@ -64,9 +63,7 @@ func (c Config) validate() error {
 	if c.Password != "" && c.PasswordFile != "" {
 		errs = append(errs, errors.New("both Password and PasswordFile are set"))
 	}
-	if (c.CertificateFile == "") != (c.KeyFile == "") {
-		errs = append(errs, errors.New("CertificateFile and KeyFile go together"))
-	}
+	errs = append(errs, c.certificates().Validate())
 	return errors.Join(errs...)
 }
 
@@ -83,39 +80,21 @@ func (c Config) login() ([]amqp.Authentication, error) {
 	if c.User == "" {
 		return []amqp.Authentication{&amqp.ExternalAuth{}}, nil
 	}
-	password := c.Password
-	if c.PasswordFile != "" {
-		content, err := os.ReadFile(c.PasswordFile)
-		if err != nil {
-			return nil, fmt.Errorf("read the password: %w", err)
-		}
-		password = strings.TrimSpace(string(content))
+	password, err := credentials.Secret(c.Password, c.PasswordFile)
+	if err != nil {
+		return nil, err
 	}
 	return []amqp.Authentication{&amqp.PlainAuth{Username: c.User, Password: password}}, nil
 }
 
 // tls is nil if nothing is to be different from the defaults.
 func (c Config) tls() (*tls.Config, error) {
-	if c.CAFile == "" && c.CertificateFile == "" {
+	if !c.certificates().Any() {
 		return nil, nil
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CAFile != "" {
-		content, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("read CAFile: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(content) {
-			return nil, fmt.Errorf("%s has no certificate in it", c.CAFile)
-		}
-	}
-	if c.CertificateFile != "" {
-		pair, err := tls.LoadX509KeyPair(c.CertificateFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("read CertificateFile and KeyFile: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return config, nil
+	return c.certificates().TLS()
+}
+
+func (c Config) certificates() credentials.Certificates {
+	return credentials.Certificates{CAFile: c.CAFile, CertificateFile: c.CertificateFile, KeyFile: c.KeyFile}
 }

@@ -1,8 +1,6 @@
 package amqp
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 // errNotRouted is why a message was returned: no queue is bound for its routing key, or there is no such queue.
@@ -44,9 +43,7 @@ func away(err error) error {
 			code = relay.CodeForbidden
 		}
 	}
-	_, ours := errors.AsType[*tls.CertificateVerificationError](err)
-	_, theirs := errors.AsType[x509.HostnameError](err)
-	if ours || theirs {
+	if credentials.IsUntrusted(err) {
 		code = relay.CodeForbidden
 	}
 	return &relay.UnavailableError{Code: code, Err: err}

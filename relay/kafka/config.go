@@ -2,12 +2,9 @@ package kafka
 
 import (
 	"cmp"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 // Config is how to reach a Kafka cluster. Files are read again for each client, so that secrets can be rotated.
@@ -50,7 +49,7 @@ var mechanisms = []string{"", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
 func (c Config) withDefaults() Config {
 	c.Name = cmp.Or(c.Name, "posthaste")
 	c.MaxBytes = cmp.Or(c.MaxBytes, defaultMaxBytes)
-	c.TLS = c.TLS || c.CAFile != "" || c.CertificateFile != ""
+	c.TLS = c.TLS || c.certificates().Any()
 	return c
 }
 
@@ -77,9 +76,7 @@ func (c Config) validate() error {
 	if c.Password != "" && c.PasswordFile != "" {
 		errs = append(errs, errors.New("both Password and PasswordFile are set"))
 	}
-	if (c.CertificateFile == "") != (c.KeyFile == "") {
-		errs = append(errs, errors.New("CertificateFile and KeyFile go together"))
-	}
+	errs = append(errs, c.certificates().Validate())
 	if c.MaxBytes < leastMaxBytes || c.MaxBytes > mostMaxBytes {
 		errs = append(errs, fmt.Errorf("MaxBytes is %d, want %d to %d", c.MaxBytes, leastMaxBytes, mostMaxBytes))
 	}
@@ -112,7 +109,7 @@ func (c Config) options() ([]kgo.Opt, error) {
 		all = append(all, kgo.SASL(login))
 	}
 	if c.TLS {
-		config, err := c.tls()
+		config, err := c.certificates().TLS()
 		if err != nil {
 			return nil, err
 		}
@@ -122,13 +119,9 @@ func (c Config) options() ([]kgo.Opt, error) {
 }
 
 func (c Config) login() (sasl.Mechanism, error) {
-	password := c.Password
-	if c.PasswordFile != "" {
-		content, err := os.ReadFile(c.PasswordFile)
-		if err != nil {
-			return nil, fmt.Errorf("read the password: %w", err)
-		}
-		password = strings.TrimSpace(string(content))
+	password, err := credentials.Secret(c.Password, c.PasswordFile)
+	if err != nil {
+		return nil, err
 	}
 	switch c.Mechanism {
 	case "SCRAM-SHA-256":
@@ -139,24 +132,6 @@ func (c Config) login() (sasl.Mechanism, error) {
 	return plain.Auth{User: c.User, Pass: password}.AsMechanism(), nil
 }
 
-func (c Config) tls() (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CAFile != "" {
-		content, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("read CAFile: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(content) {
-			return nil, fmt.Errorf("%s has no certificate in it", c.CAFile)
-		}
-	}
-	if c.CertificateFile != "" {
-		pair, err := tls.LoadX509KeyPair(c.CertificateFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("read CertificateFile and KeyFile: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return config, nil
+func (c Config) certificates() credentials.Certificates {
+	return credentials.Certificates{CAFile: c.CAFile, CertificateFile: c.CertificateFile, KeyFile: c.KeyFile}
 }

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 // outcomes of what brokers answer. What is not here is unknown.
@@ -83,8 +83,7 @@ func classify(err error) (outcome error, known bool) {
 // unreachable reports whether the client could not connect.
 func unreachable(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
-	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
-	return ok && op.Op == "dial" || certificate
+	return ok && op.Op == "dial" || credentials.IsUntrusted(err)
 }
 
 // away is the outcome of messages that were not sent because no broker can be reached.
@@ -97,7 +96,7 @@ func away(err error) error {
 			}
 		}
 	}
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+	if credentials.IsUntrusted(err) {
 		code = relay.CodeForbidden
 	}
 	return &relay.UnavailableError{Code: code, Err: err}

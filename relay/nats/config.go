@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 // Config is how to reach a NATS server. Files are read again for each connection, so that secrets can be rotated.
@@ -61,9 +61,7 @@ func (c Config) validate() error {
 	if c.Password != "" && c.PasswordFile != "" || c.Token != "" && c.TokenFile != "" {
 		errs = append(errs, errors.New("a secret is set both by itself and by its file"))
 	}
-	if (c.CertificateFile == "") != (c.KeyFile == "") {
-		errs = append(errs, errors.New("CertificateFile and KeyFile go together"))
-	}
+	errs = append(errs, credentials.Certificates{CertificateFile: c.CertificateFile, KeyFile: c.KeyFile}.Validate())
 	return errors.Join(errs...)
 }
 
@@ -90,15 +88,15 @@ func (c Config) options(ctx context.Context, sockets *sockets) ([]nats.Option, e
 		}
 		all = append(all, option)
 	case c.User != "":
-		password, err := secret(c.Password, c.PasswordFile)
+		password, err := credentials.Secret(c.Password, c.PasswordFile)
 		if err != nil {
-			return nil, fmt.Errorf("read the password: %w", err)
+			return nil, err
 		}
 		all = append(all, nats.UserInfo(c.User, password))
 	default:
-		token, err := secret(c.Token, c.TokenFile)
+		token, err := credentials.Secret(c.Token, c.TokenFile)
 		if err != nil {
-			return nil, fmt.Errorf("read the token: %w", err)
+			return nil, err
 		}
 		all = append(all, nats.Token(token))
 	}
@@ -109,12 +107,4 @@ func (c Config) options(ctx context.Context, sockets *sockets) ([]nats.Option, e
 		all = append(all, nats.ClientCert(c.CertificateFile, c.KeyFile))
 	}
 	return all, nil
-}
-
-func secret(text, file string) (string, error) {
-	if file == "" {
-		return text, nil
-	}
-	content, err := os.ReadFile(file)
-	return strings.TrimSpace(string(content)), err
 }

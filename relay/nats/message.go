@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/internal/cloudevents"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 	headerContentType = "Content-Type"
 
 	// attribute begins the names of CloudEvents' attributes. A message that has the first is one in the binary mode.
-	attribute       = "ce-"
+	attribute       = cloudevents.Prefix
 	attributeFirst  = attribute + "specversion"
 	attributeOfType = attribute + "datacontenttype"
 
@@ -51,14 +52,15 @@ func encode(m *relay.Message) (*nats.Msg, error) {
 	}
 	for _, h := range m.Headers {
 		if strings.HasPrefix(h.Name, attribute) {
-			h.Value = escape(h.Value)
+			h.Value = cloudevents.Escape(h.Value)
 		}
 		if err := checkHeader(h); err != nil {
 			return nil, &relay.RefusedError{Code: relay.CodeRefused, Err: err}
 		}
 		set(h.Name, h.Value)
 		if h.Name == attributeFirst && m.ContentType != "" {
-			set(attributeOfType, escape(m.ContentType)) // NATS' binding has it here, and others in Content-Type
+			// NATS' binding has it here, and others in Content-Type.
+			set(attributeOfType, cloudevents.Escape(m.ContentType))
 		}
 	}
 	if strings.ContainsAny(m.ID+m.ContentType, "\r\n\x00") {
@@ -75,29 +77,6 @@ func checkHeader(h relay.Header) error {
 		return fmt.Errorf("header %q: a value has no line breaks and no NUL", h.Name) // nats.go would send spaces
 	}
 	return nil // of names nats.go says itself what it does not send
-}
-
-// escape writes the value of an attribute as CloudEvents' binding for NATS says: what is no printable ASCII character,
-// and spaces, quotes and percent signs, byte by byte.
-func escape(value string) string {
-	plain := func(c byte) bool { return c > ' ' && c < 0x7f && c != '"' && c != '%' }
-	i := 0
-	for i < len(value) && plain(value[i]) {
-		i++
-	}
-	if i == len(value) {
-		return value
-	}
-	var b strings.Builder
-	b.WriteString(value[:i])
-	for _, c := range []byte(value[i:]) {
-		if plain(c) {
-			b.WriteByte(c)
-		} else {
-			fmt.Fprintf(&b, "%%%02X", c)
-		}
-	}
-	return b.String()
 }
 
 // checkSubject returns what is wrong with a subject to publish to.

@@ -2,13 +2,12 @@ package redis
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
+
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 // Config is how to reach a Redis or Valkey server. Files are read again for each connection, so that secrets can be
@@ -52,10 +51,8 @@ func (c Config) validate() error {
 	if c.Password != "" && c.PasswordFile != "" {
 		errs = append(errs, errors.New("both Password and PasswordFile are set"))
 	}
-	if (c.CertificateFile == "") != (c.KeyFile == "") {
-		errs = append(errs, errors.New("CertificateFile and KeyFile go together"))
-	}
-	if (c.CAFile != "" || c.CertificateFile != "") && u != nil && u.Scheme == "redis" {
+	errs = append(errs, c.certificates().Validate())
+	if c.certificates().Any() && u != nil && u.Scheme == "redis" {
 		errs = append(errs, errors.New("certificates are given, and the URL is not rediss://"))
 	}
 	return errors.Join(errs...)
@@ -74,39 +71,18 @@ func database(u *url.URL) (int, error) {
 	return int(n), nil
 }
 
-func (c Config) secret() (string, error) {
-	if c.PasswordFile == "" {
-		return c.Password, nil
-	}
-	content, err := os.ReadFile(c.PasswordFile)
-	if err != nil {
-		return "", fmt.Errorf("read the password: %w", err)
-	}
-	return strings.TrimSpace(string(content)), nil
-}
-
 // tls is nil for a connection without.
 func (c Config) tls(u *url.URL) (*tls.Config, error) {
 	if u.Scheme != "rediss" {
 		return nil, nil
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}
-	if c.CAFile != "" {
-		content, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("read CAFile: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(content) {
-			return nil, fmt.Errorf("%s has no certificate in it", c.CAFile)
-		}
+	config, err := c.certificates().TLS()
+	if err == nil {
+		config.ServerName = u.Hostname()
 	}
-	if c.CertificateFile != "" {
-		pair, err := tls.LoadX509KeyPair(c.CertificateFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("read CertificateFile and KeyFile: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return config, nil
+	return config, err
+}
+
+func (c Config) certificates() credentials.Certificates {
+	return credentials.Certificates{CAFile: c.CAFile, CertificateFile: c.CertificateFile, KeyFile: c.KeyFile}
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 const (
@@ -39,7 +41,7 @@ func connect(ctx context.Context, config Config) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	password, err := config.secret()
+	password, err := credentials.Secret(config.Password, config.PasswordFile)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 // aborted is what the server says of what it would have taken, had it taken everything.
@@ -70,7 +70,7 @@ func away(err error) error {
 	} else if first == "NOPERM" {
 		code = relay.CodeForbidden
 	}
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+	if credentials.IsUntrusted(err) {
 		code = relay.CodeForbidden
 	}
 	return &relay.UnavailableError{Code: code, Err: err}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 // Error says how a delivery failed. Its code is stored with the failed attempt.
@@ -54,17 +56,24 @@ const (
 	minOutage     = time.Second    // what is left of a date may be a millisecond
 )
 
+func isSuccess(status int) bool { return status >= 200 && status < 300 }
+
+// failure is an answer that is no success, with the beginning of its body.
+func failure(place string, res *http.Response) *Error {
+	var quoted []byte
+	if res.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
+		quoted, _ = io.ReadAll(io.LimitReader(res.Body, maxQuoted))
+	}
+	return &Error{Place: place, Status: res.StatusCode, Body: strings.TrimSpace(strings.ToValidUTF8(string(quoted), "?"))}
+}
+
 // judge turns an answer into the attempt's outcome.
 func judge(place string, res *http.Response, now time.Time) error {
 	status := res.StatusCode
-	if status >= 200 && status < 300 {
+	if isSuccess(status) {
 		return nil
 	}
-	var quoted []byte
-	if status != http.StatusSwitchingProtocols { // whose body is the connection
-		quoted, _ = io.ReadAll(io.LimitReader(res.Body, maxQuoted))
-	}
-	failed := &Error{Place: place, Status: status, Body: strings.TrimSpace(strings.ToValidUTF8(string(quoted), "?"))}
+	failed := failure(place, res)
 	switch status {
 	case http.StatusServiceUnavailable:
 		// A receiver that says when it will be back knows what it speaks of. A 503
@@ -105,6 +114,46 @@ func judgeSilence(failed *Error) error {
 		return failed
 	}
 	return dispatcher.Unavailable(failed, 0)
+}
+
+// classify says what an answer that is no success means for a message. What is neither refused nor unavailable is
+// unknown: the receiver, or a proxy before it, may have taken the message and not said so.
+func classify(failed *Error) error {
+	refused := func(code string) error { return &relay.RefusedError{Code: code, Err: failed} }
+	unavailable := func(code string) error { return &relay.UnavailableError{Code: code, Err: failed} }
+	switch failed.Status {
+	case http.StatusBadRequest, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+		return refused(relay.CodeRefused)
+	case http.StatusRequestEntityTooLarge, http.StatusRequestHeaderFieldsTooLarge:
+		return refused(relay.CodeTooLarge)
+	case http.StatusRequestURITooLong:
+		return refused(relay.CodeBadDestination)
+	case http.StatusForbidden:
+		return refused(relay.CodeForbidden)
+	case http.StatusGone: // and never comes back
+		return refused(relay.CodeNoDestination)
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		return unavailable(relay.CodeNoDestination)
+	case http.StatusUnauthorized: // whose signature is wrong is us, and not the message
+		return unavailable(relay.CodeForbidden)
+	case http.StatusTooManyRequests, http.StatusInsufficientStorage:
+		return unavailable(relay.CodeFull)
+	case http.StatusServiceUnavailable:
+		return unavailable(relay.CodeUnavailable)
+	}
+	if failed.Status >= 300 && failed.Status < 400 {
+		return unavailable(relay.CodeNoDestination)
+	}
+	return failed
+}
+
+// away is the outcome of a message for which there was no connection.
+func away(failed *Error) error {
+	code := relay.CodeUnavailable
+	if _, ok := errors.AsType[*addressError](failed.Err); ok || credentials.IsUntrusted(failed.Err) {
+		code = relay.CodeForbidden
+	}
+	return &relay.UnavailableError{Code: code, Err: failed}
 }
 
 // retryAfter reads seconds or a date (RFC 9110, 10.2.3).

@@ -40,4 +40,21 @@
 //
 // Redirects are not followed. A URL's password, query and path are never part of
 // an error, because errors are stored and logged.
+//
+// # A sink
+//
+// [Open] returns a [relay.Sink] that posts events, or whatever a relay publishes: with the attributes of CloudEvents in
+// headers, signed, of each key one after the other, and to no address that is not public, unless it is allowed. What
+// the answers mean there is in docs/sinks.md.
+//
+// # Files
+//
+//	webhook.go  Handler: a job as a POST
+//	sink.go     Open, Probe, Check; the circuit of a host
+//	publish.go  Publish: what is sent when, and what becomes of it
+//	target.go   the URL of a destination
+//	guard.go    which addresses are connected to
+//	sign.go     signatures
+//	answer.go   what an answer says
+//	headers.go  what a job has in headers
 package webhook

@@ -35,7 +35,7 @@ func setHeaders(header http.Header, job *outbox.Claimed) {
 	header.Set("Posthaste-Kind", job.Kind)
 	header.Set("Posthaste-Attempt", strconv.Itoa(job.Attempt))
 	header.Set("Posthaste-Epoch", strconv.FormatInt(job.Epoch, 10))
-	header.Set("Idempotency-Key", job.ID.String())
+	header.Set(headerIdempotencyKey, job.ID.String())
 }
 
 // validToken reports whether s can be a header's name (RFC 9110, 5.6.2).

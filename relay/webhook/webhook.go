@@ -23,6 +23,9 @@ type Config struct {
 
 	// UserAgent names us to the receiver; "" is "posthaste".
 	UserAgent string
+
+	// Signing signs requests, by the job's id.
+	Signing Signing
 }
 
 const (
@@ -51,17 +54,24 @@ func Handler(target string, config Config) (dispatcher.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := config.Signing.validate(); err != nil {
+		return nil, fmt.Errorf("webhook: %w", err)
+	}
 	h := &hook{
 		target:    u,
+		signing:   config.Signing,
 		bodyTime:  bodyTime,
 		userAgent: cmp.Or(config.UserAgent, "posthaste"),
 		client: &http.Client{
 			Transport:     cmp.Or[http.RoundTripper](config.Transport, sharedTransport),
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			CheckRedirect: followNone,
 		},
 	}
 	return h.deliver, nil
 }
+
+// followNone leaves a redirect to be the answer.
+func followNone(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Parse reads a webhook's URL. Its errors do not quote the URL, which may hold
 // secrets.
@@ -83,13 +93,14 @@ func Parse(target string) (*url.URL, error) {
 // hook is one target.
 type hook struct {
 	target    *url.URL
+	signing   Signing
 	userAgent string
 	client    *http.Client
 	bodyTime  time.Duration
 }
 
 // place is the part of the target that may be shown.
-func (h *hook) place() string { return h.target.Scheme + "://" + h.target.Host }
+func (h *hook) place() string { return place(h.target) }
 
 func (h *hook) deliver(ctx context.Context, job *outbox.Claimed) error {
 	ctx, hangUp := context.WithCancel(ctx)
@@ -98,8 +109,13 @@ func (h *hook) deliver(ctx context.Context, job *outbox.Claimed) error {
 	if err != nil {
 		return dispatcher.Discard(fmt.Errorf("make a request to %s: %w", h.place(), stripped(err)))
 	}
+	keys, err := h.signing.keys()
+	if err != nil {
+		return dispatcher.Unavailable(fmt.Errorf("sign a request to %s: %w", h.place(), err), 0)
+	}
 	setHeaders(req.Header, job)
 	req.Header.Set("User-Agent", h.userAgent)
+	sign(req.Header, keys, job.ID.String(), time.Now(), job.Payload)
 
 	res, err := h.client.Do(req)
 	if err != nil {

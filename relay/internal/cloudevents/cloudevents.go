@@ -1,0 +1,33 @@
+// Package cloudevents has what the protocol bindings of CloudEvents 1.0 have in common.
+package cloudevents
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Prefix begins the names of attributes in [relay.Message], and in the bindings for HTTP and NATS.
+const Prefix = "ce-"
+
+// Escape writes the value of an attribute as the bindings for HTTP and NATS say: what is no printable ASCII character,
+// and spaces, quotes and percent signs, byte by byte.
+func Escape(value string) string {
+	plain := func(c byte) bool { return c > ' ' && c < 0x7f && c != '"' && c != '%' }
+	i := 0
+	for i < len(value) && plain(value[i]) {
+		i++
+	}
+	if i == len(value) {
+		return value
+	}
+	var b strings.Builder
+	b.WriteString(value[:i])
+	for _, c := range []byte(value[i:]) {
+		if plain(c) {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}

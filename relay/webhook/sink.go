@@ -1,0 +1,238 @@
+package webhook
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
+)
+
+// SinkConfig is where a sink sends requests, and how.
+type SinkConfig struct {
+	// URL is the receiver's. A destination is what follows it, such as orders/{topic|path}, or "/" for the URL itself;
+	// or a whole URL whose host is this one's or one of Hosts.
+	URL   string
+	Hosts []string // host or host:port of other receivers, by the URL's scheme
+
+	Signing Signing
+
+	// Allow are networks with addresses that a receiver may have. Others that are not of the public internet are not
+	// connected to, whatever name leads there: what fills in a destination, and who answers for a name, may be
+	// somebody's who wants to reach our own network.
+	Allow []netip.Prefix
+
+	Concurrency int           // requests that are under way at most, of different keys; 0 is 16
+	Timeout     time.Duration // for an answer; 0 is 5 s, and 8 s are the most
+
+	CAFile          string // certificates to trust instead of those of the system
+	CertificateFile string // our own, with KeyFile
+	KeyFile         string
+
+	UserAgent string // names us to the receiver; "" is "posthaste"
+}
+
+const (
+	defaultConcurrency = 16
+	maxConcurrency     = 1000
+	defaultTimeout     = 5 * time.Second
+	maxTimeout         = 8 * time.Second // the relay gives a batch 10 s
+)
+
+func (c SinkConfig) withDefaults() SinkConfig {
+	c.Concurrency = cmp.Or(c.Concurrency, defaultConcurrency)
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
+	c.UserAgent = cmp.Or(c.UserAgent, "posthaste")
+	return c
+}
+
+// validate reports every mistake. No error repeats a secret, nor the URL, which may have one in it.
+func (c SinkConfig) validate() error {
+	var errs []error
+	u, err := Parse(c.URL)
+	switch {
+	case err != nil:
+		errs = append(errs, err)
+	case u.User != nil:
+		errs = append(errs, errors.New("the URL has credentials in it: sign requests instead"))
+	case u.Scheme == "http" && c.certificates().Any():
+		errs = append(errs, errors.New("certificates are given, and the URL is not https://"))
+	}
+	for _, host := range c.Hosts {
+		if u, err := url.Parse("https://" + host); err != nil || u.Host != host || u.Hostname() == "" {
+			errs = append(errs, errors.New("one of the Hosts is not host or host:port"))
+		}
+	}
+	if err := c.Signing.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Concurrency < 1 || c.Concurrency > maxConcurrency {
+		errs = append(errs, fmt.Errorf("the Concurrency is %d, want 1 to %d", c.Concurrency, maxConcurrency))
+	}
+	if c.Timeout < time.Millisecond || c.Timeout > maxTimeout {
+		errs = append(errs, fmt.Errorf("the Timeout is %s, want up to %s", c.Timeout, maxTimeout))
+	}
+	return errors.Join(append(errs, c.certificates().Validate())...)
+}
+
+func (c SinkConfig) certificates() credentials.Certificates {
+	return credentials.Certificates{CAFile: c.CAFile, CertificateFile: c.CertificateFile, KeyFile: c.KeyFile}
+}
+
+// Sink posts messages to receivers. Its methods may be called concurrently, and wait for each other.
+type Sink struct {
+	config    SinkConfig
+	base      *url.URL
+	dialer    *dialer
+	transport *http.Transport
+	client    *http.Client
+
+	mu    sync.Mutex
+	hosts map[string]*host // by host and port
+}
+
+var _ relay.Sink = (*Sink)(nil)
+
+// Open checks a configuration. It does not connect: a receiver that is away is a matter of [Sink.Publish] and
+// [Sink.Probe].
+func Open(config SinkConfig) (*Sink, error) {
+	config = config.withDefaults()
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("open the webhook sink: %w", err)
+	}
+	base, err := Parse(config.URL)
+	if err != nil {
+		return nil, err
+	}
+	d := &dialer{config.Allow, config.certificates()}
+	transport := d.guarded()
+	return &Sink{
+		config: config, base: base, dialer: d, transport: transport,
+		client: &http.Client{Transport: transport, CheckRedirect: followNone}, hosts: map[string]*host{},
+	}, nil
+}
+
+// Limits are the receiver's, which says so with 413 and 431.
+func (s *Sink) Limits() relay.Limits { return relay.Limits{} }
+
+// Probe connects to the URL's host. While its circuit is open it only says why.
+func (s *Sink) Probe(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.host(s.base).refusal(time.Now()); err != nil {
+		return err
+	}
+	dial, port := s.dialer.dial, "80"
+	if s.base.Scheme == "https" {
+		dial, port = s.dialer.dialTLS, "443"
+	}
+	conn, err := dial(ctx, "tcp", net.JoinHostPort(s.base.Hostname(), cmp.Or(s.base.Port(), port)))
+	if err != nil {
+		return away(&Error{Place: place(s.base), Err: err})
+	}
+	_ = conn.Close()
+	return nil
+}
+
+// Check is [relay.Sink]'s.
+func (s *Sink) Check(_ context.Context, destinations []string) (all []relay.Finding, err error) {
+	keys, err := s.config.Signing.keys()
+	if err != nil {
+		return nil, err
+	}
+	add := func(when bool, severity relay.Severity, what, remedy string) {
+		if when {
+			all = append(all, relay.Finding{Severity: severity, What: what, Remedy: remedy})
+		}
+	}
+	add(s.base.Scheme == "http", relay.Warning, "the URL is http://: what is sent can be read and changed on its way", "use https://")
+	add(len(keys) == 0, relay.Warning, "requests are not signed: the receiver cannot tell them from others'", "set a secret")
+	add(len(keys) > 1, relay.Note, "requests are signed by two keys", "take the old one away when every receiver has the new one")
+	for _, destination := range destinations {
+		if _, err := s.config.target(s.base, strings.NewReplacer("*", "x", ">", "x").Replace(destination)); err != nil {
+			add(true, relay.Problem, fmt.Sprintf("destination %q: %v", destination, err), "correct the route's destination, or the sink's hosts")
+		}
+	}
+	return all, nil
+}
+
+// Close closes connections.
+func (s *Sink) Close() error {
+	s.transport.CloseIdleConnections()
+	return nil
+}
+
+// host returns what is known of a URL's host. The caller has the lock.
+func (s *Sink) host(u *url.URL) *host {
+	h := s.hosts[u.Host]
+	if h == nil {
+		h = &host{}
+		s.hosts[u.Host] = h
+	}
+	return h
+}
+
+// host is the circuit of one receiver. It is closed while the receiver answers; then all of its messages may be under
+// way. At first, and after an outage, one is tried before there are more.
+type host struct {
+	answers  bool // it has answered last
+	failures int  // in a row; with any the circuit is open until
+	until    time.Time
+	err      error // the last failure, a [*relay.UnavailableError]
+	underWay int   // requests
+}
+
+const (
+	leastPause = 500 * time.Millisecond
+	mostPause  = 15 * time.Second
+	mostAsked  = time.Hour // that a receiver may ask for
+)
+
+// refusal is why nothing may be sent now; nil if something may.
+func (h *host) refusal(now time.Time) error {
+	if h.failures > 0 && now.Before(h.until) {
+		return h.err
+	}
+	return nil
+}
+
+// most is how many requests may be under way.
+func (h *host) most(concurrency int) int {
+	if h.answers {
+		return concurrency
+	}
+	return 1
+}
+
+// answered closes the circuit.
+func (h *host) answered() { h.answers, h.failures, h.err = true, 0, nil }
+
+// fell opens the circuit, for as long as the receiver has asked for at least. Requests that were under way together
+// fall together, and count as one.
+func (h *host) fell(now time.Time, err error, asked time.Duration) {
+	if h.refusal(now) == nil {
+		h.failures++
+	}
+	pause := min(leastPause<<min(h.failures-1, 10), mostPause)
+	if until := now.Add(max(pause, min(asked, mostAsked))); until.After(h.until) {
+		h.until = until
+	}
+	h.answers, h.err = false, err
+}
+
+// fellSilent notes a request without an answer. It opens the circuit if it was the one that was tried.
+func (h *host) fellSilent(now time.Time, err error) {
+	if !h.answers {
+		h.fell(now, &relay.UnavailableError{Code: relay.CodeUnavailable, Err: err}, 0)
+	}
+	h.answers = false
+}
