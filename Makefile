@@ -10,7 +10,7 @@ export PG
 RACE    := $(shell command -v cc >/dev/null 2>&1 && echo -race)
 # Where goroutines of ours meet: these run with the race detector, which takes twice as
 # long. Packages whose tests take longest begin first, so that none is left alone at the end.
-RACED    = ./dispatcher ./integration ./api ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory ./relay/nats
+RACED    = ./dispatcher ./integration ./api ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory ./relay/nats ./relay/nats/rpc ./relay/nats/presence
 LONG     = ./internal/verify/model ./internal/verify/lease
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
 # One Postgres for all packages. AGAIN=1, which .ci/run says: of a run with a dozen failures

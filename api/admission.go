@@ -8,7 +8,11 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/callers"
 )
+
+// caller is who has a share of what there is.
+type caller = callers.Caller
 
 const (
 	// queueWait is how long a request waits for its turn, at most. Once some
@@ -82,7 +86,7 @@ func newAdmission(working, waiting int) *admission {
 // enter returns once there is room. The request calls leave when it is done. One that
 // is refused gives up what it keeps, by giveUp, before its refusal is held back.
 func (a *admission) enter(ctx context.Context, of access.Principal, giveUp func()) (leave func(), err error) {
-	who := caller{of.Tenant, of.Name}
+	who := callers.Of(of)
 	leave = func() { a.leave(who) }
 	w, refused := a.wait(who)
 	switch {

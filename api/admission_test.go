@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/callers"
 )
 
 // hold takes a place for a while, and tells what became of it.
@@ -139,7 +140,7 @@ func TestOneCallerLeavesPlacesToOthers(t *testing.T) {
 				t.Errorf("%s of tenant %s has %d of 16 slots, want %d", c.who.Name, c.who.Tenant, n, c.want)
 			}
 		}
-		if a.waiting.of[caller{ada.Tenant, ada.Name}] != 12 {
+		if a.waiting.of[callers.Of(ada)] != 12 {
 			t.Errorf("in the queue: %v, want 12 of the first", a.waiting.of)
 		}
 		release()
@@ -156,7 +157,7 @@ func TestOneCallerLeavesPlacesToOthers(t *testing.T) {
 func TestAFloodOfBadBearersIsHeldBack(t *testing.T) {
 	config := Config{Authenticator: nobody{}}.withDefaults()
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{config: config, log: config.Logger, metrics: newMetrics(nil), admission: newAdmission(64, 128), unknown: newLimits(unknownRate)}
+		s := &server{config: config, log: config.Logger, metrics: newMetrics(nil), admission: newAdmission(64, 128), unknown: callers.NewLimits(unknownRate)}
 		mux := http.NewServeMux()
 		if _, err := s.register(mux, routes); err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/callers"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/kinds"
 	"github.com/posthaste-dev/posthaste/operator"
@@ -125,8 +126,8 @@ type server struct {
 	metrics      *metrics
 	operator     *operator.Operator
 	admission    *admission
-	limits       *limits // nil without
-	unknown      *limits // of answers at once to bearers that are not good
+	limits       *callers.Limits // nil without
+	unknown      *callers.Limits // of answers at once to bearers that are not good
 	inserts      *group[outbox.Request, stored]
 	keyedInserts *group[outbox.Request, stored]
 	lookups      *group[operator.Wanted, operator.Job]
@@ -160,13 +161,13 @@ func New(config Config) (http.Handler, error) {
 	s := &server{
 		config: config, log: config.Logger, metrics: newMetrics(config.Registerer), operator: operator.New(config.Pool),
 		admission: newAdmission(config.MaxInFlight, config.MaxQueued),
-		unknown:   newLimits(unknownRate),
+		unknown:   callers.NewLimits(unknownRate),
 		answers:   newQuota("requests under way", 1, 8*config.MaxInFlight, 2*config.MaxInFlight),
 		bodies:    newBodies(int64(config.MaxBodies), int64(config.MaxBodyBytes), config.MaxQueued),
 		refused:   outage.Complaints{Most: maxRefusedLogged},
 	}
 	if config.RequestsLimit > 0 {
-		s.limits = newLimits(config.RequestsLimit)
+		s.limits = callers.NewLimits(config.RequestsLimit)
 	}
 	s.stats = &statsCache{count: s.count, keepAll: config.CountAtOnce, stopping: config.Stopping}
 	if config.CountAtOnce {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/callers"
 )
 
 // smallBody is what any request may keep in memory without asking: no more than its
@@ -52,7 +53,7 @@ type room struct {
 }
 
 func (b *bodies) room(who access.Principal) *room {
-	return &room{of: b, who: caller{who.Tenant, who.Name}}
+	return &room{of: b, who: callers.Of(who)}
 }
 
 // take takes n bytes, as soon as there is room for them. The error is a [Problem], or

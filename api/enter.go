@@ -227,7 +227,7 @@ func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refuse
 	who, err := s.authenticate(r) // a request whose token is being looked up holds no slot
 	if err != nil {
 		p := s.explain(r.Context(), err).(*Problem)
-		if p.Status == http.StatusUnauthorized && s.unknown.take(access.Principal{}) > 0 {
+		if p.Status == http.StatusUnauthorized && s.unknown.Take(access.Principal{}) > 0 {
 			_ = s.admission.hold(r.Context()) // a client that has gone reads no answer
 		}
 		return who, p
@@ -240,7 +240,7 @@ func (s *server) admit(r *http.Request, rt *entry) (who access.Principal, refuse
 	case rt.everything && !who.AllTenants:
 		return who, forbidden.because("It concerns all tenants: it takes a token of all tenants.")
 	}
-	if wait := s.limits.take(who); wait > 0 {
+	if wait := s.limits.Take(who); wait > 0 {
 		return who, rateLimited.because("").after(wait)
 	}
 	return who, nil

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/callers"
 )
 
 // quota bounds what there is at once of streams, or of requests that are worked on and
@@ -28,7 +29,7 @@ func newQuota(what string, again, most, each int) *quota {
 func (q *quota) take(who access.Principal) (leave func(), refused *Problem) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	of := caller{who.Tenant, who.Name}
+	of := callers.Of(who)
 	switch {
 	case q.takenBy[of] >= q.each:
 		return nil, rateLimited.because(fmt.Sprintf("This caller already has %d %s (the maximum).", q.each, q.what)).after(q.again)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
@@ -20,6 +21,9 @@ type Component struct {
 	Ready       func() error                // why it does not do its work while it runs; nil is that it does
 	Pool        *pgxpool.Pool               // its connections, which are closed at the end of the process; nil is none
 	NeedsSchema bool                        // it starts once the schema is there
+
+	// Dispatching is called with what the dispatcher of the process is, before anything runs, if there is one.
+	Dispatching func(dispatcher.Presence)
 }
 
 // component is a part of the process that runs for as long as the process does.

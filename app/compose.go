@@ -41,6 +41,11 @@ func (p *process) compose(mux *dispatcher.Mux) error {
 	if !p.config.NoDispatch {
 		d, err := p.addDispatcher(mux, wake)
 		note(err)
+		for _, c := range p.config.Components {
+			if c.Dispatching != nil && d != nil {
+				c.Dispatching(d.Presence())
+			}
+		}
 		if p.config.Producer != nil && d != nil {
 			d.Attach(p.config.Producer)
 		}

@@ -227,6 +227,24 @@ func (d *Dispatcher) showing() sqlgen.ShowWorkerParams {
 	return row
 }
 
+// Presence is what a dispatcher is, as the list of workers has it.
+type Presence struct {
+	Worker  string         // who holds the leases
+	Version string         // of the program
+	Queues  map[string]int // and how many jobs of each it runs at once
+	Kinds   []string       // with a handler
+}
+
+// Presence returns what the dispatcher is. It never changes.
+func (d *Dispatcher) Presence() Presence {
+	row := d.showing()
+	p := Presence{Worker: row.Worker, Version: version(), Queues: map[string]int{}, Kinds: row.Kinds}
+	for i, queue := range row.Queues {
+		p.Queues[queue] = int(row.Concurrency[i])
+	}
+	return p
+}
+
 // abandonAfter is how long handlers have to return once they were cut off, and
 // settlements to go through.
 const abandonAfter = 8 * time.Second

@@ -88,7 +88,7 @@ func parseFilter(text string) (func(string) string, error) {
 	name, argument, hasArgument := strings.Cut(strings.TrimSuffix(text, ")"), "(")
 	switch {
 	case text == "token":
-		return token, nil
+		return Token, nil
 	case text == "kafka":
 		return kafkaName, nil
 	case text == "path":
@@ -107,8 +107,8 @@ func parseFilter(text string) (func(string) string, error) {
 	return nil, fmt.Errorf("|%s is no filter: there are |token, |kafka, |path and |hash(N)", text)
 }
 
-// token makes one token of a NATS subject.
-func token(s string) string {
+// Token makes one token of a NATS subject, as |token does in a template: dots, wildcards and spaces become _.
+func Token(s string) string {
 	if s == "" {
 		return "_"
 	}

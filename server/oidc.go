@@ -8,9 +8,36 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
+
+// Authenticator knows the tokens of a database and, once its provider has been discovered, that one's JWTs. It is what
+// the API has by default, for other doors to the same process.
+type Authenticator struct {
+	access.Authenticator
+	provider *lateOIDC // nil without
+}
+
+// NewAuthenticator makes one of the tokens that pool leads to, and of a provider, unless that is nil.
+func NewAuthenticator(pool *pgxpool.Pool, provider *access.OIDCConfig, log *slog.Logger) *Authenticator {
+	tokens := access.NewTokens(pool, access.TokensConfig{Logger: log})
+	if provider == nil {
+		return &Authenticator{Authenticator: tokens}
+	}
+	late := &lateOIDC{config: *provider}
+	late.config.Logger = log
+	return &Authenticator{access.Combine(tokens, late), late}
+}
+
+// Discover asks the provider who it is until it answers or ctx ends. Its JWTs cannot be judged before.
+func (a *Authenticator) Discover(ctx context.Context) {
+	if a.provider != nil {
+		a.provider.discover(ctx)
+	}
+}
 
 // lateOIDC judges JWTs once their provider has been discovered. A provider that is
 // away, or is not what the configuration says, keeps nothing else from working:

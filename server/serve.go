@@ -14,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -88,12 +87,8 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 	config.Producer = cmp.Or(config.Producer, outbox.NewProducer(config.Pool, outbox.NotifyCoalesced))
 	var provider *lateOIDC
 	if config.Authenticator == nil {
-		config.Authenticator = access.NewTokens(config.Pool, access.TokensConfig{Logger: log})
-		if c.OIDC != nil {
-			provider = &lateOIDC{config: *c.OIDC}
-			provider.config.Logger = log
-			config.Authenticator = access.Combine(config.Authenticator, provider)
-		}
+		known := NewAuthenticator(config.Pool, c.OIDC, log)
+		config.Authenticator, provider = known, known.provider
 	}
 	config.Registerer = process.Registry
 	stopping := make(chan struct{})

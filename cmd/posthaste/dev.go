@@ -80,6 +80,9 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 	if s.app, err = withRelay(s); err != nil {
 		return err
 	}
+	if s.app, err = withNATS(s, true); err != nil {
+		return err
+	}
 	welcome(p.stdout, postgres.String(), folder, s)
 	return server.Run(ctx, mux, s.app, s.server)
 }

@@ -21,7 +21,7 @@ import (
 
 // withRelay is the process with the relay as one more component, if it is to be one.
 func withRelay(s settings) (app.Config, error) {
-	if s.relayConfig == nil || s.noRelay {
+	if s.relayConfig == nil || s.noRelay || len(s.relayConfig.Sinks) == 0 {
 		return s.app, nil
 	}
 	if s.app.Registry == nil {

@@ -23,6 +23,9 @@ type relayConfig struct {
 	Routes []routeSpec         `yaml:"routes"`
 	Topics []string            `yaml:"topics"` // that are published: each has a route and a name of its own
 
+	RPC      *natsService `yaml:"rpc"`
+	Presence *natsService `yaml:"presence"`
+
 	file string
 }
 
@@ -107,8 +110,16 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 	fault := func(path []any, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s: line %d: %s", c.file, lineOf(root, path), fmt.Sprintf(format, args...)))
 	}
-	if len(c.Sinks) == 0 {
+	if len(c.Sinks) == 0 && c.RPC == nil && c.Presence == nil {
 		fault([]any{"sinks"}, "sinks: there is none")
+	}
+	for _, s := range []struct {
+		name    string
+		service *natsService
+	}{{"rpc", c.RPC}, {"presence", c.Presence}} {
+		if err := s.service.validate(); err != nil {
+			fault([]any{s.name}, "%s: %s", s.name, strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
 	}
 	led := map[string]bool{}
 	routes := map[string][]relay.Route{}

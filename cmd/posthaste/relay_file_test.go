@@ -40,6 +40,10 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"a pattern":                  {sinks + "routes:\n  - {topics: [\"a*\"], to: a}\n", []string{`line 5: routes[0]: `, `pattern "a*"`}},
 		"no address":                 {"sinks:\n  a: {nats: {}}\n" + routes, []string{"line 2: sinks.a: ", "URLs is empty"}},
 		"a variable that is not set": {"sinks:\n  a: {nats: {url: \"nats://h:1\", token: \"${RELAY_TEST_NONE}\"}}\n" + routes, []string{"line 2: the environment variable RELAY_TEST_NONE is not set"}},
+		"rpc without a server":       {"rpc: {}\n", []string{"line 1: rpc: want nats, with the url of a server"}},
+		"a prefix that is a pattern": {"presence:\n  nats: {url: \"nats://h:1\"}\n  subjectPrefix: \"a.>\"\n", []string{`line 2: presence: SubjectPrefix is "a.>"`}},
+		"an unknown field of rpc":    {"rpc: {nats: {url: \"nats://h:1\"}, prefix: x}\n", []string{"line 1: unknown field prefix"}},
+		"credentials in its URL":     {"rpc: {nats: {url: \"nats://u:s3cret@h:1\"}}\n", []string{"rpc: URLs[0] has credentials in it"}},
 		"not YAML":                   {"sinks: [\n", []string{"relay.yaml: "}},
 		"a topic without a route": {sinks + "routes:\n  - {topics: [\"order.*\"], to: a}\ntopics:\n  - order.paid\n  - user.left\n", []string{
 			"line 8: topics[1]: no route has user.left: it would be published nowhere",
@@ -59,6 +63,9 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 				if !strings.Contains(r.errOut, want) {
 					t.Errorf("printed %q, want %q", r.errOut, want)
 				}
+			}
+			if strings.Contains(r.errOut, "s3cret") {
+				t.Errorf("printed %q, which has a secret", r.errOut)
 			}
 			if strings.Contains(r.errOut, "main.") {
 				t.Errorf("printed %q, which names a type of ours", r.errOut)

@@ -111,14 +111,16 @@ func (s sinkSpec) open() (relay.Sink, error) {
 	return sinks[0]()
 }
 
-func (n *natsSpec) open() (relay.Sink, error) {
-	return opened(nats.Open(nats.Config{
+func (n *natsSpec) open() (relay.Sink, error) { return opened(nats.Open(n.config())) }
+
+func (n *natsSpec) config() nats.Config {
+	return nats.Config{
 		URLs: texts(n.URLs, n.URL), Name: sinkName,
 		CredentialsFile: string(n.CredentialsFile), NKeyFile: string(n.NKeyFile),
 		User: string(n.User), Password: string(n.Password), PasswordFile: string(n.PasswordFile),
 		Token: string(n.Token), TokenFile: string(n.TokenFile),
 		CAFile: string(n.CAFile), CertificateFile: string(n.CertificateFile), KeyFile: string(n.KeyFile),
-	}))
+	}
 }
 
 func (k *kafkaSpec) open() (relay.Sink, error) {

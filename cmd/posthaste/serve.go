@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 
 	"github.com/urfave/cli/v3"
 
@@ -19,8 +20,9 @@ func (p *program) serveCommand() *cli.Command {
 database whenever it goes away. Jobs are carried out by webhooks; jobs of kinds
 without one are left alone, for programs with handlers of their own.
 
-The role api serves docs/api.md on --api-addr. The role relay publishes events to
-the brokers that --relay-config names; see docs/events.md.`,
+The role api serves docs/api.md on --api-addr, and over NATS if --relay-config has
+rpc. The role relay publishes events to the brokers that --relay-config names; see
+docs/relay.md and docs/nats.md.`,
 		Flags: flags(),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 0, 0); err != nil {
@@ -51,8 +53,10 @@ func (p *program) serve(ctx context.Context, s settings) error {
 	}
 	ctx, s.app.Cut = app.Signals(ctx)
 	s.app.Logger = p.logger(s)
-	s.app, err = withRelay(s)
-	if err != nil {
+	if s.app, err = withRelay(s); err != nil {
+		return err
+	}
+	if s.app, err = withNATS(s, slices.Contains(s.roles, "api")); err != nil {
 		return err
 	}
 	return server.Run(ctx, mux, s.app, s.server)

@@ -46,12 +46,14 @@ var allowed = map[string]string{
 	"dispatcher/internal/scheduler": "outbox",
 	"dispatcher/internal/report":    "internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
 
-	"relay":           "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
-	"relay/amqp":      "relay relay/internal/credentials",
-	"relay/kafka":     "relay relay/internal/credentials",
-	"relay/redis":     "relay relay/internal/credentials",
-	"relay/nats":      "relay relay/internal/credentials relay/internal/cloudevents",
-	"relay/relaytest": "relay",
+	"relay":               "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
+	"relay/amqp":          "relay relay/internal/credentials",
+	"relay/kafka":         "relay relay/internal/credentials",
+	"relay/redis":         "relay relay/internal/credentials",
+	"relay/nats":          "relay relay/internal/credentials relay/internal/cloudevents internal/backoff internal/outage",
+	"relay/nats/presence": "dispatcher relay relay/nats",
+	"relay/nats/rpc":      "access operator outbox relay/nats internal/callers internal/outage internal/pgsession",
+	"relay/relaytest":     "relay",
 
 	"relay/internal/credentials": "",
 	"relay/internal/cloudevents": "",
@@ -66,15 +68,16 @@ var allowed = map[string]string{
 
 	"handlers/download":   "outbox dispatcher internal/invalid",
 	"internal/changefeed": "outbox internal/sqlgen",
+	"internal/callers":    "access outbox",
 
 	"kinds":  "outbox",
-	"api":    "protect outbox/codes internal/engine access outbox operator kinds internal/changefeed internal/outage internal/pgsession",
+	"api":    "protect outbox/codes internal/engine access outbox operator kinds internal/callers internal/changefeed internal/outage internal/pgsession",
 	"client": "",
 
 	// One process of the others, the same with the API, and the command.
 	"app":           "internal/engine outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn internal/pgsession",
 	"server":        "access api app dispatcher outbox internal/backoff",
-	"cmd/posthaste": "internal/engine protect internal/dsn access api app server client kinds outbox dispatcher operator doctor relay relay/nats relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
+	"cmd/posthaste": "internal/engine protect internal/dsn access api app server client kinds outbox dispatcher operator doctor relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
@@ -221,6 +224,23 @@ func TestAWorkerIsLight(t *testing.T) {
 		"github.com/beorn7/perks", "github.com/cespare/xxhash/v2", "github.com/munnerz/goautoneg", "golang.org/x/sys", "google.golang.org/protobuf",
 	}
 	compilesOnly(t, "./examples/worker", pgxModules, metrics, []string{module, "github.com/jackc/pgxlisten", "github.com/adhocore/gronx"})
+}
+
+// An API that is served, and what its routes stand on, compile no client of a broker: those are in packages of their own.
+func TestTheAPICompilesNoBroker(t *testing.T) {
+	t.Parallel()
+	seen := false
+	for _, p := range list(t, "-deps", "./server", "./api", "./operator", "./relay") {
+		seen = seen || p.name() == "operator"
+		for _, client := range []string{"nats-io", "franz-go", "amqp091", "go-redis"} {
+			if strings.Contains(p.ImportPath, client) {
+				t.Errorf("the API depends on %s", p.ImportPath)
+			}
+		}
+	}
+	if !seen {
+		t.Error("this looks at the wrong place")
+	}
 }
 
 // compilesOnly checks that a package depends on exactly these modules.

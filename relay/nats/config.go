@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -31,8 +32,8 @@ type Config struct {
 	KeyFile         string
 }
 
-// validate reports every mistake. No error repeats a secret, nor a URL, which may have one in it.
-func (c Config) validate() error {
+// Validate reports every mistake. No error repeats a secret, nor a URL, which may have one in it.
+func (c Config) Validate() error {
 	var errs []error
 	if len(c.URLs) == 0 {
 		errs = append(errs, errors.New("URLs is empty"))
@@ -63,6 +64,17 @@ func (c Config) validate() error {
 	}
 	errs = append(errs, credentials.Certificates{CertificateFile: c.CertificateFile, KeyFile: c.KeyFile}.Validate())
 	return errors.Join(errs...)
+}
+
+// prefixes are tokens without wildcards, the first of which is not one of the server's own.
+var prefixes = regexp.MustCompile(`^[^\s.*>\x00-\x1f$][^\s.*>\x00-\x1f]*(\.[^\s.*>\x00-\x1f]+)*$`)
+
+// CheckPrefix says why subjects cannot begin with a text.
+func CheckPrefix(text string) error {
+	if !prefixes.MatchString(text) {
+		return fmt.Errorf("SubjectPrefix is %q, want tokens with dots between them, such as a.b", text)
+	}
+	return nil
 }
 
 // How long nats.go waits. An answer is waited for in [conn.next].

@@ -30,4 +30,5 @@
 //	message.go  a message as NATS has it
 //	errors.go   what an answer says about a message
 //	config.go   Config
+//	keep.go     a connection for other things than messages
 package nats

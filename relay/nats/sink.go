@@ -42,7 +42,7 @@ var _ relay.Sink = (*Sink)(nil)
 // Open checks a configuration. It does not connect: a server that is away is a matter of [Sink.Publish] and
 // [Sink.Probe], each of which connects if there is no connection.
 func Open(config Config) (*Sink, error) {
-	if err := config.validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open the NATS sink: %w", err)
 	}
 	return &Sink{config: config, runBytes: maxRunBytes}, nil

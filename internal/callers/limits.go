@@ -1,4 +1,5 @@
-package api
+// Package callers bounds what one caller may ask of a process, over HTTP or NATS.
+package callers
 
 import (
 	"sync"
@@ -14,37 +15,42 @@ const burst = time.Second
 // maxPrincipals bounds what is remembered: beyond it, those who were quiet are forgotten.
 const maxPrincipals = 10_000
 
-// limits bounds the requests of each principal, by the generic cell rate algorithm:
+// Limits bounds the requests of each principal, by the generic cell rate algorithm:
 // for each one instant is kept, at which all its requests so far would have been made
 // at the rate that is allowed. It may run ahead of now by the burst.
-type limits struct {
+type Limits struct {
 	interval time.Duration // between two requests at the rate that is allowed
 	now      func() time.Time
 
 	mu     sync.Mutex
-	ahead  map[caller]time.Time
+	ahead  map[Caller]time.Time
 	pruned time.Time
 }
 
-type caller struct {
-	tenant outbox.ID
-	name   string
+// Caller is a principal by what tells it from others.
+type Caller struct {
+	Tenant outbox.ID
+	Name   string
 }
 
-func newLimits(perSecond float64) *limits {
-	return &limits{interval: time.Duration(float64(time.Second) / perSecond), now: time.Now, ahead: map[caller]time.Time{}}
+// Of is who a principal is.
+func Of(who access.Principal) Caller { return Caller{who.Tenant, who.Name} }
+
+// NewLimits lets through so many requests of each principal a second.
+func NewLimits(perSecond float64) *Limits {
+	return &Limits{interval: time.Duration(float64(time.Second) / perSecond), now: time.Now, ahead: map[Caller]time.Time{}}
 }
 
-// take counts a request. It returns 0, or after how many seconds the next one is let
+// Take counts a request. It returns 0, or after how many seconds the next one is let
 // through; nil lets all through.
-func (l *limits) take(who access.Principal) (wait int) {
+func (l *Limits) Take(who access.Principal) (wait int) {
 	if l == nil {
 		return 0
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	key := caller{who.Tenant, who.Name}
+	key := Of(who)
 	at := l.ahead[key]
 	if at.Before(now) {
 		at = now

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/relay/nats"
+	"github.com/posthaste-dev/posthaste/relay/nats/presence"
+	"github.com/posthaste-dev/posthaste/relay/nats/rpc"
+	"github.com/posthaste-dev/posthaste/server"
+)
+
+// natsService is rpc or presence of relay.yaml.
+type natsService struct {
+	NATS          *natsSpec `yaml:"nats"`
+	SubjectPrefix text      `yaml:"subjectPrefix"`
+}
+
+func (n *natsService) validate() error {
+	switch {
+	case n == nil:
+		return nil
+	case n.NATS == nil:
+		return errors.New("want nats, with the url of a server")
+	}
+	err := n.NATS.config().Validate()
+	if n.SubjectPrefix != "" {
+		err = errors.Join(err, nats.CheckPrefix(string(n.SubjectPrefix)))
+	}
+	return err
+}
+
+// rpcConnections bounds what requests over NATS can ask of the database at once.
+const rpcConnections = 4
+
+// withNATS is the process with what it has to do on NATS besides publishing events: to answer operators, if it serves
+// the API, and to say that its workers are there.
+func withNATS(s settings, servesAPI bool) (app.Config, error) {
+	c := s.relayConfig
+	if c == nil {
+		return s.app, nil
+	}
+	if c.RPC != nil && servesAPI {
+		component, err := rpcComponent(s, c.RPC)
+		if err != nil {
+			return s.app, err
+		}
+		s.app.Components = append(s.app.Components, component)
+	}
+	if c.Presence != nil && !s.app.NoDispatch {
+		reporter, err := presence.New(presence.Config{
+			NATS: c.Presence.NATS.config(), SubjectPrefix: string(c.Presence.SubjectPrefix), Logger: s.app.Logger.With(slog.String("component", "presence")),
+		})
+		if err != nil {
+			return s.app, err
+		}
+		s.app.Components = append(s.app.Components, app.Component{Name: "presence", Run: reporter.Run, Dispatching: reporter.Report})
+	}
+	return s.app, nil
+}
+
+// rpcComponent serves operators over NATS. It has the API's login and tokens.
+func rpcComponent(s settings, c *natsService) (app.Component, error) {
+	process := s.app
+	process.DatabaseURL = cmp.Or(s.server.DatabaseURL, process.DatabaseURL)
+	pool, err := app.OpenPool(process, rpcConnections)
+	if err != nil {
+		return app.Component{}, err
+	}
+	log := s.app.Logger.With(slog.String("component", "rpc"))
+	known := server.NewAuthenticator(pool, s.server.OIDC, log)
+	service, err := rpc.New(rpc.Config{
+		NATS: c.NATS.config(), SubjectPrefix: string(c.SubjectPrefix), Pool: pool, Authenticator: known,
+		RequestsLimit: s.server.API.RequestsLimit, Version: strings.TrimPrefix(buildVersion(), "v"), Logger: log,
+	})
+	if err != nil {
+		return app.Component{}, err
+	}
+	return app.Component{Name: "rpc", Pool: pool, NeedsSchema: true, Run: func(ctx context.Context) error {
+		var discovery sync.WaitGroup
+		defer discovery.Wait()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		discovery.Go(func() { known.Discover(ctx) })
+		return service.Run(ctx)
+	}}, nil
+}

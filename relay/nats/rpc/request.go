@@ -1,0 +1,263 @@
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/callers"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Headers of a request and of its answer.
+const (
+	headerAuthorization = "Authorization"
+	headerRequestID     = "request-id"
+	headerStatus        = "status" // of an answer that is an error: error
+)
+
+// maxAnswerMargin is what an answer leaves of the server's max_payload, for its headers.
+const maxAnswerMargin = 1 << 10
+
+// request is one request that has a slot. Its answer does not go by micro's Respond, which belongs to the goroutine of
+// the subscription: the statistics count requests, and none of their errors.
+type request struct {
+	micro.Request
+	nc     *nats.Conn
+	method method
+	id     string
+	room   int // bytes that an answer may have
+	who    access.Principal
+}
+
+// take finds a slot for a request, or refuses it: one that waited would be carried out after its client has given up. A
+// message without a subject for the answer is no request.
+func (s *Service) take(nc *nats.Conn, m method, incoming micro.Request) {
+	if incoming.Reply() == "" {
+		return
+	}
+	r := &request{Request: incoming, nc: nc, method: m, room: int(nc.MaxPayload()) - maxAnswerMargin}
+	if r.id = first(incoming.Headers(), headerRequestID); !isRequestID(r.id) {
+		r.id = rand.Text()
+	}
+	select {
+	case s.slots <- struct{}{}:
+		go func() {
+			defer func() { <-s.slots }()
+			s.answer(r)
+		}()
+	default:
+		s.respond(r, nil, overloaded())
+	}
+}
+
+// answer carries a request out. The answer to a panic is that of any other mistake of ours.
+func (s *Service) answer(r *request) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	done := false
+	defer func() {
+		if v := recover(); !done { // v is nil for panic(nil) with GODEBUG=panicnil=1
+			s.log.LogAttrs(ctx, slog.LevelError, "request panicked", slog.String("request_id", r.id), slog.String("method", r.method.name),
+				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+			s.respond(r, nil, unexpected("internal_error"))
+		}
+	}()
+	body, err := s.carryOut(ctx, r)
+	s.respond(r, body, err)
+	done = true
+}
+
+func (s *Service) carryOut(ctx context.Context, r *request) (any, error) {
+	if err := s.admit(ctx, r); err != nil {
+		return nil, err
+	}
+	if !s.enter(r.who) {
+		return nil, overloaded()
+	}
+	defer s.leave(r.who)
+	return r.method.answer(s, operator.TiedTo(ctx, r.tenant()), r)
+}
+
+// admit finds out who makes the request, and whether they may.
+func (s *Service) admit(ctx context.Context, r *request) error {
+	given := all(r.Headers(), headerAuthorization)
+	const scheme = "bearer "
+	if len(given) != 1 || len(given[0]) <= len(scheme) || !strings.EqualFold(given[0][:len(scheme)], scheme) {
+		return unauthenticated()
+	}
+	bearer := given[0][len(scheme):]
+	who, err := s.config.Authenticator.Authenticate(ctx, bearer)
+	switch {
+	case errors.Is(err, access.ErrUnauthenticated):
+		s.noteRefused(r, bearer, err)
+		return unauthenticated()
+	case err != nil:
+		return err
+	case who.Tenant.IsZero() && !who.AllTenants:
+		return forbidden("The token belongs to no tenant.")
+	}
+	for _, needed := range r.method.needs {
+		if !who.Can(needed) {
+			return forbidden("It takes the capability " + string(needed) + ".")
+		}
+	}
+	if r.method.everything && !who.AllTenants {
+		return forbidden("It concerns all tenants: it takes a token of all tenants.")
+	}
+	if s.limits.Take(who) > 0 {
+		return unexpected("rate_limited")
+	}
+	r.who = who
+	return nil
+}
+
+// enter reports whether the caller may have one more request under way.
+func (s *Service) enter(who access.Principal) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := callers.Of(who)
+	if s.callers[c] >= maxOfCaller {
+		return false
+	}
+	s.callers[c]++
+	return true
+}
+
+func (s *Service) leave(who access.Principal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := callers.Of(who)
+	if s.callers[c]--; s.callers[c] == 0 {
+		delete(s.callers, c)
+	}
+}
+
+// tenant is the tenant that the caller is restricted to; zero is none.
+func (r *request) tenant() outbox.ID {
+	if r.who.AllTenants {
+		return outbox.ID{}
+	}
+	return r.who.Tenant
+}
+
+// read reads the request's body. No body is an empty object. Fields that there are not are mistakes.
+func (r *request) read(into any) error {
+	data := r.Data()
+	if len(bytes.TrimSpace(data)) == 0 {
+		data = []byte("{}")
+	}
+	from := json.NewDecoder(bytes.NewReader(data))
+	from.DisallowUnknownFields()
+	err := from.Decode(into)
+	if err == nil {
+		if _, err = from.Token(); err == io.EOF {
+			return nil
+		}
+		return invalid(issue{"", "has something after its JSON object"})
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+		return invalid(issue{"/" + strings.ReplaceAll(wrong.Field, ".", "/"), "is a JSON " + wrong.Value + ", which is not what belongs there"})
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return invalid(issue{"", "has a field that this method does not take: " + name})
+	}
+	return invalid(issue{"", "is not a JSON object that this method takes"})
+}
+
+// respond sends the answer, or the error. A client that cannot be reached any more has none.
+func (s *Service) respond(r *request, body any, err error) {
+	answer := nats.NewMsg(r.Reply())
+	answer.Header.Set(headerRequestID, r.id)
+	if err == nil {
+		if answer.Data, err = json.Marshal(body); err == nil && len(answer.Data) > r.room {
+			err = unexpected("too_large")
+		}
+	}
+	if err != nil {
+		f := s.explain(r, err)
+		answer.Header.Set(headerStatus, "error")
+		answer.Header.Set(micro.ErrorHeader, f.Type)
+		answer.Header.Set(micro.ErrorCodeHeader, f.code)
+		answer.Data, _ = json.Marshal(f) // of texts: cannot fail
+	}
+	_ = r.nc.PublishMsg(answer)
+}
+
+// explain makes a fault of an error, and logs what is not for clients. An outage is logged once in ten seconds.
+func (s *Service) explain(r *request, err error) *fault {
+	f := faultOf(err)
+	f.ID = r.id
+	if !f.ours() {
+		return f
+	}
+	if missed, due := s.failed.Due(f.Context["code"].(string), time.Now()); due {
+		s.log.LogAttrs(context.Background(), slog.LevelWarn, "request failed", slog.String("request_id", r.id), slog.String("method", r.method.name),
+			slog.Any("code", f.Context["code"]), slog.String("err", err.Error()), slog.Int("since_last_line", missed))
+	}
+	return f
+}
+
+const (
+	maxReasonBytes = 300 // a JWT's claims are quoted in some
+	minSecretBytes = 8   // nothing shorter is a secret, and "a" is in every reason
+)
+
+// noteRefused logs a bearer that was refused, with the reason, which the caller does not get: once in ten seconds for
+// each reason.
+func (s *Service) noteRefused(r *request, bearer string, err error) {
+	reason := strings.TrimPrefix(err.Error(), access.ErrUnauthenticated.Error()+": ")
+	if len(bearer) >= minSecretBytes { // an Authenticator that is not ours may quote it
+		reason = strings.ReplaceAll(reason, bearer, "REDACTED")
+	}
+	if len(reason) > maxReasonBytes {
+		reason = strings.ToValidUTF8(reason[:maxReasonBytes], "") + "…"
+	}
+	if missed, due := s.refused.Due(reason, time.Now()); due {
+		s.log.LogAttrs(context.Background(), slog.LevelWarn, "bearer refused", slog.String("request_id", r.id), slog.String("method", r.method.name),
+			slog.String("token", access.TokenID(bearer)), slog.String("reason", reason), slog.Int("since_last_line", missed))
+	}
+}
+
+// all returns the values of a header in whatever case its name is written.
+func all(h micro.Headers, name string) (values []string) {
+	for written, v := range h {
+		if strings.EqualFold(written, name) {
+			values = append(values, v...)
+		}
+	}
+	return values
+}
+
+func first(h micro.Headers, name string) string {
+	if values := all(h, name); len(values) == 1 {
+		return values[0]
+	}
+	return ""
+}
+
+// isRequestID accepts what is safe in a log and in a header.
+func isRequestID(s string) bool {
+	if s == "" || len(s) > 128 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("._:/=+-", c) >= 0) {
+			return false
+		}
+	}
+	return true
+}
