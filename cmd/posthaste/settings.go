@@ -100,7 +100,7 @@ var allSettings = []setting{
 	{
 		"relay-config",
 		[]string{"OUTBOX_RELAY_CONFIG"},
-		"", "`FILE` that says which events are published to which brokers: relay.yaml", nil,
+		"", "`FILE` that says which events are published to which brokers, and what else is done on NATS: relay.yaml", nil,
 		func(s *settings, v string) (err error) { s.relayConfig, err = parseRelayConfig(v); return err },
 	},
 	{

@@ -226,7 +226,7 @@ func TestAWorkerIsLight(t *testing.T) {
 	compilesOnly(t, "./examples/worker", pgxModules, metrics, []string{module, "github.com/jackc/pgxlisten", "github.com/adhocore/gronx"})
 }
 
-// An API that is served, and what its routes stand on, compile no client of a broker: those are in packages of their own.
+// The API and what its routes stand on compile no client of a broker: those are in packages of their own.
 func TestTheAPICompilesNoBroker(t *testing.T) {
 	t.Parallel()
 	seen := false

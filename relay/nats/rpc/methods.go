@@ -68,12 +68,17 @@ type healthCheck struct {
 	Status string `json:"status"`
 }
 
+// pingTimeout is less than clients wait.
+const pingTimeout = 2 * time.Second
+
 // health asks the database for an answer. While that is away a caller whose token was not seen in the last seconds gets
 // an error instead, as the token cannot be judged.
 func health(s *Service, ctx context.Context, r *request) (any, error) {
 	if err := r.read(&struct{}{}); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
 	status := "ok"
 	if err := s.config.Pool.Ping(ctx); err != nil {
 		status = "failed"

@@ -28,6 +28,9 @@ const (
 	headerStatus        = "status" // of an answer that is an error: error
 )
 
+// maxNamed is how much of a field's name is repeated to its client.
+const maxNamed = 100
+
 // maxAnswerMargin is what an answer leaves of the server's max_payload, for its headers.
 const maxAnswerMargin = 1 << 10
 
@@ -172,7 +175,7 @@ func (r *request) read(into any) error {
 		return invalid(issue{"/" + strings.ReplaceAll(wrong.Field, ".", "/"), "is a JSON " + wrong.Value + ", which is not what belongs there"})
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return invalid(issue{"", "has a field that this method does not take: " + name})
+		return invalid(issue{"", "has a field that this method does not take: " + name[:min(len(name), maxNamed)]})
 	}
 	return invalid(issue{"", "is not a JSON object that this method takes"})
 }

@@ -351,7 +351,8 @@ func TestBadRequests(t *testing.T) {
 		`GetKey {"service":"default","key":"k"}`: "/type is missing",
 		`GetKey {"service":"default","type":"t","key":"\u0000"}`: "NUL",
 		`Retry {"id":"x"}`: "/id is no id",
-		`Health {"a":1}`:   `"a"`,
+		`Health {"` + strings.Repeat("long", 1000) + `":1}`: "does not take",
+		`Health {"a":1}`: `"a"`,
 	} {
 		method, body, _ := strings.Cut(request, " ")
 		if f := r.ask(method, body).fails("ValidationError", "422"); !strings.Contains(f.Message, want) || len(f.Issues) == 0 {

@@ -107,7 +107,7 @@ func New(config Config) (*Service, error) {
 // once at a time.
 func (s *Service) Run(ctx context.Context) error {
 	relaynats.KeepConnected(ctx, s.config.NATS, s.log, s.serve)
-	return nil
+	return s.awaitAnswers(time.After(timeout)) // those of connections that broke, too
 }
 
 // serve serves on one connection until ctx ends.
@@ -149,6 +149,11 @@ func (s *Service) stop(nc *nats.Conn, endpoints micro.Service) error {
 			}
 		}
 	}
+	return s.awaitAnswers(limit)
+}
+
+// awaitAnswers waits until no request is under way.
+func (s *Service) awaitAnswers(limit <-chan time.Time) error {
 	for range maxUnderWay {
 		select {
 		case s.slots <- struct{}{}:
