@@ -10,7 +10,7 @@ export PG
 RACE    := $(shell command -v cc >/dev/null 2>&1 && echo -race)
 # Where goroutines of ours meet: these run with the race detector, which takes twice as
 # long. Packages whose tests take longest begin first, so that none is left alone at the end.
-RACED    = ./dispatcher ./integration ./api ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory ./relay/nats ./relay/nats/rpc ./relay/nats/presence
+RACED    = ./dispatcher ./integration ./api ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory ./relay ./relay/nats ./relay/nats/rpc ./relay/nats/presence
 LONG     = ./internal/verify/model ./internal/verify/lease
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
 # One Postgres for all packages. AGAIN=1, which .ci/run says: of a run with a dozen failures
@@ -20,7 +20,8 @@ OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG))
 # are skipped, each by its name.
 TESTS    = $(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format pkgname-and-test-fails \
 	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=12 --rerun-fails-abort-on-data-race)
-FLAGS    = -timeout 20m -p 2
+# Tests wait for timers, locks and other processes more than they compute: four at a time in a package.
+FLAGS    = -timeout 20m -p 2 -parallel 4
 OURS    := $(shell git ls-files -co --exclude-standard '*.go' 2>/dev/null | grep -v '^internal/sqlgen/')
 
 .PHONY: help

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -123,7 +124,11 @@ func newCaller(t *testing.T) *caller {
 		return http.StatusOK
 	})
 	t.Cleanup(func() { close(release) })
-	p := s.serve("a", "OUTBOX_WEBHOOKS=mail="+h.url, "OUTBOX_ROLE=dispatch,reap,api", "OUTBOX_API_ADDR=127.0.0.1:0").ready()
+	sinks := filepath.Join(t.TempDir(), "relay.yaml")
+	if err := os.WriteFile(sinks, []byte("sinks: {lake: {redis: {url: \"redis://127.0.0.1:1/0\"}}}\nroutes: [{topics: [\"*\"], to: lake}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := s.serve("a", "OUTBOX_WEBHOOKS=mail="+h.url, "OUTBOX_ROLE=dispatch,reap,api,relay", "OUTBOX_RELAY_CONFIG="+sinks, "OUTBOX_API_ADDR=127.0.0.1:0").ready()
 	c := &caller{story: s, asked: map[string]bool{}}
 	s.await("the API's address in the log", func() bool {
 		for _, l := range p.logged("API listens") {
@@ -145,6 +150,7 @@ func TestEveryRouteOfTheAPI(t *testing.T) {
 	c.tellOfKeys()
 	c.tellOfSchedules()
 	c.tellOfOperations()
+	c.tellOfSinks()
 
 	text, err := os.ReadFile("../api/openapi.json")
 	if err != nil {
@@ -287,4 +293,17 @@ func (c *caller) tellOfOperations() {
 		return strings.Contains(c.ask("GET /workers", nil, "", http.StatusOK), `"present":true`)
 	})
 	c.wantIn(c.ask("GET /audit", called{"act": "queue.pause"}, "", http.StatusOK), `"actor":"ops"`, `"requestId":`)
+}
+
+// Nobody listens where the sink's broker should be.
+func (c *caller) tellOfSinks() {
+	sink := called{"sink": "lake"}
+	event := posthaste(c.T, c.story.url, nil, "publish", "order.paid", `{"id":7}`)
+	c.await("the sink is away", func() bool { return strings.Contains(c.ask("GET /sinks", nil, "", http.StatusOK), `"state":"away"`) })
+	c.wantIn(c.ask("GET /sinks/{sink}", sink, "", http.StatusOK), `"sink":"lake"`, `"code":"relay_unavailable"`)
+	c.wantIn(c.ask("POST /sinks/{sink}/pause", sink, "", http.StatusOK), `"state":"paused"`)
+	c.wantIn(c.ask("POST /sinks/{sink}/resume", sink, "", http.StatusOK), `"sink":"lake"`)
+	c.wantIn(c.ask("POST /sinks/{sink}/skip", sink, `{"event":"`+event+`"}`, http.StatusOK), `"sink":"lake"`)
+	c.await("no event waits for the sink", func() bool { return strings.Contains(c.ask("GET /sinks/{sink}", sink, "", http.StatusOK), `"lag":0`) })
+	c.wantIn(c.ask("GET /audit", called{"act": "sink.skip"}, "", http.StatusOK), event)
 }
