@@ -139,3 +139,15 @@ SELECT pg_current_snapshot()::text AS running;
 -- name: NewTransaction :one
 -- NewTransaction returns a number above those of all transactions that have one already.
 SELECT pg_current_xact_id()::text::bigint AS xid;
+
+-- name: SinkCursor :many
+-- SinkCursor returns where in the log a sink is.
+SELECT top,
+       ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
+       ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs
+FROM outbox.sinks
+WHERE sink = @sink;
+
+-- name: LogTimeline :one
+-- LogTimeline returns what positions come from.
+SELECT outbox.timeline()::text AS timeline;

@@ -94,3 +94,85 @@ WITH skipped AS (
     FROM skipped
 )
 SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipped;
+
+-- name: RemoveSink :many
+-- RemoveSink forgets a sink that no process has had for a minute. It returns the sink, if
+-- there is one, and whether it is gone.
+WITH found AS MATERIALIZED (
+    SELECT sinks.sink, sinks.top, sinks.published,
+           (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free
+    FROM outbox.sinks
+    WHERE sinks.sink = @sink
+    FOR UPDATE
+), removed AS (
+    DELETE FROM outbox.sinks
+    USING found
+    WHERE sinks.sink = found.sink
+      AND found.free
+    RETURNING sinks.sink
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, before)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.remove', found.sink,
+        jsonb_build_object('position', found.top, 'published', found.published)
+    FROM found, removed
+)
+SELECT found.sink, found.free::boolean AS removed FROM found;
+
+-- name: PositionSince :one
+-- PositionSince returns the position before the first event that was stored from a time on;
+-- if there is none, and for infinity, the end of the log.
+SELECT coalesce(min(position) - 1, (SELECT last_value FROM outbox.events_position_seq))::bigint AS before
+FROM outbox.events
+WHERE at >= @since::timestamptz;
+
+-- name: SinkMove :many
+-- SinkMove returns where a sink is, and how many events are between there and a position: to
+-- be skipped, with those that wait at holes, or to be published again.
+SELECT sinks.top, (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
+       ((SELECT count(*)
+         FROM outbox.events
+         WHERE position > least(sinks.top, @position::bigint) AND position <= greatest(sinks.top, @position))
+        + CASE WHEN @position > sinks.top THEN (
+            SELECT count(*)
+            FROM unnest(sinks.holes) AS hole
+            JOIN outbox.events ON position BETWEEN lower(hole) AND upper(hole) - 1) ELSE 0 END)::bigint AS events
+FROM outbox.sinks
+WHERE sink = @sink;
+
+-- name: SeekSink :many
+-- SeekSink has a sink go on behind a position. To go forward is to count all events as
+-- published that can be seen up to there; of the last ten thousand positions those without
+-- an event become holes, whose transactions may run. The sink has no owner then: the one that
+-- it had reads the cursor anew, and what it has under way is refused.
+WITH target AS (
+    SELECT @position::bigint AS position
+), found AS MATERIALIZED (
+    SELECT sinks.sink, sinks.top, sinks.holes FROM outbox.sinks WHERE sinks.sink = @sink FOR UPDATE
+), passed AS (
+    SELECT found.sink, found.top, target.position > found.top AS forward,
+           (found.holes + int8multirange(int8range(least(greatest(found.top, target.position - 10000), target.position) + 1, target.position + 1)))
+           * int8multirange(int8range(NULL, target.position, '[]')) AS positions
+    FROM found, target
+), seen AS (
+    SELECT coalesce(range_agg(int8range(event.position, event.position, '[]')), '{}') AS positions
+    FROM passed
+    CROSS JOIN LATERAL unnest(passed.positions) AS hole
+    JOIN outbox.events AS event ON event.position BETWEEN lower(hole) AND upper(hole) - 1
+    WHERE passed.forward
+), moved AS (
+    UPDATE outbox.sinks
+    SET top   = target.position,
+        holes = passed.positions - seen.positions,
+        epoch            = epoch + 1,
+        owner            = NULL,
+        lease_expires_at = NULL
+    FROM passed, seen, target
+    WHERE sinks.sink = passed.sink
+    RETURNING sinks.sink, passed.top AS was
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.seek', moved.sink,
+        jsonb_build_object('position', moved.was), jsonb_build_object('position', target.position)
+    FROM moved, target
+)
+SELECT moved.was, pg_notify('outbox_events', '')::text AS notified FROM moved;

@@ -77,7 +77,7 @@ var (
 func (p *program) relayCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "relay",
-		Usage: "list, pause and resume the sinks that events are published to, and check their settings",
+		Usage: "list, check, pause, resume and move the sinks that events are published to, and follow the log of events",
 		Commands: []*cli.Command{
 			{
 				Name:   "list",
@@ -92,6 +92,9 @@ func (p *program) relayCommand() *cli.Command {
 				Flags:  append(operatorFlags(), reasonFlag()),
 				Action: p.skipEvent,
 			},
+			p.tailEventsCommand(),
+			p.seekCommand(),
+			p.removeCommand(),
 			{
 				Name:   "check",
 				Usage:  "ask each broker of the relay-config whether it can be published to, and what its settings may lose",

@@ -251,6 +251,18 @@ func (q *Queries) LeaveSink(ctx context.Context, arg LeaveSinkParams) error {
 	return err
 }
 
+const LogTimeline = `-- name: LogTimeline :one
+SELECT outbox.timeline()::text AS timeline
+`
+
+// LogTimeline returns what positions come from.
+func (q *Queries) LogTimeline(ctx context.Context) (string, error) {
+	row := q.db.QueryRow(ctx, LogTimeline)
+	var timeline string
+	err := row.Scan(&timeline)
+	return timeline, err
+}
+
 const NewTransaction = `-- name: NewTransaction :one
 SELECT pg_current_xact_id()::text::bigint AS xid
 `
@@ -403,6 +415,41 @@ func (q *Queries) RunningTransactions(ctx context.Context) (string, error) {
 	var running string
 	err := row.Scan(&running)
 	return running, err
+}
+
+const SinkCursor = `-- name: SinkCursor :many
+SELECT top,
+       ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
+       ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs
+FROM outbox.sinks
+WHERE sink = $1
+`
+
+type SinkCursorRow struct {
+	Top   int64
+	Lows  []int64
+	Highs []int64
+}
+
+// SinkCursor returns where in the log a sink is.
+func (q *Queries) SinkCursor(ctx context.Context, sink string) ([]SinkCursorRow, error) {
+	rows, err := q.db.Query(ctx, SinkCursor, sink)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SinkCursorRow
+	for rows.Next() {
+		var i SinkCursorRow
+		if err := rows.Scan(&i.Top, &i.Lows, &i.Highs); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const SinkLapsesIn = `-- name: SinkLapsesIn :one

@@ -174,6 +174,82 @@ func (q *Queries) PauseSink(ctx context.Context, arg PauseSinkParams) ([]string,
 	return items, nil
 }
 
+const PositionSince = `-- name: PositionSince :one
+SELECT coalesce(min(position) - 1, (SELECT last_value FROM outbox.events_position_seq))::bigint AS before
+FROM outbox.events
+WHERE at >= $1::timestamptz
+`
+
+// PositionSince returns the position before the first event that was stored from a time on;
+// if there is none, and for infinity, the end of the log.
+func (q *Queries) PositionSince(ctx context.Context, since pgtype.Timestamptz) (int64, error) {
+	row := q.db.QueryRow(ctx, PositionSince, since)
+	var before int64
+	err := row.Scan(&before)
+	return before, err
+}
+
+const RemoveSink = `-- name: RemoveSink :many
+WITH found AS MATERIALIZED (
+    SELECT sinks.sink, sinks.top, sinks.published,
+           (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free
+    FROM outbox.sinks
+    WHERE sinks.sink = $1
+    FOR UPDATE
+), removed AS (
+    DELETE FROM outbox.sinks
+    USING found
+    WHERE sinks.sink = found.sink
+      AND found.free
+    RETURNING sinks.sink
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, before)
+    SELECT $2, nullif($3::text, ''), nullif($4::text, ''), 'sink.remove', found.sink,
+        jsonb_build_object('position', found.top, 'published', found.published)
+    FROM found, removed
+)
+SELECT found.sink, found.free::boolean AS removed FROM found
+`
+
+type RemoveSinkParams struct {
+	Sink      string
+	Actor     string
+	RequestID string
+	Reason    string
+}
+
+type RemoveSinkRow struct {
+	Sink    string
+	Removed bool
+}
+
+// RemoveSink forgets a sink that no process has had for a minute. It returns the sink, if
+// there is one, and whether it is gone.
+func (q *Queries) RemoveSink(ctx context.Context, arg RemoveSinkParams) ([]RemoveSinkRow, error) {
+	rows, err := q.db.Query(ctx, RemoveSink,
+		arg.Sink,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RemoveSinkRow
+	for rows.Next() {
+		var i RemoveSinkRow
+		if err := rows.Scan(&i.Sink, &i.Removed); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ResumeSink = `-- name: ResumeSink :many
 WITH found AS MATERIALIZED (
     SELECT sinks.sink, sinks.paused_at FROM outbox.sinks WHERE sinks.sink = $1 FOR UPDATE
@@ -221,6 +297,125 @@ func (q *Queries) ResumeSink(ctx context.Context, arg ResumeSinkParams) ([]Resum
 	for rows.Next() {
 		var i ResumeSinkRow
 		if err := rows.Scan(&i.Sink, &i.Notified); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const SeekSink = `-- name: SeekSink :many
+WITH target AS (
+    SELECT $1::bigint AS position
+), found AS MATERIALIZED (
+    SELECT sinks.sink, sinks.top, sinks.holes FROM outbox.sinks WHERE sinks.sink = $2 FOR UPDATE
+), passed AS (
+    SELECT found.sink, found.top, target.position > found.top AS forward,
+           (found.holes + int8multirange(int8range(least(greatest(found.top, target.position - 10000), target.position) + 1, target.position + 1)))
+           * int8multirange(int8range(NULL, target.position, '[]')) AS positions
+    FROM found, target
+), seen AS (
+    SELECT coalesce(range_agg(int8range(event.position, event.position, '[]')), '{}') AS positions
+    FROM passed
+    CROSS JOIN LATERAL unnest(passed.positions) AS hole
+    JOIN outbox.events AS event ON event.position BETWEEN lower(hole) AND upper(hole) - 1
+    WHERE passed.forward
+), moved AS (
+    UPDATE outbox.sinks
+    SET top   = target.position,
+        holes = passed.positions - seen.positions,
+        epoch            = epoch + 1,
+        owner            = NULL,
+        lease_expires_at = NULL
+    FROM passed, seen, target
+    WHERE sinks.sink = passed.sink
+    RETURNING sinks.sink, passed.top AS was
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, before, after)
+    SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'sink.seek', moved.sink,
+        jsonb_build_object('position', moved.was), jsonb_build_object('position', target.position)
+    FROM moved, target
+)
+SELECT moved.was, pg_notify('outbox_events', '')::text AS notified FROM moved
+`
+
+type SeekSinkParams struct {
+	Position  int64
+	Sink      string
+	Actor     string
+	RequestID string
+	Reason    string
+}
+
+type SeekSinkRow struct {
+	Was      int64
+	Notified string
+}
+
+// SeekSink has a sink go on behind a position. To go forward is to count all events as
+// published that can be seen up to there; of the last ten thousand positions those without
+// an event become holes, whose transactions may run. The sink has no owner then: the one that
+// it had reads the cursor anew, and what it has under way is refused.
+func (q *Queries) SeekSink(ctx context.Context, arg SeekSinkParams) ([]SeekSinkRow, error) {
+	rows, err := q.db.Query(ctx, SeekSink,
+		arg.Position,
+		arg.Sink,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SeekSinkRow
+	for rows.Next() {
+		var i SeekSinkRow
+		if err := rows.Scan(&i.Was, &i.Notified); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const SinkMove = `-- name: SinkMove :many
+SELECT sinks.top, (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
+       ((SELECT count(*)
+         FROM outbox.events
+         WHERE position > least(sinks.top, $1::bigint) AND position <= greatest(sinks.top, $1))
+        + CASE WHEN $1 > sinks.top THEN (
+            SELECT count(*)
+            FROM unnest(sinks.holes) AS hole
+            JOIN outbox.events ON position BETWEEN lower(hole) AND upper(hole) - 1) ELSE 0 END)::bigint AS events
+FROM outbox.sinks
+WHERE sink = $2
+`
+
+type SinkMoveRow struct {
+	Top    int64
+	Last   int64
+	Events int64
+}
+
+// SinkMove returns where a sink is, and how many events are between there and a position: to
+// be skipped, with those that wait at holes, or to be published again.
+func (q *Queries) SinkMove(ctx context.Context, position int64, sink string) ([]SinkMoveRow, error) {
+	rows, err := q.db.Query(ctx, SinkMove, position, sink)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SinkMoveRow
+	for rows.Next() {
+		var i SinkMoveRow
+		if err := rows.Scan(&i.Top, &i.Last, &i.Events); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

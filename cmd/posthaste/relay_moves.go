@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+type sinkMoves interface {
+	WouldSeekSink(ctx context.Context, sink string, to operator.SinkTarget) (operator.SinkMove, error)
+	SeekSink(ctx context.Context, sink string, to operator.SinkTarget) (operator.SinkMove, error)
+	RemoveSink(ctx context.Context, sink string) error
+}
+
+var _ sinkMoves = (*operator.Operator)(nil)
+
+const seekDescription = `Forward, the events between are never published to the sink; those of transactions
+that are still open are. Back, they are published again with the same ids, newer ones of
+a key after older ones that consumers have had already: see also "relay replay", which
+publishes a part again beside what is new.`
+
+func (p *program) seekCommand() *cli.Command {
+	return &cli.Command{
+		Name: "seek", Usage: "move a sink's position in the log", ArgsUsage: "SINK", Description: seekDescription,
+		Flags: append(operatorFlags(), reasonFlag(),
+			&cli.Int64Flag{Name: "to", Usage: "go on behind this `POSITION`; 0 is before the first event"},
+			&cli.BoolFlag{Name: "to-end", Usage: "go on behind the last event: skip all that wait"},
+			&cli.StringFlag{Name: "since", Usage: "go on with the first event from this `TIME` on, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only say what it would do"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask when it concerns more than one event; scripts have to say it"},
+		),
+		Action: p.seekSink,
+	}
+}
+
+func readTarget(c *cli.Command) (to operator.SinkTarget, err error) {
+	n := 0
+	for _, flag := range []string{"to", "to-end", "since"} {
+		if c.IsSet(flag) {
+			n++
+		}
+	}
+	if n != 1 {
+		return to, errors.New("where to? want one of --to, --to-end and --since")
+	}
+	to = operator.SinkTarget{Position: c.Int64("to"), End: c.Bool("to-end")}
+	return to, readMoment(c, "since", &to.Since)
+}
+
+func (p *program) seekSink(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 1, 1); err != nil {
+		return err
+	}
+	to, err := readTarget(c)
+	if err != nil {
+		return &usageError{err}
+	}
+	sink := c.Args().First()
+	return operate(ctx, p, c, func(ctx context.Context, o sinkMoves) error {
+		move, err := o.WouldSeekSink(ctx, sink, to)
+		if err != nil {
+			return inFlagWords(err)
+		}
+		if c.Bool("dry-run") {
+			_, err := fmt.Fprintf(p.stdout, "would go from %d to %d: %s\n", move.From, move.To, moveText(move))
+			return err
+		}
+		verb := "publish again"
+		if move.To > move.From {
+			verb = "skip"
+		}
+		if err := p.sure(ctx, c, verb, int(move.Events), "events"); err != nil {
+			return err
+		}
+		if move, err = o.SeekSink(ctx, sink, operator.SinkTarget{Position: move.To}); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(p.stdout, "%s goes on behind %d, from %d: %s\n", sink, move.To, move.From, moveText(move))
+		return err
+	})
+}
+
+func moveText(m operator.SinkMove) string {
+	if m.To > m.From {
+		return fmt.Sprintf("%d events are not published", m.Events)
+	}
+	return fmt.Sprintf("%d events are published again", m.Events)
+}
+
+func (p *program) removeCommand() *cli.Command {
+	return &cli.Command{
+		Name: "remove", Usage: "forget a sink that is not wanted any more", ArgsUsage: "SINK",
+		Description: `Take it out of every relay.yaml first, and stop the processes that publish to it: it is
+refused while one does, and for a minute after one was killed. A sink that is there holds
+the days of the log that it has not read.`,
+		Flags: append(operatorFlags(), reasonFlag()),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if err := wantArgs(c, 1, 1); err != nil {
+				return err
+			}
+			sink := c.Args().First()
+			return operate(ctx, p, c, func(ctx context.Context, o sinkMoves) error {
+				if err := o.RemoveSink(ctx, sink); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(p.stdout, "removed: %s\n", sink)
+				return err
+			})
+		},
+	}
+}

@@ -1,0 +1,112 @@
+package operator_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// events stores so many, each in a transaction of its own.
+func events(t *testing.T, db outbox.DB, n int) (ids []outbox.ID) {
+	t.Helper()
+	for range n {
+		id, err := outbox.Publish(t.Context(), db, outbox.Raw{KindName: "order.paid", Payload: []byte(`{}`)}, outbox.EventOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func cursorText(t *testing.T, db *pgxpool.Pool) (text string) {
+	t.Helper()
+	if err := db.QueryRow(t.Context(), `SELECT format('%s %s owner %s epoch %s', top, holes, coalesce(owner, 'none'), epoch) FROM outbox.sinks`).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestASinkIsMoved(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	open, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = open.Rollback(t.Context()) }()
+	events(t, db, 2)   // 1 and 2
+	events(t, open, 1) // 3
+	events(t, db, 2)   // 4 and 5
+	exec(t, db, `UPDATE outbox.events SET at = at - interval '1 hour' WHERE position < 4`)
+	for _, tt := range []struct {
+		from, holes string
+		to          operator.SinkTarget
+		move        operator.SinkMove
+		want        string
+	}{
+		{"0", "{}", operator.SinkTarget{End: true}, operator.SinkMove{From: 0, To: 5, Events: 4}, "5 {[3,4)} owner none epoch 8"},
+		{"4", "{[2,4)}", operator.SinkTarget{End: true}, operator.SinkMove{From: 4, To: 5, Events: 2}, "5 {[3,4)} owner none epoch 8"},
+		{"0", "{}", operator.SinkTarget{Position: 2}, operator.SinkMove{From: 0, To: 2, Events: 2}, "2 {} owner none epoch 8"},
+		{"0", "{}", operator.SinkTarget{Since: time.Now().Add(-time.Minute)}, operator.SinkMove{From: 0, To: 3, Events: 2}, "3 {[3,4)} owner none epoch 8"},
+		{"5", "{[3,4)}", operator.SinkTarget{Position: 0}, operator.SinkMove{From: 5, To: 0, Events: 4}, "0 {} owner none epoch 8"},
+		// What waits at a hole that stays passed by is still published.
+		{"5", "{[2,4)}", operator.SinkTarget{Position: 4}, operator.SinkMove{From: 5, To: 4, Events: 1}, "4 {[2,4)} owner none epoch 8"},
+		{"5", "{}", operator.SinkTarget{Since: time.Now().Add(time.Minute)}, operator.SinkMove{From: 5, To: 5, Events: 0}, "5 {} owner none epoch 8"},
+	} {
+		t.Run(fmt.Sprintf("%s %s to %+v", tt.from, tt.holes, tt.to), func(t *testing.T) {
+			exec(t, db, `INSERT INTO outbox.sinks (sink, top, holes, owner, epoch, lease_expires_at) VALUES ('orders', $1::text::bigint, $2::text::int8multirange, 'host-1', 7, now() + interval '1 hour')
+				ON CONFLICT (sink) DO UPDATE SET top = excluded.top, holes = excluded.holes, owner = excluded.owner, epoch = 7, lease_expires_at = excluded.lease_expires_at`, tt.from, tt.holes)
+			before := cursorText(t, db)
+			move, err := o.WouldSeekSink(t.Context(), "orders", tt.to)
+			if err != nil || move != tt.move || cursorText(t, db) != before {
+				t.Errorf("it would be %+v, %v, and the sink is at %s, want %+v, and at %s", move, err, cursorText(t, db), tt.move, before)
+			}
+			if move, err = o.Because("a test").SeekSink(t.Context(), "orders", tt.to); err != nil || move != tt.move {
+				t.Errorf("it is %+v, %v, want %+v", move, err, tt.move)
+			}
+			if got := cursorText(t, db); got != tt.want {
+				t.Errorf("the sink is at %s, want %s", got, tt.want)
+			}
+		})
+	}
+	var invalid *outbox.InvalidError
+	for _, position := range []int64{-1, 6} {
+		if _, err := o.SeekSink(t.Context(), "orders", operator.SinkTarget{Position: position}); !errors.As(err, &invalid) {
+			t.Errorf("to %d: %v, want it refused", position, err)
+		}
+	}
+	if _, err := o.SeekSink(t.Context(), "none", operator.SinkTarget{End: true}); !errors.Is(err, operator.ErrSinkNotFound) {
+		t.Errorf("of no sink: %v", err)
+	}
+	audit, err := o.Audit(t.Context(), operator.AuditFilter{Act: "sink.seek"})
+	if err != nil || len(audit) != 7 || audit[6].Target != "orders" || audit[6].Reason != "a test" || string(audit[6].Before) != `{"position": 0}` || string(audit[6].After) != `{"position": 5}` {
+		t.Errorf("the audit has %+v, %v", audit, err)
+	}
+}
+
+func TestASinkIsRemoved(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	exec(t, db, `INSERT INTO outbox.sinks (sink, top, published, owner, lease_expires_at) VALUES
+		('owned', 1, 1, 'host-1', now() + interval '1 hour'), ('killed', 1, 1, 'host-1', now() - interval '10 seconds'), ('left', 7, 3, NULL, NULL), ('dead', 1, 1, 'host-1', now() - interval '2 minutes')`)
+	for sink, want := range map[string]error{"owned": operator.ErrSinkInUse, "killed": operator.ErrSinkInUse, "left": nil, "dead": nil, "none": operator.ErrSinkNotFound} {
+		if err := o.Because("moved").RemoveSink(t.Context(), sink); !errors.Is(err, want) {
+			t.Errorf("of the sink %s: %v, want %v", sink, err, want)
+		}
+	}
+	sinks, err := o.Sinks(t.Context())
+	if err != nil || len(sinks) != 2 {
+		t.Errorf("there are %+v, %v, want those in use", sinks, err)
+	}
+	audit, err := o.Audit(t.Context(), operator.AuditFilter{Act: "sink.remove", Target: "left"})
+	if err != nil || len(audit) != 1 || string(audit[0].Before) != `{"position": 7, "published": 3}` || audit[0].Reason != "moved" {
+		t.Errorf("the audit has %+v, %v", audit, err)
+	}
+}

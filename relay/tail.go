@@ -1,0 +1,119 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// TailConfig says where a tail begins: at the end of the log, if nothing else is said.
+type TailConfig struct {
+	Sink  string          // with the first event that waits for this sink, or
+	Since time.Time       // with events that were stored from then on
+	Wake  <-chan struct{} // has something when events were stored; nil polls
+	// Interval is the time between looks at the log; 0 is 1 s.
+	Interval time.Duration
+}
+
+// Tail yields the events of the log as a sink sees them, until ctx ends: as soon as their
+// transactions have committed, those of a key in order. It stores nothing. An error is the last
+// that it yields.
+func Tail(ctx context.Context, pool *pgxpool.Pool, config TailConfig) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		t := tail{config: config, yield: yield}
+		if err := t.run(ctx, pool); err != nil && ctx.Err() == nil {
+			yield(Event{}, fmt.Errorf("tail: %w", err))
+		}
+	}
+}
+
+type tail struct {
+	config TailConfig
+	yield  func(Event, error) bool
+	log    log
+}
+
+func (t *tail) run(ctx context.Context, pool *pgxpool.Pool) error {
+	timeline, err := sqlgen.New(pool).LogTimeline(ctx)
+	if err != nil {
+		return err
+	}
+	t.log = log{pool, timeline}
+	c, err := t.begin(ctx, sqlgen.New(pool))
+	if err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		read, err := t.log.read(ctx, c, maxBatch)
+		if err != nil {
+			return err
+		}
+		for _, e := range read.events {
+			if !e.At.Before(t.config.Since) && !t.yield(e, nil) {
+				return nil
+			}
+		}
+		if c = read.after; !c.isNumbered() {
+			if c, err = t.log.number(ctx, c); err != nil {
+				return err
+			}
+		}
+		if !read.full {
+			t.await(ctx)
+		}
+	}
+	return nil
+}
+
+// begin returns the cursor to begin with.
+func (t *tail) begin(ctx context.Context, q *sqlgen.Queries) (cursor, error) {
+	if sink := t.config.Sink; sink != "" {
+		rows, err := q.SinkCursor(ctx, sink)
+		if err == nil && len(rows) == 0 {
+			err = fmt.Errorf("there is no sink %q", sink)
+		}
+		if err != nil {
+			return cursor{}, err
+		}
+		return cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), nil
+	}
+	since := pgtype.Timestamptz{Time: t.config.Since, Valid: true}
+	if t.config.Since.IsZero() {
+		since = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	}
+	top, err := q.PositionSince(ctx, since)
+	if err != nil || !t.config.Since.IsZero() {
+		return cursor{top: top}, err
+	}
+	// What can be seen by now is passed by. Gaps among it may be of transactions that are open.
+	c := cursor{top: max(0, top-maxBatch)}
+	for full := true; full; {
+		read, err := t.log.read(ctx, c, maxBatch)
+		if err != nil {
+			return c, err
+		}
+		c, full = read.after, read.full
+	}
+	return c, nil
+}
+
+// await waits until there may be more.
+func (t *tail) await(ctx context.Context) {
+	interval := t.config.Interval
+	if interval == 0 {
+		interval = time.Second
+	}
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.config.Wake:
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,102 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// tailed is what a tail has yielded.
+type tailed struct {
+	mu  sync.Mutex
+	got []string
+	err error
+}
+
+func (r *tailed) bodies() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+func (r *tailed) await(t *testing.T, want ...string) {
+	t.Helper()
+	waitFor(t, func() bool { return len(r.bodies()) >= len(want) }, func() string { return fmt.Sprintf("got %q, want %q", r.bodies(), want) })
+	if got := r.bodies(); !slices.Equal(got, want) {
+		t.Fatalf("got %q, want %q", got, want)
+	}
+}
+
+// startTail follows the log until the test ends.
+func startTail(t *testing.T, db *pgxpool.Pool, config relay.TailConfig) *tailed {
+	t.Helper()
+	config.Interval = 10 * time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	var r tailed
+	var tailing sync.WaitGroup
+	tailing.Go(func() {
+		for e, err := range relay.Tail(ctx, db, config) {
+			r.mu.Lock()
+			if r.err = err; err == nil {
+				r.got = append(r.got, string(e.Payload))
+			}
+			r.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		tailing.Wait()
+		if r.err != nil {
+			t.Error(r.err)
+		}
+	})
+	return &r
+}
+
+// A tail yields what commits from then on, also of transactions that began before, and
+// nothing that was there.
+func TestATailSeesWhatASinkSees(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	open := begin(t, db)
+	publish(t, db, "t", "k", "1")
+	publish(t, open, "t", "a", "a")
+	publish(t, db, "t", "k", "2")
+	tail := startTail(t, db, relay.TailConfig{})
+	time.Sleep(300 * time.Millisecond)
+	publish(t, db, "t", "k", "3")
+	tail.await(t, "3")
+	end(t, open.Commit)
+	tail.await(t, "3", "a")
+}
+
+func TestATailBeginsInThePastOrWithASink(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1", "2", "3")
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.events SET at = at - interval '2 hours' WHERE position = 1`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.sinks (sink, top, holes) VALUES ('s', 2, '{[1,2)}')`); err != nil {
+		t.Fatal(err)
+	}
+	past := startTail(t, db, relay.TailConfig{Since: time.Now().Add(-time.Hour)})
+	sink := startTail(t, db, relay.TailConfig{Sink: "s"})
+	past.await(t, "2", "3")
+	sink.await(t, "1", "3")
+	publish(t, db, "t", "k", "4")
+	past.await(t, "2", "3", "4")
+	sink.await(t, "1", "3", "4")
+	for _, err := range relay.Tail(t.Context(), db, relay.TailConfig{Sink: "none"}) {
+		if err == nil || err.Error() != `tail: there is no sink "none"` {
+			t.Errorf("of no sink: %v", err)
+		}
+	}
+}
