@@ -28,42 +28,66 @@ import (
 // config that is out of bounds is a bug in the program and panics, as a second handler
 // of the kind does, with an error that wraps an [*outbox.InvalidError] for each mistake.
 func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []*outbox.Job[T]) []error, batch BatchConfig, config ...KindConfig) {
+	var zero T
+	m.HandleManyRaw(zero.Kind(), func(ctx context.Context, claimed []*outbox.Claimed) []error {
+		jobs := make([]*outbox.Job[T], 0, len(claimed))
+		return ofThose(claimed, func(c *outbox.Claimed) error {
+			job, err := decode[T](c)
+			if err == nil {
+				jobs = append(jobs, job)
+			}
+			return err
+		}, func([]*outbox.Claimed) []error { return handler(ctx, jobs) })
+	}, batch, config...)
+}
+
+// HandleManyRaw is [HandleMany] for a handler that reads the payloads' bytes itself.
+func (m *Mux) HandleManyRaw(kind string, handler func(ctx context.Context, jobs []*outbox.Claimed) []error, batch BatchConfig, config ...KindConfig) {
 	batch.Max, batch.Wait = cmp.Or(batch.Max, defaultBatchMax), cmp.Or(batch.Wait, defaultBatchWait)
 	if err := batch.validate(); err != nil {
 		panic(fmt.Errorf("dispatcher: %w", err))
 	}
-	var zero T
-	m.HandleRaw(zero.Kind(), nil, config...)
-	m.routes[zero.Kind()].many = &many{BatchConfig: batch, handle: func(ctx context.Context, claimed []*outbox.Claimed) []error {
-		outcomes := make([]error, len(claimed))
-		jobs := make([]*outbox.Job[T], 0, len(claimed))
-		places := make([]int, 0, len(claimed)) // of the jobs among the claimed
+	m.HandleRaw(kind, nil, config...)
+	m.routes[kind].many = &many{BatchConfig: batch, handle: func(ctx context.Context, claimed []*outbox.Claimed) []error {
+		outcomes := ofThose(claimed, func(c *outbox.Claimed) error {
+			if batch.Protect == nil {
+				return nil
+			}
+			if err := openPayload(ctx, batch.Protect, c); err != nil {
+				return outcome.WithCode(codes.UnreadablePayload, err)
+			}
+			return nil
+		}, func(opened []*outbox.Claimed) []error { return handler(ctx, opened) })
 		for i, c := range claimed {
-			if batch.Protect != nil {
-				if err := openPayload(ctx, batch.Protect, c); err != nil {
-					outcomes[i] = outcome.WithCode(codes.UnreadablePayload, err)
-					continue
-				}
-			}
-			job, err := decode[T](c)
-			if outcomes[i] = err; err == nil {
-				jobs, places = append(jobs, job), append(places, i)
-			}
-		}
-		if len(jobs) == 0 {
-			return outcomes
-		}
-		answers := handler(ctx, jobs)
-		for i, place := range places {
-			if len(answers) != len(jobs) {
-				outcomes[place] = outcome.WithCode("outcome_count", fmt.Errorf("the handler returned %d outcomes for %d jobs", len(answers), len(jobs)))
-			} else {
-				outcomes[place] = answers[i]
-				if answers[i] == nil {
-					outcomes[place] = sealResult(ctx, claimed[place])
-				}
+			if outcomes[i] == nil {
+				outcomes[i] = sealResult(ctx, c)
 			}
 		}
 		return outcomes
 	}}
+}
+
+// ofThose calls handle with the jobs that are admitted, if there are any, and returns an outcome for each of all: why
+// it was not admitted, or what handle says of it.
+func ofThose(claimed []*outbox.Claimed, admit func(*outbox.Claimed) error, handle func([]*outbox.Claimed) []error) []error {
+	outcomes := make([]error, len(claimed))
+	admitted := make([]*outbox.Claimed, 0, len(claimed))
+	places := make([]int, 0, len(claimed)) // of the admitted among the claimed
+	for i, c := range claimed {
+		if outcomes[i] = admit(c); outcomes[i] == nil {
+			admitted, places = append(admitted, c), append(places, i)
+		}
+	}
+	if len(admitted) == 0 {
+		return outcomes
+	}
+	answers := handle(admitted)
+	for i, place := range places {
+		if len(answers) != len(admitted) {
+			outcomes[place] = outcome.WithCode("outcome_count", fmt.Errorf("the handler returned %d outcomes for %d jobs", len(answers), len(admitted)))
+		} else {
+			outcomes[place] = answers[i]
+		}
+	}
+	return outcomes
 }

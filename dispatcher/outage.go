@@ -131,6 +131,8 @@ func findingOf(a *attempt) finding {
 		return foundAway
 	}
 	switch {
+	case errors.Is(a.err, outcome.ErrNotBegun):
+		return foundNothing
 	case end.Status == outbox.Pending && (end.KeepDue || end.Code != ""): // interrupted, cancelled, at its deadline
 		return foundNothing
 	case end.Code == codes.Timeout, end.Code == codes.UndecodablePayload, end.Code == codes.UnreadablePayload:

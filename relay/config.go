@@ -51,6 +51,7 @@ type SinkConfig struct {
 }
 
 const (
+	defaultSource         = "posthaste"
 	defaultLeaseTTL       = 5 * time.Second
 	defaultPollInterval   = 5 * time.Second
 	deafPollInterval      = 100 * time.Millisecond
@@ -60,7 +61,7 @@ const (
 
 func (c Config) withDefaults() Config {
 	c.Sinks = slices.Clone(c.Sinks)
-	c.Source = cmp.Or(c.Source, "posthaste")
+	c.Source = cmp.Or(c.Source, defaultSource)
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, defaultLeaseTTL)
 	c.FailoverRewind = cmp.Or(c.FailoverRewind, defaultFailoverRewind)
 	c.PollInterval = cmp.Or(c.PollInterval, defaultPollInterval)

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"mime"
 	"slices"
@@ -9,6 +10,22 @@ import (
 	"strings"
 	"time"
 )
+
+// Mapper makes messages as a relay does, of what is not in its log.
+type Mapper struct {
+	route  route
+	source string
+}
+
+// NewMapper returns the mapper of a route, whose topics it does not look at. Source is as in [Config].
+func NewMapper(r Route, source string) (*Mapper, error) {
+	r.Topics = []string{"*"}
+	compiled, err := compile(r)
+	return &Mapper{compiled, cmp.Or(source, defaultSource)}, err
+}
+
+// Message returns what is to be published. Its error is a [*RefusedError].
+func (m *Mapper) Message(e *Event) (Message, error) { return messageOf(e, &m.route, m.source) }
 
 // messageOf is what is published of an event by a route.
 //
@@ -56,8 +73,10 @@ func appendAttributes(headers []Header, e *Event, id, source string) []Header {
 		Header{"ce-id", id},
 		Header{"ce-source", source},
 		Header{"ce-type", e.Topic},
-		Header{"ce-time", e.At.UTC().Format(time.RFC3339Nano)},
-		Header{"ce-sequence", sequence(e.Position)})
+		Header{"ce-time", e.At.UTC().Format(time.RFC3339Nano)})
+	if e.Position > 0 {
+		headers = append(headers, Header{"ce-sequence", sequence(e.Position)})
+	}
 	if e.Key != "" {
 		headers = append(headers, Header{"ce-subject", e.Key}, Header{"ce-partitionkey", e.Key})
 	}

@@ -55,6 +55,8 @@ var allowed = map[string]string{
 	"relay/nats/rpc":      "access operator outbox relay/nats internal/callers internal/outage internal/pgsession",
 	"relay/relaytest":     "relay",
 
+	"relay/jobs": "relay dispatcher outbox internal/outcome",
+
 	"relay/internal/credentials": "",
 	"relay/internal/cloudevents": "",
 

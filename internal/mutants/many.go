@@ -20,7 +20,7 @@ var batches = []Mutant{
 		Name:      "outcomes are not counted",
 		Breaks:    "a handler that forgets some jobs has them succeed, or brings the process down",
 		Invariant: "A batch's jobs are as separate as others",
-		Edits:     []Edit{{"dispatcher.HandleMany", `if len(answers) != len(jobs) {`, `if len(answers) < len(jobs) {`}},
+		Edits:     []Edit{{"dispatcher.ofThose", `if len(answers) != len(admitted) {`, `if len(answers) < len(admitted) {`}},
 		Checks:    []Check{test("dispatcher", "TestABatchThatGoesWrongFailsEveryJob/too_many_outcomes", "in vain: both batches fail")},
 	},
 }

@@ -2,6 +2,8 @@ package mutants
 
 const inOrderOfAKey = "A sink stores no message of a key after one that it has not stored"
 
+const asItsMessage = "A job of a sink ends as its message did"
+
 const toItsReceiver = "A webhook goes to its receiver"
 
 var sinks = []Mutant{
@@ -108,5 +110,32 @@ var sinks = []Mutant{
 `, `		return 0, nil
 `}},
 		Checks: []Check{test("relay/webhook", "TestNoAnswerIsUnknown", "stored:")},
+	},
+	{
+		Name:      "a job that its sink has not tried is done",
+		Breaks:    "messages behind one that was not accepted are lost",
+		Invariant: asItsMessage,
+		Edits: []Edit{{"relay/jobs.handler.outcome", `	case err == nil:
+`, `	case err == nil || errors.Is(err, relay.ErrNotTried):
+`}},
+		Checks: []Check{test("relay/jobs", "TestAJobEndsAsItsMessageDid", "are missing")},
+	},
+	{
+		Name:      "a job that its sink has not tried has failed",
+		Breaks:    "an outage kills jobs that were never sent",
+		Invariant: asItsMessage,
+		Edits: []Edit{{"relay/jobs.handler.outcome", `	case errors.Is(err, relay.ErrNotTried):
+`, `	case errors.Is(err, relay.ErrNotTried) && h.sink == nil:
+`}},
+		Checks: []Check{test("relay/jobs", "TestAJobEndsAsItsMessageDid", "spent attempts")},
+	},
+	{
+		Name:      "a sink's outage costs attempts",
+		Breaks:    "a broker that is away for long kills every job",
+		Invariant: asItsMessage,
+		Edits: []Edit{{"relay/jobs.handler.outcome", `	case isUnavailable:
+`, `	case isUnavailable && h.sink == nil:
+`}},
+		Checks: []Check{test("relay/jobs", "TestAJobEndsAsItsMessageDid", "spent attempts")},
 	},
 }

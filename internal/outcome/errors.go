@@ -20,6 +20,10 @@ var (
 	ErrDeadline  = fmt.Errorf("job deadline: %w", context.DeadlineExceeded)
 )
 
+// ErrNotBegun is that a batch's handler has not come to a job, which says nothing of the job nor of what it needs: it
+// goes back with its attempt.
+var ErrNotBegun = errors.New("the handler has not come to it")
+
 // Discarded is what dispatcher.Discard returns.
 type Discarded struct{ Err error }
 

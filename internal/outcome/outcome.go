@@ -77,6 +77,8 @@ func (p Policy) decide(job *outbox.Claimed, err, cause error) Outcome {
 		return Outcome{Status: outbox.Succeeded}
 	case errors.Is(cause, ErrShutdown), errors.Is(cause, outbox.ErrLeaseLost):
 		return Interrupted
+	case errors.Is(err, ErrNotBegun):
+		return Outcome{Status: outbox.Pending, Delay: soon}
 	case errors.Is(cause, ErrCancelled):
 		return calledOff(job, 0, WithCode(codes.Cancelled, err))
 	case errors.Is(cause, ErrDeadline):
@@ -135,6 +137,9 @@ func Turn(waits []time.Duration, attempt int) time.Duration {
 
 // Interrupted is not failed. If the lease is really lost, this finds no row.
 var Interrupted = Outcome{Status: outbox.Pending, KeepDue: true}
+
+// soon is when a job is tried that its handler has not come to: what kept it may last for longer.
+const soon = 100 * time.Millisecond
 
 // PastDeadline is the outcome of a job that was not begun because its deadline has come.
 var PastDeadline = Outcome{Status: outbox.Pending, Delay: pastDeadline}

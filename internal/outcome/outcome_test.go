@@ -85,6 +85,11 @@ func TestDecide(t *testing.T) {
 			outcome.Outcome{Status: outbox.Dead, KeepDue: true, Delay: 7 * time.Second, Code: "panic", Message: "panic: boom", Stack: "goroutine 1"},
 		},
 
+		"what was not begun goes back soon": {
+			last(), fmt.Errorf("wrapped: %w", outcome.ErrNotBegun), nil,
+			outcome.Outcome{Status: outbox.Pending, Delay: 100 * time.Millisecond},
+		},
+
 		"discard fails for good": {
 			first(), dispatcher.Discard(boom), nil,
 			outcome.Outcome{Status: outbox.Failed, Code: "error", Message: "boom"},

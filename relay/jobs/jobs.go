@@ -1,0 +1,134 @@
+// Package jobs has jobs carried out by a sink of package relay: to publish a message is the job.
+//
+//	sink, err := nats.Open(nats.Config{URLs: …})
+//	jobs.Handle(&mux, "order.announce", sink, jobs.Mapping{Destination: "shop.{topic}.{key|token}"})
+//
+// Such a job has all that a job can have: a time, a deadline, a priority, attempts, a dead letter that can be edited
+// and replayed. An event of package outbox has none of that, costs less, and keeps the order of its key at any rate.
+//
+// What the sink says of a message becomes of the job:
+//
+//	nil                        it has succeeded
+//	[*relay.RefusedError]      it waits for a person, with the sink's code
+//	[*relay.UnavailableError]  an outage, which spends no attempt: see [dispatcher.Unavailable]
+//	[relay.ErrNotTried]        it goes back, with its attempt
+//	any other                  it is tried again by its back-off, with the code relay_unanswered and the same ID
+//
+// The order of jobs is that of jobs: those with an ordered key are published one after the other, and others as they
+// come.
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// Mapping is what message a job is. {topic} is its kind, {key} its key, and {id} its id, which is the message's, too.
+type Mapping struct {
+	Destination string            // as in [relay.Route]; "" is "{topic}"
+	CloudEvents relay.CloudEvents // "" is binary
+	Source      string            // as in [relay.Config]
+
+	// Batch is how many jobs are published together. A payload that was sealed is published as it is, unless
+	// Batch.Protect opens it.
+	Batch dispatcher.BatchConfig
+}
+
+// Handle registers the handler of a kind, by which jobs are messages to the sink. It is called by several workers at a
+// time, and so is the sink's Publish, which those of package relay's folders allow; several kinds, and a relay, may
+// have one sink. The caller closes it after the dispatcher has ended. A mapping that is not valid is a bug in the
+// program and panics, as [dispatcher.HandleMany] does.
+func Handle(m *dispatcher.Mux, kind string, sink relay.Sink, mapping Mapping, config ...dispatcher.KindConfig) {
+	mapper, err := relay.NewMapper(relay.Route{Destination: mapping.Destination, CloudEvents: mapping.CloudEvents}, mapping.Source)
+	if err != nil {
+		panic(fmt.Errorf("jobs: %w", err))
+	}
+	h := &handler{sink: sink, mapper: mapper, varies: strings.Contains(strings.ReplaceAll(cmp.Or(mapping.Destination, "{topic}"), "{topic}", ""), "{")}
+	m.HandleManyRaw(kind, h.publish, mapping.Batch, config...)
+}
+
+// handler publishes the jobs of a kind.
+type handler struct {
+	sink   relay.Sink
+	mapper *relay.Mapper
+	varies bool // jobs of the kind may have different destinations
+}
+
+// publish is the handler of a batch.
+func (h *handler) publish(ctx context.Context, claimed []*outbox.Claimed) []error {
+	outcomes := make([]error, len(claimed))
+	batch := make([]relay.Message, 0, len(claimed))
+	places := make([]int, 0, len(claimed)) // of the messages among the jobs
+	for i, c := range claimed {
+		message, err := h.mapper.Message(event(c))
+		if err != nil {
+			outcomes[i] = h.outcome(err)
+			continue
+		}
+		batch, places = append(batch, message), append(places, i)
+	}
+	if len(batch) == 0 {
+		return outcomes
+	}
+	answers := h.sink.Publish(ctx, batch)
+	if len(answers) != len(batch) {
+		err := fmt.Errorf("the sink returned %d outcomes for %d messages", len(answers), len(batch))
+		answers = make([]error, len(batch))
+		for i := range answers {
+			answers[i] = err
+		}
+	}
+	away := map[string]error{} // destinations that are missing
+	for i, err := range answers {
+		if isMissing(err) {
+			away[batch[i].Destination] = err
+		}
+	}
+	for i, place := range places {
+		err := answers[i]
+		if missing := away[batch[i].Destination]; missing != nil && errors.Is(err, relay.ErrNotTried) {
+			err = missing // it would find out the same, one batch later
+		}
+		outcomes[place] = h.outcome(err)
+	}
+	return outcomes
+}
+
+// event is a job as what messages are made of.
+func event(c *outbox.Claimed) *relay.Event {
+	return &relay.Event{
+		At: c.CreatedAt, ID: c.ID, Tenant: c.Tenant, Topic: c.Kind, Key: c.Key, ContentType: c.ContentType, Payload: c.Payload, Headers: c.Headers(),
+	}
+}
+
+func isMissing(err error) bool {
+	unavailable, ok := errors.AsType[*relay.UnavailableError](err)
+	return ok && unavailable.Code == relay.CodeNoDestination
+}
+
+// outcome is the job's for the message's.
+func (h *handler) outcome(err error) error {
+	refused, isRefused := errors.AsType[*relay.RefusedError](err)
+	unavailable, isUnavailable := errors.AsType[*relay.UnavailableError](err)
+	switch {
+	case err == nil:
+		return nil
+	case isRefused:
+		return dispatcher.Discard(dispatcher.WithCode(refused.Code, err))
+	case isUnavailable && isMissing(err) && h.varies:
+		return dispatcher.TargetUnavailable(dispatcher.WithCode(unavailable.Code, err), 0)
+	case isUnavailable:
+		return dispatcher.Unavailable(dispatcher.WithCode(unavailable.Code, err), 0)
+	case errors.Is(err, relay.ErrNotTried):
+		return outcome.ErrNotBegun
+	}
+	return dispatcher.WithCode(relay.CodeUnanswered, err)
+}
