@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/bridge"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/listener"
 	"github.com/posthaste-dev/posthaste/memory"
@@ -74,6 +75,9 @@ func registeredMetrics(t *testing.T) map[string]string {
 	if _, err := relay.New(pool, relay.Config{Registerer: reg, Sinks: []relay.SinkConfig{
 		{Name: "s", Sink: &nats.Sink{}, Routes: []relay.Route{{Topics: []string{"*"}}}},
 	}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bridge.New(pool, bridge.Config{Registerer: reg, Bridges: []bridge.BridgeConfig{{Name: "b", Source: &nats.Source{}, Kind: "k"}}}); err != nil {
 		t.Fatal(err)
 	}
 	return reg

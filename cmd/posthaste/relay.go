@@ -21,11 +21,15 @@ import (
 
 // withRelay is the process with the relay as one more component, if it is to be one.
 func withRelay(s settings) (app.Config, error) {
-	if s.relayConfig == nil || s.noRelay || len(s.relayConfig.Sinks) == 0 {
+	if s.relayConfig == nil || s.noRelay {
 		return s.app, nil
 	}
 	if s.app.Registry == nil {
 		s.app.Registry = prometheus.NewRegistry()
+	}
+	var err error
+	if s.app, err = withBridges(s); err != nil || len(s.relayConfig.Sinks) == 0 {
+		return s.app, err
 	}
 	pool, err := app.OpenPool(s.app, 2)
 	if err != nil {
@@ -74,10 +78,24 @@ var (
 	_ sinkActs = (*remote)(nil)
 )
 
+const relayDescription = `The relay publishes events to brokers, and bridges make jobs of their messages. It is a
+part of "posthaste serve" and "posthaste dev" that have a --relay-config, such as
+
+  source: shop
+  sinks:
+    orders:
+      nats: { url: "nats://127.0.0.1:4222" }
+  routes:
+    - { topics: ["order.*"], to: orders, destination: "shop.{topic}.{key|token}" }
+
+Streams, topics and queues are yours to create; "relay check" says which are missing.
+docs/publish-events.md goes through it step by step, docs/relay.md has every field.`
+
 func (p *program) relayCommand() *cli.Command {
 	return &cli.Command{
-		Name:  "relay",
-		Usage: "list, check, pause, resume and move the sinks that events are published to, and follow the log of events",
+		Name:        "relay",
+		Description: relayDescription,
+		Usage:       "list, check, pause, resume and move the sinks that events are published to, and follow the log of events",
 		Commands: []*cli.Command{
 			{
 				Name:   "list",
@@ -97,7 +115,7 @@ func (p *program) relayCommand() *cli.Command {
 			p.removeCommand(),
 			{
 				Name:   "check",
-				Usage:  "ask each broker of the relay-config whether it can be published to, and what its settings may lose",
+				Usage:  "ask each broker of the relay-config whether it can be published to and fetched from, and what its settings may lose",
 				Flags:  append(flags("relay-config"), outputFlag()),
 				Action: p.checkSinks,
 			},
@@ -177,16 +195,25 @@ func (p *program) checkSinks(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
+	bridges, err := s.relayConfig.bridges()
+	if err != nil {
+		return &usageError{err}
+	}
 	problems := 0
 	l := listing{header: []string{"sink", "severity", "finding", "what_to_do"}}
-	for _, sink := range sinks {
-		findings := checkSink(ctx, sink)
+	add := func(name string, findings []relay.Finding) {
 		for _, f := range findings {
 			if f.Severity == relay.Problem {
 				problems++
 			}
-			l.add(sink.Name, string(f.Severity), f.What, f.Remedy)
+			l.add(name, string(f.Severity), f.What, f.Remedy)
 		}
+	}
+	for _, sink := range sinks {
+		add(sink.Name, checkSink(ctx, sink))
+	}
+	for _, b := range bridges {
+		add("bridge "+b.Name, checkBridge(ctx, b))
 	}
 	if err := p.print(c, l); err != nil {
 		return err

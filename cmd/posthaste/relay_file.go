@@ -26,6 +26,8 @@ type relayConfig struct {
 	RPC      *natsService `yaml:"rpc"`
 	Presence *natsService `yaml:"presence"`
 
+	Bridges map[string]bridgeSpec `yaml:"bridges"`
+
 	file string
 }
 
@@ -110,8 +112,8 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 	fault := func(path []any, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s: line %d: %s", c.file, lineOf(root, path), fmt.Sprintf(format, args...)))
 	}
-	if len(c.Sinks) == 0 && c.RPC == nil && c.Presence == nil {
-		fault([]any{"sinks"}, "sinks: there is none")
+	if len(c.Sinks) == 0 && len(c.Bridges) == 0 && c.RPC == nil && c.Presence == nil {
+		fault([]any{"sinks"}, "sinks: there is none, and no bridges either")
 	}
 	for _, s := range []struct {
 		name    string
@@ -146,6 +148,17 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 			fault(path, "sinks.%s: %s", name, strings.ReplaceAll(err.Error(), "\n", "; "))
 		} else {
 			_ = sink.Close() // it has not connected
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Bridges)) {
+		b := c.Bridges[name]
+		_, err := b.config(name)
+		source, openErr := b.open(name)
+		if err := errors.Join(err, openErr); err != nil {
+			fault([]any{"bridges", name}, "bridges.%s: %s", name, strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+		if openErr == nil {
+			_ = source.Close()
 		}
 	}
 	return errors.Join(errs...)

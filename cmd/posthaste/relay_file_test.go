@@ -51,8 +51,13 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"topics of one name": {sinks + "routes:\n  - {topics: [\"*\"], to: a, destination: \"shop.{topic|token}\"}\ntopics: [order.paid, order_paid]\n", []string{
 			"line 6: topics[1]: order.paid and order_paid have the same destination in sink a, shop.order_paid",
 		}},
-		"two documents": {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
-		"a list":        {"- a\n", []string{"line 1: "}},
+		"a bridge from nowhere": {"bridges:\n  b: {kind: k}\n", []string{"line 2: bridges.b: where from? want one of nats and kafka"}},
+		"a bridge to no kind":   {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t}\n", []string{"line 2: bridges.b: ", "kind"}},
+		"a bridge's stream":     {"bridges:\n  b: {nats: {url: \"nats://h:1\"}, kind: k}\n", []string{`line 2: bridges.b: `, `the Stream is ""`}},
+		"a bridge of two":       {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, stream: S, kind: k}\n", []string{"stream, consumer and subjects are fields of nats"}},
+		"a bridge's tenant":     {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, kind: k, tenant: x}\n", []string{"line 2: bridges.b: tenant: "}},
+		"two documents":         {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
+		"a list":                {"- a\n", []string{"line 1: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := posthaste(t, env{}, "", "relay", "check", "--relay-config", writeRelayConfig(t, test.content))

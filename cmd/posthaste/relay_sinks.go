@@ -123,12 +123,14 @@ func (n *natsSpec) config() nats.Config {
 	}
 }
 
-func (k *kafkaSpec) open() (relay.Sink, error) {
-	return opened(kafka.Open(kafka.Config{
+func (k *kafkaSpec) open() (relay.Sink, error) { return opened(kafka.Open(k.config())) }
+
+func (k *kafkaSpec) config() kafka.Config {
+	return kafka.Config{
 		Brokers: texts(k.Brokers), Name: sinkName, Mechanism: string(k.Mechanism), MaxBytes: k.MaxBytes,
 		User: string(k.User), Password: string(k.Password), PasswordFile: string(k.PasswordFile),
 		TLS: k.TLS, CAFile: string(k.CAFile), CertificateFile: string(k.CertificateFile), KeyFile: string(k.KeyFile),
-	}))
+	}
 }
 
 func (a *amqpSpec) open() (relay.Sink, error) {

@@ -48,12 +48,13 @@ var allowed = map[string]string{
 
 	"relay":               "outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"relay/amqp":          "relay relay/internal/credentials",
-	"relay/kafka":         "relay relay/internal/credentials",
+	"relay/kafka":         "relay bridge relay/internal/credentials",
 	"relay/redis":         "relay relay/internal/credentials",
-	"relay/nats":          "relay relay/internal/credentials relay/internal/cloudevents internal/backoff internal/outage",
+	"relay/nats":          "relay bridge relay/internal/credentials relay/internal/cloudevents internal/backoff internal/outage",
 	"relay/nats/presence": "dispatcher relay relay/nats",
 	"relay/nats/rpc":      "access operator outbox relay/nats internal/callers internal/outage internal/pgsession",
 	"relay/relaytest":     "relay",
+	"bridge":              "outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue internal/invalid",
 
 	"relay/jobs": "relay dispatcher outbox internal/outcome",
 
@@ -79,7 +80,7 @@ var allowed = map[string]string{
 	// One process of the others, the same with the API, and the command.
 	"app":           "internal/engine outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn internal/pgsession",
 	"server":        "access api app dispatcher outbox internal/backoff",
-	"cmd/posthaste": "internal/engine protect internal/dsn access api app server client kinds outbox dispatcher operator doctor relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
+	"cmd/posthaste": "internal/engine protect internal/dsn access api app server client kinds outbox dispatcher operator doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",
@@ -116,7 +117,7 @@ var allowed = map[string]string{
 	"docs/model":              "",
 
 	"integration/...": "",
-	"examples/...":    "app outbox dispatcher migrations/migrate internal/pgdev",
+	"examples/...":    "app outbox dispatcher migrations/migrate internal/pgdev inbox relay relay/nats",
 }
 
 func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {

@@ -1,6 +1,9 @@
 package mutants
 
-const oneEffectByPosition = "A message has one effect, by its position"
+const (
+	oneEffectByPosition = "A message has one effect, by its position"
+	oneJob              = "A message that a bridge fetches is one job"
+)
 
 // receive are bugs of consumers.
 var receive = []Mutant{{
@@ -51,4 +54,37 @@ func New(db DBTX) *Queries {`},
 	Invariant: oneEffectByPosition,
 	Edits:     []Edit{{"inbox.Position.advance", `	least := p.last`, `	least := int64(-1)`}},
 	Checks:    []Check{test("inbox", "TestWhatWasRolledBackIsHandledAgainAndNotSkipped", "isNew = true, <nil>")},
+}, {
+	Name:      "ack before commit",
+	Breaks:    "a message whose job the database does not take, or whose bridge dies, is lost",
+	Invariant: oneJob,
+	Edits: []Edit{{"bridge.bridge.step", `	if err := b.storeUntilDone(`, `	b.ack(ctx, len(batch))
+	if err := b.storeUntilDone(`}},
+	Checks: []Check{
+		test("bridge", "TestAMessageIsAcknowledgedAfterTheCommit", "that are acknowledged 0 are jobs"),
+		test("bridge", "TestAZombieIsFenced", "it has acknowledged 10 messages"),
+	},
+}, {
+	Name:      "a bridge without its epoch",
+	Breaks:    "a process that was thought dead stores older messages of a key after newer ones",
+	Invariant: oneJob,
+	Edits: []Edit{{"internal/sqlgen.KeepBridge", `  AND epoch = $3
+`, `  AND $3::bigint > 0
+`}},
+	Checks: []Check{test("bridge", "TestAZombieIsFenced", "not within 10s: it finds out")},
+}, {
+	Name:      "a job without its message's id",
+	Breaks:    "a message that comes again is a second job",
+	Invariant: oneJob,
+	Edits: []Edit{{"bridge.BridgeConfig.job", `	options.IdempotencyKey = m.idempotencyKey()
+`, ``}},
+	Checks: []Check{test("bridge", "TestAnswersToCommitsAreLost", "of 200 messages")},
+}, {
+	Name:      "an undecodable message is tried again",
+	Breaks:    "a message of which no job can be made comes for ever, and nothing behind it",
+	Invariant: oneJob,
+	Edits: []Edit{{"bridge.bridge.store", `		letter, err := b.letter(&batch[i], reason)
+		if err != nil {`, `		letter, err := b.letter(&batch[i], reason)
+		if err = reason; err != nil {`}},
+	Checks: []Check{test("bridge", "TestAMessageThatCannotBeAJobIsADeadLetter", "not within 10s: all are acknowledged")},
 }}

@@ -34,4 +34,5 @@
 //	message.go  a message as Kafka has it
 //	errors.go   what an answer says about a message
 //	config.go   Config
+//	source.go   Source, which fetches messages for package bridge
 package kafka

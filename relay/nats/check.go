@@ -45,7 +45,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 			return nil, away(err)
 		case len(streams) == 0:
 			findings = append(findings, relay.Finding{
-				Severity: relay.Problem, What: "no stream takes " + subject, Remedy: "create a stream with this subject",
+				Severity: relay.Problem, What: "no stream takes " + subject, Remedy: "create a stream with this subject, such as: nats stream add NAME --subjects '" + subject + "' --defaults",
 			})
 		}
 		for _, found := range streams {

@@ -30,5 +30,10 @@
 //	message.go  a message as NATS has it
 //	errors.go   what an answer says about a message
 //	config.go   Config
+//
+// A [Source] is the other direction: it fetches messages for package bridge.
+//
+//	source.go        connect, fetch, acknowledge
+//	source_order.go  what has to wait for the messages of a process that has died
 //	keep.go     a connection for other things than messages
 package nats

@@ -1,0 +1,121 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+)
+
+// Bridges makes jobs of messages. Make it with [New].
+type Bridges struct {
+	user    *pgxpool.Pool
+	bridges []*bridge
+	started atomic.Bool
+}
+
+// bridge is one of them. One goroutine has it.
+type bridge struct {
+	BridgeConfig
+	pool, user *pgxpool.Pool
+	metrics    bridgeMetrics
+	log        *slog.Logger
+	complaints outage.Complaints
+	answered   atomic.Bool // the database has
+	room       room
+}
+
+// New checks config and registers the metrics. It opens connections of its own, one a bridge, to the database of
+// pool, which is only read for its settings.
+func New(pool *pgxpool.Pool, config Config) (*Bridges, error) {
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("bridge: %w", err)
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	all := newMetrics(config.Registerer)
+	r := &Bridges{user: pool}
+	for _, c := range config.Bridges {
+		r.bridges = append(r.bridges, &bridge{
+			BridgeConfig: c, user: pool, metrics: all.of(c.Name),
+			log: config.Logger.With(slog.String("component", "bridge"), slog.String("bridge", c.Name)),
+		})
+	}
+	return r, nil
+}
+
+// Ready returns nil once the database has answered all bridges. That a broker is away, or that another process
+// fetches, is no reason. Ready is safe for concurrent use.
+func (r *Bridges) Ready() error {
+	for _, b := range r.bridges {
+		if !b.answered.Load() {
+			return errors.New("the database has not answered yet")
+		}
+	}
+	return nil
+}
+
+// Run makes jobs of messages until ctx ends and then returns nil. A batch that is being stored then is stored and
+// acknowledged; what was fetched only is given back. It may be called once.
+func (r *Bridges) Run(ctx context.Context) error {
+	if r.started.Swap(true) {
+		return errors.New("bridge: Run was called before")
+	}
+	pool, err := pgsession.Open(ctx, r.user, pgsession.Config{
+		Conns: len(r.bridges), Needs: "store jobs", Timeout: 2 * statementTimeout, ByIndex: true,
+	})
+	if err != nil {
+		return fmt.Errorf("bridge: %w", err)
+	}
+	defer pool.Close()
+	var working sync.WaitGroup
+	for _, b := range r.bridges {
+		b.pool = pool
+		working.Go(func() { b.run(ctx) })
+	}
+	working.Wait()
+	return nil
+}
+
+// run fetches whenever no other process does.
+func (b *bridge) run(ctx context.Context) {
+	defer func() {
+		if err := b.Source.Close(); err != nil {
+			b.log.LogAttrs(ctx, slog.LevelWarn, "source not closed", slog.Any("err", err))
+		}
+	}()
+	var retry backoff.Backoff
+	for ctx.Err() == nil {
+		epoch, err := b.own(ctx)
+		if err == nil {
+			retry.Reset()
+			b.log.LogAttrs(ctx, slog.LevelInfo, "bridge fetches", slog.Int64("epoch", epoch))
+			err = b.move(ctx, epoch)
+			b.Source.Release()
+			b.leave(ctx, epoch)
+		}
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		b.complain(ctx, "bridge not owned", err)
+		pgsession.LeaveReadOnly(err, b.pool, b.user)
+		_ = retry.Wait(ctx) // that ctx has ended is seen above
+	}
+}
+
+// complain logs a line in ten seconds.
+func (b *bridge) complain(ctx context.Context, message string, err error) {
+	if missed, due := b.complaints.Due(message, time.Now()); due {
+		b.log.LogAttrs(ctx, slog.LevelWarn, message, slog.Int("since_last_line", missed), slog.Any("err", err))
+	}
+}

@@ -1,0 +1,354 @@
+package bridge_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/bridge"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func order(n int) bridge.Message {
+	return bridge.Message{ID: fmt.Sprint("order-", n), Source: "orders", Subject: "orders.new", Position: int64(n + 1), Body: fmt.Appendf(nil, `{"order": %d}`, n)}
+}
+
+func ordersUpTo(n int) (all []bridge.Message) {
+	for i := range n {
+		all = append(all, order(i))
+	}
+	return all
+}
+
+var tenant = outbox.ID{15: 7}
+
+func TestAMessageIsAJob(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]outbox.Options{
+		"of root":           {},
+		"of another tenant": {Tenant: tenant, Queue: "in", Priority: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			s := newSource(
+				bridge.Message{
+					ID: "1", Source: "orders", Subject: "orders.eu", Key: "order-7", Position: 41, ContentType: "application/json; charset=utf-8",
+					Headers: []bridge.Header{{"Traceparent", "00-1-2-01"}, {"x", "1"}, {"x", "2"}, {"bin", "\xff\x00"}}, Body: []byte(`{"a": 1}`),
+				},
+				bridge.Message{ID: "2", Source: "orders", Position: 42, Body: []byte("\x00\xff")},
+				bridge.Message{ID: "3", Source: "orders", Key: "\x00\x01", Position: 43, ContentType: "application/json"},
+				bridge.Message{ID: "4", Source: "orders", Key: strings.Repeat("k", 600), Position: 44, ContentType: "text/plain", Body: []byte("four")},
+			)
+			_, stop := start(t, db, bridge.BridgeConfig{Source: s, Options: options, Ordered: true})
+			await(t, "four jobs", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 4 })
+			stop()
+			type job struct {
+				Tenant, Queue, Kind, Type, Payload string
+				Priority                           int
+				Key                                *string
+				Ordered                            *bool
+				Position                           *int64
+				Headers                            map[string]string
+			}
+			rows, err := db.Query(t.Context(), `SELECT tenant_id::text AS tenant, queue, kind, content_type AS type, encode(payload, 'escape') AS payload, priority, key, ordered, line_position AS position, headers
+				FROM outbox.jobs ORDER BY headers ->> 'inbox-id'`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := pgx.CollectRows(rows, pgx.RowToStructByName[job])
+			if err != nil {
+				t.Fatal(err)
+			}
+			of := func(j job, id, subject string, position int64) job {
+				j.Tenant, j.Queue, j.Kind, j.Priority = outbox.RootTenant.String(), "default", "order.received", options.Priority
+				if options.Queue != "" {
+					j.Tenant, j.Queue = tenant.String(), "in"
+				}
+				if j.Headers == nil {
+					j.Headers = map[string]string{}
+				}
+				j.Headers["inbox-source"], j.Headers["inbox-id"], j.Headers["inbox-subject"], j.Headers["inbox-position"] = "orders", id, subject, fmt.Sprint(position)
+				if j.Key != nil {
+					j.Ordered, j.Position = new(true), new(position)
+				}
+				return j
+			}
+			want := []job{
+				of(job{Type: "application/json", Payload: `{"a": 1}`, Key: new("order-7"), Headers: map[string]string{"traceparent": "00-1-2-01", "x": "1, 2", "bin;base64": "/wA="}}, "1", "orders.eu", 41),
+				of(job{Type: "application/octet-stream", Payload: `\000\377`}, "2", "", 42),
+				of(job{Type: "application/octet-stream", Key: new("base64:AAE=")}, "3", "", 43),
+				of(job{Type: "text/plain", Payload: "four", Key: new("sha256:3a87a39ef69f2d6b4b6b8b9b8f7d2a4f")}, "4", "", 44),
+			}
+			if len(got) == 4 && got[3].Key != nil && strings.HasPrefix(*got[3].Key, "sha256:") && len(*got[3].Key) == 71 {
+				want[3].Key = got[3].Key
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("jobs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A message is acknowledged once its job is there, and one that comes again finds it.
+func TestAMessageIsAcknowledgedAfterTheCommit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := newSource(append(ordersUpTo(700), ordersUpTo(700)...)...)
+	s.onAck = func() {
+		s.mu.Lock()
+		fetched := min(700, s.fetched)
+		s.mu.Unlock()
+		if n := jobs(t, db); n != fetched {
+			t.Errorf("of %d messages that are acknowledged %d are jobs", fetched, n)
+		}
+	}
+	start(t, db, bridge.BridgeConfig{Source: s})
+	await(t, "all are acknowledged", 20*time.Second, func() bool { _, acked := s.counts(); return acked == 1400 })
+	if n := jobs(t, db); n != 700 {
+		t.Errorf("there are %d jobs, want 700", n)
+	}
+}
+
+// A process that has lost the bridge to another stores nothing and acknowledges nothing.
+func TestAZombieIsFenced(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := newSource(ordersUpTo(10)...)
+	taken := false
+	s.onFetch = func() {
+		if !taken { // by a process that holds its lease for an hour
+			taken = true
+			exec(t, db, `UPDATE outbox.inbox_positions SET epoch = epoch + 1, lease_expires_at = now() + interval '1 hour'`)
+		}
+	}
+	log, stop := start(t, db, bridge.BridgeConfig{Source: s})
+	await(t, "it finds out", 10*time.Second, func() bool { return strings.Contains(log.String(), "another process fetches") })
+	if _, acked := s.counts(); acked != 0 || jobs(t, db) != 0 {
+		t.Errorf("it has acknowledged %d messages and stored %d jobs, want none", acked, jobs(t, db))
+	}
+	exec(t, db, `UPDATE outbox.inbox_positions SET lease_expires_at = now() - interval '1 s'`)
+	await(t, "it takes the bridge over again", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 10 })
+	stop()
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.inbox_positions WHERE lease_expires_at IS NULL`); n != 1 {
+		t.Error("a process that stops keeps the bridge until its lease lapses")
+	}
+}
+
+func TestOneProcessFetches(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	one, two := newSource(), newSource()
+	_, stop := start(t, db, bridge.BridgeConfig{Source: one})
+	await(t, "one fetches", 10*time.Second, func() bool { n, _ := one.counts(); return n > 0 })
+	start(t, db, bridge.BridgeConfig{Source: two})
+	time.Sleep(1500 * time.Millisecond)
+	if n, _ := two.counts(); n != 0 {
+		t.Error("two processes fetch")
+	}
+	stop()
+	await(t, "the other one fetches", 5*time.Second, func() bool { n, _ := two.counts(); return n > 0 })
+}
+
+func TestAMessageThatCannotBeAJobIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	large := order(1)
+	large.Body = make([]byte, 5<<20)
+	broken := order(2)
+	broken.ContentType, broken.Body, broken.Key = "application/json", []byte(`{"order"`), "order-2"
+	headers := order(3)
+	headers.Headers = []bridge.Header{{"h", strings.Repeat("h", 70<<10)}}
+	s := newSource(order(0), large, broken, headers, order(4), large, broken)
+	_, stop := start(t, db, bridge.BridgeConfig{Source: s, Options: outbox.Options{Tenant: tenant, Queue: "in"}})
+	await(t, "all are acknowledged", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 7 })
+	stop()
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE kind = 'order.received' AND status = 'pending'`); n != 2 {
+		t.Errorf("%d messages are jobs, want 2", n)
+	}
+	rows, err := db.Query(t.Context(), `SELECT kind, status::text, queue, tenant_id::text AS tenant, last_error_code AS code, last_error_message AS message, payload
+		FROM outbox.jobs WHERE status = 'dead' AND failed_at IS NOT NULL AND error_fingerprint IS NOT NULL ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type letter struct {
+		Kind, Status, Queue, Tenant, Code, Message string
+		Payload                                    []byte
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowToStructByName[letter])
+	if err != nil || len(got) != 3 {
+		t.Fatalf("%d dead letters, %v; want 3: %+v", len(got), err, got)
+	}
+	for i, want := range []struct {
+		id, reason string
+		size, kept int
+	}{
+		{"order-1", "are 5242880 bytes", 5 << 20, 2 << 20}, {"order-2", "is not valid JSON", 8, 8}, {"order-3", "bytes as JSON", len(headers.Body), len(headers.Body)},
+	} {
+		var l bridge.Letter
+		if err := json.Unmarshal(got[i].Payload, &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.ID != want.id || l.Size != want.size || len(l.Body) != want.kept || l.ForKind != "order.received" || !strings.Contains(l.Reason, want.reason) ||
+			!strings.Contains(got[i].Message, want.reason) || got[i].Kind != bridge.Undecodable || got[i].Status != "dead" || got[i].Queue != "in" ||
+			got[i].Tenant != tenant.String() || got[i].Code != "undecodable_message" {
+			l.Body = nil
+			t.Errorf("letter %d: %s %s %s %s %s %q %+v", i, got[i].Kind, got[i].Status, got[i].Queue, got[i].Tenant, got[i].Code, got[i].Message, l)
+		}
+	}
+}
+
+// A message that the database refuses, and nobody else, holds up nothing either.
+func TestAMessageThatTheDatabaseRefusesIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one' USING ERRCODE = '22023'; END $$;
+		CREATE TRIGGER refuse BEFORE INSERT ON outbox.jobs FOR EACH ROW WHEN (NEW.headers ->> 'inbox-id' = 'order-3') EXECUTE FUNCTION refuse()`)
+	s := newSource(ordersUpTo(6)...)
+	start(t, db, bridge.BridgeConfig{Source: s})
+	await(t, "all are acknowledged", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 6 })
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'dead' AND last_error_message LIKE '%not this one%'`); n != 1 || jobs(t, db) != 6 {
+		t.Errorf("%d dead letters in %d jobs, want 1 in 6", n, jobs(t, db))
+	}
+}
+
+func TestAFullQueueStopsTheBridge(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]string{"jobs without a key": "", "jobs of a key": "k"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			all := ordersUpTo(1000)
+			for i := range all {
+				all[i].Key = key
+			}
+			s := newSource(all...)
+			log, _ := start(t, db, bridge.BridgeConfig{Source: s, MaxQueued: 600, Ordered: key != ""})
+			await(t, "it waits", 10*time.Second, func() bool { return strings.Contains(log.String(), "bridge waits for its queue") })
+			time.Sleep(2500 * time.Millisecond)
+			if n := jobs(t, db); n != 600 {
+				t.Errorf("there are %d jobs, want 600", n)
+			}
+			if lines := strings.Count(log.String(), "bridge waits for its queue"); lines != 1 {
+				t.Errorf("%d lines in four seconds, want 1", lines)
+			}
+			exec(t, db, `DELETE FROM outbox.jobs WHERE id IN (SELECT id FROM outbox.jobs LIMIT 500)`)
+			await(t, "it goes on", 10*time.Second, func() bool { return jobs(t, db) == 500 })
+		})
+	}
+}
+
+// While the database is away nothing is fetched, nothing acknowledged, and little logged. Then it all goes on.
+func TestTheDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	proxy, url, err := fault.NewProxy(db.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	through := connect(t, url)
+	s := newSource(ordersUpTo(20)...)
+	log, _ := start(t, through, bridge.BridgeConfig{Source: s})
+	await(t, "it works", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 20 })
+	away, back := context.WithCancel(t.Context())
+	defer back()
+	go func() {
+		for away.Err() == nil {
+			proxy.CutAll()
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	time.Sleep(200 * time.Millisecond)
+	for n := range 30 {
+		s.add(order(100 + n))
+		time.Sleep(100 * time.Millisecond)
+	}
+	before, _ := s.counts()
+	time.Sleep(2 * time.Second)
+	after, acked := s.counts()
+	if acked != 20 || after > before+1 {
+		t.Errorf("it has fetched %d times in two seconds, and acknowledged %d messages, want 20", after-before, acked)
+	}
+	if lines := strings.Count(log.String(), "level=WARN"); lines > 3 {
+		t.Errorf("%d lines in five seconds:\n%s", lines, log)
+	}
+	back()
+	await(t, "it goes on", 20*time.Second, func() bool { _, acked := s.counts(); return acked == 50 })
+	if n := jobs(t, db); n != 50 {
+		t.Errorf("there are %d jobs, want 50", n)
+	}
+}
+
+func TestWhatCannotBeConfigured(t *testing.T) {
+	t.Parallel()
+	good := bridge.BridgeConfig{Name: "b", Source: newSource(), Kind: "k"}
+	with := func(change func(*bridge.BridgeConfig)) bridge.Config {
+		c := good
+		change(&c)
+		return bridge.Config{Bridges: []bridge.BridgeConfig{c}}
+	}
+	for want, config := range map[string]bridge.Config{
+		"Bridges is empty":          {},
+		"name of 0 bytes":           with(func(c *bridge.BridgeConfig) { c.Name = "" }),
+		"has no Source":             with(func(c *bridge.BridgeConfig) { c.Source = nil }),
+		`two that are called "b"`:   {Bridges: []bridge.BridgeConfig{good, good}},
+		"MaxQueued is -1":           with(func(c *bridge.BridgeConfig) { c.MaxQueued = -1 }),
+		"is empty, want 1 to 128":   with(func(c *bridge.BridgeConfig) { c.Kind = "" }),
+		"which are the message's":   with(func(c *bridge.BridgeConfig) { c.Options.IdempotencyKey = "x" }),
+		"Options.Priority is 99999": with(func(c *bridge.BridgeConfig) { c.Options.Priority = 99999 }),
+	} {
+		if _, err := bridge.New(nil, config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error that says %q", err, want)
+		}
+	}
+}
+
+// A third of the answers to COMMIT are lost: those batches are stored, and stored again.
+func TestAnswersToCommitsAreLost(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	proxy, url, err := fault.NewProxy(db.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	var commits atomic.Int64
+	proxy.AtCommit(func() fault.Cut {
+		if commits.Add(1)%3 == 0 {
+			return fault.After
+		}
+		return fault.Nowhere
+	})
+	s := newSource()
+	_, stop := start(t, connect(t, url), bridge.BridgeConfig{Source: s})
+	for n := range 200 {
+		s.add(order(n))
+		time.Sleep(2 * time.Millisecond)
+	}
+	await(t, "all are acknowledged", 60*time.Second, func() bool { _, acked := s.counts(); return acked == 200 })
+	stop()
+	if n := jobs(t, db); n != 200 || commits.Load() < 3 {
+		t.Errorf("there are %d jobs of 200 messages, after %d commits", n, commits.Load())
+	}
+}
+
+func connect(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}

@@ -1,0 +1,306 @@
+package bridge_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	gonats "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/posthaste-dev/posthaste/bridge"
+	"github.com/posthaste-dev/posthaste/internal/brokertest"
+	"github.com/posthaste-dev/posthaste/internal/natstest"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/relay/kafka"
+	"github.com/posthaste-dev/posthaste/relay/nats"
+)
+
+// processVariable makes this test binary a bridge that can be killed.
+const processVariable = "POSTHASTE_TEST_BRIDGE"
+
+// spec is what a bridge in a process of its own does.
+type spec struct {
+	Database, NATS, Kafka string
+}
+
+const (
+	stream = "ORDERS"
+	topic  = "events-orders"
+)
+
+func (s spec) source() (bridge.Source, error) {
+	if s.NATS != "" {
+		return nats.OpenSource(nats.Config{URLs: []string{s.NATS}}, nats.SourceConfig{Stream: stream, Consumer: "posthaste", Ordered: true})
+	}
+	return kafka.OpenSource(kafka.Config{Brokers: []string{s.Kafka}, Mechanism: "SCRAM-SHA-256", User: "admin", Password: "admin"},
+		kafka.SourceConfig{Topic: topic, Group: "posthaste"})
+}
+
+func process(text string) (exit int) {
+	var s spec
+	err := json.Unmarshal([]byte(text), &s)
+	if err == nil {
+		err = s.run(context.Background())
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+func (s spec) run(ctx context.Context) error {
+	source, err := s.source()
+	if err != nil {
+		return err
+	}
+	pool, err := pgxpool.New(ctx, s.Database)
+	if err != nil {
+		return err
+	}
+	b, err := bridge.New(pool, bridge.Config{
+		Bridges: []bridge.BridgeConfig{{Name: "orders", Source: source, Kind: "order.received", Ordered: true}},
+		Logger:  slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	return b.Run(ctx)
+}
+
+// broker is one that can be killed, and what a producer does.
+type broker struct {
+	spec
+	kill, restart func()
+	publish       func(ctx context.Context, n int) error // an order, again after an error
+}
+
+const keys = 20
+
+func startNATS(t *testing.T) broker {
+	s := natstest.Start(t, natstest.Options{SyncAlways: true})
+	js := s.Connect()
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"orders.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return broker{spec{NATS: s.URL}, s.Kill, s.Restart, func(ctx context.Context, n int) error {
+		m := gonats.NewMsg("orders.new")
+		m.Data = fmt.Appendf(nil, `{"order": %d}`, n)
+		m.Header.Set("Nats-Msg-Id", fmt.Sprint("order-", n))
+		m.Header.Set("ce-partitionkey", fmt.Sprint("customer-", n%keys))
+		_, err := js.PublishMsg(ctx, m)
+		return err
+	}}
+}
+
+func startKafka(t *testing.T) broker {
+	s := brokertest.StartKafka(t, "password", func(address string) string { return address })
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.Address), kgo.SASL(scram.Auth{User: "admin", Pass: "admin"}.AsSha256Mechanism()),
+		kgo.MetadataMinAge(100*time.Millisecond), kgo.RecordDeliveryTimeout(5*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	if _, err := kadm.NewClient(client).CreateTopic(t.Context(), 3, 1, nil, topic); err != nil {
+		t.Fatal(err)
+	}
+	return broker{spec{Kafka: s.Address}, s.Kill, s.Restart, func(ctx context.Context, n int) error {
+		return client.ProduceSync(ctx, &kgo.Record{
+			Topic: topic, Key: fmt.Append(nil, "customer-", n%keys), Value: fmt.Appendf(nil, `{"order": %d}`, n),
+			Headers: []kgo.RecordHeader{{Key: "ce_id", Value: fmt.Append(nil, "order-", n)}, {Key: "ce_source", Value: []byte("shop")}},
+		}).FirstErr()
+	}}
+}
+
+// Broker and bridge are killed at any moment, by SIGKILL, while orders are published. Each order is one job, and the
+// jobs of a customer are in line in the order in which they were published.
+func TestEachMessageIsOneJob(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) broker{"NATS": startNATS, "Kafka": startKafka} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const orders = 1500
+			db := pgtest.New(t)
+			b := start(t)
+			b.Database = db.Config().ConnString()
+			log := filepath.Join(t.TempDir(), "log")
+			text, err := json.Marshal(b.spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			begin := func() *child.Process {
+				p, err := child.Start("bridge", log, os.Args[0], []string{processVariable + "=" + string(text)}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}
+			bridge := begin()
+			defer func() {
+				_ = bridge.Kill9()
+				if out, _ := os.ReadFile(log); t.Failed() {
+					t.Logf("%s", out[max(0, len(out)-6000):])
+				}
+			}()
+			published := make(chan struct{})
+			go func() {
+				defer close(published)
+				for n := 0; n < orders && t.Context().Err() == nil; {
+					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+					if err := b.publish(ctx, n); err == nil {
+						n++
+					}
+					cancel()
+					time.Sleep(rand.N(8 * time.Millisecond))
+				}
+			}()
+			kills := 0
+			for open := true; open; {
+				select {
+				case <-published:
+					open = false
+				case <-time.After(700*time.Millisecond + rand.N(time.Second)):
+					if kills++; kills%2 == 0 {
+						b.kill()
+						time.Sleep(rand.N(200 * time.Millisecond))
+						b.restart()
+					} else {
+						if err := bridge.Kill9(); err != nil {
+							t.Error(err)
+						}
+						// A bridge that was killed has its lease for ten seconds, as the one of a process that hangs.
+						exec(t, db, `UPDATE outbox.inbox_positions SET lease_expires_at = now()`)
+						bridge = begin()
+					}
+				}
+			}
+			count := func() int { return ask[int](t, db, `SELECT count(DISTINCT payload) FROM outbox.jobs`) }
+			await(t, "each order is a job", 90*time.Second, func() bool { return count() == orders })
+			if n := jobs(t, db); n != orders || kills < 4 {
+				t.Errorf("%d jobs of %d orders after %d kills", n, orders, kills)
+			}
+			if n := ask[int](t, db, `SELECT count(*) FROM (
+					SELECT order_id < lag(order_id) OVER (PARTITION BY key ORDER BY line_position) AS overtaken
+					FROM (SELECT key, line_position, (convert_from(payload, 'UTF8')::json ->> 'order')::int AS order_id FROM outbox.jobs) AS j
+				) AS line WHERE overtaken`); n != 0 {
+				t.Errorf("%d orders have overtaken another of the same customer", n)
+			}
+			// In the order in which they were stored, too.
+			if n := ask[int](t, db, `SELECT count(*) FROM (
+					SELECT line_position < lag(line_position) OVER (PARTITION BY key ORDER BY created_at, id) AS overtaken FROM outbox.jobs
+				) AS stored WHERE overtaken`); n != 0 {
+				t.Errorf("%d jobs were stored after a later one of the same customer", n)
+			}
+			t.Logf("%d kills", kills)
+		})
+	}
+}
+
+// Messages without an ID are told apart by the stream that they are in: one that is made again counts from 1.
+func TestAStreamThatIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := natstest.Start(t, natstest.Options{})
+	js := s.Connect()
+	for round := range 2 {
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"orders.>"}}); err != nil {
+			t.Fatal(err)
+		}
+		source, err := nats.OpenSource(nats.Config{URLs: []string{s.URL}}, nats.SourceConfig{Stream: stream, Consumer: "posthaste"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, stop := start(t, db, bridge.BridgeConfig{Source: source})
+		for range 3 {
+			if _, err := js.Publish(t.Context(), "orders.new", []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		await(t, "three more jobs", 20*time.Second, func() bool { return jobs(t, db) == 3*(round+1) })
+		stop()
+		if err := js.DeleteStream(t.Context(), stream); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A bridge that stops gives back what it has, and the next one has it at once.
+func TestABridgeThatStopsLeavesNothingHalfDone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	b := startNATS(t)
+	source := func() bridge.Source {
+		s, err := b.source()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	const orders = 600
+	for n := range orders {
+		if err := b.publish(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	for jobs(t, db) < orders {
+		_, stop := start(t, db, bridge.BridgeConfig{Source: source(), Ordered: true})
+		time.Sleep(20*time.Millisecond + rand.N(100*time.Millisecond))
+		stop()
+		if n := ask[int](t, db, `SELECT count(DISTINCT payload) FROM outbox.jobs`); n != jobs(t, db) {
+			t.Fatalf("%d jobs of %d orders", jobs(t, db), n)
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatalf("%d jobs in a minute", jobs(t, db))
+		}
+	}
+}
+
+func TestAConsumerThatWouldLoseMessagesIsRefused(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, natstest.Options{})
+	js := s.Connect()
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"orders.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	for want, config := range map[string]jetstream.ConsumerConfig{
+		"its ack_policy is none":                              {AckPolicy: jetstream.AckNonePolicy},
+		"its max_deliver is 5":                                {AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 5},
+		`its subjects are ["orders.eu"], want ["orders.new"]`: {AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "orders.eu"},
+	} {
+		config.Durable = "posthaste"
+		if _, err := js.CreateConsumer(t.Context(), stream, config); err != nil {
+			t.Fatal(err)
+		}
+		source, err := nats.OpenSource(nats.Config{URLs: []string{s.URL}}, nats.SourceConfig{Stream: stream, Consumer: "posthaste", Subjects: []string{"orders.new"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := source.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error that says %q", err, want)
+		}
+		_ = source.Close()
+		if err := js.DeleteConsumer(t.Context(), stream, "posthaste"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := nats.OpenSource(nats.Config{URLs: []string{s.URL}}, nats.SourceConfig{Stream: "NONE", Consumer: "posthaste"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	if err := source.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "stream NONE") {
+		t.Errorf("%v, want an error that names the stream", err)
+	}
+}

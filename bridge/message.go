@@ -1,0 +1,178 @@
+package bridge
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/posthaste-dev/posthaste/internal/fingerprint"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Headers that a job has besides those of its message.
+const (
+	HeaderSource   = "inbox-source"   // Message.Source
+	HeaderID       = "inbox-id"       // Message.ID
+	HeaderSubject  = "inbox-subject"  // Message.Subject
+	HeaderPosition = "inbox-position" // Message.Position
+)
+
+const (
+	typeJSON  = "application/json"
+	typeBytes = "application/octet-stream"
+
+	maxKeyBytes = 512 // of a job's key and idempotency key
+)
+
+// job returns the request of a message's job. Its error is for ever.
+func (b *BridgeConfig) job(m *Message) (outbox.Request, error) {
+	options := b.Options
+	options.IdempotencyKey = m.idempotencyKey()
+	options.Headers = m.headers()
+	if m.Key != "" {
+		options.Key.Name = short(text(m.Key))
+		if b.Ordered {
+			options.Key.Ordered, options.Key.Sequence = true, m.Position
+		}
+	}
+	return outbox.Encode(outbox.Raw{KindName: b.Kind, Payload: m.Body, ContentType: m.contentType()}, options)
+}
+
+func (m *Message) idempotencyKey() string { return short(text(m.Source + "/" + m.ID)) }
+
+func (m *Message) headers() map[string]string {
+	all := make(map[string]string, len(m.Headers)+4)
+	for _, h := range m.Headers {
+		name, value := h.Name, h.Value
+		for _, context := range []string{"traceparent", "tracestate"} {
+			if strings.EqualFold(name, context) {
+				name = context
+			}
+		}
+		if !isText(value) {
+			name, value = name+";base64", base64.StdEncoding.EncodeToString([]byte(value))
+		}
+		if before, ok := all[name]; ok {
+			value = before + ", " + value
+		}
+		all[name] = value
+	}
+	all[HeaderSource], all[HeaderID], all[HeaderSubject] = text(m.Source), text(m.ID), text(m.Subject)
+	all[HeaderPosition] = strconv.FormatInt(m.Position, 10)
+	return all
+}
+
+// contentType is JSON's without its parameters, which jobs do not have. What has no bytes is no JSON.
+func (m *Message) contentType() string {
+	media, _, err := mime.ParseMediaType(m.ContentType)
+	switch {
+	case len(m.Body) == 0 && (m.ContentType == "" || media == typeJSON):
+		return typeBytes
+	case err == nil && media == typeJSON:
+		return typeJSON
+	case m.ContentType != "":
+		return m.ContentType
+	case json.Valid(m.Body) && utf8.Valid(m.Body):
+		return typeJSON
+	}
+	return typeBytes
+}
+
+// text is what a column of text can hold: bytes that are none are written otherwise.
+func text(s string) string {
+	if isText(s) {
+		return s
+	}
+	return "base64:" + base64.StdEncoding.EncodeToString([]byte(s))
+}
+
+func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
+func short(s string) string {
+	if len(s) <= maxKeyBytes {
+		return s
+	}
+	return hash(s)
+}
+
+func hash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// Undecodable is the kind of the dead letter that a message becomes of which no job can be made, and its error code.
+const (
+	Undecodable     = "inbox:undecodable"
+	undecodableCode = "undecodable_message"
+)
+
+// Letter is the payload of a job of the kind [Undecodable].
+type Letter struct {
+	Source      string            `json:"source"`
+	ID          string            `json:"id"`
+	Subject     string            `json:"subject"`
+	Key         string            `json:"key,omitempty"`
+	Position    int64             `json:"position"`
+	ForKind     string            `json:"kind"` // that the job would have had
+	Reason      string            `json:"reason"`
+	ContentType string            `json:"content_type,omitempty"`
+	Headers     map[string]string `json:"headers,omitempty"` // left out if they are too large
+	Size        int               `json:"size"`              // of the message's body
+	Body        []byte            `json:"body"`              // its first 2 MiB
+}
+
+// Kind is [Undecodable].
+func (Letter) Kind() string { return Undecodable }
+
+const (
+	maxLetterBody    = 2 << 20
+	maxLetterHeaders = 256 << 10
+	maxReason        = 1000
+)
+
+// letter returns the dead letter of a message.
+func (b *BridgeConfig) letter(m *Message, reason error) (sqlgen.StoreUndecodableParams, error) {
+	l := Letter{
+		Source: text(m.Source), ID: text(m.ID), Subject: text(m.Subject), Key: text(m.Key), Position: m.Position, ForKind: b.Kind,
+		Reason: reason.Error(), ContentType: text(m.ContentType), Size: len(m.Body), Body: m.Body[:min(len(m.Body), maxLetterBody)],
+	}
+	for _, field := range []*string{&l.ID, &l.Subject, &l.Key, &l.ContentType, &l.Reason} {
+		*field = pgvalue.Text(*field, 4*maxReason)
+	}
+	size := 0
+	for _, h := range m.Headers {
+		size += len(h.Name) + len(h.Value)
+	}
+	if size <= maxLetterHeaders {
+		l.Headers = m.headers()
+	}
+	payload, err := json.Marshal(l)
+	if err != nil {
+		return sqlgen.StoreUndecodableParams{}, fmt.Errorf("encode the dead letter: %w", err)
+	}
+	tenant := b.tenant()
+	return sqlgen.StoreUndecodableParams{
+		ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(tenant), Queue: b.queue(), Kind: Undecodable, Payload: payload,
+		ErrorCode: undecodableCode, ErrorMessage: pgvalue.ASCII(reason.Error(), maxReason),
+		Fingerprint:    fingerprint.Of(Undecodable, undecodableCode, reason.Error()),
+		IdempotencyKey: hash(m.Source + "/" + m.ID), // any database can hold it
+	}, nil
+}
+
+func (b *BridgeConfig) queue() string { return cmp.Or(b.Options.Queue, "default") }
+
+func (b *BridgeConfig) tenant() outbox.ID {
+	if b.Options.Tenant.IsZero() {
+		return outbox.RootTenant
+	}
+	return b.Options.Tenant
+}

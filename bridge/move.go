@@ -1,0 +1,119 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+const (
+	maxBatch   = 500
+	fetchWait  = 3 * time.Second // after which the lease is extended
+	fullPause  = time.Second     // between two looks whether a full queue has room
+	recount    = 5 * time.Second // after which others may have filled the queue
+	ackTimeout = 5 * time.Second
+)
+
+// move fetches, stores and acknowledges until ctx ends, or until another process has the bridge.
+func (b *bridge) move(ctx context.Context, epoch int64) error {
+	var retry backoff.Backoff
+	b.room = room{}
+	for ctx.Err() == nil {
+		err := b.step(ctx, epoch)
+		switch {
+		case err == nil:
+			retry.Reset()
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errNotOurs):
+			return err
+		default:
+			b.complain(ctx, "messages are not made jobs", err)
+			pgsession.LeaveReadOnly(err, b.pool, b.user)
+			_ = retry.Wait(ctx)
+		}
+	}
+	return nil
+}
+
+// step moves one batch.
+func (b *bridge) step(ctx context.Context, epoch int64) error {
+	most, err := b.mayFetch(ctx)
+	if err != nil {
+		return err
+	}
+	if most == 0 {
+		b.complain(ctx, "bridge waits for its queue", fmt.Errorf("%d jobs of queue %s wait, and MaxQueued is %d", b.room.waiting, b.queue(), b.MaxQueued))
+		return errors.Join(b.keepAlone(ctx, epoch), sleep(ctx, fullPause))
+	}
+	batch, err := b.fetch(ctx, most)
+	switch {
+	case err != nil:
+		return errors.Join(err, b.keepAlone(ctx, epoch))
+	case len(batch) == 0:
+		return b.keepAlone(ctx, epoch)
+	}
+	b.metrics.received.Add(float64(len(batch)))
+	if err := b.storeUntilDone(ctx, epoch, batch); err != nil {
+		return err
+	}
+	b.ack(ctx, len(batch))
+	return nil
+}
+
+func (b *bridge) fetch(ctx context.Context, most int) ([]Message, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchWait)
+	defer cancel()
+	batch, err := b.Source.Fetch(ctx, most)
+	if err != nil {
+		return nil, fmt.Errorf("fetch messages: %w", err)
+	}
+	return batch, nil
+}
+
+// ack acknowledges what is stored, also after the end of ctx. What is not acknowledged comes again, and finds its jobs.
+func (b *bridge) ack(ctx context.Context, messages int) {
+	b.room.waiting += int64(messages)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
+	defer cancel()
+	if err := b.Source.Ack(ctx); err != nil {
+		b.complain(ctx, "messages not acknowledged, they come again", err)
+	}
+}
+
+func (b *bridge) keepAlone(ctx context.Context, epoch int64) error {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	return b.keep(ctx, b.pool, epoch)
+}
+
+// room is how many jobs of the queue wait, as far as it is known.
+type room struct {
+	waiting int64
+	counted time.Time
+}
+
+// mayFetch returns how many messages may be fetched.
+func (b *bridge) mayFetch(ctx context.Context) (int, error) {
+	if b.MaxQueued == 0 {
+		return maxBatch, nil
+	}
+	if most := int64(b.MaxQueued); b.room.waiting >= most || time.Since(b.room.counted) > recount {
+		ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+		defer cancel()
+		waiting, err := sqlgen.New(b.pool).CountWaiting(ctx, sqlgen.CountWaitingParams{
+			Queue: b.queue(), TenantID: pgvalue.UUID(b.tenant()), Most: int32(most),
+		})
+		if err != nil {
+			return 0, fmt.Errorf("count waiting jobs: %w", err)
+		}
+		b.room = room{waiting, time.Now()}
+	}
+	return int(max(0, min(maxBatch, int64(b.MaxQueued)-b.room.waiting))), nil
+}

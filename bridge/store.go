@@ -1,0 +1,95 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// storeUntilDone stores the jobs of a batch. While the database is away nothing else is fetched, and the batch is
+// kept, so that nothing overtakes it. Once ctx has ended it tries no more.
+func (b *bridge) storeUntilDone(ctx context.Context, epoch int64, batch []Message) error {
+	var retry backoff.Backoff
+	for {
+		err := b.store(ctx, epoch, batch)
+		if pgsession.IsUnacceptable(err) {
+			err = b.storeEach(ctx, epoch, batch)
+		}
+		if err == nil || errors.Is(err, errNotOurs) {
+			return err
+		}
+		b.complain(ctx, "jobs not stored, messages wait", err)
+		pgsession.LeaveReadOnly(err, b.pool, b.user)
+		if retry.Wait(ctx) != nil {
+			return err
+		}
+	}
+}
+
+// store stores the jobs of a batch in one transaction, which goes on after the end of ctx.
+func (b *bridge) store(ctx context.Context, epoch int64, batch []Message) error {
+	requests := make([]outbox.Request, 0, len(batch))
+	var letters []sqlgen.StoreUndecodableParams
+	for i := range batch {
+		request, reason := b.job(&batch[i])
+		if reason == nil {
+			requests = append(requests, request)
+			continue
+		}
+		letter, err := b.letter(&batch[i], reason)
+		if err != nil {
+			return err
+		}
+		letters = append(letters, letter)
+	}
+	err := b.commit(ctx, epoch, requests, letters)
+	if err == nil {
+		b.metrics.stored.Add(float64(len(batch)))
+		b.metrics.undecodable.Add(float64(len(letters)))
+	}
+	return err
+}
+
+func (b *bridge) commit(ctx context.Context, epoch int64, requests []outbox.Request, letters []sqlgen.StoreUndecodableParams) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*statementTimeout)
+	defer cancel()
+	return b.inTx(ctx, epoch, func(tx pgx.Tx) error {
+		if _, err := outbox.EnqueueMany(ctx, tx, requests); err != nil {
+			return err
+		}
+		for _, l := range letters {
+			if _, err := sqlgen.New(tx).StoreUndecodable(ctx, l); err != nil {
+				return fmt.Errorf("store a dead letter: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// storeEach stores messages one by one, as the database refuses one of them. That one becomes a dead letter.
+func (b *bridge) storeEach(ctx context.Context, epoch int64, batch []Message) error {
+	for i := range batch {
+		err := b.store(ctx, epoch, batch[i:i+1])
+		if pgsession.IsUnacceptable(err) {
+			var letter sqlgen.StoreUndecodableParams
+			if letter, err = b.letter(&batch[i], err); err == nil {
+				err = b.commit(ctx, epoch, nil, []sqlgen.StoreUndecodableParams{letter})
+			}
+			if err == nil {
+				b.metrics.stored.Inc()
+				b.metrics.undecodable.Inc()
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

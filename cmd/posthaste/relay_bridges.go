@@ -1,0 +1,116 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/bridge"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/kafka"
+	"github.com/posthaste-dev/posthaste/relay/nats"
+)
+
+// bridgeSpec is a stream or topic whose messages become jobs. It has nats or kafka, and the fields of that.
+type bridgeSpec struct {
+	NATS     *natsSpec `yaml:"nats"`
+	Stream   text      `yaml:"stream"`
+	Consumer text      `yaml:"consumer"`
+	Subjects []string  `yaml:"subjects"`
+
+	Kafka *kafkaSpec `yaml:"kafka"`
+	Topic text       `yaml:"topic"`
+	Group text       `yaml:"group"`
+
+	Kind      string `yaml:"kind"`
+	Queue     string `yaml:"queue"`
+	Tenant    string `yaml:"tenant"`
+	Ordered   bool   `yaml:"ordered"`
+	MaxQueued int    `yaml:"maxQueued"`
+}
+
+// probed is a source that can be asked whether it would fetch.
+type probed interface {
+	bridge.Source
+	Probe(context.Context) error
+}
+
+// open makes the source. It connects to nothing yet.
+func (b bridgeSpec) open(name string) (probed, error) {
+	ours := text(sinkName + "-" + name) // what the broker knows the bridge by
+	switch {
+	case (b.NATS == nil) == (b.Kafka == nil):
+		return nil, errors.New("where from? want one of nats and kafka")
+	case b.NATS != nil && b.Topic+b.Group != "":
+		return nil, errors.New("topic and group are fields of kafka; nats has stream, consumer and subjects")
+	case b.Kafka != nil && (b.Stream+b.Consumer != "" || len(b.Subjects) > 0):
+		return nil, errors.New("stream, consumer and subjects are fields of nats; kafka has topic and group")
+	case b.NATS != nil:
+		return nats.OpenSource(b.NATS.config(), nats.SourceConfig{
+			Stream: string(b.Stream), Consumer: string(cmp.Or(b.Consumer, ours)), Subjects: b.Subjects, Ordered: b.Ordered,
+		})
+	}
+	return kafka.OpenSource(b.Kafka.config(), kafka.SourceConfig{Topic: string(b.Topic), Group: string(cmp.Or(b.Group, ours))})
+}
+
+// config is the bridge without its source.
+func (b bridgeSpec) config(name string) (bridge.BridgeConfig, error) {
+	c := bridge.BridgeConfig{Name: name, Kind: b.Kind, Options: outbox.Options{Queue: b.Queue}, Ordered: b.Ordered, MaxQueued: b.MaxQueued}
+	if b.Tenant != "" {
+		tenant, err := outbox.ParseID(b.Tenant)
+		if err != nil {
+			return c, fmt.Errorf("tenant: %w", err)
+		}
+		c.Options.Tenant = tenant
+	}
+	return c, c.Validate()
+}
+
+// bridges opens the sources, by name.
+func (c *relayConfig) bridges() (all []bridge.BridgeConfig, err error) {
+	for _, name := range slices.Sorted(maps.Keys(c.Bridges)) {
+		b, err := c.Bridges[name].config(name)
+		if err == nil {
+			b.Source, err = c.Bridges[name].open(name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("bridge %s: %w", name, err)
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+// withBridges is the process with the bridges of relay.yaml as one more component, if it has some.
+func withBridges(s settings) (app.Config, error) {
+	bridges, err := s.relayConfig.bridges()
+	if err != nil || len(bridges) == 0 {
+		return s.app, err
+	}
+	pool, err := app.OpenPool(s.app, 2)
+	if err != nil {
+		return s.app, err
+	}
+	r, err := bridge.New(pool, bridge.Config{Bridges: bridges, Logger: s.app.Logger, Registerer: s.app.Registry})
+	if err != nil {
+		return s.app, err
+	}
+	s.app.Components = append(s.app.Components, app.Component{Name: "bridge", Ready: r.Ready, Pool: pool, NeedsSchema: true, Run: r.Run})
+	return s.app, nil
+}
+
+// checkBridge returns what there is to say of a bridge, or that there is nothing.
+func checkBridge(ctx context.Context, b bridge.BridgeConfig) []relay.Finding {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	source := b.Source.(probed)
+	if err := errors.Join(source.Probe(ctx), source.Close()); err != nil {
+		return []relay.Finding{{Severity: relay.Problem, What: err.Error(), Remedy: "check address, credentials, network, and the names in relay.yaml"}}
+	}
+	return []relay.Finding{{Severity: relay.Note, What: "it can fetch"}}
+}

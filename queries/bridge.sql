@@ -1,0 +1,61 @@
+-- name: OwnBridge :many
+-- OwnBridge makes a process the one that fetches a bridge's messages, if nobody does. Its
+-- row is a position, of a consumer that no user's has the name of.
+INSERT INTO outbox.inbox_positions AS p (consumer, source, partition, epoch, lease_expires_at)
+VALUES ('-bridge', @bridge, 0, 1, clock_timestamp() + @lease_ttl::interval)
+ON CONFLICT (consumer, source, partition) DO UPDATE
+SET epoch = p.epoch + 1, lease_expires_at = clock_timestamp() + @lease_ttl::interval
+WHERE p.lease_expires_at IS NULL OR p.lease_expires_at < clock_timestamp()
+RETURNING epoch;
+
+-- name: KeepBridge :execrows
+-- KeepBridge extends the lease, unless another process has the bridge. In the transaction
+-- that stores jobs it is the fence: another process waits for the row, and then finds the
+-- lease extended.
+UPDATE outbox.inbox_positions
+SET lease_expires_at = clock_timestamp() + @lease_ttl::interval, moved_at = statement_timestamp()
+WHERE consumer = '-bridge'
+  AND source = @bridge
+  AND partition = 0
+  AND epoch = @epoch;
+
+-- name: LeaveBridge :exec
+-- LeaveBridge lets another process have the bridge at once.
+UPDATE outbox.inbox_positions
+SET lease_expires_at = NULL
+WHERE consumer = '-bridge'
+  AND source = @bridge
+  AND partition = 0
+  AND epoch = @epoch;
+
+-- name: CountWaiting :one
+-- CountWaiting counts the jobs of a tenant's queue that wait, of each index up to a number.
+SELECT ((SELECT count(*) FROM (
+            SELECT FROM outbox.jobs
+            WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.key IS NULL AND jobs.status IN ('pending', 'retrying')
+            LIMIT @most) AS unkeyed)
+      + (SELECT count(*) FROM (
+            SELECT FROM outbox.jobs
+            WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.key IS NOT NULL AND jobs.status IN ('pending', 'retrying')
+            LIMIT @most) AS keyed)
+      + (SELECT count(*) FROM (
+            SELECT FROM outbox.jobs
+            WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status = 'blocked'
+            LIMIT @most) AS blocked)
+      + (SELECT count(*) FROM (
+            SELECT FROM outbox.jobs
+            WHERE jobs.queue = @queue AND jobs.tenant_id = @tenant_id AND jobs.ordered AND jobs.status = 'blocked'
+              AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+            LIMIT @most) AS in_line))::bigint AS waiting;
+
+-- name: StoreUndecodable :execrows
+-- StoreUndecodable stores a dead letter for a message of which no job can be made, once.
+WITH first AS (
+    INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id)
+    VALUES (@tenant_id, @kind, @idempotency_key, @id)
+    ON CONFLICT DO NOTHING
+    RETURNING job_id
+)
+INSERT INTO outbox.jobs (id, tenant_id, queue, kind, payload, status, last_error_code, last_error_message, error_fingerprint, failed_at)
+SELECT job_id, @tenant_id, @queue, @kind, @payload, 'dead', @error_code::text, @error_message::text, @fingerprint::text, statement_timestamp()
+FROM first;

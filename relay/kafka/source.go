@@ -1,0 +1,170 @@
+package kafka
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/posthaste-dev/posthaste/bridge"
+)
+
+// SourceConfig is what a [Source] fetches.
+type SourceConfig struct {
+	Topic string
+	Group string // of consumers; it begins with the oldest messages
+}
+
+const (
+	// sessionTimeout is after how long a group goes on without a member that has died.
+	sessionTimeout = 10 * time.Second
+
+	maxFetchBytes = 32 << 20 // of all partitions; one batch of the broker's may be larger
+)
+
+// Source fetches messages of a topic for a [bridge.Bridges], as a member of a group, and commits their offsets.
+//
+// A message's ID is ce_source and ce_id; without them posthaste-id; and without that the topic's ID with partition
+// and offset. Its key is the record's, its position the offset and one.
+type Source struct {
+	config Config
+	of     SourceConfig
+	client *client // nil until the next Fetch
+
+	uncommitted []*kgo.Record // the last that was returned of each partition
+}
+
+var _ bridge.Source = (*Source)(nil)
+
+// OpenSource checks a configuration. It does not connect.
+func OpenSource(config Config, of SourceConfig) (*Source, error) {
+	config = config.withDefaults()
+	errs := []error{config.validate(), checkTopic(of.Topic)}
+	if of.Group == "" {
+		errs = append(errs, errors.New("the Group is empty"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("open the Kafka source: %w", err)
+	}
+	return &Source{config: config, of: of}, nil
+}
+
+// Probe asks a broker for an answer.
+func (s *Source) Probe(ctx context.Context) error {
+	if err := s.connected(); err != nil {
+		return err
+	}
+	return s.client.ask(ctx)
+}
+
+// Fetch is [bridge.Source]'s. It returns what has come as soon as something has.
+func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) {
+	if err := s.connected(); err != nil {
+		return nil, err
+	}
+	fetches := s.client.PollRecords(ctx, most)
+	var errs []error
+	fetches.EachError(func(topic string, partition int32, err error) {
+		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+			errs = append(errs, fmt.Errorf("fetch from topic %s, partition %d: %w", topic, partition, err))
+		}
+	})
+	if len(errs) > 0 {
+		s.drop()
+		return nil, errs[0]
+	}
+	var messages []bridge.Message
+	fetches.EachTopic(func(t kgo.FetchTopic) {
+		t.EachPartition(func(p kgo.FetchPartition) {
+			for _, r := range p.Records {
+				messages = append(messages, message(r, t.TopicID))
+			}
+			if n := len(p.Records); n > 0 {
+				s.uncommitted = append(s.uncommitted, p.Records[n-1])
+			}
+		})
+	})
+	if len(messages) == 0 {
+		return nil, s.client.connection.lost()
+	}
+	return messages, nil
+}
+
+// message makes a message of a record.
+func message(r *kgo.Record, topicID [16]byte) bridge.Message {
+	m := bridge.Message{
+		Source: r.Topic, Subject: fmt.Sprintf("%s/%d", r.Topic, r.Partition), Key: string(r.Key), Position: r.Offset + 1, Body: r.Value,
+	}
+	var id, source, ours string
+	for _, h := range r.Headers {
+		value := string(h.Value)
+		switch h.Key {
+		case theirs + "id":
+			id = value
+		case theirs + "source":
+			source = value
+		case headerID:
+			ours = value
+		case headerContentType:
+			m.ContentType = value
+		}
+		m.Headers = append(m.Headers, bridge.Header{Name: h.Key, Value: value})
+	}
+	switch {
+	case id != "":
+		m.ID = source + "/" + id
+	case ours != "":
+		m.ID = ours
+	default:
+		m.ID = fmt.Sprintf("%s/%d/%d", hex.EncodeToString(topicID[:]), r.Partition, r.Offset)
+	}
+	return m
+}
+
+// Ack is [bridge.Source]'s.
+func (s *Source) Ack(ctx context.Context) error {
+	records := s.uncommitted
+	s.uncommitted = nil
+	if err := s.client.CommitRecords(ctx, records...); err != nil {
+		return fmt.Errorf("commit offsets of group %s: %w", s.of.Group, err)
+	}
+	return nil
+}
+
+// Release is [bridge.Source]'s: the group goes on from what is committed.
+func (s *Source) Release() { s.drop() }
+
+// Close leaves the group.
+func (s *Source) Close() error {
+	s.drop()
+	return nil
+}
+
+func (s *Source) drop() {
+	if s.client != nil {
+		s.client.Close()
+	}
+	s.client, s.uncommitted = nil, nil
+}
+
+func (s *Source) connected() error {
+	if s.client != nil {
+		return nil
+	}
+	c := &client{}
+	options, err := s.config.options()
+	if err != nil {
+		return err
+	}
+	options = append(options, kgo.WithHooks(&c.connection),
+		kgo.ConsumerGroup(s.of.Group), kgo.ConsumeTopics(s.of.Topic), kgo.DisableAutoCommit(), kgo.SessionTimeout(sessionTimeout),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxBytes(maxFetchBytes), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	if c.Client, err = kgo.NewClient(options...); err != nil {
+		return fmt.Errorf("make a client of Kafka: %w", err)
+	}
+	s.client = c
+	return nil
+}

@@ -1,0 +1,331 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/bridge"
+)
+
+// SourceConfig is what a [Source] fetches.
+type SourceConfig struct {
+	Stream string
+	// Consumer is a durable pull consumer. One that is not there is created: from the beginning of the stream, of all
+	// its Subjects or those named here, and without an end of deliveries.
+	Consumer string
+	Subjects []string
+	// Ordered has the messages that a process had when it died come again before newer ones, for which the next one
+	// waits: for the consumer's AckWait at most, which is 15 s unless somebody else has created it.
+	Ordered bool
+}
+
+const (
+	ackWait       = 15 * time.Second
+	maxAckPending = 2000
+	pullWait      = 5 * time.Second // for the end of a request
+	maxPullBytes  = 32 << 20        // a message that is larger than what a request may have would never come
+	nakTimeout    = time.Second
+	quietTime     = 10 * time.Millisecond // after which nothing more is on its way
+)
+
+// Source fetches messages of a JetStream stream for a [bridge.Bridges], and acknowledges them: the last of a batch
+// with an answer, which the server gives after it has taken all before it.
+//
+// A message's ID is its Nats-Msg-Id; without one ce-source and ce-id; and without these the time of the stream's
+// creation and the message's sequence. Its key is ce-partitionkey.
+type Source struct {
+	config Config
+	of     SourceConfig
+
+	nc       *nats.Conn // nil, or dead, until the next Fetch
+	sockets  *sockets
+	closed   chan struct{}
+	consumer jetstream.Consumer
+	created  time.Time // of the stream
+	batch    jetstream.MessageBatch
+	cancel   context.CancelFunc // of its request
+	pending  []jetstream.Msg    // returned, and not acknowledged
+
+	returning *returning // nil unless Ordered
+}
+
+var _ bridge.Source = (*Source)(nil)
+
+// OpenSource checks a configuration. It does not connect.
+func OpenSource(config Config, of SourceConfig) (*Source, error) {
+	var errs []error
+	for _, field := range []struct{ name, value string }{{"Stream", of.Stream}, {"Consumer", of.Consumer}} {
+		if field.value == "" || strings.ContainsAny(field.value, " \t\r\n.*>/\\") {
+			errs = append(errs, fmt.Errorf("the %s is %q, want a name without spaces and any of . * > / \\", field.name, field.value))
+		}
+	}
+	if err := errors.Join(append(errs, config.Validate())...); err != nil {
+		return nil, fmt.Errorf("open the NATS source: %w", err)
+	}
+	return &Source{config: config, of: of}, nil
+}
+
+// Probe connects, if there is no connection, and looks for the stream and the consumer.
+func (s *Source) Probe(ctx context.Context) error { return s.connected(ctx) }
+
+// Fetch is [bridge.Source]'s. It returns what has come as soon as something has.
+func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) {
+	if err := s.connected(ctx); err != nil {
+		return nil, err
+	}
+	var came []jetstream.Msg
+	if wait := s.returning.full(); wait > 0 {
+		s.await(ctx, wait)
+	} else if !s.returning.released() {
+		var err error
+		if came, err = s.arrived(ctx, most); err != nil {
+			return nil, err
+		}
+	}
+	var messages []bridge.Message
+	for _, m := range s.returning.pass(came) {
+		messages = append(messages, s.take(m))
+	}
+	return messages, nil
+}
+
+// arrived waits for a message, and returns those that have come, up to so many.
+func (s *Source) arrived(ctx context.Context, most int) (messages []jetstream.Msg, err error) {
+	if s.batch == nil {
+		if err := s.pull(most); err != nil {
+			return nil, s.lost(err)
+		}
+	}
+	select {
+	case m, more := <-s.batch.Messages():
+		if !more {
+			err := s.batch.Error() // nil at the end of the time, too
+			s.batch = nil
+			if err != nil {
+				return nil, s.lost(err)
+			}
+			return nil, nil
+		}
+		messages = append(messages, m)
+	case <-ctx.Done():
+		return nil, nil
+	case <-s.closed:
+		return nil, s.lost(nats.ErrConnectionClosed)
+	}
+	for len(messages) < most {
+		select {
+		case m, more := <-s.batch.Messages():
+			if !more {
+				return messages, nil // the next call sees why
+			}
+			messages = append(messages, m)
+		default:
+			return messages, nil
+		}
+	}
+	return messages, nil
+}
+
+// pull asks for messages. A request that the server does not end in time is an error of the batch.
+func (s *Source) pull(most int) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), pullWait)
+	if s.cancel != nil {
+		s.cancel()
+	}
+	s.cancel = cancel
+	bytes := max(maxPullBytes, 2*int(s.nc.MaxPayload()))
+	s.batch, err = s.consumer.Fetch(most, jetstream.FetchContext(ctx), jetstream.FetchMaxBytes(bytes))
+	return err
+}
+
+func (s *Source) await(ctx context.Context, wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// lost gives the connection up, and returns why.
+func (s *Source) lost(err error) error {
+	if last := s.nc.LastError(); last != nil {
+		err = fmt.Errorf("%w: %w", err, last)
+	}
+	s.drop()
+	return fmt.Errorf("fetch from stream %s: %w", s.of.Stream, err)
+}
+
+// take makes a message of what JetStream has delivered.
+func (s *Source) take(m jetstream.Msg) bridge.Message {
+	s.pending = append(s.pending, m)
+	header := m.Headers()
+	message := bridge.Message{
+		Source: s.of.Stream, Subject: m.Subject(), Body: m.Data(), ContentType: header.Get(headerContentType), Key: header.Get(attribute + "partitionkey"),
+	}
+	if message.ContentType == "" {
+		message.ContentType = header.Get(attributeOfType)
+	}
+	if about, err := m.Metadata(); err == nil {
+		message.Position = int64(about.Sequence.Stream)
+	}
+	switch id, ce := header.Get(headerID), header.Get(attribute+"id"); {
+	case id != "":
+		message.ID = id
+	case ce != "":
+		message.ID = header.Get(attribute+"source") + "/" + ce
+	default:
+		message.ID = fmt.Sprintf("%s/%d", s.created.UTC().Format(time.RFC3339Nano), message.Position)
+	}
+	for name, values := range header {
+		for _, value := range values {
+			message.Headers = append(message.Headers, bridge.Header{Name: name, Value: value})
+		}
+	}
+	return message
+}
+
+// Ack is [bridge.Source]'s.
+func (s *Source) Ack(ctx context.Context) error {
+	pending := s.pending
+	s.pending = nil
+	for i, m := range pending {
+		var err error
+		if i < len(pending)-1 {
+			err = m.Ack()
+		} else {
+			err = m.DoubleAck(ctx)
+		}
+		if err != nil {
+			return s.lost(err)
+		}
+	}
+	return nil
+}
+
+// Release is [bridge.Source]'s. What has arrived is given back; what is on its way comes after AckWait.
+func (s *Source) Release() {
+	if s.nc == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), nakTimeout)
+	defer cancel()
+	if s.batch != nil {
+		_ = s.nc.FlushWithContext(ctx) // what the server had sent by then is here
+		for quiet := false; !quiet; {
+			select {
+			case m, more := <-s.batch.Messages():
+				if quiet = !more; more {
+					s.pending = append(s.pending, m)
+				}
+			case <-time.After(quietTime):
+				quiet = true
+			}
+		}
+	}
+	if s.returning != nil {
+		s.pending = append(s.pending, s.returning.kept...)
+	}
+	for _, m := range s.pending {
+		_ = m.Nak()
+	}
+	_ = s.nc.FlushWithContext(ctx)
+	s.drop()
+}
+
+// Close closes the connection.
+func (s *Source) Close() error {
+	s.drop()
+	return nil
+}
+
+func (s *Source) drop() {
+	if s.cancel != nil {
+		s.cancel()
+	}
+	if s.nc != nil {
+		s.sockets.close()
+		s.nc.Close()
+	}
+	s.nc, s.batch, s.pending, s.consumer, s.returning = nil, nil, nil, nil, nil
+}
+
+// connected connects, if there is no connection, and finds or creates the consumer.
+func (s *Source) connected(ctx context.Context) error {
+	if s.nc != nil && s.nc.IsConnected() {
+		return nil
+	}
+	s.drop()
+	s.sockets, s.closed = &sockets{}, make(chan struct{})
+	closed := s.closed
+	// The connection outlives ctx, which bounds this Fetch alone.
+	options, err := s.config.options(context.WithoutCancel(ctx), s.sockets)
+	if err != nil {
+		return err
+	}
+	options = append(options, nats.ClosedHandler(func(*nats.Conn) { close(closed) }), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if s.nc, err = nats.Connect(strings.Join(s.config.URLs, ","), options...); err != nil {
+		s.nc = nil
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	if err := s.find(ctx); err != nil {
+		s.drop()
+		return err
+	}
+	return nil
+}
+
+func (s *Source) find(ctx context.Context) error {
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		return fmt.Errorf("use JetStream: %w", err)
+	}
+	stream, err := js.Stream(ctx, s.of.Stream)
+	if err != nil {
+		return fmt.Errorf("look for stream %s: %w", s.of.Stream, err)
+	}
+	s.created = stream.CachedInfo().Created
+	consumer, err := stream.Consumer(ctx, s.of.Consumer)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		consumer, err = stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+			Durable: s.of.Consumer, FilterSubjects: s.of.Subjects, AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
+			MaxDeliver: -1, MaxAckPending: maxAckPending, DeliverPolicy: jetstream.DeliverAllPolicy,
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("look for consumer %s of stream %s: %w", s.of.Consumer, s.of.Stream, err)
+	}
+	info := consumer.CachedInfo()
+	if err := s.fit(info.Config); err != nil {
+		return fmt.Errorf("consumer %s of stream %s: %w", s.of.Consumer, s.of.Stream, err)
+	}
+	if s.returning = nil; s.of.Ordered {
+		s.returning = newReturning(info)
+	}
+	s.consumer = consumer
+	return nil
+}
+
+// fit returns why a consumer that somebody else has created would lose messages, or bring others than it should.
+func (s *Source) fit(c jetstream.ConsumerConfig) error {
+	subjects := c.FilterSubjects
+	if c.FilterSubject != "" {
+		subjects = []string{c.FilterSubject}
+	}
+	switch {
+	case c.AckPolicy == jetstream.AckNonePolicy:
+		return errors.New("its ack_policy is none, want explicit: a message that was not stored would not come again")
+	case c.MaxDeliver > 0:
+		return fmt.Errorf("its max_deliver is %d, want -1: after as many deliveries, as in an outage of the database, a message would be lost", c.MaxDeliver)
+	case len(s.of.Subjects) > 0 && !slices.Equal(slices.Sorted(slices.Values(subjects)), slices.Sorted(slices.Values(s.of.Subjects))):
+		return fmt.Errorf("its subjects are %q, want %q: change or delete it, or take another name", subjects, s.of.Subjects)
+	}
+	return nil
+}
