@@ -29,8 +29,9 @@ help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 .PHONY: demo
-demo: ## the example shop: orders, two workers, a kill -9, and the proof (STAY=1 leaves it running)
+demo: ## the example shop: orders, two workers, a kill -9, and the proof; then its events through NATS (STAY=1: the shop alone, left running)
 	@$(GO) run ./examples/shop demo $(if $(STAY),--stay)
+	@$(if $(STAY),,$(GO) run ./examples/events)
 
 .PHONY: test
 test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)

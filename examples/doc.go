@@ -1,9 +1,10 @@
 // Package examples holds programs to read and to copy from:
 //
 //	shop         two handlers, a producer and a worker; `make demo` runs it
+//	events       a shop that publishes, NATS, and a consumer; `make demo` runs it, too
 //	producer     the README's producer
 //	worker       the README's worker
 //	sqlproducer  the producer with database/sql
 //
-// The Go code of the README is taken from them, and a test compares.
+// The Go code of the README and of docs/publish-events.md is taken from them, and a test compares.
 package examples

@@ -19,17 +19,26 @@ const (
 	snippetEnd   = "// snippet:end\n"
 )
 
-func TestReadmeShowsCompiledCode(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+func TestPagesShowCompiledCode(t *testing.T) {
+	for page, sources := range map[string][]string{
+		"README.md":              {"examples/producer/main.go", "examples/worker/main.go"},
+		"docs/publish-events.md": {"examples/events/order.go", "examples/events/points.go"},
+	} {
+		t.Run(page, func(t *testing.T) { showsCompiledCode(t, page, sources) })
+	}
+}
+
+func showsCompiledCode(t *testing.T, page string, sources []string) {
+	text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(page)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := snippet.FindAllSubmatch(readme, -1)
+	found := snippet.FindAllSubmatch(text, -1)
 	for _, match := range found {
 		path, got := string(match[1]), string(match[2])
 		source, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(path)))
 		if err != nil {
-			t.Errorf("README.md names a source that is not there: %v", err)
+			t.Errorf("%s names a source that is not there: %v", page, err)
 			continue
 		}
 		want, err := shown(string(source))
@@ -37,15 +46,15 @@ func TestReadmeShowsCompiledCode(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 		if got != want {
-			t.Errorf("README.md does not show what is in %s: %s", path, firstDifference(got, want))
+			t.Errorf("%s does not show what is in %s: %s", page, path, firstDifference(got, want))
 		}
 	}
-	if markers := strings.Count(string(readme), "<!-- examples/"); markers != len(found) {
-		t.Errorf("README.md has %d comments that name a source, but %d with a Go block after them", markers, len(found))
+	if markers := strings.Count(string(text), "<!-- examples/"); markers != len(found) {
+		t.Errorf("%s has %d comments that name a source, but %d with a Go block after them", page, markers, len(found))
 	}
-	for _, path := range []string{"examples/producer/main.go", "examples/worker/main.go"} {
+	for _, path := range sources {
 		if !slices.ContainsFunc(found, func(match [][]byte) bool { return string(match[1]) == path }) {
-			t.Errorf("README.md does not show %s", path)
+			t.Errorf("%s does not show %s", page, path)
 		}
 	}
 }

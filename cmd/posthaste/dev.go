@@ -135,6 +135,9 @@ func welcome(w io.Writer, server, folder string, s settings) {
 	if s.app.AdminAddr != "" {
 		fmt.Fprintf(w, "  curl http://%s/readyz\n", reachable(s.app.AdminAddr))
 	}
+	if s.relayConfig != nil && !s.noRelay {
+		fmt.Fprint(w, "\nEvents go where the relay-config says:\n  posthaste publish order.paid '{\"order\":7}' --key order-7\n  posthaste relay list\n")
+	}
 	if len(s.webhooks) == 0 {
 		fmt.Fprint(w, "\nJobs are left alone until something carries them out: a program with handlers, or\n  posthaste dev --webhook greet=http://localhost:8080/greet\n")
 	}
