@@ -2,7 +2,8 @@
 -- relay (package relay) says how a sink keeps the order of a key; functions/publish.sql and
 -- functions/secure.sql say who may write what.
 --
--- New tables and a sequence: nothing that exists is locked or changed.
+-- New tables and a sequence, and a column of jobs and history that is NULL in every row:
+-- ACCESS EXCLUSIVE on both for a change of the catalog, and no row is read or written.
 
 -- +goose Up
 -- Positions come from one sequence without a cache: two transactions that hold the lock of
@@ -56,6 +57,15 @@ CREATE TABLE outbox.sinks (
     paused_at        timestamptz, -- by an operator
     created_at       timestamptz      NOT NULL DEFAULT statement_timestamp()
 ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 100);
+
+-- How many events of its life a job has in the log (functions/stream_job.sql). NULL is a job
+-- that is not streamed, which pays no byte for it; producers store 1.
+ALTER TABLE outbox.jobs ADD COLUMN streamed integer;
+ALTER TABLE outbox.history ADD COLUMN streamed integer;
+
+-- It has one parameter more.
+DROP FUNCTION IF EXISTS outbox.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, interval, text, text, jsonb, uuid,
+    boolean, timestamptz, boolean, integer, boolean, bigint, text, interval, text, integer, text, boolean, interval[]);
 
 -- Their names were those of the history alone: ensure_days and drop_day stand for them.
 DROP FUNCTION IF EXISTS outbox.ensure_history(integer), outbox.drop_history(regclass), outbox.drop_day(regclass);

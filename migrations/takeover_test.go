@@ -167,7 +167,7 @@ func contents(t *testing.T, db *pgxpool.Pool, tables []string) map[string]string
 	all := map[string]string{}
 	for _, table := range tables {
 		var rows string
-		if err := db.QueryRow(t.Context(), `SELECT coalesce(string_agg(to_jsonb(x)::text, E'\n' ORDER BY to_jsonb(x)::text), '') FROM `+table+` AS x`).Scan(&rows); err != nil {
+		if err := db.QueryRow(t.Context(), `SELECT coalesce(string_agg(jsonb_strip_nulls(to_jsonb(x))::text, E'\n' ORDER BY jsonb_strip_nulls(to_jsonb(x))::text), '') FROM `+table+` AS x`).Scan(&rows); err != nil {
 			t.Fatal(err)
 		}
 		all[table] = rows

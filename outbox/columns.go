@@ -40,6 +40,7 @@ var copyColumns = []copyColumn{
 	{name: "deadline", value: func(r *row) any { return &r.Deadline }, in: engine.DeadlineColumn, append: func(b []byte, r *row) []byte { return appendTime(b, r.Deadline) }},
 	{name: "headers", value: headersOf, in: engine.HeadersColumn, oid: pgtype.JSONBOID},
 	{name: "watched", value: watchedOf, in: engine.WatchedColumn, oid: pgtype.BoolOID},
+	{name: "streamed", value: streamedOf, in: engine.StreamedColumn, oid: pgtype.Int4OID},
 	{name: "max_active", value: func(r *row) any { return r.MaxActive }, in: engine.MaxActiveColumn, oid: pgtype.Int2OID},
 	{name: "ordered", value: func(r *row) any { return r.Ordered }, in: engine.OrderedColumn, oid: pgtype.BoolOID},
 	{name: "line_position", value: func(r *row) any { return r.Position }, in: engine.PositionColumn, oid: pgtype.Int8OID},
@@ -70,4 +71,12 @@ func watchedOf(r *row) any {
 		return nil
 	}
 	return true
+}
+
+// streamedOf is 1, the number of the event that the insert stores, and NULL for false.
+func streamedOf(r *row) any {
+	if !r.Streamed {
+		return nil
+	}
+	return int32(1)
 }

@@ -32,6 +32,7 @@ func (o *Options) fillFrom(args Args) {
 	orDefault(&o.Check, d.Check)
 	orDefault(&o.Protect, d.Protect)
 	orDefault(&o.Hold, d.Hold)
+	orDefault(&o.Streamed, d.Streamed)
 	orDefault(engine.Of(o), *engine.Of(&d))
 
 	if o.Backoff == nil {

@@ -134,6 +134,7 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 		Deadline:    pgtype.Timestamptz{Time: opts.Deadline, Valid: !opts.Deadline.IsZero()},
 		Hold:        opts.Hold,
 		Watched:     bool(*engine.Of(opts)),
+		Streamed:    opts.Streamed,
 	}
 	opts.Key.into(into)
 	if into.Queue == "" {

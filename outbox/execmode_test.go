@@ -29,7 +29,7 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 				Queue: "mail", Priority: -5, MaxAttempts: 3, Tenant: tenant, Key: KeyRules{Name: `a "key", {\with} 'é'`}, Headers: headers,
 				Timeout: 90 * time.Minute, Delay: 26*time.Hour + time.Microsecond,
 				Deadline: time.Date(2999, 1, 2, 3, 4, 5, 678_000, time.UTC),
-				Backoff:  Backoff{time.Second, 2 * time.Hour},
+				Backoff:  Backoff{time.Second, 2 * time.Hour}, Streamed: true,
 			}
 			once, due, keyed := full, full, Options{Headers: headers, IdempotencyKey: "k", Hold: true}
 			once.IdempotencyKey, once.Hold = "k", true
@@ -77,7 +77,7 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 				wantFirst := wantRow(map[string]any{
 					"queue": "mail", "priority": -5., "max_attempts": 3., "tenant_id": tenant.String(), "key": full.Key.Name,
 					"deadline": "2999-01-02T03:04:05.000678+00:00", "backoff": []any{"00:00:01", "02:00:00"},
-					"timeout": "01:30:00", "due_in": want[0]["due_in"], "kind": "raw",
+					"timeout": "01:30:00", "due_in": want[0]["due_in"], "kind": "raw", "streamed": 1.,
 					"headers":      map[string]any{"": "", "é": headers["é"], "odd": headers["odd"]},
 					"content_type": payload.ContentType, "payload": `\000\377\\{"'` + "\n",
 				})

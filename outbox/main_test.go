@@ -83,7 +83,7 @@ func wantRow(differences map[string]any) map[string]any {
 		"lease_owner": nil, "lease_expires_at": nil, "started_at": nil, "last_error_code": nil, "last_error_message": nil,
 		"deadline": nil, "cancel_requested_at": nil,
 		"unavailable_since": nil, "failed_at": nil, "error_fingerprint": nil,
-		"watched": nil, "parent_id": nil,
+		"watched": nil, "streamed": nil, "parent_id": nil,
 	}
 	for column, value := range differences {
 		row[column] = value

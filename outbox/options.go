@@ -37,6 +37,9 @@ type Options struct {
 	Deadline time.Time
 	// Hold stores the job as created: it is not run before somebody releases it.
 	Hold bool
+	// Streamed has each change of the job stored as an event, in the transaction that makes it, for relays to publish
+	// and package lifecycle to read.
+	Streamed bool
 
 	watched
 }

@@ -62,7 +62,7 @@ var errAborted = &pgconn.PgError{
 // defers returns a DB that keeps the INSERT of a job back.
 func (t *producerTx) defers(job *sqlgen.EnqueueJobParams) DB {
 	q := queued{verb: "enqueue", name: job.Kind}
-	if !job.RunAt.Valid && !job.Delay.Valid && !job.Hold && !job.Deadline.Valid && job.Key == nil && job.TenantID == RootTenant.pg() {
+	if !job.RunAt.Valid && !job.Delay.Valid && !job.Hold && !job.Deadline.Valid && job.Key == nil && !job.Streamed && job.TenantID == RootTenant.pg() {
 		q.plain = job
 	}
 	return &deferral{t, q, len(job.Payload)}

@@ -53,6 +53,7 @@ func benchCommand() *cli.Command {
 			&cli.BoolFlag{Name: "overload", Usage: "api: measure dispatch alone, beside the API at work, and beside ten times its clients"},
 			&cli.IntFlag{Name: "n", Usage: "processes: how many processes (default 12)"},
 			&cli.BoolFlag{Name: "work", Usage: "processes: be one of them, for the jobs of --database-url, until it is stopped"},
+			&cli.BoolFlag{Name: "streamed", Usage: "burndown: with an event for each change of a job"},
 			&cli.BoolFlag{Name: "hold-snapshot", Usage: "tenants: lone jobs of new tenants beside a busy one, while a transaction holds a snapshot"},
 			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
 		},
@@ -75,7 +76,7 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	options := bench.Options{
 		DatabaseURL: c.String("database-url"),
 		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")), Overload: c.Bool("overload"),
-		HoldSnapshot: c.Bool("hold-snapshot"), Processes: int(c.Int("n")),
+		HoldSnapshot: c.Bool("hold-snapshot"), Streamed: c.Bool("streamed"), Processes: int(c.Int("n")),
 		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
 			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)

@@ -35,6 +35,7 @@ type Options struct {
 	Clients      int           // bulk, enqueue, api
 	Processes    int           // processes
 	Overload     bool          // api: what dispatch keeps beside ten times the clients
+	Streamed     bool          // burndown: each change of a job is an event, too
 	HoldSnapshot bool          // tenants: lone jobs of new tenants, while a transaction holds a snapshot
 	Notify       outbox.NotifyMode
 	Logger       *slog.Logger
@@ -101,7 +102,7 @@ type Workload struct {
 // Workloads are all of them, in the order in which "all" runs them.
 func Workloads() []Workload {
 	return []Workload{
-		{"burndown", "enqueue in bulk, then dispatch until the last job is settled (--jobs)", false, burndown},
+		{"burndown", "enqueue in bulk, then dispatch until the last job is settled (--jobs, --streamed)", false, burndown},
 		{"bulk", "enqueue in bulk: transactions of 10 000 jobs (--jobs, --clients)", false, bulk},
 		{"steady", "enqueue and dispatch at once, at most 20 000 open jobs (--duration)", false, steady},
 		{"latency", "one job a transaction, all defaults: from before the insert until its handler starts (--jobs, --every)", false, latency},

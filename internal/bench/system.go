@@ -55,7 +55,11 @@ type ours struct {
 }
 
 func (r *rig) ours(pool *pgxpool.Pool, mode outbox.NotifyMode) *ours {
-	return &ours{url: r.url, pool: pool, producer: outbox.NewProducer(pool, mode)}
+	o := &ours{url: r.url, pool: pool, producer: outbox.NewProducer(pool, mode)}
+	if r.Streamed {
+		o.options = &outbox.Options{Streamed: true}
+	}
+	return o
 }
 
 func (o *ours) Migrate(ctx context.Context) error { return migrate.Up(ctx, o.pool) }

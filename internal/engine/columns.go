@@ -27,6 +27,7 @@ const (
 	DeadlineColumn
 	HeadersColumn
 	WatchedColumn
+	StreamedColumn
 	MaxActiveColumn
 	OrderedColumn
 	PositionColumn
@@ -58,6 +59,7 @@ func ColumnsOf(r *Row) (set ColumnSet) {
 	needs(DeadlineColumn, r.Deadline.Valid)
 	needs(HeadersColumn, r.Headers != nil)
 	needs(WatchedColumn, r.Watched)
+	needs(StreamedColumn, r.Streamed)
 	needs(MaxActiveColumn, r.MaxActive != nil)
 	needs(OrderedColumn, r.Ordered != nil)
 	needs(PositionColumn, r.Position != nil)
@@ -102,6 +104,7 @@ func Arrays(rows []Row, chunk []int) sqlgen.EnqueueJobsParams {
 		Deadlines:    values(c, DeadlineColumn, func(r *Row) pgtype.Timestamptz { return r.Deadline }),
 		Holds:        values(c, HoldColumn, func(r *Row) bool { return r.Hold }),
 		Watched:      values(c, WatchedColumn, func(r *Row) bool { return r.Watched }),
+		Streamed:     values(c, StreamedColumn, func(r *Row) bool { return r.Streamed }),
 		MaxActives:   values(c, MaxActiveColumn, func(r *Row) int16 { return valueOf(r.MaxActive) }),
 		Ordereds:     values(c, OrderedColumn, func(r *Row) bool { return valueOf(r.Ordered) }),
 		Positions:    values(c, PositionColumn, func(r *Row) int64 { return valueOf(r.Position) }),

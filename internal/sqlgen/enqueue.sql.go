@@ -13,17 +13,18 @@ import (
 
 const EnqueueJob = `-- name: EnqueueJob :exec
 INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
-    run_at, deadline, watched, queue, status, max_active, ordered, line_position, on_death, park_after,
-    on_lapse)
+    run_at, deadline, watched, queue, status, streamed, max_active, ordered, line_position, on_death,
+    park_after, on_lapse)
 VALUES ($1::uuid, $2::uuid, $3::text, $4::smallint, $5::integer,
     $6::text, $7::bytea, $8::text, $9::text::jsonb,
     $10::interval, $11::text::interval[],
     coalesce($12::timestamptz, statement_timestamp() + $13::interval, statement_timestamp()),
     $14::timestamptz, nullif($15::boolean, false), $16::text,
     CASE WHEN $17::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
-    $18::smallint, $19::boolean, $20::bigint,
-    $21::text, $22::interval, $23::text)
-RETURNING CASE WHEN $24::boolean THEN pg_notify('outbox_jobs', '') END
+    CASE WHEN $18::boolean THEN 1 END, $19::smallint,
+    $20::boolean, $21::bigint, $22::text,
+    $23::interval, $24::text)
+RETURNING CASE WHEN $25::boolean THEN pg_notify('outbox_jobs', '') END
 `
 
 type EnqueueJobParams struct {
@@ -44,6 +45,7 @@ type EnqueueJobParams struct {
 	Watched     bool
 	Queue       string
 	Hold        bool
+	Streamed    bool
 	MaxActive   *int16
 	Ordered     *bool
 	Position    *int64
@@ -75,6 +77,7 @@ func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 		arg.Watched,
 		arg.Queue,
 		arg.Hold,
+		arg.Streamed,
 		arg.MaxActive,
 		arg.Ordered,
 		arg.Position,
@@ -94,16 +97,17 @@ WITH first AS (
     RETURNING job_id
 ), stored AS (
     INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
-    run_at, deadline, watched, queue, status, max_active, ordered, line_position, on_death, park_after,
-    on_lapse)
+    run_at, deadline, watched, queue, status, streamed, max_active, ordered, line_position, on_death,
+    park_after, on_lapse)
     SELECT $5::uuid, $2::uuid, $3::text, $7::smallint, $8::integer,
     $9::text, $10::bytea, $11::text, $12::text::jsonb,
     $13::interval, $14::text::interval[],
     coalesce($15::timestamptz, statement_timestamp() + $16::interval, statement_timestamp()),
     $17::timestamptz, nullif($18::boolean, false), $19::text,
     CASE WHEN $6::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
-    $20::smallint, $21::boolean, $22::bigint,
-    $23::text, $24::interval, $25::text
+    CASE WHEN $20::boolean THEN 1 END, $21::smallint,
+    $22::boolean, $23::bigint, $24::text,
+    $25::interval, $26::text
     FROM first
     RETURNING id
 )
@@ -132,6 +136,7 @@ type EnqueueJobOnceParams struct {
 	Deadline       pgtype.Timestamptz
 	Watched        bool
 	Queue          string
+	Streamed       bool
 	MaxActive      *int16
 	Ordered        *bool
 	Position       *int64
@@ -169,6 +174,7 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 		arg.Deadline,
 		arg.Watched,
 		arg.Queue,
+		arg.Streamed,
 		arg.MaxActive,
 		arg.Ordered,
 		arg.Position,
@@ -197,16 +203,16 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 const EnqueueJobs = `-- name: EnqueueJobs :exec
 WITH stored AS (
     INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
-    run_at, deadline, watched, queue, status, max_active, ordered, line_position, on_death, park_after,
-    on_lapse)
+    run_at, deadline, watched, queue, status, streamed, max_active, ordered, line_position, on_death,
+    park_after, on_lapse)
     SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), kind, coalesce(priority, 0),
     coalesce(max_attempts, 25), nullif(key, ''), payload, coalesce(content_type, 'application/json'),
     nullif(headers, '')::jsonb, timeout, nullif(backoff, '')::interval[],
     coalesce(run_at, statement_timestamp() + delay, statement_timestamp()), deadline,
     nullif(watched, false), coalesce(queue, 'default'),
-    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(max_active, 0),
-    nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after,
-    nullif(on_lapse, '')
+    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, CASE WHEN streamed THEN 1 END,
+    nullif(max_active, 0), nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''),
+    park_after, nullif(on_lapse, '')
     FROM (
         SELECT unnest($2::uuid[])                AS id,
                unnest($3::interval[]) AS delay,
@@ -225,12 +231,13 @@ WITH stored AS (
     unnest($16::boolean[]) AS watched,
     unnest($17::text[]) AS queue,
     unnest($18::boolean[]) AS hold,
-    unnest($19::smallint[]) AS max_active,
-    unnest($20::boolean[]) AS ordered,
-    unnest($21::bigint[]) AS line_position,
-    unnest($22::text[]) AS on_death,
-    unnest($23::interval[]) AS park_after,
-    unnest($24::text[]) AS on_lapse
+    unnest($19::boolean[]) AS streamed,
+    unnest($20::smallint[]) AS max_active,
+    unnest($21::boolean[]) AS ordered,
+    unnest($22::bigint[]) AS line_position,
+    unnest($23::text[]) AS on_death,
+    unnest($24::interval[]) AS park_after,
+    unnest($25::text[]) AS on_lapse
     ) AS input
 )
 SELECT CASE WHEN $1::boolean THEN pg_notify('outbox_jobs', '') END
@@ -255,6 +262,7 @@ type EnqueueJobsParams struct {
 	Watched      []bool
 	Queues       []string
 	Holds        []bool
+	Streamed     []bool
 	MaxActives   []int16
 	Ordereds     []bool
 	Positions    []int64
@@ -286,6 +294,7 @@ func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error 
 		arg.Watched,
 		arg.Queues,
 		arg.Holds,
+		arg.Streamed,
 		arg.MaxActives,
 		arg.Ordereds,
 		arg.Positions,
@@ -315,13 +324,14 @@ WITH input AS MATERIALIZED (
     unnest($16::boolean[]) AS watched,
     unnest($17::text[]) AS queue,
     unnest($18::boolean[]) AS hold,
-    unnest($19::smallint[]) AS max_active,
-    unnest($20::boolean[]) AS ordered,
-    unnest($21::bigint[]) AS line_position,
-    unnest($22::text[]) AS on_death,
-    unnest($23::interval[]) AS park_after,
-    unnest($24::text[]) AS on_lapse,
-           nullif(unnest($25::text[]), '') AS idempotency_key
+    unnest($19::boolean[]) AS streamed,
+    unnest($20::smallint[]) AS max_active,
+    unnest($21::boolean[]) AS ordered,
+    unnest($22::bigint[]) AS line_position,
+    unnest($23::text[]) AS on_death,
+    unnest($24::interval[]) AS park_after,
+    unnest($25::text[]) AS on_lapse,
+           nullif(unnest($26::text[]), '') AS idempotency_key
 ), first AS (
     INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id, held)
     SELECT coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), kind, idempotency_key, id, nullif(hold, false)
@@ -332,16 +342,16 @@ WITH input AS MATERIALIZED (
     RETURNING job_id
 ), stored AS (
     INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
-    run_at, deadline, watched, queue, status, max_active, ordered, line_position, on_death, park_after,
-    on_lapse)
+    run_at, deadline, watched, queue, status, streamed, max_active, ordered, line_position, on_death,
+    park_after, on_lapse)
     SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), kind, coalesce(priority, 0),
     coalesce(max_attempts, 25), nullif(key, ''), payload, coalesce(content_type, 'application/json'),
     nullif(headers, '')::jsonb, timeout, nullif(backoff, '')::interval[],
     coalesce(run_at, statement_timestamp() + delay, statement_timestamp()), deadline,
     nullif(watched, false), coalesce(queue, 'default'),
-    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(max_active, 0),
-    nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after,
-    nullif(on_lapse, '')
+    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, CASE WHEN streamed THEN 1 END,
+    nullif(max_active, 0), nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''),
+    park_after, nullif(on_lapse, '')
     FROM input
     WHERE idempotency_key IS NULL
        OR id IN (SELECT job_id FROM first)
@@ -368,6 +378,7 @@ type EnqueueJobsOnceParams struct {
 	Watched         []bool
 	Queues          []string
 	Holds           []bool
+	Streamed        []bool
 	MaxActives      []int16
 	Ordereds        []bool
 	Positions       []int64
@@ -401,6 +412,7 @@ func (q *Queries) EnqueueJobsOnce(ctx context.Context, arg EnqueueJobsOnceParams
 		arg.Watched,
 		arg.Queues,
 		arg.Holds,
+		arg.Streamed,
 		arg.MaxActives,
 		arg.Ordereds,
 		arg.Positions,

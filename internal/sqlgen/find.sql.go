@@ -24,7 +24,7 @@ SELECT h.id AS id, h.tenant_id AS tenant_id, h.kind AS kind, h.priority AS prior
     NULL::timestamptz AS lease_expires_at, h.finished_at AS finished_at
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (
-    SELECT id, tenant_id, run_at, created_at, started_at, finished_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result, last_error_code, last_error_message, deadline, cancel_requested_at, parent_id
+    SELECT id, tenant_id, run_at, created_at, started_at, finished_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker, result, last_error_code, last_error_message, deadline, cancel_requested_at, parent_id, streamed
     FROM outbox.history
     WHERE history.id = wanted.id
       AND (wanted.tenant_id IS NULL OR history.tenant_id = wanted.tenant_id)
@@ -123,7 +123,7 @@ SELECT j.id AS id, j.tenant_id AS tenant_id, j.kind AS kind, j.priority AS prior
     j.lease_expires_at AS lease_expires_at, NULL::timestamptz AS finished_at, coalesce(j.deadline <= statement_timestamp(), false)::boolean AS late
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS wanted
 CROSS JOIN LATERAL (
-    SELECT id, tenant_id, run_at, created_at, epoch, status, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, lease_expires_at, started_at, last_error_code, last_error_message, deadline, cancel_requested_at, unavailable_since, failed_at, error_fingerprint, watched, parent_id, max_active, slot, ordered, line_position, on_death, park_after, on_lapse
+    SELECT id, tenant_id, run_at, created_at, epoch, status, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner, lease_expires_at, started_at, last_error_code, last_error_message, deadline, cancel_requested_at, unavailable_since, failed_at, error_fingerprint, watched, parent_id, max_active, slot, ordered, line_position, on_death, park_after, on_lapse, streamed
     FROM outbox.jobs
     WHERE jobs.id = wanted.id
       AND (wanted.tenant_id IS NULL OR jobs.tenant_id = wanted.tenant_id)

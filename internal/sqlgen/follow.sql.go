@@ -56,12 +56,13 @@ WITH input AS MATERIALIZED (
     unnest($20::boolean[]) AS watched,
     unnest($21::text[]) AS queue,
     unnest($22::boolean[]) AS hold,
-    unnest($23::smallint[]) AS max_active,
-    unnest($24::boolean[]) AS ordered,
-    unnest($25::bigint[]) AS line_position,
-    unnest($26::text[]) AS on_death,
-    unnest($27::interval[]) AS park_after,
-    unnest($28::text[]) AS on_lapse
+    unnest($23::boolean[]) AS streamed,
+    unnest($24::smallint[]) AS max_active,
+    unnest($25::boolean[]) AS ordered,
+    unnest($26::bigint[]) AS line_position,
+    unnest($27::text[]) AS on_death,
+    unnest($28::interval[]) AS park_after,
+    unnest($29::text[]) AS on_lapse
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
@@ -69,28 +70,28 @@ WITH input AS MATERIALIZED (
       AND jobs.epoch = input.epoch
       -- What has expired can no longer succeed, see SettleSucceeded.
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, (input).result AS result
+    RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, jobs.streamed, (input).result AS result
 ), closed AS (
     INSERT INTO outbox.history (status, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
     headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, closed_from, worker,
-    last_error_code, last_error_message, cancel_requested_at, parent_id, result)
+    last_error_code, last_error_message, cancel_requested_at, streamed, parent_id, result)
     SELECT 'succeeded', id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
     headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, status, lease_owner,
-    last_error_code, last_error_message, cancel_requested_at, parent_id, result
+    last_error_code, last_error_message, cancel_requested_at, streamed, parent_id, result
     FROM done
     RETURNING id
 ), added AS (
     INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
-    run_at, deadline, watched, queue, status, max_active, ordered, line_position, on_death, park_after,
-    on_lapse, parent_id)
+    run_at, deadline, watched, queue, status, streamed, max_active, ordered, line_position, on_death,
+    park_after, on_lapse, parent_id)
     SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), kind, coalesce(priority, 0),
     coalesce(max_attempts, 25), nullif(key, ''), payload, coalesce(content_type, 'application/json'),
     nullif(headers, '')::jsonb, timeout, nullif(backoff, '')::interval[],
     coalesce(run_at, statement_timestamp() + delay, statement_timestamp()), deadline,
     nullif(watched, false), coalesce(queue, 'default'),
-    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(max_active, 0),
-    nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after,
-    nullif(on_lapse, ''), parent_id
+    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, CASE WHEN streamed THEN 1 END,
+    nullif(max_active, 0), nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''),
+    park_after, nullif(on_lapse, ''), parent_id
     FROM follow
     -- Hashed: within CASE it is not made a join, which in our sessions would
     -- compare each follow-up with each job.
@@ -124,6 +125,7 @@ type SettleSucceededThenParams struct {
 	Watched      []bool
 	Queues       []string
 	Holds        []bool
+	Streamed     []bool
 	MaxActives   []int16
 	Ordereds     []bool
 	Positions    []int64
@@ -164,6 +166,7 @@ func (q *Queries) SettleSucceededThen(ctx context.Context, arg SettleSucceededTh
 		arg.Watched,
 		arg.Queues,
 		arg.Holds,
+		arg.Streamed,
 		arg.MaxActives,
 		arg.Ordereds,
 		arg.Positions,

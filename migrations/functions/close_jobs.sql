@@ -29,10 +29,10 @@ BEGIN
     )
     INSERT INTO outbox.history AS h (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
         max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker,
-        last_error_code, last_error_message, deadline, cancel_requested_at, parent_id)
+        last_error_code, last_error_message, deadline, cancel_requested_at, parent_id, streamed)
     SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, outcome, status, attempt,
         max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner,
-        coalesce(code, last_error_code), coalesce(message, last_error_message), deadline, cancel_requested_at, parent_id
+        coalesce(code, last_error_code), coalesce(message, last_error_message), deadline, cancel_requested_at, parent_id, streamed
     FROM closed
     RETURNING h.id;
 END

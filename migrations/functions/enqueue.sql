@@ -7,7 +7,8 @@
 -- itself it stores nothing and returns NULL; coalesce returns the id of the newest
 -- job that waits; replace-oldest closes the one that has waited longest.
 -- backoff is how long the job waits after its first failed attempt, its second one
--- and so on, the last of them from then on.
+-- and so on, the last of them from then on. streamed has each change of the job
+-- stored as an event: see stream_job.
 CREATE OR REPLACE FUNCTION outbox.enqueue(
     kind            text,
     payload         jsonb       DEFAULT '{}',
@@ -33,7 +34,8 @@ CREATE OR REPLACE FUNCTION outbox.enqueue(
     max_queued      integer     DEFAULT NULL,
     when_full       text        DEFAULT NULL,
     watched         boolean     DEFAULT false,
-    backoff         interval[]  DEFAULT NULL
+    backoff         interval[]  DEFAULT NULL,
+    streamed        boolean     DEFAULT false
 ) RETURNS uuid
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -128,12 +130,13 @@ BEGIN
     END IF;
 
     INSERT INTO outbox.jobs (id, tenant_id, queue, kind, priority, run_at, max_attempts, timeout, backoff, key, payload, headers, deadline, status,
-            max_active, ordered, line_position, on_death, park_after, on_lapse, watched)
+            max_active, ordered, line_position, on_death, park_after, on_lapse, watched, streamed)
     VALUES (new_id, tenant_id, queue, kind, priority::smallint,
             coalesce(run_at, statement_timestamp() + coalesce(delay, interval '0')),
             max_attempts, timeout, nullif(backoff, '{}'), nullif(key, ''), bytes, headers, deadline,
             CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status,
-            nullif(max_active, 1)::smallint, nullif(ordered, false), sequence, on_death, park_after, on_lapse, nullif(watched, false));
+            nullif(max_active, 1)::smallint, nullif(ordered, false), sequence, on_death, park_after, on_lapse, nullif(watched, false),
+            CASE WHEN streamed THEN 1 END);
     IF notify THEN
         PERFORM pg_notify('outbox_jobs', '');
     END IF;

@@ -18,7 +18,7 @@ DECLARE
     of_the_engine CONSTANT text[] := '{epoch,attempt,lost_leases,slot,lease_owner,lease_expires_at,created_at,started_at,failed_at,'
         'unavailable_since,cancel_requested_at,last_error_code,last_error_message,error_fingerprint}';
     of_the_log CONSTANT text[] := '{position,at}'; -- which the database gives an event
-    of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at}';
+    of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at,streamed}';
     ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
     engines CONSTANT text[] := '{inbox,inbox_positions,lease_extensions,chores}'; -- the API has nothing to do with them
     records CONSTANT text[] := '{schema_version,schema_files}'; -- of the migrations; without row security

@@ -74,6 +74,9 @@ func (j *keyedJob) inLine() bool {
 // Machine does: what it holds against the database is written here from the
 // promises, and not from the statements.
 type KeyedMachine struct {
+	Streamed bool      // every job is; set before Reset, as Tenant is
+	Tenant   outbox.ID // whose jobs they are
+
 	db       *pgxpool.Pool
 	q        *sqlgen.Queries
 	operator *operator.Operator
@@ -91,7 +94,7 @@ type KeyedMachine struct {
 
 // NewKeyed makes a machine. It is used after Reset.
 func NewKeyed(db *pgxpool.Pool) *KeyedMachine {
-	return &KeyedMachine{db: db, q: sqlgen.New(db), operator: operator.New(db)}
+	return &KeyedMachine{Tenant: outbox.RootTenant, db: db, q: sqlgen.New(db), operator: operator.New(db)}
 }
 
 // Reset begins anew with an empty outbox. It deletes every job of the database.
@@ -99,7 +102,7 @@ func (m *KeyedMachine) Reset(ctx context.Context) error {
 	m.known, m.dirty = nil, map[string]bool{}
 	m.open, m.closed, m.parked = nil, nil, nil
 	m.resets++
-	return empty(ctx, m.db, m.resets, "outbox.jobs", "outbox.history", "outbox.attempts", "outbox.keys")
+	return empty(ctx, m.db, m.resets, "outbox.jobs", "outbox.history", "outbox.attempts", "outbox.keys", "outbox.events")
 }
 
 // Ops is how many operations have been done and checked since NewKeyed.

@@ -28,6 +28,7 @@ func (m *KeyedMachine) drawKeyed(d Draws) outbox.Options {
 		opts.Deadline = time.Now().AddDate(1, 0, 0)
 	}
 	opts.Hold = d.Below(6, "held") == 5
+	opts.Streamed, opts.Tenant = m.Streamed, m.Tenant
 	return opts
 }
 
@@ -165,7 +166,7 @@ func (m *KeyedMachine) dismiss(ctx context.Context, d Draws) (bool, error) {
 
 func (m *KeyedMachine) unblock(ctx context.Context, d Draws) (bool, error) {
 	key := pick(d, keyShapes, "key").key
-	_, err := m.operator.Unblock(ctx, operator.KeyName{Queue: keyedQueue, Key: key})
+	_, err := m.operator.Unblock(ctx, operator.KeyName{Tenant: m.Tenant, Queue: keyedQueue, Key: key})
 	if errors.Is(err, operator.ErrKeyNotFound) && len(m.of(key)) == 0 {
 		err = nil
 	}
@@ -206,7 +207,7 @@ func (m *KeyedMachine) drainRound(ctx context.Context) error {
 		}
 	}
 	for key := range m.parked {
-		if _, err := m.operator.Unblock(ctx, operator.KeyName{Queue: keyedQueue, Key: key}); err != nil {
+		if _, err := m.operator.Unblock(ctx, operator.KeyName{Tenant: m.Tenant, Queue: keyedQueue, Key: key}); err != nil {
 			return err
 		}
 	}

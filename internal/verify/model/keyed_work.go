@@ -38,7 +38,7 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 		fromRunAt, fromID = append(fromRunAt, allTime[0]), append(fromID, pgtype.UUID{Valid: true})
 	}
 	rows, _ := m.db.Query(ctx, sqlgen.ClaimKeyedJobs, "w1", pgvalue.Interval(leaseTTL), // its error is also that of Err
-		[]pgtype.UUID{pgvalue.UUID(outbox.RootTenant)}, []int32{int32(room)}, []int32{int32(reach)}, []int32{1}, []int32{int32(len(priorities))},
+		[]pgtype.UUID{pgvalue.UUID(m.Tenant)}, []int32{int32(room)}, []int32{int32(reach)}, []int32{1}, []int32{int32(len(priorities))},
 		priorities, fromRunAt, fromID, kinds[:1], offered, int32(room), keyedQueue, false)
 	var claimed []outbox.ID
 	var halted []string
@@ -82,7 +82,7 @@ func (m *KeyedMachine) claimSome(ctx context.Context, room, reach int, also []ou
 func (m *KeyedMachine) moveOn(ctx context.Context, keys []string, slots int32) error {
 	var look sqlgen.FindMovableKeysParams
 	for i, key := range keys {
-		look.Ats, look.TenantIds = append(look.Ats, int32(i)), append(look.TenantIds, pgvalue.UUID(outbox.RootTenant))
+		look.Ats, look.TenantIds = append(look.Ats, int32(i)), append(look.TenantIds, pgvalue.UUID(m.Tenant))
 		look.Queues, look.Keys = append(look.Queues, keyedQueue), append(look.Keys, key)
 	}
 	if len(keys) == 0 {

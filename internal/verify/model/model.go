@@ -76,6 +76,9 @@ type lease struct {
 // Machine is the database and the model of it. Between two operations nobody else
 // may write to the database.
 type Machine struct {
+	Streamed bool      // every job is; set before Reset, as Tenant is
+	Tenant   outbox.ID // whose jobs they are
+
 	db       *pgxpool.Pool
 	q        *sqlgen.Queries
 	operator *operator.Operator
@@ -94,7 +97,7 @@ type Machine struct {
 
 // New makes a machine. It is used after Reset.
 func New(db *pgxpool.Pool) *Machine {
-	return &Machine{db: db, q: sqlgen.New(db), operator: operator.New(db)}
+	return &Machine{Tenant: outbox.RootTenant, db: db, q: sqlgen.New(db), operator: operator.New(db)}
 }
 
 // Reset begins anew with an empty outbox. It deletes every job of the database.
@@ -102,7 +105,7 @@ func (m *Machine) Reset(ctx context.Context) error {
 	m.jobs, m.keys, m.paused = map[outbox.ID]*job{}, map[string]outbox.ID{}, map[string]bool{}
 	m.ids, m.leases, m.lapses = nil, nil, 0
 	m.resets++
-	return empty(ctx, m.db, m.resets, "outbox.jobs", "outbox.history", "outbox.attempts", "outbox.idempotency_keys", "outbox.queues")
+	return empty(ctx, m.db, m.resets, "outbox.jobs", "outbox.history", "outbox.attempts", "outbox.idempotency_keys", "outbox.queues", "outbox.events")
 }
 
 // empty leaves nothing in the tables. TRUNCATE makes the server plan everything anew,

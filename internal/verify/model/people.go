@@ -45,7 +45,8 @@ func (m *Machine) enqueueAs(ctx context.Context, d Draws, key string, opts outbo
 	if opts.Hold {
 		j.Status = outbox.Created
 	}
-	opts.Queue, opts.Priority, opts.MaxAttempts, opts.IdempotencyKey = j.Queue, j.Priority, j.MaxAttempts, key
+	opts.Queue, opts.Priority, opts.MaxAttempts, opts.IdempotencyKey, opts.Streamed = j.Queue, j.Priority, j.MaxAttempts, key, m.Streamed
+	opts.Tenant = m.Tenant
 	if !j.Due {
 		opts.Delay = far
 	}

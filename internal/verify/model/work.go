@@ -40,7 +40,7 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 	due = due[:min(room, len(due))]
 
 	p := sqlgen.ClaimJobsParams{Worker: worker, LeaseTtl: pgvalue.Interval(leaseTTL), Queue: queue, Kinds: handled, MaxJobs: int32(room)}
-	p.TenantIds, p.Quotas = []pgtype.UUID{{Bytes: outbox.RootTenant, Valid: true}}, []int32{int32(room)}
+	p.TenantIds, p.Quotas = []pgtype.UUID{{Bytes: m.Tenant, Valid: true}}, []int32{int32(room)}
 	p.Firsts, p.Lasts = []int32{1}, []int32{int32(len(priorities))}
 	for _, priority := range priorities {
 		p.Priorities = append(p.Priorities, priority)

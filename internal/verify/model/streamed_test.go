@@ -1,0 +1,75 @@
+package model_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/model"
+	"github.com/posthaste-dev/posthaste/internal/verify/rebuilt"
+	"github.com/posthaste-dev/posthaste/lifecycle"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Whatever is done to streamed jobs, their events rebuild what the database holds of them:
+// plain and keyed jobs, of the root tenant and of another one.
+func TestEventsRebuildStreamedJobs(t *testing.T) {
+	t.Parallel()
+	another := outbox.NewID()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": another} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := onlyOurs(t)
+			plain, keyed := model.New(db), model.NewKeyed(db)
+			plain.Streamed, plain.Tenant, keyed.Streamed, keyed.Tenant = true, tenant, true, tenant
+			seen := map[lifecycle.Name]int{}
+			playAndCompare := func(m counted, want int) {
+				for m.Ops() < want {
+					rapid.Check(t, func(t *rapid.T) {
+						if m.Ops() >= want {
+							return
+						}
+						play(t, m)
+						found, err := rebuilt.Compare(t.Context(), db, asMoved)
+						if err != nil {
+							t.Fatal(err)
+						}
+						for _, difference := range found.Differences {
+							t.Error(difference)
+						}
+						for name, n := range found.Names {
+							seen[name] += n
+						}
+					})
+				}
+			}
+			playAndCompare(plain, wantOps(t, 6_000))
+			playAndCompare(keyed, wantOps(t, 2_000))
+			t.Logf("%d operations, %v", plain.Ops()+keyed.Ops(), seen)
+			for _, name := range []lifecycle.Name{
+				lifecycle.Created, lifecycle.Released, lifecycle.Started, lifecycle.Retry, lifecycle.Snoozed, lifecycle.Interrupted,
+				lifecycle.Blocked, lifecycle.Unblocked, lifecycle.Failed, lifecycle.Dead, lifecycle.Retried, lifecycle.Completed,
+				lifecycle.Cancelled, lifecycle.Expired, lifecycle.Dismissed,
+			} {
+				if seen[name] == 0 {
+					t.Errorf("no event was %s; there were %v", name, slices.Sorted(maps.Keys(seen)))
+				}
+			}
+		})
+	}
+}
+
+type counted interface {
+	machine
+	Ops() int
+}
+
+// asMoved leaves out what operations move by hand: time, and how often a job has cost a worker.
+func asMoved(stored, rebuilt *lifecycle.State) {
+	for _, s := range []*lifecycle.State{stored, rebuilt} {
+		s.RunAt, s.Deadline, s.StartedAt, s.LostLeases = time.Time{}, time.Time{}, time.Time{}, 0
+	}
+}

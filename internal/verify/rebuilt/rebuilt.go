@@ -1,0 +1,133 @@
+// Package rebuilt rebuilds the streamed jobs of a database from their events, and compares
+// them with what the database holds. It needs no package testing, so that a command can use it
+// as well.
+package rebuilt
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/lifecycle"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const (
+	logged = `SELECT id, tenant_id, topic, key, payload FROM outbox.events WHERE topic LIKE 'job.%' ORDER BY position`
+	stored = `
+		SELECT id, tenant_id, streamed, status::text, epoch, queue, kind, coalesce(key, ''), priority, attempt, max_attempts, lost_leases,
+		       parent_id, payload, content_type, NULL::bytea, coalesce(lease_owner, ''), coalesce(last_error_code, ''), coalesce(last_error_message, ''),
+		       created_at, run_at, started_at, NULL::timestamptz, deadline
+		FROM outbox.jobs
+		WHERE streamed IS NOT NULL
+		UNION ALL
+		SELECT id, tenant_id, streamed, status::text, epoch, queue, kind, coalesce(key, ''), priority, attempt, max_attempts, lost_leases,
+		       parent_id, payload, content_type, result, coalesce(worker, ''), coalesce(last_error_code, ''), coalesce(last_error_message, ''),
+		       created_at, run_at, started_at, finished_at, deadline
+		FROM outbox.history
+		WHERE streamed IS NOT NULL`
+)
+
+// Found is what a comparison has seen.
+type Found struct {
+	Jobs, Events int
+	Names        map[lifecycle.Name]int // events of each name
+	Differences  []string
+}
+
+// Compare reduces every event and compares each streamed job with the state that this makes,
+// as the database is when nobody writes to it. A caller that has moved rows about by hand
+// adjusts what is stored and what is rebuilt before they are compared; nil compares them as
+// they are.
+func Compare(ctx context.Context, db *pgxpool.Pool, adjust func(stored, rebuilt *lifecycle.State)) (Found, error) {
+	found := Found{Names: map[lifecycle.Name]int{}}
+	states, err := found.reduce(ctx, db)
+	if err != nil {
+		return found, fmt.Errorf("read the events: %w", err)
+	}
+	rows, _ := db.Query(ctx, stored) // its error is also that of CollectRows
+	jobs, err := pgx.CollectRows(rows, scan)
+	if err != nil {
+		return found, fmt.Errorf("read the jobs: %w", err)
+	}
+	for _, job := range jobs {
+		got := states[job.Job]
+		delete(states, job.Job)
+		if adjust != nil {
+			adjust(&job, &got)
+		}
+		if want, is := text(job), text(got); want != is {
+			found.Differences = append(found.Differences, fmt.Sprintf("job %s is rebuilt as\n%s, and is stored as\n%s", job.Job, is, want))
+		}
+	}
+	for id := range states {
+		found.Differences = append(found.Differences, fmt.Sprintf("job %s has events, and is not stored", id))
+	}
+	found.Jobs = len(jobs)
+	return found, nil
+}
+
+// reduce returns what the events make of the jobs.
+func (f *Found) reduce(ctx context.Context, db *pgxpool.Pool) (map[outbox.ID]lifecycle.State, error) {
+	states, ids := map[outbox.ID]lifecycle.State{}, map[outbox.ID]bool{}
+	rows, _ := db.Query(ctx, logged)
+	var id, tenant outbox.ID
+	var topic, key string
+	var payload []byte
+	_, err := pgx.ForEachRow(rows, []any{&id, &tenant, &topic, &key, &payload}, func() error {
+		e, err := lifecycle.Decode(bytes.Clone(payload))
+		if err != nil {
+			return fmt.Errorf("event %s: %w", id, err)
+		}
+		f.Events++
+		f.Names[e.Name]++
+		if ids[id] || e.Tenant != tenant || e.Job.String() != key || "job."+string(e.Name) != topic {
+			f.Differences = append(f.Differences, fmt.Sprintf("event %s of tenant %s, topic %s, key %s is not its own: %s", id, tenant, topic, key, payload))
+		}
+		ids[id] = true
+		s, err := lifecycle.Reduce(states[e.Job], e)
+		if err != nil {
+			f.Differences = append(f.Differences, err.Error())
+		}
+		if again, err := lifecycle.Reduce(s, e); err != nil || text(again) != text(s) {
+			f.Differences = append(f.Differences, fmt.Sprintf("a repeat of event %s makes\n%s (%v) of\n%s", id, text(again), err, text(s)))
+		}
+		states[e.Job] = s
+		return nil
+	})
+	return states, err
+}
+
+func scan(row pgx.CollectableRow) (s lifecycle.State, err error) {
+	var parent *outbox.ID
+	var started, finished, deadline *time.Time
+	err = row.Scan(&s.Job, &s.Tenant, &s.N, (*string)(&s.State), &s.Epoch, &s.Queue, &s.Kind, &s.Key, &s.Priority, &s.Attempt, &s.MaxAttempts, &s.LostLeases,
+		&parent, &s.Payload, &s.ContentType, &s.Result, &s.Worker, &s.Error.Code, &s.Error.Message,
+		&s.CreatedAt, &s.RunAt, &started, &finished, &deadline)
+	if parent != nil {
+		s.Parent = *parent
+	}
+	for _, at := range []struct {
+		from *time.Time
+		to   *time.Time
+	}{{started, &s.StartedAt}, {finished, &s.FinishedAt}, {deadline, &s.Deadline}} {
+		if at.from != nil {
+			*at.to = *at.from
+		}
+	}
+	return s, err
+}
+
+// text is every field of a state, to be compared.
+func text(s lifecycle.State) string {
+	for _, at := range []*time.Time{&s.CreatedAt, &s.RunAt, &s.StartedAt, &s.FinishedAt, &s.Deadline} {
+		*at = at.UTC()
+	}
+	payload, result := s.Payload, s.Result
+	s.Payload, s.Result = nil, nil
+	return fmt.Sprintf("%+v, payload %q, result %q", s, payload, result)
+}

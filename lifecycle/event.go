@@ -1,0 +1,126 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Event is something that has happened to a job. What an event does not tell is zero.
+type Event struct {
+	Job    outbox.ID
+	Tenant outbox.ID // of a message that does not tell it, zero
+	Name   Name
+	// N numbers the events of a job from 1, without gaps; a StaleCompletionIgnored has none.
+	// 0 is not known: a message of the preset trellis that has lost its headers.
+	N        int
+	Previous outbox.Status // before a change; "" for Created and for what is no change
+	State    outbox.Status // after it
+	Epoch    int64         // of StaleCompletionIgnored, that of the attempt that was refused
+	Attempt  int
+	At       time.Time // by the database's clock
+
+	Queue string
+	Kind  string
+	Key   string
+
+	MaxAttempts int       // of Created
+	Priority    int       // of Created
+	Deadline    time.Time // of Created
+	Parent      outbox.ID // of Created: the job whose end stored this one
+	RunAt       time.Time // of Created, and of each change to a job that waits afterwards
+	Worker      string    // of Started
+	LostLeases  int
+	Error       *Error // of the latest failed attempt, when one ends that does not complete the job
+
+	Payload     []byte // of Created, and of Retried with another payload
+	ContentType string // of the payload
+	Result      []byte // of Completed
+}
+
+// Name is the name of an event; its topic is "job." and the name.
+type Name string
+
+// Events are changes of a job's state.
+const (
+	Created     Name = "created"     // stored: State is pending, or created if it is held
+	Released    Name = "released"    // a held job waits now
+	Started     Name = "started"     // an attempt begins
+	Retry       Name = "retry"       // an attempt has failed, or has lost its lease; another follows
+	Snoozed     Name = "snoozed"     // the handler wants to go on later; the attempt does not count
+	Interrupted Name = "interrupted" // the worker stopped; the attempt does not count
+	Blocked     Name = "blocked"     // its key is at its limit
+	Unblocked   Name = "unblocked"   // there is room for it
+	Failed      Name = "failed"      // for good, by the handler's word: a dead letter
+	Dead        Name = "dead"        // attempts or leases are used up: a dead letter
+	Retried     Name = "retried"     // a person has a dead letter, or one that waits, run at once
+	Completed   Name = "completed"
+	Cancelled   Name = "cancelled"
+	Expired     Name = "expired"   // its deadline has come
+	Skipped     Name = "skipped"   // a newer job has taken its place in the queue of its key
+	Stale       Name = "stale"     // its lease lapsed, and its key has gone on to other jobs
+	Dismissed   Name = "dismissed" // a person has put a dead letter away
+)
+
+// Error is why an attempt failed.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// wire is the body of a message.
+type wire struct {
+	Job           outbox.ID       `json:"job"`
+	Tenant        outbox.ID       `json:"tenant"`
+	Event         Name            `json:"event"`
+	N             int             `json:"n"`
+	Previous      outbox.Status   `json:"previous"`
+	State         outbox.Status   `json:"state"`
+	Epoch         int64           `json:"epoch"`
+	Attempt       int             `json:"attempt"`
+	At            time.Time       `json:"at"`
+	Queue         string          `json:"queue"`
+	Kind          string          `json:"kind"`
+	Key           string          `json:"key"`
+	MaxAttempts   int             `json:"max_attempts"`
+	Priority      int             `json:"priority"`
+	Deadline      time.Time       `json:"deadline"`
+	Parent        outbox.ID       `json:"parent"`
+	RunAt         time.Time       `json:"run_at"`
+	Worker        string          `json:"worker"`
+	LostLeases    int             `json:"lost_leases"`
+	Error         *Error          `json:"error"`
+	ContentType   string          `json:"content_type"`
+	Payload       json.RawMessage `json:"payload"`
+	PayloadBase64 []byte          `json:"payload_base64"`
+	Result        json.RawMessage `json:"result"`
+	ResultBase64  []byte          `json:"result_base64"`
+}
+
+// Decode reads the body of an event as it is in outbox.events, and as a relay publishes it
+// under the preset posthaste or without one. Fields that it does not know are ignored.
+func Decode(body []byte) (Event, error) {
+	var w wire
+	if err := json.Unmarshal(body, &w); err != nil {
+		return Event{}, fmt.Errorf("decode an event of a job: %w", err)
+	}
+	if w.Job.IsZero() || w.Event == "" || w.N < 1 {
+		return Event{}, errors.New("decode an event of a job: it has no job, event or n")
+	}
+	e := Event{
+		Job: w.Job, Tenant: w.Tenant, Name: w.Event, N: w.N, Previous: w.Previous, State: w.State, Epoch: w.Epoch, Attempt: w.Attempt,
+		At: w.At, Queue: w.Queue, Kind: w.Kind, Key: w.Key, MaxAttempts: w.MaxAttempts, Priority: w.Priority, Deadline: w.Deadline,
+		Parent: w.Parent, RunAt: w.RunAt, Worker: w.Worker, LostLeases: w.LostLeases, Error: w.Error,
+		Payload: w.PayloadBase64, ContentType: w.ContentType, Result: w.ResultBase64,
+	}
+	if w.Payload != nil {
+		e.Payload, e.ContentType = w.Payload, "application/json"
+	}
+	if w.Result != nil {
+		e.Result = w.Result
+	}
+	return e, nil
+}

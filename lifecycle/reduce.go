@@ -1,0 +1,101 @@
+package lifecycle
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// State is what is known of a job by its events up to the N-th. The zero value is a job of
+// which nothing is known.
+type State struct {
+	Job    outbox.ID
+	Tenant outbox.ID
+	N      int
+	State  outbox.Status
+	Epoch  int64
+
+	Queue       string
+	Kind        string
+	Key         string
+	Priority    int
+	Attempt     int
+	MaxAttempts int
+	LostLeases  int
+	Parent      outbox.ID
+	Payload     []byte
+	ContentType string
+	Result      []byte
+	Worker      string // who runs it, or did when it was closed; "" for nobody
+	Error       Error  // of the latest failed attempt
+
+	CreatedAt  time.Time
+	RunAt      time.Time
+	StartedAt  time.Time // of the latest attempt
+	FinishedAt time.Time // zero while the job is open
+	Deadline   time.Time
+}
+
+var (
+	// ErrGap is the error of [Reduce] for an event that does not follow the last one of its
+	// job: those in between are missing.
+	ErrGap = errors.New("events are missing")
+	// ErrConflict is the error of [Reduce] for an event that cannot follow the last one: it
+	// is of another job, or says that the job was in another state before. A database that was
+	// restored from a backup gives numbers out a second time.
+	ErrConflict = errors.New("the event contradicts those before it")
+)
+
+// Reduce returns what is known of a job after an event. A repeat changes nothing: an event
+// counts if its number is above that of the state. After a gap it returns the state by the
+// newer event with an error that is [ErrGap]; what only the missing ones say, such as
+// the payload, is not in it. After a conflict the state is the one before, and the error
+// [ErrConflict].
+func Reduce(s State, e Event) (State, error) {
+	if s.N > 0 && s.Job != e.Job {
+		return s, fmt.Errorf("job %s, event %s of job %s: %w", s.Job, e.Name, e.Job, ErrConflict)
+	}
+	if e.N <= s.N {
+		return s, nil
+	}
+	var err error
+	switch {
+	case e.N > s.N+1:
+		err = fmt.Errorf("job %s: event %d (%s) follows event %d: %w", e.Job, e.N, e.Name, s.N, ErrGap)
+	case e.Previous != s.State:
+		return s, fmt.Errorf("job %s: event %d (%s) was preceded by %q, not by %q: %w", e.Job, e.N, e.Name, e.Previous, s.State, ErrConflict)
+	}
+	if s.State.Closed() {
+		return s, fmt.Errorf("job %s is %s, and event %d (%s) follows: %w", e.Job, s.State, e.N, e.Name, ErrConflict)
+	}
+	return s.after(e), err
+}
+
+// after is the state after a change.
+func (s State) after(e Event) State {
+	s.Job, s.Tenant, s.N, s.State, s.Epoch = e.Job, e.Tenant, e.N, e.State, e.Epoch
+	s.Queue, s.Kind, s.Key, s.Attempt, s.LostLeases = e.Queue, e.Kind, e.Key, e.Attempt, e.LostLeases
+	if e.Payload != nil {
+		s.Payload, s.ContentType = e.Payload, e.ContentType
+	}
+	if e.Error != nil {
+		s.Error = *e.Error
+	}
+	if !e.RunAt.IsZero() {
+		s.RunAt = e.RunAt
+	}
+	if !e.State.Closed() || e.Previous != outbox.Running {
+		s.Worker = e.Worker // nobody, but for one that is started
+	}
+	switch {
+	case e.Name == Created:
+		s.CreatedAt, s.MaxAttempts, s.Priority, s.Deadline, s.Parent = e.At, e.MaxAttempts, e.Priority, e.Deadline, e.Parent
+	case e.Name == Started:
+		s.StartedAt = e.At
+	case e.State.Closed():
+		s.FinishedAt, s.Result = e.At, e.Result
+	}
+	return s
+}

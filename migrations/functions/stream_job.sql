@@ -1,0 +1,118 @@
+-- stream_job stores the event of a change to a streamed job, in the statement that makes the
+-- change: only the holder of the job's row writes it, so positions are in the order of the
+-- job's life. The row counts its events, and that of the history goes on with the count.
+-- Other jobs pay for the WHEN of a trigger, and for no call. docs/lifecycle.md lists events
+-- and fields, package lifecycle reads them.
+--
+-- Triggers are BEFORE the change: they store the number with it, and one afterwards would have
+-- to find the row again (docs/adr/0020-lifecycle-by-triggers.md). Where jobs are stored it is
+-- AFTER, or COPY would not store many rows at once.
+--
+-- It runs as the role that makes the change: a role that may store or settle a job may store
+-- events. The id is made of what the event is about, so that repeats are known by it, but is
+-- another one if a failover has lost the event and something else has happened to the job since.
+CREATE OR REPLACE FUNCTION outbox.stream_job() RETURNS trigger
+LANGUAGE plpgsql AS $$
+DECLARE
+    event    text;
+    previous text;
+    number   integer;
+    happened timestamptz := statement_timestamp();
+    more     text := ''; -- fields that not every event has
+    content  json;
+    silent   boolean;
+BEGIN
+    IF TG_WHEN = 'AFTER' THEN -- INSERT on jobs
+        event := 'created';
+        number := 1;
+        IF NEW.streamed <> 1 OR NEW.status = 'running' THEN
+            RAISE EXCEPTION 'job %: streamed is % of a job that is %, want 1 of one that waits', NEW.id, NEW.streamed, NEW.status
+                USING ERRCODE = 'check_violation', HINT = 'streamed is how many events the log has of the job: the insert stores the first.';
+        END IF;
+        happened := NEW.created_at;
+        more := concat(',"max_attempts":', NEW.max_attempts, ',"priority":', NEW.priority, ',"run_at":', to_json(NEW.run_at),
+            ',"deadline":' || to_json(NEW.deadline), ',"parent":"' || NEW.parent_id || '"');
+    ELSIF TG_OP = 'UPDATE' THEN -- on jobs
+        previous := OLD.status;
+        number := OLD.streamed + 1;
+        NEW.streamed := number;
+        event := CASE
+            WHEN NEW.status = 'running' THEN 'started'
+            WHEN NEW.status = OLD.status THEN 'retried' -- one that waits, by a person who makes it due
+            WHEN NEW.status = 'retrying' THEN 'retry'
+            WHEN NEW.status <> 'pending' THEN NEW.status::text -- blocked, failed, dead
+            WHEN OLD.status = 'running' AND NEW.run_at = OLD.run_at THEN 'interrupted'
+            WHEN OLD.status = 'running' THEN 'snoozed'
+            WHEN OLD.status = 'created' THEN 'released'
+            WHEN OLD.status = 'blocked' THEN 'unblocked'
+            ELSE 'retried' -- of a dead letter
+        END;
+        IF NEW.status = 'running' THEN
+            more := ',"worker":' || to_json(NEW.lease_owner);
+        ELSE
+            more := ',"run_at":' || to_json(NEW.run_at);
+        END IF;
+    ELSE -- INSERT on history
+        previous := NEW.closed_from;
+        number := NEW.streamed + 1;
+        NEW.streamed := number;
+        event := CASE NEW.status WHEN 'succeeded' THEN 'completed' ELSE NEW.status::text END;
+        happened := NEW.finished_at;
+        IF NEW.result IS NOT NULL THEN
+            content := outbox.as_json(NEW.result);
+            more := coalesce(',"result":' || content::text, ',"result_base64":"' || translate(encode(NEW.result, 'base64'), E'\n', '') || '"');
+        END IF;
+    END IF;
+
+    IF previous = 'running' AND event <> 'completed' AND NEW.last_error_code IS NOT NULL THEN
+        more := more || ',"error":{"code":' || to_json(NEW.last_error_code) || ',"message":' || to_json(coalesce(NEW.last_error_message, '')) || '}';
+    END IF;
+    IF NEW.lost_leases > 0 THEN
+        more := more || ',"lost_leases":' || NEW.lost_leases;
+    END IF;
+    -- Last, because it may be long. A dead letter may be retried with another payload.
+    IF event = 'created' OR event = 'retried' AND NEW.payload <> OLD.payload THEN
+        IF NEW.content_type = 'application/json' THEN
+            content := outbox.as_json(NEW.payload);
+        END IF;
+        more := more || coalesce(',"payload":' || content::text,
+            ',"content_type":' || to_json(NEW.content_type) || ',"payload_base64":"' || translate(encode(NEW.payload, 'base64'), E'\n', '') || '"');
+    END IF;
+
+    INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
+    VALUES (
+        overlay(overlay(encode(substr(sha256(uuid_send(NEW.id) || int4send(number) || int8send(NEW.epoch) || textsend(event)), 1, 16), 'hex')
+            PLACING '8' FROM 13) PLACING '8' FROM 17)::uuid, -- RFC 9562, version 8
+        NEW.tenant_id, 'job.' || event, NEW.id, 'application/json',
+        convert_to(concat('{"job":"', NEW.id, '","tenant":"', NEW.tenant_id, '","event":"', event, '","n":', number, ',"previous":"' || previous || '"', ',"state":"', NEW.status,
+            '","epoch":', NEW.epoch, ',"attempt":', NEW.attempt, ',"queue":', to_json(NEW.queue), ',"kind":', to_json(NEW.kind),
+            ',"key":' || to_json(NEW.key), ',"at":', to_json(happened), more, '}'), 'UTF8'),
+        CASE WHEN NEW.headers IS NOT NULL THEN nullif(jsonb_strip_nulls(jsonb_build_object(
+            'traceparent', NEW.headers -> 'traceparent', 'tracestate', NEW.headers -> 'tracestate',
+            'correlation-id', NEW.headers -> 'correlation-id')), '{}') END);
+    silent := pg_notify('outbox_events', '') IS NULL;
+    RETURN NEW;
+END
+$$;
+
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'outbox.jobs'::regclass AND tgname = 'jobs_stream_created') THEN
+        CREATE TRIGGER jobs_stream_created
+            AFTER INSERT ON outbox.jobs
+            FOR EACH ROW
+            WHEN (NEW.streamed IS NOT NULL)
+            EXECUTE FUNCTION outbox.stream_job();
+        CREATE TRIGGER jobs_stream_changed
+            BEFORE UPDATE OF status ON outbox.jobs
+            FOR EACH ROW
+            WHEN (NEW.streamed IS NOT NULL)
+            EXECUTE FUNCTION outbox.stream_job();
+        CREATE TRIGGER history_stream_closed
+            BEFORE INSERT ON outbox.history
+            FOR EACH ROW
+            WHEN (NEW.streamed IS NOT NULL)
+            EXECUTE FUNCTION outbox.stream_job();
+    END IF;
+END
+$$;
