@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/posthaste-dev/posthaste/internal/natstest"
 	"github.com/posthaste-dev/posthaste/relay"
 )
@@ -162,5 +165,38 @@ func TestCredentials(t *testing.T) {
 				t.Errorf("without the file: %v", err)
 			}
 		})
+	}
+}
+
+// A user with the permissions that docs/sinks.md names publishes in each way, and Check sees the settings.
+func TestTheDocumentedPermissions(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t, natstest.Options{Config: `
+		accounts: { A: { jetstream: enabled, users: [
+			{ user: admin, password: admin },
+			{ user: relay, password: relay, permissions: {
+				publish: ["shop.>", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*"], subscribe: ["_INBOX.>"] } } ] } }`})
+	js := server.Connect(nats.UserInfo("admin", "admin"))
+	for name, config := range map[string]jetstream.StreamConfig{
+		"window": {}, "fast": {AllowBatchPublish: true}, "atomic": {AllowAtomicPublish: true},
+	} {
+		config.Name, config.Subjects = name, []string{"shop." + name}
+		if _, err := js.CreateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+		s := connectedSink(t, Config{URLs: []string{server.URL}, User: "relay", Password: "relay"})
+		if err := s.Probe(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		accepted(t, s.Publish(t.Context(), messagesTo("shop."+name, 0, 500, 50)))
+		findings, err := s.Check(t.Context(), []string{"shop." + name})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, f := range findings {
+			if strings.Contains(f.What, "may not") {
+				t.Errorf("%s: %s", name, f.What)
+			}
+		}
 	}
 }

@@ -59,3 +59,38 @@ func TestCheck(t *testing.T) {
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}
 }
+
+// A user with the permissions that docs/sinks.md names publishes, and Check sees the settings.
+func TestTheDocumentedPermissions(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	publish := []any{"+xadd", "+multi", "+exec", "+ping", "+client|setname"}
+	for name, test := range map[string]struct {
+		permissions []any
+		database    string
+		unseen      int // findings that say what Check may not see
+	}{
+		"to publish":          {publish, "", 2},
+		"to another database": {append(publish[:5:5], "+select"), "/2", 2},
+		"to check":            {append(publish[:5:5], "+config|get", "+type", "+acl|dryrun"), "", 0},
+	} {
+		b.do(append([]any{"acl", "setuser", "relay", "-@all"}, test.permissions...)...)
+		config := b.config()
+		config.URL, config.CreateStreams = strings.TrimSuffix(config.URL, "/0")+test.database, true
+		s := b.open(config)
+		if errs := s.Publish(t.Context(), []relay.Message{{ID: "1", Destination: stream}}); errs[0] != nil {
+			t.Errorf("%s: %v", name, errs[0])
+		}
+		findings, err := s.Check(t.Context(), []string{stream})
+		unseen := 0
+		for _, f := range findings {
+			if strings.Contains(f.What, "we may not") {
+				unseen++
+			}
+		}
+		if err != nil || unseen != test.unseen {
+			t.Errorf("%s: %v, %v; want %d things unseen", name, findings, err, test.unseen)
+		}
+		_ = s.Close()
+	}
+}

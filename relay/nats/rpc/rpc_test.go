@@ -796,3 +796,27 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		}
 	}
 }
+
+// The permissions that docs/nats.md names are enough for the service and for its clients.
+func TestTheDocumentedPermissions(t *testing.T) {
+	t.Parallel()
+	r := newRigOn(t, natstest.Options{Config: `
+		no_auth_user: admin
+		accounts: { A: { users: [
+			{ user: admin, password: admin },
+			{ user: rpc, password: rpc, permissions: { subscribe: ["rpc.v1.Jobs.>", "$SRV.>"], allow_responses: true } },
+			{ user: client, password: client, permissions: { publish: ["rpc.v1.Jobs.>"], subscribe: ["_INBOX.>"] } } ] } }
+		`}, func(c *rpc.Config) { c.NATS.User, c.NATS.Password = "rpc", "rpc" })
+	r.client = r.server.Connect(nats.UserInfo("client", "client")).Conn()
+	id := r.enqueue("mail", `{}`, outbox.Options{})
+	for method, m := range needs {
+		body := m.body
+		if strings.Contains(body, "%s") {
+			body = fmt.Sprintf(body, id)
+		}
+		r.as("root").ask(method, body)
+	}
+	if n := r.log.count("NATS reported an error"); n > 0 {
+		t.Errorf("the log has %q", r.log.lines)
+	}
+}
