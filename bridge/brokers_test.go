@@ -304,3 +304,74 @@ func TestAConsumerThatWouldLoseMessagesIsRefused(t *testing.T) {
 		t.Errorf("%v, want an error that names the stream", err)
 	}
 }
+
+// A broker that is away, or answers nothing, does not keep a bridge from stopping.
+func TestABridgeStopsWhileItsBrokerIsAway(t *testing.T) {
+	t.Parallel()
+	for name, start1 := range map[string]func(*testing.T) broker{"NATS": startNATS, "Kafka": startKafka} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			b := start1(t)
+			source, err := b.source()
+			if err != nil {
+				t.Fatal(err)
+			}
+			log, stop := start(t, db, bridge.BridgeConfig{Source: source, Ordered: true})
+			if err := b.publish(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "a job", 30*time.Second, func() bool { return jobs(t, db) == 1 })
+			b.kill()
+			await(t, "it says so", 20*time.Second, func() bool { return strings.Contains(log.String(), "messages are not made jobs") })
+			time.Sleep(5 * time.Second)
+			if lines := strings.Count(log.String(), "level=WARN"); lines > 2 {
+				t.Errorf("%d lines in five seconds:\n%s", lines, log)
+			}
+			began := time.Now()
+			stop()
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("it has taken %s to stop", took)
+			}
+		})
+	}
+}
+
+// The same for a topic: its ID tells it from the one before.
+func TestATopicThatIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	b := startKafka(t)
+	client, err := kgo.NewClient(kgo.SeedBrokers(b.Kafka), kgo.SASL(scram.Auth{User: "admin", Pass: "admin"}.AsSha256Mechanism()), kgo.MetadataMinAge(100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	for round := range 2 {
+		for n := range 3 {
+			r := &kgo.Record{Topic: topic, Key: fmt.Append(nil, n), Value: []byte("{}")}
+			if err := client.ProduceSync(t.Context(), r).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		source, err := b.source()
+		if err != nil {
+			t.Fatal(err)
+		}
+		log, stop := start(t, db, bridge.BridgeConfig{Source: source})
+		await(t, "three more jobs "+log.String(), 20*time.Second, func() bool { return jobs(t, db) == 3*(round+1) })
+		stop()
+		if _, err := admin.DeleteTopics(t.Context(), topic); err != nil {
+			t.Fatal(err)
+		}
+		// As Kafka does when a topic is deleted.
+		if _, err := admin.DeleteGroups(t.Context(), "posthaste"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := admin.CreateTopic(t.Context(), 3, 1, nil, topic); err != nil {
+			t.Fatal(err)
+		}
+		client.PurgeTopicsFromClient(topic)
+	}
+}

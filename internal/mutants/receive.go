@@ -87,4 +87,16 @@ func New(db DBTX) *Queries {`},
 		if err != nil {`, `		letter, err := b.letter(&batch[i], reason)
 		if err = reason; err != nil {`}},
 	Checks: []Check{test("bridge", "TestAMessageThatCannotBeAJobIsADeadLetter", "not within 10s: all are acknowledged")},
+}, {
+	Name:      "newer messages wait for nobody",
+	Breaks:    "after the death of a process, jobs of a key are stored before those of messages that it had",
+	Invariant: oneJob,
+	Edits:     []Edit{{"relay/nats.returning.over", `len(r.came) >= r.outstanding ||`, `len(r.came) >= 0 ||`}},
+	Checks:    []Check{test("relay/nats", "TestNewerMessagesWaitForThoseThatOthersHad", "batch 0: [4 5], want []")},
+}, {
+	Name:      "a delivery that nobody got is not noticed",
+	Breaks:    "what the server delivered to a connection that has ended comes after newer messages",
+	Invariant: oneJob,
+	Edits:     []Edit{{"relay/nats.returning.pass", `missed > 0 {`, `missed > 1000 {`}},
+	Checks:    []Check{test("relay/nats", "TestNewerMessagesWaitForThoseThatOthersHad/one_was_delivered_to_a_connection_that_has_ended", "batch 0: [5], want []")},
 }}
