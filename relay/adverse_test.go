@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
 )
@@ -406,4 +407,36 @@ func (s *slowRecorder) Publish(ctx context.Context, batch []relay.Message) []err
 		outcomes = append(outcomes, relay.ErrNotTried)
 	}
 	return outcomes
+}
+
+// Words of a broker may have bytes that the database refuses. What was published before is stored all the same.
+func TestWordsThatTheDatabaseRefuses(t *testing.T) {
+	t.Parallel()
+	for name, words := range map[string]string{
+		"a NUL":         "you\x00lose",
+		"no UTF-8":      "you\xfflose",
+		"no LATIN1":     "you\u2603lose",
+		"a whole novel": strings.Repeat("you lose ", 1<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			if name == "no LATIN1" {
+				db = ready(t, pgtest.NewEncoded(t, "LATIN1"))
+			}
+			var sink recorder
+			sink.set(func(m relay.Message) error {
+				if string(m.Body) == "2" {
+					return &relay.UnavailableError{Code: relay.CodeUnavailable, Err: errors.New(words)}
+				}
+				return nil
+			}, nil)
+			start(t, db, &sink, nil)
+			publish(t, db, "t", "k", "1", "2")
+			waitFor(t, func() bool {
+				return ask[bool](t, db, `SELECT top = 1 AND coalesce(away_message LIKE '%you%lose%' AND octet_length(away_message) < 5000, false) FROM outbox.sinks`)
+			}, func() string { return "it stands still behind 1, and says why" })
+			sink.await(t, "1")
+		})
+	}
 }

@@ -236,6 +236,8 @@ func (o *ownership) store(ctx context.Context) error {
 			return err
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: %w", errLapsed, err)
+		case pgsession.State(err) == pgsession.NotInEncoding && o.spellInASCII():
+			continue
 		}
 		o.publisher.complain(ctx, "cursor not stored", err)
 		select {
@@ -244,6 +246,21 @@ func (o *ownership) store(ctx context.Context) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// spellInASCII makes why the sink stands still fit for every encoding of a database. It returns
+// false if it is.
+func (o *ownership) spellInASCII() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.away == nil {
+		return false
+	}
+	spelled := *o.away
+	spelled.message = pgvalue.ASCII(o.away.message, maxReason)
+	changed := spelled.message != o.away.message
+	o.away = &spelled
+	return changed
 }
 
 func (o *ownership) storeOnce(ctx context.Context) error {

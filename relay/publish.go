@@ -13,12 +13,14 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
 const (
 	maxBatch       = 1000
 	publishTimeout = 10 * time.Second       // after which a batch without an answer is unknown
 	numberInterval = 500 * time.Millisecond // between looks at holes that nobody has to fill
+	maxReason      = 4 << 10                // bytes that are stored of why a sink stands still
 )
 
 // errUnfinished is that the time of a batch did not suffice for all of it: the rest is read again, and published next.
@@ -131,7 +133,7 @@ func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *fa
 	defer o.stand(nil)
 	retry := backoff.Backoff{Min: time.Second, Max: 30 * time.Second}
 	for {
-		o.stand(&away{since: began, code: failure.code, message: failure.err.Error()})
+		o.stand(&away{since: began, code: failure.code, message: pgvalue.Text(failure.err.Error(), maxReason)})
 		if err := p.rest(ctx, retry.Next(), failure); err != nil {
 			return err
 		}

@@ -148,7 +148,12 @@ func start(t *testing.T, db *pgxpool.Pool, sink relay.Sink, change func(*relay.C
 // database is one that has a place for events.
 func database(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	db := pgtest.New(t)
+	return ready(t, pgtest.New(t))
+}
+
+// ready makes a place for events.
+func ready(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
 	if ask[int](t, db, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox.events'::regclass`) == 0 {
 		if _, err := db.Exec(t.Context(), `CREATE TABLE outbox.events_all PARTITION OF outbox.events DEFAULT`); err != nil {
 			t.Fatal(err)
