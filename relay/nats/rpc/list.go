@@ -99,6 +99,9 @@ func list(s *Service, ctx context.Context, r *request) (any, error) {
 	if err := r.read(&in); err != nil {
 		return nil, err
 	}
+	if len(in.State) > len(states) { // each that is none is a mistake in the answer
+		return nil, invalid(issue{"/state", fmt.Sprintf("has %d states, want at most %d", len(in.State), len(states))})
+	}
 	var statuses []outbox.Status
 	var wrong []issue
 	for i, state := range in.State {

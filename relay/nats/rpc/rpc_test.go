@@ -353,6 +353,7 @@ func TestBadRequests(t *testing.T) {
 		`Retry {"id":"x"}`: "/id is no id",
 		`Health {"` + strings.Repeat("long", 1000) + `":1}`: "does not take",
 		`Health {"a":1}`: `"a"`,
+		`List {"limit":1,"state":["x"` + strings.Repeat(`,"x"`, 100_000) + `]}`: "/state has 100001 states",
 	} {
 		method, body, _ := strings.Cut(request, " ")
 		if f := r.ask(method, body).fails("ValidationError", "422"); !strings.Contains(f.Message, want) || len(f.Issues) == 0 {
