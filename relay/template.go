@@ -23,6 +23,7 @@ type part struct {
 	name   string // of the placeholder
 	value  func(*Event) (string, error)
 	filter func(string) string
+	hashes bool // the filter
 }
 
 // parseTemplate reads a template. Errors name the place.
@@ -81,6 +82,7 @@ func parsePlaceholder(text string) (p part, err error) {
 		return p, nil
 	}
 	p.filter, err = parseFilter(filter)
+	p.hashes = strings.HasPrefix(filter, "hash(")
 	return p, err
 }
 
@@ -132,15 +134,15 @@ func kafkaName(s string) string {
 	return s[:min(len(s), 249)]
 }
 
-// filters reports whether a placeholder has a filter.
-func (t *template) filters(placeholder string) bool {
-	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name == placeholder && p.filter != nil })
+// spells reports whether a filter spells a placeholder otherwise, which |hash does not: it is there to make one of many.
+func (t *template) spells(placeholder string) bool {
+	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name == placeholder && p.filter != nil && !p.hashes })
 }
 
 // pathSegment makes one segment of a URL's path. Some servers read %2F as a slash, so there is none.
 func pathSegment(s string) string {
-	if s == "" || s == "." || s == ".." {
-		return "_" + s
+	if name, _, _ := strings.Cut(s, ";"); s == "" || name == "." || name == ".." {
+		s = "_" + s
 	}
 	return url.PathEscape(strings.Map(func(r rune) rune {
 		if r == '/' || r == '\\' || r < ' ' || r == 0x7f {

@@ -8,7 +8,7 @@ import (
 )
 
 func TestTemplatesAreFilled(t *testing.T) {
-	e := &Event{ID: outbox.RootTenant, Tenant: outbox.RootTenant, Topic: "order.paid", Key: "a.b c>*", Headers: map[string]string{"region": "eu", "up": "..", "way": "a/../b\\c\n"}}
+	e := &Event{ID: outbox.RootTenant, Tenant: outbox.RootTenant, Topic: "order.paid", Key: "a.b c>*", Headers: map[string]string{"region": "eu", "up": "..", "way": "a/../b\\c\n", "odd": "..;x"}}
 	for text, want := range map[string]string{
 		"orders":                            "orders",
 		"{topic}":                           "order.paid",
@@ -19,6 +19,7 @@ func TestTemplatesAreFilled(t *testing.T) {
 		"{key|hash(1)}":                     "0",
 		"in/{key|path}/{header.up|path}":    "in/a.b%20c%3E%2A/_..",
 		"in/{header.way|path}":              "in/a_.._b_c_",
+		"in/{header.odd|path}":              "in/_..%3Bx",
 	} {
 		made, err := parseTemplate(text)
 		if err != nil {
@@ -69,6 +70,17 @@ func TestDestinationsThatAreKnownBeforeThereIsAnEvent(t *testing.T) {
 		r := Route{Topics: []string{"order.paid", "invoice.*"}, Destination: template}
 		if got := strings.Join(r.Destinations(), " "); got != want {
 			t.Errorf("%q: got %q, want %q", template, got, want)
+		}
+	}
+}
+
+// Topics that are spread over a few destinations are meant to share them.
+func TestTopicsThatShareADestination(t *testing.T) {
+	topics := []string{"order.paid", "order_paid"}
+	for destination, want := range map[string]int{"shop.{topic|token}": 1, "shop.{topic}": 0, "shop": 0, "shop.{topic|hash(1)}": 0, "{topic|token}.{topic|hash(1)}": 1} {
+		mistakes := CheckTopics(topics, map[string][]Route{"s": {{Topics: []string{"*"}, Destination: destination}}})
+		if len(mistakes) != want {
+			t.Errorf("%s: got %v, want %d mistakes", destination, mistakes, want)
 		}
 	}
 }

@@ -30,8 +30,8 @@ func CheckTopics(topics []string, sinks map[string][]Route) (mistakes []TopicErr
 			}
 			routed[topic] = true
 			name, err := r.destination.fill(&Event{Topic: topic, Key: "key"})
-			if err != nil || !r.destination.filters("topic") {
-				continue // with a header, or one destination for several topics, as it is meant
+			if err != nil || !r.destination.spells("topic") {
+				continue // with a header, by its hash, or one destination for several topics, as it is meant
 			}
 			if other, taken := first[name]; taken && other != topic {
 				mistakes = append(mistakes, TopicError{i, fmt.Sprintf("%s and %s have the same destination in sink %s, %s", other, topic, sink, name)})

@@ -222,6 +222,8 @@ func TestDestinationsKeepTheHost(t *testing.T) {
 		"a/../../admin":                     "",
 		"a/%2e%2e/admin":                    "",
 		"a/./b":                             "",
+		"a/..;b/admin":                      "",
+		"a;b/c":                             "https://hooks.example.com/in/a;b/c?token=t",
 		"a\\b":                              "",
 		"a\nb":                              "",
 		"a%00b":                             "",
@@ -437,6 +439,102 @@ func TestCertificatesOfOthersAreNotTrusted(t *testing.T) {
 	t.Cleanup(server2.Close)
 	if err := open(t, SinkConfig{URL: server2.URL, CAFile: ca}).Publish(t.Context(), messages(50, nil)); words(err)["stored"] != 50 {
 		t.Errorf("by HTTP/2: %v", err)
+	}
+}
+
+// A receiver that is replaced, and whose connections nobody ends, costs some seconds, and not as long as the system
+// tries to reach it.
+func TestAConnectionThatIsDeadIsGivenUp(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("got a request by %s", r.Proto)
+		}
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	line := &frozen{to: server.Listener.Addr().String()}
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, SinkConfig{URL: "https://" + line.listen(t), CAFile: ca, Timeout: 500 * time.Millisecond})
+	s.transport.HTTP2.SendPingTimeout /= 5
+	s.transport.HTTP2.PingTimeout /= 5
+	if err := s.Publish(t.Context(), messages(1, nil))[0]; err != nil {
+		t.Fatal(err)
+	}
+	line.freeze()
+	if err := s.Publish(t.Context(), messages(1, nil))[0]; word(err) != "unknown" {
+		t.Fatalf("over a dead connection: %v", err)
+	}
+	var err error
+	for deadline := time.Now().Add(8 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		if err = s.Publish(t.Context(), messages(1, nil))[0]; err == nil {
+			return
+		}
+	}
+	t.Errorf("after 8 s: %v", err)
+}
+
+// frozen passes connections on. Those that there are when it freezes stay open, and nothing passes.
+type frozen struct {
+	to  string
+	mu  sync.Mutex
+	all []*atomic.Bool
+}
+
+func (f *frozen) listen(t *testing.T) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			from, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", f.to)
+			if err != nil {
+				_ = from.Close()
+				continue
+			}
+			is := new(atomic.Bool)
+			f.mu.Lock()
+			f.all = append(f.all, is)
+			f.mu.Unlock()
+			go pass(to, from, is)
+			go pass(from, to, is)
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func (f *frozen) freeze() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, is := range f.all {
+		is.Store(true)
+	}
+}
+
+func pass(to, from net.Conn, frozen *atomic.Bool) {
+	defer to.Close()
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		if frozen.Load() {
+			continue
+		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
 	}
 }
 

@@ -45,7 +45,8 @@ func (c SinkConfig) target(base *url.URL, destination string) (*url.URL, error) 
 // checkPath refuses what servers read in more than one way.
 func checkPath(u *url.URL) error {
 	for segment := range strings.SplitSeq(u.Path, "/") {
-		if segment == "." || segment == ".." {
+		name, _, _ := strings.Cut(segment, ";") // some take what follows for parameters, and away, before they go up
+		if name == "." || name == ".." {
 			return errors.New("the destination's path has a . or .. in it: fill it in by {…|path}")
 		}
 	}

@@ -32,6 +32,9 @@ const (
 	maxQuoted  = 1 << 10         // of an answer, in an error
 	maxDrained = 64 << 10        // of an answer, read so that its connection can be used again
 	bodyTime   = 2 * time.Second // for that much of a body: one that never ends must not hold a worker
+
+	pingAfter   = 5 * time.Second // without anything from a receiver, over HTTP/2
+	pingTimeout = 5 * time.Second // for its answer, or the connection is broken
 )
 
 // sharedTransport has no timeouts for the whole request: the attempt's context
@@ -44,6 +47,9 @@ func newTransport() *http.Transport {
 	t.MaxIdleConns = 1024
 	t.MaxIdleConnsPerHost = 256 // jobs of one kind go to one host, many at a time
 	t.MaxResponseHeaderBytes = 64 << 10
+	// Requests of HTTP/2 share a connection, which stays when one of them has no answer. If the receiver is not there
+	// any more and nothing says so, all that follow would fail until the system gives the connection up, after minutes.
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
 	return t
 }
 
