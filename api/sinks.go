@@ -61,7 +61,7 @@ func (s *server) listSinks(ctx context.Context, _ *struct{}) (*sinksOutput, erro
 
 // OfSink names a sink in a path.
 type OfSink struct {
-	Sink string `path:"sink" maxLength:"64" doc:"Its name in relay.yaml"`
+	Sink string `path:"sink" maxLength:"128" doc:"Its name in relay.yaml"`
 }
 
 type sinkOutput struct{ Body Sink }

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -71,6 +72,9 @@ func TestSinksAreListedAndActedOn(t *testing.T) {
 	}
 	r.post("/sinks/none/skip", `{"event":"`+second+`"}`).problem(404, "sink_not_found")
 	r.get("/sinks/none").problem(404, "sink_not_found")
+	long := strings.Repeat("n", 128) // as long as a relay takes one
+	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ($1)`, long)
+	r.get("/sinks/"+long).want(200, nil)
 
 	var audit struct{ Acts []api.Act }
 	r.get("/audit").want(200, &audit)
