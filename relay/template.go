@@ -134,7 +134,7 @@ func kafkaName(s string) string {
 	return s[:min(len(s), 249)]
 }
 
-// spells reports whether a filter spells a placeholder otherwise, which |hash does not: it is there to make one of many.
+// spells reports whether a filter spells a placeholder otherwise. |hash does not: it is there to make one of many.
 func (t *template) spells(placeholder string) bool {
 	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name == placeholder && p.filter != nil && !p.hashes })
 }
