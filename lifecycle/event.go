@@ -39,6 +39,9 @@ type Event struct {
 	Payload     []byte // of Created, and of Retried with another payload
 	ContentType string // of the payload
 	Result      []byte // of Completed
+	// An event is 4 MiB at most. A payload, or a result, that makes it larger is left out, and this is its size.
+	PayloadBytes int
+	ResultBytes  int
 }
 
 // Name is the name of an event; its topic is "job." and the name.
@@ -96,8 +99,10 @@ type wire struct {
 	ContentType   string          `json:"content_type"`
 	Payload       json.RawMessage `json:"payload"`
 	PayloadBase64 []byte          `json:"payload_base64"`
+	PayloadBytes  int             `json:"payload_bytes"`
 	Result        json.RawMessage `json:"result"`
 	ResultBase64  []byte          `json:"result_base64"`
+	ResultBytes   int             `json:"result_bytes"`
 }
 
 // Decode reads the body of an event as it is in outbox.events, and as a relay publishes it
@@ -114,7 +119,7 @@ func Decode(body []byte) (Event, error) {
 		Job: w.Job, Tenant: w.Tenant, Name: w.Event, N: w.N, Previous: w.Previous, State: w.State, Epoch: w.Epoch, Attempt: w.Attempt,
 		At: w.At, Queue: w.Queue, Kind: w.Kind, Key: w.Key, MaxAttempts: w.MaxAttempts, Priority: w.Priority, Deadline: w.Deadline,
 		Parent: w.Parent, RunAt: w.RunAt, Worker: w.Worker, LostLeases: w.LostLeases, Error: w.Error,
-		Payload: w.PayloadBase64, ContentType: w.ContentType, Result: w.ResultBase64,
+		Payload: w.PayloadBase64, ContentType: w.ContentType, Result: w.ResultBase64, PayloadBytes: w.PayloadBytes, ResultBytes: w.ResultBytes,
 	}
 	if w.Payload != nil {
 		e.Payload, e.ContentType = w.Payload, "application/json"

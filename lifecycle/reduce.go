@@ -25,7 +25,7 @@ type State struct {
 	MaxAttempts int
 	LostLeases  int
 	Parent      outbox.ID
-	Payload     []byte
+	Payload     []byte // nil if its event has left it out, as the result
 	ContentType string
 	Result      []byte
 	Worker      string // who runs it, or did when it was closed; "" for nobody
@@ -77,7 +77,7 @@ func Reduce(s State, e Event) (State, error) {
 func (s State) after(e Event) State {
 	s.Job, s.Tenant, s.N, s.State, s.Epoch = e.Job, e.Tenant, e.N, e.State, e.Epoch
 	s.Queue, s.Kind, s.Key, s.Attempt, s.LostLeases = e.Queue, e.Kind, e.Key, e.Attempt, e.LostLeases
-	if e.Payload != nil {
+	if e.Payload != nil || e.PayloadBytes > 0 { // a new one that is left out is no more the one before
 		s.Payload, s.ContentType = e.Payload, e.ContentType
 	}
 	if e.Error != nil {

@@ -105,3 +105,13 @@ func TestReduceRefusesWhatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+// A payload that is left out is not the one that there was before.
+func TestReduceForgetsAPayloadThatWasReplaced(t *testing.T) {
+	first := life()[0]
+	large := first
+	large.N, large.Name, large.Previous, large.Payload, large.ContentType, large.PayloadBytes = 2, lifecycle.Retried, outbox.Pending, nil, "text/plain", 4<<20
+	if s := reduce(t, first, large); s.Payload != nil || s.ContentType != "text/plain" {
+		t.Errorf("the payload is %q of %s, want none", s.Payload, s.ContentType)
+	}
+}

@@ -1,7 +1,8 @@
 -- stream_job stores the event of a change to a streamed job, in the statement that makes the
 -- change: only the holder of the job's row writes it, so positions are in the order of the
 -- job's life. The row counts its events, and that of the history goes on with the count.
--- Other jobs pay for the WHEN of a trigger, and for no call. docs/lifecycle.md lists events
+-- Other jobs pay for the WHEN of a trigger, and for no call. A payload or a result that makes an
+-- event larger than the log takes is left out, and its size said. docs/lifecycle.md lists events
 -- and fields, package lifecycle reads them.
 --
 -- Triggers are BEFORE the change: they store the number with it, and one afterwards would have
@@ -19,7 +20,10 @@ DECLARE
     number   integer;
     happened timestamptz := statement_timestamp();
     more     text := ''; -- fields that not every event has
+    large    text := ''; -- the payload or the result
+    size     text;       -- instead of it, if the event would be larger than the log takes
     content  json;
+    body     bytea;
     silent   boolean;
 BEGIN
     IF TG_WHEN = 'AFTER' THEN -- INSERT on jobs
@@ -60,7 +64,8 @@ BEGIN
         happened := NEW.finished_at;
         IF NEW.result IS NOT NULL THEN
             content := outbox.as_json(NEW.result);
-            more := coalesce(',"result":' || content::text, ',"result_base64":"' || translate(encode(NEW.result, 'base64'), E'\n', '') || '"');
+            large := coalesce(',"result":' || content::text, ',"result_base64":"' || translate(encode(NEW.result, 'base64'), E'\n', '') || '"');
+            size := concat(',"result_bytes":', octet_length(NEW.result));
         END IF;
     END IF;
 
@@ -70,13 +75,21 @@ BEGIN
     IF NEW.lost_leases > 0 THEN
         more := more || ',"lost_leases":' || NEW.lost_leases;
     END IF;
-    -- Last, because it may be long. A dead letter may be retried with another payload.
+    -- A dead letter may be retried with another payload.
     IF event = 'created' OR event = 'retried' AND NEW.payload <> OLD.payload THEN
         IF NEW.content_type = 'application/json' THEN
             content := outbox.as_json(NEW.payload);
         END IF;
-        more := more || coalesce(',"payload":' || content::text,
+        large := coalesce(',"payload":' || content::text,
             ',"content_type":' || to_json(NEW.content_type) || ',"payload_base64":"' || translate(encode(NEW.payload, 'base64'), E'\n', '') || '"');
+        size := concat(',"content_type":', to_json(NEW.content_type), ',"payload_bytes":', octet_length(NEW.payload));
+    END IF;
+    more := concat('{"job":"', NEW.id, '","tenant":"', NEW.tenant_id, '","event":"', event, '","n":', number, ',"previous":"' || previous || '"', ',"state":"', NEW.status,
+        '","epoch":', NEW.epoch, ',"attempt":', NEW.attempt, ',"queue":', to_json(NEW.queue), ',"kind":', to_json(NEW.kind),
+        ',"key":' || to_json(NEW.key), ',"at":', to_json(happened), more);
+    body := convert_to(concat(more, large, '}'), 'UTF8');
+    IF octet_length(body) > 4194304 THEN
+        body := convert_to(concat(more, size, '}'), 'UTF8');
     END IF;
 
     INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
@@ -84,9 +97,7 @@ BEGIN
         overlay(overlay(encode(substr(sha256(uuid_send(NEW.id) || int4send(number) || int8send(NEW.epoch) || textsend(event)), 1, 16), 'hex')
             PLACING '8' FROM 13) PLACING '8' FROM 17)::uuid, -- RFC 9562, version 8
         NEW.tenant_id, 'job.' || event, NEW.id, 'application/json',
-        convert_to(concat('{"job":"', NEW.id, '","tenant":"', NEW.tenant_id, '","event":"', event, '","n":', number, ',"previous":"' || previous || '"', ',"state":"', NEW.status,
-            '","epoch":', NEW.epoch, ',"attempt":', NEW.attempt, ',"queue":', to_json(NEW.queue), ',"kind":', to_json(NEW.kind),
-            ',"key":' || to_json(NEW.key), ',"at":', to_json(happened), more, '}'), 'UTF8'),
+        body,
         CASE WHEN NEW.headers IS NOT NULL THEN nullif(jsonb_strip_nulls(jsonb_build_object(
             'traceparent', NEW.headers -> 'traceparent', 'tracestate', NEW.headers -> 'tracestate',
             'correlation-id', NEW.headers -> 'correlation-id')), '{}') END);
