@@ -57,7 +57,8 @@ var allowed = map[string]string{
 	"relay/relaytest":     "relay",
 	"bridge":              "outbox internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue internal/invalid",
 
-	"relay/jobs": "relay dispatcher outbox internal/outcome",
+	"relay/jobs":      "relay dispatcher outbox internal/outcome",
+	"relay/watermill": "relay",
 
 	"relay/internal/credentials": "",
 	"relay/internal/cloudevents": "",

@@ -138,4 +138,37 @@ var sinks = []Mutant{
 `}},
 		Checks: []Check{test("relay/jobs", "TestAJobEndsAsItsMessageDid", "spent attempts")},
 	},
+	{
+		Name:      "a confirm is that of the next message",
+		Breaks:    "a message is taken for stored when the server has confirmed another",
+		Invariant: inOrderOfAKey,
+		Edits:     []Edit{{"relay/amqp.publication.confirmed", `if c.DeliveryTag != first.tag {`, `if c.DeliveryTag == 0 {`}},
+		Checks:    []Check{test("relay/amqp", "TestAnswersThatCannotBeTrusted/the_second_first", "are taken for stored, want 0")},
+	},
+	{
+		Name:      "as many ends as records are all of them",
+		Breaks:    "a record that ends twice has another one taken for stored",
+		Invariant: inOrderOfAKey,
+		Edits: []Edit{{"relay/kafka.ends.known", `	err = cmp.Or(err, errPending)
+`, `	_ = cmp.Or(err, errPending)
+`}},
+		Checks: []Check{test("relay/kafka", "TestARecordThatEndsTwiceEndsNoOther", "<nil> <nil> <nil>")},
+	},
+	{
+		Name:      "a refused message of a run is stored",
+		Breaks:    "a run of which the server has refused one message is taken for stored whole",
+		Invariant: inOrderOfAKey,
+		Edits:     []Edit{{"relay/nats.ingest.settleStored", `if n >= 1 && n <= f.stored {`, `if n >= 1 && n <= 0 {`}},
+		Checks:    []Check{test("relay/nats", "TestAnswersToARun", "one is refused, and all: 3 are taken for stored")},
+	},
+	{
+		Name:      "a call that hangs is left behind",
+		Breaks:    "a publisher stores an earlier message of a key behind a later one",
+		Invariant: inOrderOfAKey,
+		Edits: []Edit{{"relay/watermill.Sink.call", `	case <-ctx.Done():
+		return fmt.Errorf(`, `	case <-ctx.Done():
+		s.free <- struct{}{}
+		return fmt.Errorf(`}},
+		Checks: []Check{test("relay/watermill", "TestACallThatHangsIsWaitedFor", "beside the call that hangs")},
+	},
 }

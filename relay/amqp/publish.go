@@ -129,6 +129,10 @@ func (p *publication) send() {
 		if p.head == nil && !p.take() {
 			return
 		}
+		if len(p.channel.confirms) > len(p.underWay) {
+			p.distrust(errors.New("the server has confirmed what was not sent"))
+			return
+		}
 		h := p.head
 		if p.sink.careful || !p.conn.sent[h.exchange] || len(h.Body) > p.conn.largest {
 			if len(p.underWay) > 0 {
@@ -222,7 +226,14 @@ func (p *publication) settle(i int, err error) {
 // confirmed takes an answer: the client sorts them by their tags.
 func (p *publication) confirmed(c amqp.Confirmation) {
 	p.takeReturns()
+	if len(p.underWay) == 0 {
+		return
+	}
 	first := p.underWay[0]
+	if c.DeliveryTag != first.tag {
+		p.distrust(fmt.Errorf("the server has confirmed number %d, and %d is due", c.DeliveryTag, first.tag))
+		return
+	}
 	p.underWay = p.underWay[1:]
 	p.bytes -= first.size
 	p.alone = false
@@ -263,6 +274,17 @@ func (p *publication) returned(r amqp.Return) {
 			return
 		}
 	}
+	p.distrust(fmt.Errorf("the server has returned a message with the ID %q, of which none is under way", r.MessageId))
+}
+
+// distrust settles what is under way as unknown, and leaves the connection: answers on it cannot be told apart.
+func (p *publication) distrust(err error) {
+	p.conn.stale = true
+	p.over = true
+	for _, m := range p.underWay {
+		p.settle(m.of, err)
+	}
+	p.underWay = nil
 }
 
 // closed takes the end of the channel, or of the connection. The server says why, and not for which message. If one was
@@ -312,8 +334,8 @@ func (p *publication) unsent(err error) {
 
 // end settles what is under way, and sends nothing more.
 func (p *publication) end(err error) {
-	p.over = true
 	p.takeReturns()
+	p.over = true
 	for _, m := range p.underWay {
 		if m.returned != nil {
 			p.settle(m.of, m.returned)

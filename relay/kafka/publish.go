@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -193,10 +194,12 @@ func (e *ends) end(n int, err error) {
 	}
 }
 
-// known are those that are known, and err for the others.
+// known are those that are known, and err for the others. What is under way is never stored, though there were as many
+// ends as records: one of them may have ended twice.
 func (e *ends) known(err error) []error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	err = cmp.Or(err, errPending)
 	all := slices.Clone(e.of)
 	for n := range all {
 		if errors.Is(all[n], errPending) {

@@ -27,7 +27,7 @@ func (p *publication) atomic(ctx context.Context, s *stream, run []int) (left []
 			return p.broken(run, err)
 		case e.answer != nil:
 			a, err := parse(e.answer)
-			if err != nil || a.Count != len(run) {
+			if err != nil || a.Type != "" || a.Count != len(run) {
 				s.config.AllowAtomicPublish = s.config.AllowAtomicPublish && !isCode(err, atomicDisabled)
 				return run, singly
 			}

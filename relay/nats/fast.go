@@ -107,7 +107,7 @@ func (f *ingest) answered(e event) {
 	case a.Type == "err" && a.Error != nil:
 		f.refusals[a.Sequence] = classify(a.Error)
 	case a.Type != "": // a gap, of which the last answer says where it is
-	case err == nil && a.Duplicate:
+	case err == nil && a.Duplicate && about == 1:
 		f.repeated, f.ended = true, true
 		f.reached(1)
 		f.sink.duplicates.Add(1)
@@ -138,7 +138,13 @@ func number(to string) (n int, ok bool) {
 	return n, isFail && isMessage && err == nil
 }
 
+// settleStored settles the messages that the server has, which is none behind one that it has refused.
 func (f *ingest) settleStored() {
+	for n := range f.refusals {
+		if n >= 1 && n <= f.stored {
+			f.stored = n - 1
+		}
+	}
 	for _, i := range f.run[:f.stored] {
 		f.settle(i, nil)
 	}

@@ -127,7 +127,8 @@ func (p *publication) send(ctx context.Context, r *run) (again *run) {
 	again = &run{}
 	for n, i := range r.of {
 		err := answers[n].Err()
-		answered := err != nil || answers[n].Val() != nil // the identifier of what is stored
+		id, _ := answers[n].Val().(string) // of what is stored
+		answered := err != nil || id != ""
 		switch {
 		case !answered && word(failure) != "": // to what goes before all: who we are, MULTI
 			p.over = true
