@@ -54,6 +54,8 @@ type kafkaSpec struct {
 	Mechanism    text   `yaml:"mechanism"`
 	TLS          bool   `yaml:"tls"`
 	MaxBytes     int    `yaml:"maxBytes"`
+
+	TransactionalID text `yaml:"transactionalId"`
 	login        `yaml:",inline"`
 	certificates `yaml:",inline"`
 }
@@ -127,7 +129,7 @@ func (k *kafkaSpec) open() (relay.Sink, error) { return opened(kafka.Open(k.conf
 
 func (k *kafkaSpec) config() kafka.Config {
 	return kafka.Config{
-		Brokers: texts(k.Brokers), Name: sinkName, Mechanism: string(k.Mechanism), MaxBytes: k.MaxBytes,
+		Brokers: texts(k.Brokers), Name: sinkName, Mechanism: string(k.Mechanism), MaxBytes: k.MaxBytes, TransactionalID: string(k.TransactionalID),
 		User: string(k.User), Password: string(k.Password), PasswordFile: string(k.PasswordFile),
 		TLS: k.TLS, CAFile: string(k.CAFile), CertificateFile: string(k.CertificateFile), KeyFile: string(k.KeyFile),
 	}

@@ -4,7 +4,7 @@
 //	kafkadev -listen HOST:PORT -advertise HOST:PORT -dir DIR -password TEXT
 //
 // There are two users: admin, with this name as a password, who may do everything, and relay, who may write to topics
-// whose names begin with events, and look at all.
+// whose names begin with events, in transactions whose IDs begin with posthaste, and look at all.
 //
 // SIGUSR1 reads two files in DIR. After as many more records as limit has in it, each produce request is answered
 // as by a broker whose disk is full; without the file there is no limit. While revoked is there, relay's logins
@@ -56,6 +56,8 @@ func run() error {
 			may(kmsg.ACLResourceTypeTopic, "events", prefixed, kmsg.ACLOperationWrite),
 			may(kmsg.ACLResourceTypeTopic, "*", literal, kmsg.ACLOperationDescribe),
 			may(kmsg.ACLResourceTypeTopic, "*", literal, kmsg.ACLOperationDescribeConfigs),
+			may(kmsg.ACLResourceTypeTransactionalId, "posthaste", prefixed, kmsg.ACLOperationWrite),
+			may(kmsg.ACLResourceTypeTransactionalId, "posthaste", prefixed, kmsg.ACLOperationDescribe),
 			may(kmsg.ACLResourceTypeCluster, "kafka-cluster", literal, kmsg.ACLOperationIdempotentWrite),
 		),
 		kfake.ListenFn(func(network, _ string) (net.Listener, error) {

@@ -36,6 +36,11 @@ type Config struct {
 	// both before compression; 0 is 1 000 012, which fits Kafka's default of message.max.bytes. It should be no more
 	// than max.message.bytes of any topic.
 	MaxBytes int
+
+	// TransactionalID has messages published in transactions, such as posthaste-NAME for a sink of this name; "" does
+	// not. The broker then refuses what a process sends that another one has taken the sink over from. It is one for
+	// each sink, the same in every process, and consumers have to read what is committed (read_committed).
+	TransactionalID string
 }
 
 const (
@@ -100,6 +105,10 @@ func (c Config) options() ([]kgo.Opt, error) {
 		kgo.ManualFlushing(), kgo.MaxBufferedRecords(maxRun), kgo.ProducerBatchMaxBytes(int32(c.MaxBytes)),
 		kgo.RecordRetries(retries), kgo.UnknownTopicRetries(topicRetries), kgo.RetryBackoffFn(func(int) time.Duration { return retryWait }),
 		kgo.MetadataMinAge(retryWait), kgo.DisableClientMetrics(),
+	}
+	if c.TransactionalID != "" {
+		// A commit that was not answered for longer is unknown. The messages then come again.
+		all = append(all, kgo.TransactionalID(c.TransactionalID), kgo.RetryTimeout(patience))
 	}
 	if c.Mechanism != "" {
 		login, err := c.login()

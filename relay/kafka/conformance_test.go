@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -21,7 +22,16 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	relaytest.Run(t, func(t *testing.T) relaytest.Broker { return start(t) })
+	for _, id := range []string{"", "posthaste-test"} {
+		t.Run(cmp.Or(id, "idempotent"), func(t *testing.T) {
+			t.Parallel()
+			relaytest.Run(t, func(t *testing.T) relaytest.Broker {
+				b := start(t)
+				b.transactionalID = id
+				return b
+			})
+		})
+	}
 }
 
 const (
@@ -37,6 +47,8 @@ type broker struct {
 	proxy *fault.Proxy
 	front string // the proxy's address
 	file  string // with the password
+
+	transactionalID string
 }
 
 func start(t testing.TB) *broker {
@@ -80,7 +92,7 @@ func (b *broker) create(name string, partitions int32, configs map[string]*strin
 }
 
 func (b *broker) config() Config {
-	return Config{Brokers: []string{b.front}, Mechanism: "SCRAM-SHA-256", User: "relay", PasswordFile: b.file, MaxBytes: largest}
+	return Config{Brokers: []string{b.front}, Mechanism: "SCRAM-SHA-256", User: "relay", PasswordFile: b.file, MaxBytes: largest, TransactionalID: b.transactionalID}
 }
 
 func (b *broker) Sink() relay.Sink { return b.open(b.config()) }
@@ -120,7 +132,7 @@ func (b *broker) received(topic string) (all []relay.Message) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	ends, err := kadm.NewClient(b.admin()).ListEndOffsets(ctx, topic)
+	ends, err := kadm.NewClient(b.admin()).ListCommittedOffsets(ctx, topic)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -130,14 +142,17 @@ func (b *broker) received(topic string) (all []relay.Message) {
 			left[o.Partition] = o.Offset
 		}
 	})
-	consumer := b.admin(kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	consumer := b.admin(kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
 	for len(left) > 0 {
 		fetches := consumer.PollFetches(ctx)
 		if err := ctx.Err(); err != nil {
 			b.t.Fatalf("read %s, of which %v is left: %v", topic, left, err)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			all = append(all, received(r))
+			if !r.Attrs.IsControl() {
+				all = append(all, received(r))
+			}
 			if r.Offset+1 >= left[r.Partition] {
 				delete(left, r.Partition)
 			}

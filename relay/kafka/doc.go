@@ -27,12 +27,13 @@
 //
 // # Files
 //
-//	sink.go     Open, Probe, Close
-//	publish.go  Publish: runs, and what became of them
-//	check.go    what an operator should know about topics
-//	client.go   one client of franz-go
-//	message.go  a message as Kafka has it
-//	errors.go   what an answer says about a message
-//	config.go   Config
+//	sink.go         Open, Probe, Close
+//	publish.go      Publish: runs, and what became of them
+//	transaction.go  the same in transactions
+//	check.go        what an operator should know about topics
+//	client.go       one client of franz-go
+//	message.go      a message as Kafka has it
+//	errors.go       what an answer says about a message
+//	config.go       Config
 //	source.go   Source, which fetches messages for package bridge
 package kafka

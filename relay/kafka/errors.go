@@ -37,9 +37,12 @@ var (
 		kerr.CoordinatorNotAvailable:      relay.CodeUnavailable,
 		kerr.NotEnoughReplicas:            relay.CodeUnavailable,
 		kerr.NotEnoughReplicasAfterAppend: relay.CodeUnavailable, // and stored, perhaps
+		kerr.ConcurrentTransactions:       relay.CodeUnavailable,
 		kerr.SaslAuthenticationFailed:     relay.CodeForbidden,
 		kerr.UnsupportedSaslMechanism:     relay.CodeForbidden,
 		kerr.IllegalSaslState:             relay.CodeForbidden,
+
+		kerr.TransactionalIDAuthorizationFailed: relay.CodeForbidden,
 	}
 )
 

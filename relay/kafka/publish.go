@@ -39,7 +39,11 @@ func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	for len(rest) > 0 && !p.over {
 		var r *run
 		r, rest = p.take(rest)
-		p.send(ctx, r)
+		if s.config.TransactionalID != "" {
+			p.transact(ctx, r)
+		} else {
+			p.send(ctx, r)
+		}
 	}
 	return p.outcomes
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/posthaste-dev/posthaste/relay"
 )
@@ -240,5 +242,50 @@ func BenchmarkPublish(b *testing.B) {
 			}
 			b.ReportMetric(float64(sent)/b.Elapsed().Seconds(), "msg/s")
 		})
+	}
+}
+
+// A process stands still with messages sent and not committed; another takes over; the first goes on. What it has sent,
+// and what it sends then, is nowhere.
+func TestAZombieIsFencedByTheBroker(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	b.transactionalID = "posthaste-zombie"
+	zombie, next := b.sink(b.config()), b.sink(b.config())
+	all := messages(30, 3, topic, 100)
+	expect(t, "the first", zombie.Publish(t.Context(), all[:10]), map[string]int{"stored": 10})
+	if err := zombie.client.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	stuck := &publication{sink: zombie, client: zombie.client}
+	r := &run{}
+	for i := range 5 {
+		record, _ := encode(&all[10+i])
+		r.add(i, record, 0)
+	}
+	for _, err := range stuck.exchange(t.Context(), r) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, "the next owner", next.Publish(t.Context(), all[10:20]), map[string]int{"stored": 10})
+	if err := zombie.client.EndTransaction(t.Context(), kgo.TryCommit); !isFenced(err) {
+		t.Errorf("the zombie's commit: %v", err)
+	}
+	third := b.sink(b.config())
+	expect(t, "the owner after it", third.Publish(t.Context(), all[20:]), map[string]int{"stored": 10})
+	expect(t, "the one before", next.Publish(t.Context(), all[10:]), map[string]int{"unavailable " + relay.CodeUnavailable: 20})
+	var got []string
+	for _, m := range b.Received() {
+		got = append(got, m.ID)
+	}
+	slices.Sort(got)
+	var want []string
+	for _, m := range all {
+		want = append(want, m.ID)
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the topic has (-want +got):\n%s", diff)
 	}
 }

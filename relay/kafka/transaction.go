@@ -1,0 +1,109 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+var errNotCommitted = errors.New("it was sent, and its transaction has not been committed")
+
+// transact sends a run as a transaction, and what is left of it again if it was aborted because of some of it.
+//
+// A process that takes the sink over begins by asking for the transactional ID. The broker then aborts the transaction
+// that the process before it has open, and refuses whatever comes from there later:
+//
+//	old    sends 1 and 2, and stands still
+//	new    asks for the ID          1 and 2 are aborted
+//	new    sends 1, 2 and 3, commits
+//	old    goes on: sends 3         refused
+func (p *publication) transact(ctx context.Context, r *run) {
+	for len(r.of) > 0 && !p.over {
+		r = p.transactOnce(ctx, r)
+	}
+}
+
+// transactOnce returns what is to be sent again.
+func (p *publication) transactOnce(ctx context.Context, r *run) (again *run) {
+	again = &run{}
+	if err := p.client.BeginTransaction(); err != nil {
+		p.abandon(r, make([]error, len(r.of)), err)
+		return again
+	}
+	ends := p.exchange(ctx, r)
+	if p.over { // the client is gone, and its transaction will be aborted
+		p.abandon(r, ends, errNotCommitted)
+		return again
+	}
+	some := slices.ContainsFunc(ends, func(err error) bool { return err != nil })
+	if err := p.client.EndTransaction(ctx, kgo.TransactionEndTry(!some)); err != nil {
+		p.abandon(r, ends, err)
+		return again
+	}
+	if len(r.of) > 1 && slices.ContainsFunc(ends, isOfBatch) {
+		p.halve(ctx, r)
+		return again
+	}
+	for n, i := range r.of {
+		switch err := ends[n]; {
+		case err == nil && !some:
+			p.settle(i, nil)
+		case err == nil:
+			again.add(i, fresh(r.records[n]), 0)
+		default:
+			p.end(i, err)
+		}
+	}
+	return p.unfailed(again)
+}
+
+// halve sends a run that was refused for a message which the broker does not name in two parts.
+func (p *publication) halve(ctx context.Context, r *run) {
+	half := len(r.of) / 2
+	for _, part := range []*run{{of: r.of[:half], records: r.records[:half]}, {of: r.of[half:], records: r.records[half:]}} {
+		again := &run{}
+		for n, i := range part.of {
+			again.add(i, fresh(part.records[n]), 0)
+		}
+		p.transact(ctx, p.unfailed(again))
+	}
+}
+
+// unfailed is a run without the messages of keys of which one was not accepted.
+func (p *publication) unfailed(r *run) *run {
+	kept := &run{}
+	for n, i := range r.of {
+		if !p.failed[p.batch[i].Key] {
+			kept.add(i, r.records[n], 0)
+		}
+	}
+	return kept
+}
+
+// abandon settles a run of which nothing is known to be committed, and leaves the client.
+func (p *publication) abandon(r *run, ends []error, err error) {
+	p.over = true
+	p.sink.drop()
+	for n, i := range r.of {
+		outcome := cmp.Or(ends[n], err)
+		if isFenced(outcome) {
+			outcome = &relay.UnavailableError{
+				Code: relay.CodeUnavailable, Err: fmt.Errorf("another process has the transactional ID %q now: %w", p.sink.config.TransactionalID, outcome),
+			}
+		} else {
+			outcome, _ = classify(outcome)
+		}
+		p.settle(i, outcome)
+	}
+}
+
+func isFenced(err error) bool {
+	return errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch)
+}
