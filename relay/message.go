@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"mime"
@@ -9,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Mapper makes messages as a relay does, of what is not in its log.
@@ -100,18 +100,16 @@ func structured(e *Event, id, source string) ([]byte, error) {
 	for _, a := range appendAttributes(nil, e, id, source) {
 		fields[strings.TrimPrefix(a.Name, "ce-")] = a.Value
 	}
-	if isJSON(e.ContentType) && json.Valid(e.Payload) {
-		fields["data"] = json.RawMessage(e.Payload)
-	} else {
+	asJSON := isJSON(e.ContentType) && utf8.Valid(e.Payload) && json.Valid(e.Payload)
+	if !asJSON {
 		fields["data_base64"] = e.Payload
 	}
-	var b bytes.Buffer
-	to := json.NewEncoder(&b)
-	to.SetEscapeHTML(false) // the payload's bytes stay as they are
-	if err := to.Encode(fields); err != nil {
-		return nil, err
+	body, err := json.Marshal(fields)
+	if err != nil || !asJSON {
+		return body, err
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	// The encoder would take spaces out of the payload: its bytes stay as they are.
+	return slices.Concat(body[:len(body)-1], []byte(`,"data":`), e.Payload, []byte("}")), nil
 }
 
 func isJSON(contentType string) bool {

@@ -50,14 +50,14 @@ type natsSpec struct {
 }
 
 type kafkaSpec struct {
-	Brokers      []text `yaml:"brokers"`
-	Mechanism    text   `yaml:"mechanism"`
-	TLS          bool   `yaml:"tls"`
-	MaxBytes     int    `yaml:"maxBytes"`
+	Brokers   []text `yaml:"brokers"`
+	Mechanism text   `yaml:"mechanism"`
+	TLS       bool   `yaml:"tls"`
+	MaxBytes  int    `yaml:"maxBytes"`
 
 	TransactionalID text `yaml:"transactionalId"`
-	login        `yaml:",inline"`
-	certificates `yaml:",inline"`
+	login           `yaml:",inline"`
+	certificates    `yaml:",inline"`
 }
 
 type amqpSpec struct {
