@@ -55,6 +55,7 @@ CREATE TABLE outbox.sinks (
     away_code        text COLLATE "C",
     away_message     text,
     paused_at        timestamptz, -- by an operator
+    remembers        interval, -- for how long the broker drops what repeats an id, as far as it is known
     created_at       timestamptz      NOT NULL DEFAULT statement_timestamp()
 ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 100);
 
@@ -66,6 +67,32 @@ ALTER TABLE outbox.history ADD COLUMN streamed integer;
 -- It has one parameter more.
 DROP FUNCTION IF EXISTS outbox.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, interval, text, text, jsonb, uuid,
     boolean, timestamptz, boolean, integer, boolean, bigint, text, interval, text, integer, text, boolean, interval[]);
+
+-- One row a replay: events that a sink publishes again, beside what is new. The sink's owner
+-- works it off, fenced by the sink's epoch.
+CREATE TABLE outbox.replays (
+    id            uuid             NOT NULL PRIMARY KEY,
+    sink          text COLLATE "C" NOT NULL REFERENCES outbox.sinks ON DELETE CASCADE,
+    tenant_id     uuid, -- whose events; NULL: of all tenants
+    topics        text[] COLLATE "C" NOT NULL, -- patterns as in routes; empty: any
+    key           text COLLATE "C" NOT NULL, -- '': any
+    since         timestamptz      NOT NULL, -- when they were stored
+    until         timestamptz      NOT NULL,
+    position      bigint           NOT NULL, -- everything up to here is done
+    last_position bigint           NOT NULL,
+    per_second    float8           NOT NULL, -- 0: without a limit
+    again         boolean          NOT NULL, -- under new ids
+    events        bigint           NOT NULL, -- that were meant at the beginning
+    published     bigint           NOT NULL DEFAULT 0,
+    refused       bigint           NOT NULL DEFAULT 0,
+    repeated      bigint           NOT NULL DEFAULT 0, -- of those published, dropped by the broker as repeats
+    actor         text             NOT NULL,
+    reason        text             NOT NULL,
+    created_at    timestamptz      NOT NULL DEFAULT statement_timestamp(),
+    finished_at   timestamptz,
+    stopped       boolean          NOT NULL DEFAULT false, -- by an operator
+    failure       text -- what it waits for
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100);
 
 -- Their names were those of the history alone: ensure_days and drop_day stand for them.
 DROP FUNCTION IF EXISTS outbox.ensure_history(integer), outbox.drop_history(regclass), outbox.drop_day(regclass);
@@ -86,3 +113,6 @@ CREATE TABLE outbox.inbox_positions (
     lease_expires_at timestamptz,                          -- of a bridge, which one process at a time is
     PRIMARY KEY (consumer, source, partition)
 ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 100);
+
+-- NextReplay: the replays of a sink that are not finished.
+CREATE INDEX replays_open_idx ON outbox.replays (sink, id) WHERE finished_at IS NULL;

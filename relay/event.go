@@ -26,7 +26,9 @@ type Event struct {
 	Payload     []byte
 	Headers     map[string]string
 
-	fault error // why no message can be made of it
+	fault  error  // why no message can be made of it
+	replay string // the replay that publishes it again; "" if none does
+	again  bool   // under a new id
 }
 
 // page is what one look at the log has found: events at holes first, then newer ones.

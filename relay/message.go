@@ -43,6 +43,9 @@ func messageOf(e *Event, r *route, source string) (Message, error) {
 		ID: e.ID.String(), Destination: destination, Key: e.Key, ContentType: e.ContentType,
 		Body: e.Payload, At: e.At, Position: e.Position,
 	}
+	if e.again {
+		m.ID += "/" + e.replay
+	}
 	if r.CloudEvents == Structured {
 		if m.Body, err = structured(e, m.ID, source); err != nil {
 			return Message{}, &RefusedError{CodeRefused, err}
@@ -52,6 +55,9 @@ func messageOf(e *Event, r *route, source string) (Message, error) {
 	m.Headers = make([]Header, 0, len(e.Headers)+8)
 	if r.CloudEvents == Binary {
 		m.Headers = appendAttributes(m.Headers, e, m.ID, source)
+	}
+	if e.replay != "" {
+		m.Headers = append(m.Headers, Header{HeaderReplay, e.replay})
 	}
 	ours := len(m.Headers)
 	for name, value := range e.Headers {

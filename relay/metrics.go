@@ -13,6 +13,7 @@ import (
 // take the maximum over processes, not the sum.
 type metrics struct {
 	published, failures, rewinds              *prometheus.CounterVec
+	replayed, duplicates                      *prometheus.CounterVec
 	owned, lagEvents, lagSeconds, away, holes *prometheus.GaugeVec
 	publishSeconds, batchSize                 *prometheus.HistogramVec
 }
@@ -32,6 +33,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		published:  counter("outbox_relay_published_total", "Messages that the sink has accepted; after a crash some count twice."),
 		failures:   counter("outbox_relay_failures_total", "Batches of which the sink has not accepted all, by the code of the first message that it did not accept.", "code"),
 		rewinds:    counter("outbox_relay_rewinds_total", "Times that the sink began again with earlier events, because positions came from another timeline."),
+		replayed:   counter("outbox_relay_replayed_total", "Messages of replays that the sink has accepted; after a crash some count twice."),
+		duplicates: counter("outbox_relay_duplicates_total", "Messages that the broker has dropped because it remembered their ids, as far as it says so."),
 		owned:      gauge("outbox_relay_owned", "1 in the process that publishes to the sink."),
 		lagEvents:  gauge("outbox_relay_lag_events", "Positions between the sink's and the end of the log; some have no event."),
 		lagSeconds: gauge("outbox_relay_lag_seconds", "Age of the oldest event that is not published, 0 if there is none."),
@@ -46,6 +49,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // sinkMetrics are those of one sink.
 type sinkMetrics struct {
 	published, rewinds                        prometheus.Counter
+	replayed, duplicates                      prometheus.Counter
 	failures                                  *prometheus.CounterVec
 	owned, lagEvents, lagSeconds, away, holes prometheus.Gauge
 	publishSeconds, batchSize                 prometheus.Observer
@@ -54,6 +58,7 @@ type sinkMetrics struct {
 func (m *metrics) of(sink string) *sinkMetrics {
 	return &sinkMetrics{
 		published: m.published.WithLabelValues(sink), rewinds: m.rewinds.WithLabelValues(sink),
+		replayed: m.replayed.WithLabelValues(sink), duplicates: m.duplicates.WithLabelValues(sink),
 		failures: m.failures.MustCurryWith(prometheus.Labels{"sink": sink}),
 		owned:    m.owned.WithLabelValues(sink), lagEvents: m.lagEvents.WithLabelValues(sink), lagSeconds: m.lagSeconds.WithLabelValues(sink),
 		away: m.away.WithLabelValues(sink), holes: m.holes.WithLabelValues(sink),

@@ -36,6 +36,8 @@ type ownership struct {
 	epoch     int64
 	timeline  string        // where positions come from
 	changed   chan struct{} // has something when there is more to store
+	replays   chan *replayPage
+	remembers time.Duration // as it is stored; of replayAll
 
 	mu        sync.Mutex
 	cursor    cursor
@@ -74,7 +76,7 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 				"Run: SELECT setval('outbox.events_position_seq', %[1]d)", rows[0].Behind)
 		}
 		o := &ownership{
-			publisher: p, epoch: rows[0].Epoch, timeline: rows[0].Timeline, changed: make(chan struct{}, 1), turned: make(chan struct{}),
+			publisher: p, epoch: rows[0].Epoch, timeline: rows[0].Timeline, changed: make(chan struct{}, 1), replays: make(chan *replayPage), turned: make(chan struct{}),
 			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), until: sent.Add(p.config.LeaseTTL),
 		}
 		o.poke() // keep learns at once whether the sink is paused

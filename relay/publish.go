@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -41,6 +43,7 @@ type publisher struct {
 	wake       chan struct{} // events were stored
 	released   chan struct{} // the same, for those who wait for the sink: an owner that leaves it notifies
 	complaints outage.Complaints
+	duplicates atomic.Int64 // that are counted
 }
 
 // run publishes until ctx ends.
@@ -82,6 +85,8 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	reading, stop := context.WithCancel(ours)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
+	var replaying sync.WaitGroup
+	replaying.Go(func() { p.replayAll(reading, o) })
 	kept := make(chan error, 1)
 	go func() {
 		err := o.keep(ours)
@@ -93,6 +98,7 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 
 	err := p.work(reading, ours, o)
 	end(err)
+	replaying.Wait()
 	if lost := <-kept; lost != nil {
 		return lost
 	}
@@ -217,8 +223,20 @@ func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages
 			}
 		}()
 	}
+	var replays chan *replayPage
+	if pages == 0 {
+		replays = o.replays
+	}
 	var err error
-	for page := range found {
+	for replayed := false; ; {
+		page, again, more := nextPage(found, replays, replayed)
+		if replayed = again != nil; replayed {
+			again.ended <- p.replayIfOurs(ctx, ours, o, again)
+			continue
+		}
+		if !more {
+			break
+		}
 		if err == nil && ctx.Err() == nil {
 			if err = p.send(ours, o, page); err != nil {
 				stop() // what is read already is read again
@@ -400,6 +418,7 @@ func (p *publisher) deliver(ctx context.Context, messages []outgoing) (outcomes 
 	}()
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
+	defer p.countDuplicates()
 	outcomes = p.sink.Publish(ctx, batch)
 	if len(outcomes) != len(batch) {
 		return unknown(fmt.Errorf("the sink returned %d outcomes for %d messages", len(outcomes), len(batch)))

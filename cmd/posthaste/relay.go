@@ -113,6 +113,8 @@ func (p *program) relayCommand() *cli.Command {
 			p.tailEventsCommand(),
 			p.seekCommand(),
 			p.removeCommand(),
+			p.replayCommand(),
+			p.replaysCommand(),
 			{
 				Name:   "check",
 				Usage:  "ask each broker of the relay-config whether it can be published to and fetched from, and what its settings may lose",

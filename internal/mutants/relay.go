@@ -139,4 +139,47 @@ var relayed = []Mutant{
 `}},
 		Checks: []Check{test("relay", "TestAnOwnerNoticesAnotherTimeline", "in vain")},
 	},
+	{
+		Name:      "a replay begins anew",
+		Breaks:    "a replay whose owner ends is published from its beginning by the next one",
+		Invariant: "A replay publishes what was asked for, beside what is new",
+		Edits:     []Edit{{"internal/sqlgen.AdvanceReplay", `greatest(replays.position, $1::bigint)`, `least(replays.position, $1::bigint)`}},
+		Checks:    []Check{test("relay", "TestTheNextOwnerGoesOnWithAReplay", "the first has published")},
+	},
+	{
+		Name:      "a replay of every tenant",
+		Breaks:    "a tenant's replay publishes the events of others",
+		Invariant: "A replay publishes what was asked for, beside what is new",
+		Edits:     []Edit{{"internal/sqlgen.EventsToReplay", `(replay.tenant_id IS NULL OR event.tenant_id = replay.tenant_id)`, `true`}},
+		Checks:    []Check{test("relay", "TestAReplayPublishesAgain", "it published")},
+	},
+	{
+		Name:      "new ids that are the old ones",
+		Breaks:    "a broker drops what is to be published under new ids",
+		Invariant: "A replay publishes what was asked for, beside what is new",
+		Edits:     []Edit{{"relay.messageOf", `if e.again {`, `if false {`}},
+		Checks:    []Check{test("relay", "TestAReplayPublishesAgain", "a message has the id")},
+	},
+	{
+		Name:      "a replay stops the sink",
+		Breaks:    "new events wait for a replay that cannot go on",
+		Invariant: "A replay publishes what was asked for, beside what is new",
+		Edits: []Edit{{"relay.publisher.stretch", `			again.ended <- p.replayIfOurs(ctx, ours, o, again)
+`, `			if err = p.replayIfOurs(ctx, ours, o, again); err != nil {
+				stop()
+			}
+			again.ended <- err
+`}},
+		Checks: []Check{test("relay", "TestNewEventsDoNotWaitForAReplay", "beside a replay that waits")},
+	},
+	{
+		Name:      "a replay moves the cursor",
+		Breaks:    "new events are published twice, because the cursor goes back with a replay",
+		Invariant: "A replay publishes what was asked for, beside what is new",
+		Edits: []Edit{{"relay.publisher.sendReplay", `		page.repeated += p.dropped() - before
+`, `		page.repeated += p.dropped() - before
+		o.move(cursor{top: page.events[0].Position}, 0)
+`}},
+		Checks: []Check{test("relay", "TestAReplayPublishesAgain", "a replay has moved it")},
+	},
 }

@@ -19,3 +19,27 @@ type OutboxEvent struct {
 	Payload     []byte
 	Headers     []byte
 }
+
+type OutboxReplay struct {
+	ID           pgtype.UUID
+	Sink         string
+	TenantID     pgtype.UUID
+	Topics       []string
+	Key          string
+	Since        pgtype.Timestamptz
+	Until        pgtype.Timestamptz
+	Position     int64
+	LastPosition int64
+	PerSecond    float64
+	Again        bool
+	Events       int64
+	Published    int64
+	Refused      int64
+	Repeated     int64
+	Actor        string
+	Reason       string
+	CreatedAt    pgtype.Timestamptz
+	FinishedAt   pgtype.Timestamptz
+	Stopped      bool
+	Failure      *string
+}

@@ -29,6 +29,7 @@ const (
 type Sink struct {
 	config     Config
 	duplicates atomic.Int64
+	remembers  atomic.Int64 // a Duration
 	maxPayload atomic.Int64
 
 	mu       sync.Mutex
@@ -56,6 +57,9 @@ func (s *Sink) Limits() relay.Limits {
 // Duplicates is how many messages the server has dropped since Open because it remembered their IDs, as far as it says
 // so: of those in the middle of a fast ingest it does not.
 func (s *Sink) Duplicates() int64 { return s.duplicates.Load() }
+
+// Remembers is the longest duplicate window of the streams that were published to; 0 before the first message.
+func (s *Sink) Remembers() time.Duration { return time.Duration(s.remembers.Load()) }
 
 // Probe connects, if there is no connection, and asks JetStream for an answer.
 func (s *Sink) Probe(ctx context.Context) error {

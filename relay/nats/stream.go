@@ -193,6 +193,7 @@ func (s *Sink) lookUp(ctx context.Context, c *conn, subject string) (*stream, er
 	}
 	s.forget(known)
 	s.streams = append(s.streams, found[0].after(known))
+	s.remembers.Store(max(s.remembers.Load(), int64(found[0].config.Duplicates)))
 	return found[0], nil
 }
 

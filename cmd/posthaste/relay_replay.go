@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+type sinkReplays interface {
+	WouldReplayEvents(ctx context.Context, sink string, r operator.ReplayEvents) (operator.ReplayPlan, error)
+	ReplayEvents(ctx context.Context, sink string, r operator.ReplayEvents) (operator.Replay, error)
+	Replays(ctx context.Context, sink string, tenant outbox.ID) ([]operator.Replay, error)
+	Replay(ctx context.Context, sink string, id, tenant outbox.ID) (operator.Replay, error)
+	StopReplay(ctx context.Context, sink string, id, tenant outbox.ID) error
+}
+
+var _ sinkReplays = (*operator.Operator)(nil)
+
+const replayEventsDescription = `The process that publishes to the sink does it, beside what is new and without
+delaying it, and goes on after a crash: at least once. Messages have the header
+posthaste-replay. Their ids are those of the first time, by which brokers and consumers
+drop repeats; with --again they are ID/REPLAY. --dry-run says how many of them the
+broker would drop because it remembers their ids.
+
+What the sink refuses is counted and passed by. Without --detach the command waits to
+the end and shows how far it is; Ctrl-C ends the command and not the replay: see "relay
+replays".`
+
+func (p *program) replayCommand() *cli.Command {
+	return &cli.Command{
+		Name: "replay", Usage: "publish events of the past to a sink again", ArgsUsage: "SINK", Description: replayEventsDescription,
+		Flags: append(operatorFlags(), reasonFlag(),
+			&cli.StringFlag{Name: "since", Usage: "stored at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
+			&cli.StringFlag{Name: "until", Usage: "stored before this `TIME`; now, if left out"},
+			&cli.StringSliceFlag{Name: "topic", Usage: "only this `TOPIC`, or order.* for all that begin with \"order.\"; repeated or separated by commas"},
+			&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
+			onlyTenantFlag(),
+			&cli.StringFlag{Name: "rate", Usage: "no more than `N` a second, like 500 or 500/s"},
+			&cli.BoolFlag{Name: "again", Usage: "under new ids, which nobody takes for repeats"},
+			&cli.BoolFlag{Name: "detach", Usage: "do not wait for the end"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only say what it would publish"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before more than one event; scripts have to say it"},
+		),
+		Action: p.replayEvents,
+	}
+}
+
+func readReplay(c *cli.Command) (r operator.ReplayEvents, err error) {
+	r = operator.ReplayEvents{EventFilter: operator.EventFilter{Topics: c.StringSlice("topic"), Key: c.String("key")}, Again: c.Bool("again")}
+	if !c.IsSet("since") {
+		err = errors.New("since when? want --since")
+	}
+	err = errors.Join(err, readMoment(c, "since", &r.Since), readMoment(c, "until", &r.Until), readTenant(c, &r.Tenant))
+	if v := c.String("rate"); v != "" {
+		n, bad := parseDecimal(strings.TrimSuffix(v, "/s"))
+		if bad != nil || n <= 0 {
+			err = errors.Join(err, fmt.Errorf("--rate is %q: want more than 0 events a second, like 500/s", v))
+		}
+		r.PerSecond = n
+	}
+	return r, err
+}
+
+func (p *program) replayEvents(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 1, 1); err != nil {
+		return err
+	}
+	r, err := readReplay(c)
+	if err != nil {
+		return &usageError{err}
+	}
+	sink := c.Args().First()
+	return operate(ctx, p, c, func(ctx context.Context, o sinkReplays) error {
+		plan, err := o.WouldReplayEvents(ctx, sink, r)
+		if err != nil {
+			return inFlagWords(err)
+		}
+		if c.Bool("dry-run") {
+			_, err := fmt.Fprint(p.stdout, planText(plan))
+			return err
+		}
+		if plan.Dropped > 0 {
+			p.comment(droppedText(plan))
+		}
+		if err := p.sure(ctx, c, "publish again", int(plan.Events), "events"); err != nil {
+			return err
+		}
+		r.Until = plan.Until
+		started, err := o.ReplayEvents(ctx, sink, r)
+		if err != nil {
+			return inFlagWords(err)
+		}
+		if c.Bool("detach") {
+			_, err := fmt.Fprintln(p.stdout, started.ID)
+			return err
+		}
+		return p.awaitReplay(ctx, o, started)
+	})
+}
+
+func planText(plan operator.ReplayPlan) string {
+	if plan.Events == 0 {
+		return "would publish 0 events\n"
+	}
+	text := fmt.Sprintf("would publish %d events, stored from %s to %s", plan.Events, plan.Oldest.Format(time.RFC3339), plan.Newest.Format(time.RFC3339))
+	if plan.Takes > 0 {
+		text += fmt.Sprintf(", in about %s", short(plan.Takes.Round(time.Second)))
+	}
+	if plan.Dropped > 0 {
+		text += "\n" + droppedText(plan)
+	}
+	return text + "\n"
+}
+
+func droppedText(plan operator.ReplayPlan) string {
+	return fmt.Sprintf("about %d of them are younger than %s, for which the broker remembers ids, and would be dropped: use --again", plan.Dropped, short(plan.Remembers))
+}
+
+// replayLook is the time between two looks at a replay that is waited for.
+const replayLook = 500 * time.Millisecond
+
+// awaitReplay shows how far a replay is, and at last what came of it.
+func (p *program) awaitReplay(ctx context.Context, o sinkReplays, r operator.Replay) error {
+	bar := isTerminal(p.stderr)
+	said := ""
+	for r.EndedAt.IsZero() {
+		if bar {
+			fmt.Fprintf(p.stderr, "\r%s", progressBar(operator.BulkProgress{Matched: r.Events, Done: r.Published, Passed: r.Refused}))
+		}
+		if r.Failure != "" && r.Failure != said {
+			said = r.Failure
+			p.comment("it waits: " + said)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("replay %s goes on; posthaste relay replays %s shows it, and relay replays stop %[2]s %[1]s ends it", r.ID, r.Sink)
+		case <-time.After(replayLook):
+		}
+		var err error
+		if r, err = o.Replay(ctx, r.Sink, r.ID, r.Tenant); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	if bar {
+		fmt.Fprintln(p.stderr)
+	}
+	_, err := fmt.Fprintf(p.stdout, "%s: %d published, of which the broker dropped %d as repeats; %d refused and passed by\n", r.State(), r.Published, r.Repeated, r.Refused)
+	if err == nil && r.Stopped {
+		return cli.Exit("the replay was stopped", exitFailed)
+	}
+	return err
+}
+
+func (p *program) replaysCommand() *cli.Command {
+	return &cli.Command{
+		Name: "replays", Usage: "list the replays of a sink, newest first", ArgsUsage: "SINK",
+		Flags: append(operatorFlags(), outputFlag(), onlyTenantFlag()),
+		Commands: []*cli.Command{{
+			Name: "stop", Usage: "end a replay that runs", ArgsUsage: "SINK REPLAY-ID", Flags: append(operatorFlags(), reasonFlag()),
+			Action: p.stopReplay,
+		}},
+		Action: p.listReplays,
+	}
+}
+
+func (p *program) listReplays(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 1, 1); err != nil {
+		return err
+	}
+	var tenant outbox.ID
+	if err := readTenant(c, &tenant); err != nil {
+		return &usageError{err}
+	}
+	return operate(ctx, p, c, func(ctx context.Context, o sinkReplays) error {
+		replays, err := o.Replays(ctx, c.Args().First(), tenant)
+		if err != nil {
+			return err
+		}
+		l := listing{
+			header:   []string{"id", "state", "events", "published", "repeated", "refused", "started_at", "ended_at", "waits_for", "actor", "reason", "topics", "key", "tenant", "since", "until", "rate", "again"},
+			onScreen: 9,
+		}
+		for _, r := range replays {
+			l.add(r.ID, r.State(), r.Events, r.Published, r.Repeated, r.Refused, instant(r.StartedAt), instant(r.EndedAt), textOrNull(r.Failure), r.Actor, r.Reason,
+				strings.Join(r.Topics, ","), textOrNull(r.Key), optional(r.Tenant), instant(r.Since), instant(r.Until), r.PerSecond, r.Again)
+		}
+		return p.print(c, l)
+	})
+}
+
+func (p *program) stopReplay(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 2, 2); err != nil {
+		return err
+	}
+	id, err := outbox.ParseID(c.Args().Get(1))
+	if err != nil {
+		return usagef("replay id: %w", err)
+	}
+	return operate(ctx, p, c, func(ctx context.Context, o sinkReplays) error {
+		if err := o.StopReplay(ctx, c.Args().First(), id, outbox.ID{}); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(p.stdout, "stopped: %s\n", id)
+		return err
+	})
+}

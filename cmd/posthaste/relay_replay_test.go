@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/internal/natstest"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+// A stream has lost everything, and gets it again, although the process that publishes is
+// killed in between. JetStream drops what it remembers, which is said before and counted.
+func TestAStreamThatLostEverythingIsRepaired(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t, natstest.Options{})
+	js := server.Connect()
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"shop.>"}, Duplicates: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := pgtest.URL(t)
+	file := writeRelayConfig(t, "source: shop\nsinks:\n  orders: {nats: {url: \""+server.URL+"\"}}\n"+
+		"routes:\n  - {topics: [\"order.*\"], to: orders, destination: \"shop.{topic}.{key|token}\"}\n")
+	e := env{"DATABASE_URL": url}
+	serve := func() (kill func()) {
+		cmd, _ := serving(t, "--database-url", url, "--role", "relay", "--relay-config", file)
+		return func() { _ = cmd.Process.Kill() }
+	}
+	kill := serve()
+	const events = 120
+	var bodies []string
+	for i := range events {
+		bodies = append(bodies, fmt.Sprint(i))
+	}
+	publishFrom(t, url, "order.paid", bodies...)
+	stored := func(n int) {
+		t.Helper()
+		var got int
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			if got = len(natstest.Drain(t, js, "SHOP")); got >= n {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the stream has %d messages, want %d", got, n)
+			}
+		}
+	}
+	stored(events)
+	until := func(what string, is func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("in vain: %s", what)
+			}
+		}
+	}
+	plan := func() string {
+		return ok(t, e, "relay", "replay", "orders", "--since", "1h", "--rate", "60/s", "--dry-run")
+	}
+	until("it is known for how long the stream remembers ids", func() bool { return strings.Contains(plan(), "would be dropped") })
+	if got := plan(); !strings.Contains(got, "would publish 120 events, stored from ") || !strings.Contains(got, ", in about 2s\nabout 120 of them are younger than 1h, for which the broker remembers ids, and would be dropped: use --again\n") {
+		t.Errorf("the dry run printed %s", got)
+	}
+	if got := ok(t, e, "relay", "replay", "orders", "--since", "1h", "--yes", "--reason", "in vain"); got != "finished: 120 published, of which the broker dropped 120 as repeats; 0 refused and passed by\n" {
+		t.Errorf("replay printed %s", got)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	id := strings.TrimSpace(ok(t, e, "relay", "replay", "orders", "--since", "1h", "--again", "--rate", "60/s", "--detach", "--yes", "--reason", "stream lost its tail"))
+	stored(20)
+	kill()
+	serve()
+	until("the replay ends", func() bool { return rows(t, e, "relay", "replays", "orders")[0]["state"] == "finished" })
+	missing := map[string]bool{}
+	for _, body := range bodies {
+		missing[body] = true
+	}
+	got := natstest.Drain(t, js, "SHOP")
+	for _, m := range got {
+		delete(missing, string(m.Data))
+		if m.Header.Get("posthaste-replay") != id || !strings.HasSuffix(m.Header.Get("Nats-Msg-Id"), "/"+id) {
+			t.Fatalf("a message has the headers %v", m.Header)
+		}
+	}
+	if len(missing) > 0 || len(got) != events {
+		t.Errorf("the stream has %d messages, and not %v, want each once: ids of a replay are its own, and the same after a crash", len(got), missing)
+	}
+	if all := rows(t, e, "relay", "replays", "orders"); len(all) != 2 || all[0]["id"] != id || all[0]["reason"] != "stream lost its tail" || all[1]["repeated"] != 120.0 {
+		t.Errorf("replays are %v", all)
+	}
+	if acts := rows(t, e, "audit", "--act", "sink.replay"); len(acts) != 2 || acts[0]["reason"] != "stream lost its tail" || acts[0]["target"] != "orders" {
+		t.Errorf("the audit has %v", acts)
+	}
+	ok(t, e, "relay", "replays", "stop", "orders", id) // which has ended
+}
+
+func TestReplaysAreRefused(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	e := env{"DATABASE_URL": db.Config().ConnString()}
+	ok(t, e, "publish", "order.paid", `{}`)
+	sqlExec(t, db, `INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	for line, want := range map[string]string{
+		"relay replay orders":                           "since when? want --since",
+		"relay replay orders --since 1h --rate 0":       "want more than 0 events a second",
+		"relay replay orders --since 1h --rate 1000000": "want 0.001 to 100000",
+		"relay replay orders --since 1h --topic a*b":    "want a topic, one that ends in .* or *",
+		"relay replay orders --since 1h --until 2h":     "until is not after since",
+		"relay replays stop orders x":                   "replay id",
+		"relay replay orders --since soon":              "want a time",
+	} {
+		if r := posthaste(t, e, "", strings.Fields(line)...); r.code != exitUsage || !strings.Contains(r.errOut, want) {
+			t.Errorf("%s: %+v, want exit status 2 and %q", line, r, want)
+		}
+	}
+	for line, want := range map[string]string{
+		"relay replay none --since 1h":                                   "sink not found",
+		"relay replay orders --since 1h --topic nothing":                 "no event of the log is meant",
+		"relay replays stop orders 01976f0e-7a5c-7d3e-8f4b-0123456789ab": "replay not found",
+	} {
+		if r := posthaste(t, e, "", strings.Fields(line)...); r.code != exitFailed || !strings.Contains(r.errOut, want) {
+			t.Errorf("%s: %+v, want %q", line, r, want)
+		}
+	}
+	if got := ok(t, e, "relay", "replay", "orders", "--since", "1h", "--topic", "nothing", "--dry-run"); got != "would publish 0 events\n" {
+		t.Errorf("a dry run of nothing printed %q", got)
+	}
+}

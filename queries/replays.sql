@@ -1,0 +1,122 @@
+-- name: CountReplay :one
+-- CountReplay returns what a replay would publish again: how many events, from where to
+-- where, and how many of them the sink's broker, as far as it is known, would still drop as
+-- repeats if it publishes them under their own ids.
+SELECT count(*) AS events, coalesce(min(position), 0)::bigint AS first_position, coalesce(max(position), 0)::bigint AS last_position,
+       min(at)::timestamptz AS oldest, max(at)::timestamptz AS newest,
+       count(*) FILTER (WHERE at > clock_timestamp() - (SELECT sinks.remembers FROM outbox.sinks WHERE sinks.sink = @sink)) AS remembered,
+       coalesce((SELECT sinks.remembers FROM outbox.sinks WHERE sinks.sink = @sink), '0')::interval AS remembers
+FROM outbox.events
+WHERE at >= @since::timestamptz
+  AND at < @until::timestamptz
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR tenant_id = sqlc.narg(tenant_id))
+  AND (@key::text = '' OR key = @key)
+  AND (cardinality(@topics::text[]) = 0 OR EXISTS (
+      SELECT FROM unnest(@topics) AS pattern
+      WHERE topic = pattern OR (right(pattern, 1) = '*' AND starts_with(topic, left(pattern, -1)))));
+
+-- name: StartReplay :exec
+-- StartReplay has the owner of a sink publish events again. Replays that ended long ago are
+-- forgotten. Without such a sink the foreign key refuses it.
+WITH forgotten AS (
+    DELETE FROM outbox.replays WHERE finished_at < clock_timestamp() - interval '90 days'
+), started AS (
+    INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, actor, reason)
+    VALUES (@id::uuid, @sink::text, sqlc.narg(tenant_id)::uuid, @topics::text[], @key::text, @since::timestamptz, @until::timestamptz,
+        @position::bigint, @last_position::bigint, @per_second::float8, @again::boolean, @events::bigint, @actor::text, @reason::text)
+    RETURNING *
+)
+INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
+SELECT started.actor, nullif(@request_id::text, ''), nullif(started.reason, ''), 'sink.replay', started.sink, started.tenant_id,
+    '{"replay": null}', to_jsonb(started) - '{actor,reason,sink,tenant_id,published,refused,repeated,created_at,finished_at,stopped,failure}'::text[]
+FROM started;
+
+-- name: ListReplays :many
+-- ListReplays returns the replays of a sink, newest first; with an id only that one.
+SELECT * FROM outbox.replays
+WHERE sink = @sink
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR tenant_id = sqlc.narg(tenant_id))
+  AND (sqlc.narg(id)::uuid IS NULL OR id = sqlc.narg(id))
+ORDER BY id DESC
+LIMIT 1000;
+
+-- name: StopReplay :many
+-- StopReplay ends a replay that runs. It returns the replay, if there is one.
+WITH found AS MATERIALIZED (
+    SELECT replays.id, replays.sink, replays.tenant_id, replays.finished_at, replays.published
+    FROM outbox.replays
+    WHERE replays.sink = @sink
+      AND replays.id = @id
+      AND (sqlc.narg(tenant_id)::uuid IS NULL OR replays.tenant_id = sqlc.narg(tenant_id))
+    FOR UPDATE
+), stopped AS (
+    UPDATE outbox.replays
+    SET finished_at = clock_timestamp(), stopped = true
+    FROM found
+    WHERE replays.id = found.id
+      AND found.finished_at IS NULL
+    RETURNING replays.id
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.stop_replay', found.sink, found.tenant_id,
+        jsonb_build_object('replay', found.id, 'stopped', false), jsonb_build_object('replay', found.id, 'stopped', true, 'published', found.published)
+    FROM found, stopped
+)
+SELECT found.id FROM found;
+
+-- name: NextReplay :many
+-- NextReplay returns the replay of a sink that its owner has to work off.
+SELECT id, tenant_id, topics, key, since, until, position, last_position, per_second, again
+FROM outbox.replays
+WHERE sink = @sink
+  AND finished_at IS NULL
+ORDER BY id
+LIMIT 1;
+
+-- name: EventsToReplay :many
+-- EventsToReplay returns the next events of a replay up to a position.
+SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers
+FROM (
+    SELECT *, sum(octet_length(payload)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS bytes
+    FROM (
+        SELECT event.position, event.at, event.id, event.tenant_id, event.topic, event.key, event.content_type, event.payload, event.headers
+        FROM outbox.events AS event
+        JOIN outbox.replays AS replay ON replay.id = @replay
+        WHERE event.position > @after
+          AND event.position <= @up_to
+          AND event.at >= replay.since
+          AND event.at < replay.until
+          AND (replay.tenant_id IS NULL OR event.tenant_id = replay.tenant_id)
+          AND (replay.key = '' OR event.key = replay.key)
+          AND (cardinality(replay.topics) = 0 OR EXISTS (
+              SELECT FROM unnest(replay.topics) AS pattern
+              WHERE event.topic = pattern OR (right(pattern, 1) = '*' AND starts_with(event.topic, left(pattern, -1)))))
+        ORDER BY event.position
+        LIMIT @most
+    ) AS next
+) AS next
+WHERE bytes - octet_length(payload) < @max_bytes::bigint;
+
+-- name: AdvanceReplay :many
+-- AdvanceReplay stores how far a replay has come. It returns nothing if it was stopped, or if
+-- somebody else owns the sink now. The commit waits for no disk: what it loses is published
+-- again.
+UPDATE outbox.replays
+SET position    = greatest(replays.position, @position::bigint),
+    published   = replays.published + @published::bigint,
+    refused     = replays.refused + @refused::bigint,
+    repeated    = replays.repeated + @repeated::bigint,
+    failure     = sqlc.narg(failure)::text,
+    finished_at = CASE WHEN @position >= replays.last_position THEN clock_timestamp() END
+WHERE replays.id = @id
+  AND replays.finished_at IS NULL
+  AND EXISTS (SELECT FROM outbox.sinks WHERE sinks.sink = replays.sink AND sinks.owner = @owner::text AND sinks.epoch = @epoch)
+RETURNING replays.id, set_config('synchronous_commit', 'off', true)::text AS commits;
+
+-- name: SinkRemembers :exec
+-- SinkRemembers stores for how long the broker of a sink drops what repeats an id.
+UPDATE outbox.sinks
+SET remembers = @remembers::interval
+WHERE sink = @sink
+  AND owner = @owner::text
+  AND epoch = @epoch;

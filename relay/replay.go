@@ -1,0 +1,361 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// A replay publishes events again that the sink has passed by. It is a row of outbox.replays
+// with a position of its own, which the sink's owner works off beside the cursor:
+//
+//   - The goroutine that publishes takes its pages between those of the log, so that a sink is
+//     never called twice at once. They are small: a new event waits for one of them at most.
+//   - It never passes the cursor, and leaves out what is at the cursor's holes: that is
+//     published first by the one who moves the cursor, who does not know of replays.
+//   - Its position is stored after each page, fenced by the sink's owner and epoch. An owner
+//     that is killed between the two leaves a page that the next one publishes once more.
+//   - A failure of a page keeps the replay, and nothing else. Whether the sink is away is found
+//     by those who publish new events. What the sink refuses is counted and passed by.
+
+// HeaderReplay is the header that a message of a replay has; its value is the replay's id.
+const HeaderReplay = "posthaste-replay"
+
+const (
+	replayPageEvents = 100
+	replayPageBytes  = 1 << 20
+	replayPositions  = 10_000 // that one look goes through at most, for events that are meant
+)
+
+// A Deduplicator is a sink whose broker drops messages that repeat an ID. Its methods are safe
+// for concurrent use.
+type Deduplicator interface {
+	// Duplicates is how many messages the broker has dropped so far, as far as it says so.
+	Duplicates() int64
+	// Remembers is for how long the broker remembers IDs, at the destination where it is longest
+	// of those that were published to; 0 is not known.
+	Remembers() time.Duration
+}
+
+// errStopped ends a replay that is not to go on.
+var errStopped = errors.New("the replay was stopped")
+
+// replay is one that is worked off.
+type replay struct {
+	id             outbox.ID
+	position, last int64
+	perSecond      float64
+	again          bool
+	due            time.Time // of the next page
+}
+
+// replayPage is a page of a replay on its way to the sink.
+type replayPage struct {
+	events             []Event // those that are not done
+	published, refused int64
+	repeated           int64 // dropped by the broker
+	ended              chan error
+}
+
+// replayAll works off the replays of the sink, one after the other, until ctx ends.
+func (p *publisher) replayAll(ctx context.Context, o *ownership) {
+	var retry backoff.Backoff
+	for ctx.Err() == nil {
+		wait := p.config.LeaseTTL * 4 / 5
+		r, err := p.nextReplay(ctx, o)
+		if err == nil && r != nil {
+			wait = 0
+			err = p.replay(ctx, o, r)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			retry.Reset()
+		case !errors.Is(err, errStopped):
+			p.complain(ctx, "replay waits", err)
+			wait = retry.Next()
+		}
+		sleep(ctx, wait)
+	}
+}
+
+func sleep(ctx context.Context, wait time.Duration) {
+	if wait <= 0 {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// nextReplay returns the replay to work off, nil if there is none.
+func (p *publisher) nextReplay(ctx context.Context, o *ownership) (*replay, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	q := sqlgen.New(p.pool)
+	if d, ok := p.sink.(Deduplicator); ok && d.Remembers() != o.remembers {
+		remembers := d.Remembers()
+		if err := q.SinkRemembers(ctx, sqlgen.SinkRemembersParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch, Remembers: pgvalue.Interval(remembers)}); err != nil {
+			return nil, fmt.Errorf("store for how long the broker remembers ids: %w", err)
+		}
+		o.remembers = remembers
+	}
+	rows, err := q.NextReplay(ctx, p.name)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	return &replay{
+		id: rows[0].ID.Bytes, position: rows[0].Position, last: rows[0].LastPosition, perSecond: rows[0].PerSecond, again: rows[0].Again,
+	}, nil
+}
+
+// replay works off one replay, to its end if nothing keeps it.
+func (p *publisher) replay(ctx context.Context, o *ownership, r *replay) error {
+	p.log.LogAttrs(ctx, slog.LevelInfo, "replay goes on", slog.String("replay", r.id.String()), slog.Int64("position", r.position), slog.Int64("last", r.last))
+	for r.position < r.last {
+		page, examined, err := p.readReplay(ctx, o, r)
+		if err != nil {
+			return err
+		}
+		if examined <= r.position { // the cursor comes first
+			sleep(ctx, time.Second)
+		} else if err := p.publishPage(ctx, o, r, page, examined); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	p.log.LogAttrs(ctx, slog.LevelInfo, "replay finished", slog.String("replay", r.id.String()))
+	return nil
+}
+
+// readReplay returns the next page, and the position up to which there is no other event of
+// the replay.
+func (p *publisher) readReplay(ctx context.Context, o *ownership, r *replay) (page *replayPage, examined int64, err error) {
+	c := o.current()
+	examined = min(r.position+replayPositions, r.last, c.top)
+	if examined <= r.position {
+		return nil, examined, nil
+	}
+	most := replayPageEvents
+	if r.perSecond > 0 { // ten pages a second
+		most = max(1, min(most, int(r.perSecond/10)))
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	rows, err := p.pool.Query(ctx, sqlgen.EventsToReplay, pgvalue.UUID(r.id), r.position, examined, most, replayPageBytes)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the events of a replay: %w", err)
+	}
+	defer rows.Close()
+	found, err := events(rows)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the events of a replay: %w", err)
+	}
+	bytes := 0
+	for i := range found {
+		bytes += len(found[i].Payload)
+	}
+	if len(found) == most || bytes >= replayPageBytes {
+		examined = found[len(found)-1].Position
+	}
+	page = &replayPage{ended: make(chan error, 1)}
+	for _, e := range found {
+		if !c.isHole(e.Position) {
+			e.replay, e.again = r.id.String(), r.again
+			page.events = append(page.events, e)
+		}
+	}
+	return page, examined, nil
+}
+
+// publishPage hands a page over to be published, at its time, until all of it is done, and stores
+// that the replay has come to a position.
+func (p *publisher) publishPage(ctx context.Context, o *ownership, r *replay, page *replayPage, examined int64) error {
+	retry := backoff.Backoff{Min: time.Second, Max: 30 * time.Second}
+	for len(page.events) > 0 {
+		sleep(ctx, time.Until(r.due))
+		n := len(page.events)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case o.replays <- page:
+		}
+		switch err := <-page.ended; {
+		case errors.Is(err, ErrNotTried):
+		case err != nil:
+			if err := p.storeReplay(ctx, o, r, &replayPage{}, r.position, err); err != nil {
+				return err
+			}
+			p.complain(ctx, "replay waits", err)
+			sleep(ctx, retry.Next())
+		}
+		if r.perSecond > 0 {
+			r.due = latest(r.due, time.Now()).Add(time.Duration(float64(n-len(page.events)) / r.perSecond * float64(time.Second)))
+		}
+	}
+	return p.storeReplay(ctx, o, r, page, examined, nil)
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// storeReplay stores how far a replay has come, and what it waits for, if it does.
+func (p *publisher) storeReplay(ctx context.Context, o *ownership, r *replay, done *replayPage, position int64, failure error) error {
+	params := sqlgen.AdvanceReplayParams{
+		ID: pgvalue.UUID(r.id), Owner: p.owner, Epoch: o.epoch, Position: position,
+		Published: done.published, Refused: done.refused, Repeated: done.repeated,
+	}
+	if failure != nil {
+		params.Failure = new(failure.Error())
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout) // what is published is stored
+	defer cancel()
+	rows, err := sqlgen.New(p.pool).AdvanceReplay(ctx, params)
+	switch {
+	case err != nil:
+		return fmt.Errorf("store how far a replay has come: %w", err)
+	case len(rows) == 0:
+		return errStopped
+	}
+	r.position = position
+	return nil
+}
+
+// replayIfOurs publishes a page of a replay, unless ctx has ended.
+func (p *publisher) replayIfOurs(ctx, ours context.Context, o *ownership, page *replayPage) error {
+	if ctx.Err() != nil {
+		return ErrNotTried
+	}
+	return p.sendReplay(ours, o, page)
+}
+
+// sendReplay publishes a page of a replay. Of its events those are left that have no outcome: then
+// it returns why.
+//
+// Each pass deals with one message at least, or is the last: a key's messages behind one that
+// was refused are in the next pass.
+func (p *publisher) sendReplay(ctx context.Context, o *ownership, page *replayPage) error {
+	for len(page.events) > 0 {
+		if !o.isOurs() {
+			return errLapsed
+		}
+		messages := p.replayMessages(page)
+		before := p.dropped()
+		var left []Event
+		var failed error
+		for i, err := range p.deliver(ctx, messages) {
+			e := &page.events[messages[i].index]
+			switch _, refused := errors.AsType[*RefusedError](err); {
+			case err == nil:
+				page.published++
+				p.metrics.replayed.Inc()
+			case refused:
+				page.refused++
+				p.complain(ctx, "replay passes a message by", named(e, err))
+			default:
+				left = append(left, *e)
+				if failed == nil && !errors.Is(err, ErrNotTried) {
+					failed = named(e, err)
+				}
+			}
+		}
+		page.repeated += p.dropped() - before
+		progress := len(left) < len(page.events)
+		page.events = left
+		if failed == nil && !progress {
+			failed = errors.New("the sink has not tried a message and does not say why")
+		}
+		if failed != nil {
+			return failureOf(failed)
+		}
+	}
+	return nil
+}
+
+// replayMessages are the messages of a page. What is not for the sink, or of which none can be
+// made, is done.
+func (p *publisher) replayMessages(page *replayPage) (messages []outgoing) {
+	for i := range page.events {
+		e := &page.events[i]
+		r := routeOf(p.routes, e.Topic)
+		if r == nil {
+			continue
+		}
+		m, err := messageOf(e, r, p.config.Source)
+		if err != nil {
+			page.refused++
+			continue
+		}
+		messages = append(messages, outgoing{m, i})
+	}
+	return messages
+}
+
+// dropped is how many messages the broker has dropped as repeats.
+func (p *publisher) dropped() int64 {
+	if d, ok := p.sink.(Deduplicator); ok {
+		return d.Duplicates()
+	}
+	return 0
+}
+
+func (p *publisher) countDuplicates() {
+	now := p.dropped()
+	p.metrics.duplicates.Add(float64(max(0, now-p.duplicates.Swap(now))))
+}
+
+// isHole reports whether a position is at a hole.
+func (c cursor) isHole(position int64) bool {
+	_, found := slices.BinarySearchFunc(c.holes, position, func(h hole, position int64) int {
+		switch {
+		case h.high < position:
+			return -1
+		case h.low > position:
+			return 1
+		}
+		return 0
+	})
+	return found
+}
+
+// nextPage waits for what is to be published next: a page of the log, or one of a replay; in turns
+// if there are both. more is false once there is no more of the log.
+func nextPage(found <-chan page, replays <-chan *replayPage, replayed bool) (read page, again *replayPage, more bool) {
+	if replayed {
+		select {
+		case read, more = <-found:
+			return read, nil, more
+		default:
+		}
+	} else {
+		select {
+		case again = <-replays:
+			return page{}, again, true
+		default:
+		}
+	}
+	select {
+	case read, more = <-found:
+		return read, nil, more
+	case again = <-replays:
+		return page{}, again, true
+	}
+}

@@ -1,0 +1,320 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// replayOf is the value of the header that messages of a replay have, "" for others.
+func replayOf(m relay.Message) string {
+	for _, h := range m.Headers {
+		if h.Name == relay.HeaderReplay {
+			return h.Value
+		}
+	}
+	return ""
+}
+
+// replayed are the messages of replays so far.
+func (r *recorder) replayed() (all []relay.Message) {
+	for _, m := range r.messages() {
+		if replayOf(m) != "" {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+func bodiesOf(messages []relay.Message) []string {
+	all := make([]string, len(messages))
+	for i, m := range messages {
+		all[i] = string(m.Body)
+	}
+	return all
+}
+
+func startReplay(t *testing.T, db *pgxpool.Pool, r operator.ReplayEvents) operator.Replay {
+	t.Helper()
+	if r.Since.IsZero() {
+		r.Since = time.Now().Add(-time.Hour)
+	}
+	started, err := operator.New(db).ReplayEvents(t.Context(), "s", r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return started
+}
+
+// awaitReplay returns the replay once it has ended.
+func awaitReplay(t *testing.T, db *pgxpool.Pool, r operator.Replay) operator.Replay {
+	t.Helper()
+	waitFor(t, func() bool {
+		var err error
+		if r, err = operator.New(db).Replay(t.Context(), "s", r.ID, outbox.ID{}); err != nil {
+			t.Fatal(err)
+		}
+		return !r.EndedAt.IsZero()
+	}, func() string { return fmt.Sprintf("the replay ends; it is %+v", r) })
+	return r
+}
+
+func publishOf(t *testing.T, db *pgxpool.Pool, tenant outbox.ID, topic, key, body string) outbox.ID {
+	t.Helper()
+	id, err := outbox.Publish(t.Context(), db, outbox.Raw{KindName: topic, Payload: []byte(body), ContentType: "text/plain"}, outbox.EventOptions{Tenant: tenant, Key: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// A replay publishes what is meant and nothing else, and leaves the cursor alone.
+func TestAReplayPublishesAgain(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	other := outbox.NewID()
+	ids := []outbox.ID{
+		publishOf(t, db, outbox.RootTenant, "order.paid", "7", "1"), publishOf(t, db, other, "order.paid", "7", "2"),
+		publishOf(t, db, outbox.RootTenant, "order.sent", "8", "3"), publishOf(t, db, outbox.RootTenant, "stock.low", "", "4"),
+		publishOf(t, db, other, "stock.low", "7", "5"),
+	}
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.events SET at = at - interval '2 hours' WHERE position = 4`); err != nil {
+		t.Fatal(err)
+	}
+	var sink recorder
+	start(t, db, &sink, nil)
+	sink.await(t, "1", "2", "3", "4", "5")
+	cursor := func() string {
+		return ask[string](t, db, `SELECT format('%s %s %s %s', top, holes, published, epoch) FROM outbox.sinks`)
+	}
+	waitFor(t, func() bool { return cursor() == "5 {} 5 1" }, func() string { return "the cursor is stored; it is " + cursor() })
+	type filter = operator.EventFilter
+	for _, tt := range []struct {
+		filter filter
+		want   []string
+	}{
+		{filter{}, []string{"1", "2", "3", "5"}},
+		{filter{Since: time.Now().Add(-3 * time.Hour)}, []string{"1", "2", "3", "4", "5"}},
+		{filter{Since: time.Now().Add(-3 * time.Hour), Until: time.Now().Add(-time.Hour)}, []string{"4"}},
+		{filter{Topics: []string{"order.*"}}, []string{"1", "2", "3"}},
+		{filter{Topics: []string{"order.sent", "stock.low"}}, []string{"3", "5"}},
+		{filter{Key: "7"}, []string{"1", "2", "5"}},
+		{filter{Tenant: other}, []string{"2", "5"}},
+		{filter{Tenant: outbox.RootTenant, Topics: []string{"*"}, Key: "7"}, []string{"1"}},
+	} {
+		for _, again := range []bool{false, true} {
+			had := len(sink.replayed())
+			r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{EventFilter: tt.filter, Again: again}))
+			got := sink.replayed()[had:]
+			if !slices.Equal(bodiesOf(got), tt.want) || r.Events != int64(len(tt.want)) || r.Published != r.Events || r.Refused != 0 || r.State() != "finished" {
+				t.Errorf("of %+v it published %q, and is %+v; want %q", tt.filter, bodiesOf(got), r, tt.want)
+			}
+			for _, m := range got {
+				id := ids[m.Position-1].String()
+				if again {
+					id += "/" + r.ID.String()
+				}
+				if m.ID != id || replayOf(m) != r.ID.String() {
+					t.Errorf("again = %v: a message has the id %s, want %s, and is of the replay %s, want %s", again, m.ID, id, replayOf(m), r.ID)
+				}
+			}
+		}
+	}
+	if got := cursor(); got != "5 {} 5 1" {
+		t.Errorf("the cursor is %s: a replay has moved it", got)
+	}
+	if n := len(sink.messages()) - len(sink.replayed()); n != 5 {
+		t.Errorf("%d messages are of no replay, want 5", n)
+	}
+}
+
+// An owner that ends in the middle of a replay is followed by one that goes on from there.
+func TestTheNextOwnerGoesOnWithAReplay(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	const events = 60
+	var want []string
+	for i := range events {
+		want = append(want, fmt.Sprint(i))
+	}
+	publish(t, db, "t", "k", want...)
+	var first recorder
+	stop := start(t, db, &first, nil)
+	first.await(t, want...)
+	r := startReplay(t, db, operator.ReplayEvents{PerSecond: 50})
+	waitFor(t, func() bool { return len(first.replayed()) >= 20 }, func() string { return "a part is published" })
+	stop()
+	had := bodiesOf(first.replayed())
+	var second recorder
+	start(t, db, &second, nil)
+	r = awaitReplay(t, db, r)
+	got := bodiesOf(second.replayed())
+	if len(had) == events || len(got) == 0 || len(got) > events-20+5 || !slices.Equal(append(had[:events-len(got):events-len(got)], got...), want) {
+		t.Errorf("the first has published %q, the next %q", had, got)
+	}
+	if r.Events != events || r.Published < events-5 || r.Published > events+5 {
+		t.Errorf("it is %+v", r)
+	}
+}
+
+// What the sink refuses in a replay is passed by, also where it is the first of a key.
+func TestAReplayPassesByWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1", "2", "3")
+	publish(t, db, "t", "other", "4")
+	sink := recorder{outcome: func(m relay.Message) error {
+		if replayOf(m) != "" && string(m.Body) == "2" {
+			return &relay.RefusedError{Code: relay.CodeTooLarge, Err: errors.New("too large")}
+		}
+		return nil
+	}}
+	start(t, db, &sink, nil)
+	sink.await(t, "1", "2", "3", "4")
+	r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{}))
+	if got := bodiesOf(sink.replayed()); !slices.Equal(got, []string{"1", "3", "4"}) || r.Published != 3 || r.Refused != 1 {
+		t.Errorf("it published %q, and is %+v", got, r)
+	}
+}
+
+// New events are published while a replay cannot go on, and while it does: they wait for one
+// of its pages at most.
+func TestNewEventsDoNotWaitForAReplay(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1", "2")
+	away := func(m relay.Message) error {
+		if replayOf(m) != "" {
+			return &relay.UnavailableError{Code: relay.CodeNoDestination, Err: errors.New("no such stream")}
+		}
+		return nil
+	}
+	var sink recorder
+	sink.set(away, nil)
+	start(t, db, &sink, nil)
+	sink.await(t, "1", "2")
+	r := startReplay(t, db, operator.ReplayEvents{})
+	waits := func() string { return ask[string](t, db, `SELECT coalesce(failure, '') FROM outbox.replays`) }
+	waitFor(t, func() bool { return strings.Contains(waits(), "no such stream") }, func() string { return "the replay says what it waits for; it says " + waits() })
+	for i := range 20 {
+		began := time.Now()
+		publish(t, db, "t", "k", fmt.Sprint(3+i))
+		waitFor(t, func() bool { return len(sink.bodies()) == 3+i }, func() string { return "a new event is published" })
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("an event took %s beside a replay that waits", took)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if ask[bool](t, db, `SELECT away_since IS NOT NULL FROM outbox.sinks`) {
+		t.Error("the sink stands still because of a replay")
+	}
+	sink.set(nil, nil)
+	if r = awaitReplay(t, db, r); r.Published != 2 || r.Failure != "" {
+		t.Errorf("it is %+v", r)
+	}
+}
+
+// A replay that is stopped publishes no more.
+func TestAReplayIsStopped(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	o := operator.New(db)
+	other := outbox.NewID()
+	for i := range 200 {
+		publish(t, db, "t", "k", fmt.Sprint(i))
+	}
+	var sink recorder
+	start(t, db, &sink, nil)
+	waitFor(t, func() bool { return len(sink.messages()) == 200 }, func() string { return "all are published" })
+	r := startReplay(t, db, operator.ReplayEvents{PerSecond: 50})
+	waitFor(t, func() bool { return len(sink.replayed()) > 0 }, func() string { return "it has begun" })
+	for _, of := range []struct {
+		sink   string
+		tenant outbox.ID
+	}{{"none", outbox.ID{}}, {"s", other}} {
+		if err := o.StopReplay(t.Context(), of.sink, r.ID, of.tenant); !errors.Is(err, operator.ErrReplayNotFound) {
+			t.Errorf("of %+v: %v", of, err)
+		}
+	}
+	if err := o.StopReplay(t.Context(), "s", r.ID, outbox.ID{}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond) // a page that is under way
+	n := len(sink.replayed())
+	time.Sleep(500 * time.Millisecond)
+	if r = awaitReplay(t, db, r); len(sink.replayed()) != n || n >= 150 || r.State() != "stopped" {
+		t.Errorf("after it was stopped it published %d more; it is %+v", len(sink.replayed())-n, r)
+	}
+	next := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{}))
+	if next.Published != 200 {
+		t.Errorf("the next one is %+v", next)
+	}
+}
+
+// forgetful is a sink whose broker remembers ids.
+type forgetful struct {
+	recorder
+	seen map[string]bool
+	n    int64
+}
+
+func (f *forgetful) Publish(ctx context.Context, batch []relay.Message) []error {
+	f.mu.Lock()
+	for _, m := range batch {
+		if f.seen[m.ID] {
+			f.n++
+		}
+		f.seen[m.ID] = true
+	}
+	f.mu.Unlock()
+	return f.recorder.Publish(ctx, batch)
+}
+
+func (f *forgetful) Duplicates() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.n
+}
+
+func (f *forgetful) Remembers() time.Duration { return 2 * time.Minute }
+
+// It is said before, and counted afterwards, what a broker drops as repeats.
+func TestAReplayCountsRepeats(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1", "2", "3")
+	if _, err := db.Exec(t.Context(), `UPDATE outbox.events SET at = at - interval '3 minutes' WHERE position = 1`); err != nil {
+		t.Fatal(err)
+	}
+	sink := forgetful{seen: map[string]bool{}}
+	start(t, db, &sink, nil)
+	sink.await(t, "1", "2", "3")
+	o, since := operator.New(db), time.Now().Add(-time.Hour)
+	var plan operator.ReplayPlan
+	waitFor(t, func() bool {
+		var err error
+		if plan, err = o.WouldReplayEvents(t.Context(), "s", operator.ReplayEvents{EventFilter: operator.EventFilter{Since: since}, PerSecond: 0.5}); err != nil {
+			t.Fatal(err)
+		}
+		return plan.Remembers > 0
+	}, func() string { return "it is known for how long the broker remembers ids" })
+	if plan.Events != 3 || plan.Dropped != 2 || plan.Remembers != 2*time.Minute || plan.Takes != 6*time.Second || plan.Oldest.IsZero() || plan.Newest.Sub(plan.Oldest) < 3*time.Minute {
+		t.Errorf("the plan is %+v", plan)
+	}
+	for again, repeated := range map[bool]int64{false: 3, true: 0} {
+		r := operator.ReplayEvents{Again: again}
+		if r := awaitReplay(t, db, startReplay(t, db, r)); r.Published != 3 || r.Repeated != repeated {
+			t.Errorf("again = %v: it is %+v", again, r)
+		}
+	}
+}
