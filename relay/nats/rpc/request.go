@@ -156,11 +156,15 @@ func (r *request) tenant() outbox.ID {
 	return r.who.Tenant
 }
 
-// read reads the request's body. No body is an empty object. Fields that there are not are mistakes.
+// read reads the request's body. No body is an empty object. Fields that there are not are mistakes, and so are fields
+// that are there twice: which of them counts is not the same for every reader.
 func (r *request) read(into any) error {
 	data := r.Data()
 	if len(bytes.TrimSpace(data)) == 0 {
 		data = []byte("{}")
+	}
+	if name := ambiguous(data); name != "" {
+		return invalid(issue{"", "has a field twice, or one that is not spelled in ASCII: " + name[:min(len(name), maxNamed)]})
 	}
 	from := json.NewDecoder(bytes.NewReader(data))
 	from.DisallowUnknownFields()
@@ -178,6 +182,33 @@ func (r *request) read(into any) error {
 		return invalid(issue{"", "has a field that this method does not take: " + name[:min(len(name), maxNamed)]})
 	}
 	return invalid(issue{"", "is not a JSON object that this method takes"})
+}
+
+// ambiguous returns the name of a member that another may be taken for: encoding/json takes Id, and letters that are
+// alike, for id. What is no object is not looked at.
+func ambiguous(data []byte) string {
+	from := json.NewDecoder(bytes.NewReader(data))
+	if first, err := from.Token(); err != nil || first != json.Delim('{') {
+		return ""
+	}
+	seen := map[string]bool{}
+	for from.More() {
+		token, err := from.Token()
+		name, isName := token.(string)
+		if err != nil || !isName {
+			return ""
+		}
+		folded := strings.ToLower(name)
+		if seen[folded] || strings.IndexFunc(name, func(c rune) bool { return c >= 0x80 }) >= 0 {
+			return name
+		}
+		seen[folded] = true
+		var value json.RawMessage
+		if from.Decode(&value) != nil {
+			return ""
+		}
+	}
+	return ""
 }
 
 // respond sends the answer, or the error. A client that cannot be reached any more has none.

@@ -354,6 +354,9 @@ func TestBadRequests(t *testing.T) {
 		`Health {"` + strings.Repeat("long", 1000) + `":1}`: "does not take",
 		`Health {"a":1}`: `"a"`,
 		`List {"limit":1,"state":["x"` + strings.Repeat(`,"x"`, 100_000) + `]}`: "/state has 100001 states",
+		`Get {"id":"x","id":"y"}`:        "has a field twice",
+		`Get {"id":"x","ID":"y"}`:        "has a field twice",
+		`List {"limit":1,"ſervice":"x"}`: "not spelled in ASCII",
 	} {
 		method, body, _ := strings.Cut(request, " ")
 		if f := r.ask(method, body).fails("ValidationError", "422"); !strings.Contains(f.Message, want) || len(f.Issues) == 0 {
