@@ -73,7 +73,8 @@ func (p *Position) Next() int64 { return p.next }
 
 // Advance moves the position to that of a message, in the transaction that also makes the message's effect, and
 // reports whether the message is new. Make the effect only if it is. Positions may have gaps: of compacted topics,
-// transactions, or messages that are not for this consumer.
+// transactions, or messages that are not for this consumer. A message that its producer has stored twice is at two
+// positions, and new at both: [Once] tells these.
 //
 // Messages are handled in their order. After a transaction that was rolled back, or of which nobody knows whether
 // it was committed, handle the same messages again: Advance to a later one is an error, as it would skip them.
