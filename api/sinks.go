@@ -11,11 +11,13 @@ import (
 // Sink is how far events are published to a broker.
 type Sink struct {
 	Sink        string    `json:"sink"`
-	State       string    `json:"state" enum:"publishing,away,paused,waiting" doc:"away: the broker takes nothing. waiting: no process publishes to it"`
+	State       string    `json:"state" enum:"publishing,away,stuck,paused,waiting" doc:"away: the broker takes nothing. stuck: it refuses more messages than may be held. waiting: no process publishes to it"`
 	Owner       string    `json:"owner,omitempty" doc:"The process that publishes"`
 	Published   int64     `json:"published" doc:"Messages so far; after a crash some count twice"`
 	Lag         int64     `json:"lag" doc:"Positions between the sink's and the end of the log; some have no event"`
 	Holes       int64     `json:"holes" doc:"Positions that are passed by and may yet have an event, of transactions that run"`
+	Held        int64     `json:"held" doc:"Messages that are jobs, because the sink has refused them or one before them of their key"`
+	HeldKeys    int64     `json:"heldKeys" doc:"How many keys these have"`
 	OldestAt    time.Time `json:"oldestAt,omitzero" doc:"When the oldest event that is not published was stored"`
 	MovedAt     time.Time `json:"movedAt,omitzero" doc:"When messages were published last"`
 	PausedSince time.Time `json:"pausedSince,omitzero"`
@@ -31,7 +33,7 @@ type Away struct {
 
 func sinkOf(s operator.Sink) Sink {
 	shown := Sink{
-		Sink: s.Name, State: s.State(), Owner: s.Owner, Published: s.Published, Lag: s.Lag, Holes: s.Holes,
+		Sink: s.Name, State: s.State(), Owner: s.Owner, Published: s.Published, Lag: s.Lag, Holes: s.Holes, Held: s.HeldMessages, HeldKeys: s.HeldKeys,
 		OldestAt: utc(s.Oldest), MovedAt: utc(s.MovedAt), PausedSince: utc(s.PausedAt),
 	}
 	if !s.AwaySince.IsZero() {

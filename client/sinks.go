@@ -9,11 +9,13 @@ import (
 // Sink is how far events are published to a broker.
 type Sink struct {
 	Sink        string    `json:"sink"`
-	State       string    `json:"state"`           // publishing, away, paused, or waiting for a process to publish
+	State       string    `json:"state"`           // publishing, away, stuck, paused, or waiting for a process
 	Owner       string    `json:"owner,omitempty"` // the process that publishes
 	Published   int64     `json:"published"`       // messages so far; after a crash some count twice
 	Lag         int64     `json:"lag"`             // positions up to the end of the log; some have no event
 	Holes       int64     `json:"holes"`           // positions that are passed by and may yet have an event
+	Held        int64     `json:"held"`            // messages that are jobs: refused, or behind one of the same key
+	HeldKeys    int64     `json:"heldKeys"`        // how many keys these have
 	OldestAt    time.Time `json:"oldestAt,omitzero"`
 	MovedAt     time.Time `json:"movedAt,omitzero"` // when messages were published last
 	PausedSince time.Time `json:"pausedSince,omitzero"`

@@ -26,7 +26,7 @@ func (e *examination) sinks(ctx context.Context) error {
 				"posthaste relay resume "+s.Name)
 		case late && !s.AwaySince.IsZero():
 			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name, s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
-				"mend the broker or the route; an event that it will never take can be left out: posthaste relay skip "+s.Name+" EVENT-ID")
+				"mend the broker or the route; if it is stuck, replay or dismiss what it has refused: posthaste dlq list --kind relay:"+s.Name)
 		case late && s.Owner == "":
 			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name, waits.Round(time.Second)),
 				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if there is no such sink any more, delete its row in outbox.sinks")
@@ -35,6 +35,10 @@ func (e *examination) sinks(ctx context.Context) error {
 				"see whether it catches up: outbox_relay_lag_seconds")
 		default:
 			e.find(OK, fmt.Sprintf("sink %s: %s published, %s behind", s.Name, Count(s.Published, "message"), Count(s.Lag, "position")), "")
+		}
+		if s.HeldMessages > 0 {
+			e.find(Warning, fmt.Sprintf("sink %s has refused messages: %s of %s with those behind them", s.Name, Count(s.HeldMessages, "job"), Count(s.HeldKeys, "key")),
+				"see why: posthaste dlq list --kind relay:"+s.Name+"; then replay them, as they are or edited, or dismiss them")
 		}
 	}
 	return nil

@@ -94,6 +94,17 @@ CREATE TABLE outbox.replays (
     failure       text -- what it waits for
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100);
 
+-- Messages of a sink that are jobs now: one that it has refused, and those behind it of the
+-- same key. A row is stored with its job, and goes once the job is closed.
+CREATE TABLE outbox.held_messages (
+    sink      text COLLATE "C" NOT NULL,
+    job_id    uuid             NOT NULL,
+    tenant_id uuid             NOT NULL,
+    key       text COLLATE "C", -- NULL: in no order
+    position  bigint           NOT NULL, -- in the log
+    PRIMARY KEY (sink, job_id)
+) WITH (autovacuum_vacuum_threshold = 1000);
+
 -- Their names were those of the history alone: ensure_days and drop_day stand for them.
 DROP FUNCTION IF EXISTS outbox.ensure_history(integer), outbox.drop_history(regclass), outbox.drop_day(regclass);
 

@@ -26,13 +26,16 @@ type Sink struct {
 	// Lag is how many positions of the log are behind the sink's; some have no event.
 	Lag int64
 	// Holes is how many positions the sink has passed by because no event could be seen at them yet.
-	Holes      int64
-	Oldest     time.Time // when the first event that is not published was stored; zero if there is none
-	MovedAt    time.Time // when messages were published last; zero if never
-	PausedAt   time.Time // zero unless an operator has paused it
-	AwaySince  time.Time // since when it stands still; zero unless it does
-	AwayCode   string    // why, such as relay_unavailable
-	AwayReason string    // in the client's words
+	Holes int64
+	// HeldMessages is how many messages are jobs, because the sink has refused them or one before them of their key,
+	// and HeldKeys how many keys these have. [Operator.Held] lists them.
+	HeldMessages, HeldKeys int64
+	Oldest                 time.Time // when the first event that is not published was stored; zero if there is none
+	MovedAt                time.Time // when messages were published last; zero if never
+	PausedAt               time.Time // zero unless an operator has paused it
+	AwaySince              time.Time // since when it stands still; zero unless it does
+	AwayCode               string    // why, such as relay_unavailable
+	AwayReason             string    // in the client's words
 }
 
 // Sinks returns all sinks by name.
@@ -46,7 +49,7 @@ func (o *Operator) Sinks(ctx context.Context) ([]Sink, error) {
 	sinks := make([]Sink, len(rows))
 	for i, row := range rows {
 		sinks[i] = Sink{
-			Name: row.Sink, Owner: row.Owner, Published: row.Published, Lag: max(0, row.Last-row.Top), Holes: row.Holes,
+			Name: row.Sink, Owner: row.Owner, Published: row.Published, Lag: max(0, row.Last-row.Top), Holes: row.Holes, HeldMessages: row.HeldMessages, HeldKeys: row.HeldKeys,
 			Oldest: row.Oldest.Time, MovedAt: row.MovedAt.Time, PausedAt: row.PausedAt.Time,
 			AwaySince: row.AwaySince.Time, AwayCode: row.AwayCode, AwayReason: row.AwayMessage,
 		}
@@ -68,14 +71,19 @@ func (o *Operator) Sink(ctx context.Context, name string) (Sink, error) {
 	return Sink{}, fmt.Errorf("sink %s: %w", name, ErrSinkNotFound)
 }
 
-// State is what the sink does, in a word: publishing, away, paused, or waiting, which is for
-// a process that publishes.
+// codeStuck is relay.CodeStuck.
+const codeStuck = "relay_stuck"
+
+// State is what the sink does, in a word: publishing, away, stuck, which is that it has refused
+// more messages than it may, paused, or waiting, which is for a process that publishes.
 func (s Sink) State() string {
 	switch {
 	case !s.PausedAt.IsZero():
 		return "paused"
 	case s.Owner == "":
 		return "waiting"
+	case s.AwayCode == codeStuck:
+		return "stuck"
 	case !s.AwaySince.IsZero():
 		return "away"
 	}

@@ -57,7 +57,7 @@ RETURNING sinks.top,
 
 -- name: AdvanceSink :many
 -- AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if
--- somebody else owns the sink now, or if positions come from another timeline. The commit
+-- somebody else owns the sink now, or if positions come from another timeline. A lazy commit
 -- waits for no disk: what it loses is published again, under the same ids.
 UPDATE outbox.sinks
 SET top      = @top,
@@ -85,7 +85,7 @@ RETURNING (paused_at IS NOT NULL)::boolean AS paused,
                ORDER BY hole
                LIMIT 1)
           ) END)::timestamptz AS oldest,
-          set_config('synchronous_commit', 'off', true)::text AS commits;
+          set_config('synchronous_commit', CASE WHEN @lazily::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits;
 
 -- name: LeaveSink :exec
 -- LeaveSink gives a sink up and wakes those who wait for it.

@@ -4,7 +4,7 @@
 -- lease has lapsed is no owner.
 SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN lease_expires_at > clock_timestamp() THEN owner END, '')::text AS owner, published, moved_at,
        away_since, coalesce(away_code, '')::text AS away_code, coalesce(away_message, '')::text AS away_message, paused_at,
-       (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
+       (SELECT last_value FROM outbox.events_position_seq)::bigint AS last, held.messages AS held_messages, held.keys AS held_keys,
        least(
            (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
            (SELECT event.at
@@ -18,6 +18,11 @@ FROM outbox.sinks
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(upper(hole) - lower(hole)), 0)::bigint AS positions FROM unnest(sinks.holes) AS hole
 ) AS holes_are
+CROSS JOIN LATERAL (
+    SELECT count(*) AS messages, count(DISTINCT (held.tenant_id, held.key)) FILTER (WHERE held.key IS NOT NULL) AS keys
+    FROM outbox.held_messages AS held
+    WHERE held.sink = sinks.sink
+) AS held
 ORDER BY sink;
 
 -- name: PauseSink :many

@@ -164,16 +164,23 @@ func TestAnEventThatCannotBeReadConcernsItsRouteOnly(t *testing.T) {
 	publish(t, db, "theirs", "k", "2")
 	mine.await(t, "1")
 	waitFor(t, func() bool {
-		return strings.Contains(ask[string](t, db, `SELECT coalesce(max(away_message), '') FROM outbox.sinks WHERE sink = 'other'`), "its headers are no texts")
-	}, func() string { return "the other sink says why it stands still" })
+		return strings.Contains(ask[string](t, db, `SELECT coalesce(max(last_error_message), '') FROM outbox.jobs WHERE kind = 'relay:other' AND status = 'dead'`), "its headers are no texts")
+	}, func() string { return "the other sink's dead letter says why" })
 }
 
-// The age of what waits shows where it waits at a hole, and what to skip is said.
-func TestARefusedEventAtAHoleShows(t *testing.T) {
+// The age of what waits shows where it waits at a hole, and the reason names the event.
+func TestAnEventThatWaitsAtAHoleShows(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	reg := prometheus.NewRegistry()
-	start(t, db, &refusing{key: "a"}, func(c *relay.Config) { c.Registerer = reg })
+	var sink recorder
+	sink.set(func(m relay.Message) error {
+		if m.Key == "a" {
+			return errors.New("no answer")
+		}
+		return nil
+	}, nil)
+	start(t, db, &sink, func(c *relay.Config) { c.Registerer = reg })
 	tx := begin(t, db)
 	publish(t, tx, "t", "a", "bad")
 	publish(t, tx, "t", "b", "good")
@@ -183,22 +190,6 @@ func TestARefusedEventAtAHoleShows(t *testing.T) {
 	if message := ask[string](t, db, `SELECT away_message FROM outbox.sinks`); !strings.Contains(message, "event "+id+", topic t, position 1") {
 		t.Errorf("outbox.sinks says %q, which does not name the event", message)
 	}
-}
-
-// refusing refuses a key, and accepts others.
-type refusing struct {
-	recorder
-	key string
-}
-
-func (r *refusing) Publish(_ context.Context, batch []relay.Message) []error {
-	outcomes := make([]error, len(batch))
-	for i, m := range batch {
-		if m.Key == r.key {
-			outcomes[i] = &relay.RefusedError{Code: relay.CodeTooLarge, Err: errors.New("too large")}
-		}
-	}
-	return outcomes
 }
 
 // An owner that outlives a failover reads nothing from the new timeline before it has read

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
 
@@ -28,6 +29,9 @@ type Config struct {
 	// published within this time is published again, with the same ids; 0 is 5 min. A
 	// switchover that loses nothing repeats nothing.
 	FailoverRewind time.Duration
+	// MaxHeld is how many open jobs of a sink there may be: messages that it has refused, those
+	// behind them of the same key, and dead letters. Beyond it the sink stands still; 0 is 10,000.
+	MaxHeld int
 	// PollInterval is the time between looks at the log while Wake can be relied on; 0 is
 	// 5 s. While it cannot, it is 100 ms.
 	PollInterval time.Duration
@@ -43,7 +47,8 @@ type Config struct {
 }
 
 // SinkConfig is a sink with its name and routes. The name is that of the cursor: under
-// another name it begins with the oldest event that is kept.
+// another name it begins with the oldest event that is kept. It has 1 to 122 letters, digits
+// and _ . : / -, because jobs have the kind relay:NAME.
 type SinkConfig struct {
 	Name   string
 	Sink   Sink
@@ -56,7 +61,7 @@ const (
 	defaultPollInterval   = 5 * time.Second
 	deafPollInterval      = 100 * time.Millisecond
 	defaultFailoverRewind = 5 * time.Minute
-	maxNameBytes          = 128
+	defaultMaxHeld        = 10_000
 )
 
 func (c Config) withDefaults() Config {
@@ -64,6 +69,7 @@ func (c Config) withDefaults() Config {
 	c.Source = cmp.Or(c.Source, defaultSource)
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, defaultLeaseTTL)
 	c.FailoverRewind = cmp.Or(c.FailoverRewind, defaultFailoverRewind)
+	c.MaxHeld = cmp.Or(c.MaxHeld, defaultMaxHeld)
 	c.PollInterval = cmp.Or(c.PollInterval, defaultPollInterval)
 	if c.Hearing == nil {
 		c.Hearing = func() bool { return false }
@@ -74,6 +80,17 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// CheckName returns an [*outbox.InvalidError] if no sink may have the name.
+func CheckName(sink string) error {
+	if sink == "" {
+		return invalid.Field("Sinks", "has one without a name")
+	}
+	if fault := engine.NameFault(engine.HeldKind(sink)); fault != "" {
+		return invalid.Field("Sinks", "has %q, whose jobs would have a kind that %s", sink, fault)
+	}
+	return nil
+}
+
 func (c Config) validate() error {
 	var errs []error
 	if len(c.Sinks) == 0 {
@@ -82,8 +99,8 @@ func (c Config) validate() error {
 	names := map[string]bool{}
 	for _, s := range c.Sinks {
 		switch {
-		case s.Name == "" || len(s.Name) > maxNameBytes:
-			errs = append(errs, invalid.Field("Sinks", "has a name of %d bytes, want 1 to %d", len(s.Name), maxNameBytes))
+		case CheckName(s.Name) != nil:
+			errs = append(errs, CheckName(s.Name))
 		case names[s.Name]:
 			errs = append(errs, invalid.Field("Sinks", "has two that are called %q", s.Name))
 		case s.Sink == nil:
@@ -93,6 +110,9 @@ func (c Config) validate() error {
 		if _, err := compileAll(s.Routes); err != nil {
 			errs = append(errs, fmt.Errorf("sink %q: %w", s.Name, err))
 		}
+	}
+	if c.MaxHeld < 1 {
+		errs = append(errs, invalid.Field("MaxHeld", "is %d, want at least 1, or 0 for %d", c.MaxHeld, defaultMaxHeld))
 	}
 	for _, d := range []struct {
 		field string

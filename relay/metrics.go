@@ -5,17 +5,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-
-	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
 // metrics are those of all sinks. A sink's gauges are 0 in a process that does not own it:
 // take the maximum over processes, not the sum.
 type metrics struct {
-	published, failures, rewinds              *prometheus.CounterVec
-	replayed, duplicates                      *prometheus.CounterVec
-	owned, lagEvents, lagSeconds, away, holes *prometheus.GaugeVec
-	publishSeconds, batchSize                 *prometheus.HistogramVec
+	published, failures, refused, dropped, rewinds *prometheus.CounterVec
+	replayed, duplicates                           *prometheus.CounterVec
+	owned, lagEvents, lagSeconds, away, holes      *prometheus.GaugeVec
+	heldMessages, heldKeys                         *prometheus.GaugeVec
+	publishSeconds, batchSize                      *prometheus.HistogramVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -30,16 +29,20 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"sink"})
 	}
 	return &metrics{
-		published:  counter("outbox_relay_published_total", "Messages that the sink has accepted; after a crash some count twice."),
-		failures:   counter("outbox_relay_failures_total", "Batches of which the sink has not accepted all, by the code of the first message that it did not accept.", "code"),
-		rewinds:    counter("outbox_relay_rewinds_total", "Times that the sink began again with earlier events, because positions came from another timeline."),
-		replayed:   counter("outbox_relay_replayed_total", "Messages of replays that the sink has accepted; after a crash some count twice."),
-		duplicates: counter("outbox_relay_duplicates_total", "Messages that the broker has dropped because it remembered their ids, as far as it says so."),
-		owned:      gauge("outbox_relay_owned", "1 in the process that publishes to the sink."),
-		lagEvents:  gauge("outbox_relay_lag_events", "Positions between the sink's and the end of the log; some have no event."),
-		lagSeconds: gauge("outbox_relay_lag_seconds", "Age of the oldest event that is not published, 0 if there is none."),
-		away:       gauge("outbox_relay_away_seconds", "For how long the sink has stood still because the broker takes nothing, 0 if it does not."),
-		holes:      gauge("outbox_relay_holes", "Positions that are passed by and may yet have an event, of transactions that run."),
+		published:    counter("outbox_relay_published_total", "Messages that the sink has accepted; after a crash some count twice."),
+		failures:     counter("outbox_relay_failures_total", "Batches of which the sink has not accepted all, by the code of the first message that it did not accept.", "code"),
+		refused:      counter("outbox_relay_refused_total", "Messages that the sink has refused, by code; after a crash some count twice. But for those that are dropped they are jobs then.", "code"),
+		dropped:      counter("outbox_relay_dropped_total", "Messages that the sink has refused and whose route says onRefused: drop; after a crash some count twice."),
+		rewinds:      counter("outbox_relay_rewinds_total", "Times that the sink began again with earlier events, because positions came from another timeline."),
+		replayed:     counter("outbox_relay_replayed_total", "Messages of replays that the sink has accepted; after a crash some count twice."),
+		duplicates:   counter("outbox_relay_duplicates_total", "Messages that the broker has dropped because it remembered their ids, as far as it says so."),
+		owned:        gauge("outbox_relay_owned", "1 in the process that publishes to the sink."),
+		lagEvents:    gauge("outbox_relay_lag_events", "Positions between the sink's and the end of the log; some have no event."),
+		lagSeconds:   gauge("outbox_relay_lag_seconds", "Age of the oldest event that is not published, 0 if there is none."),
+		away:         gauge("outbox_relay_away_seconds", "For how long the sink has stood still because the broker takes nothing, 0 if it does not."),
+		holes:        gauge("outbox_relay_holes", "Positions that are passed by and may yet have an event, of transactions that run."),
+		heldMessages: gauge("outbox_relay_held_messages", "Open jobs of the sink, dead letters too: messages that it has refused, and those behind them of the same key."),
+		heldKeys:     gauge("outbox_relay_held_keys", "Keys of which later messages wait behind such jobs."),
 		publishSeconds: histogram("outbox_relay_publish_seconds", "How long the sink took for a batch.",
 			prometheus.ExponentialBuckets(0.0005, 2, 15)),
 		batchSize: histogram("outbox_relay_batch_size", "Messages in a batch.", prometheus.ExponentialBuckets(1, 4, 6)),
@@ -48,19 +51,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 // sinkMetrics are those of one sink.
 type sinkMetrics struct {
-	published, rewinds                        prometheus.Counter
+	published, dropped, rewinds               prometheus.Counter
+	failures, refused                         *prometheus.CounterVec
 	replayed, duplicates                      prometheus.Counter
-	failures                                  *prometheus.CounterVec
 	owned, lagEvents, lagSeconds, away, holes prometheus.Gauge
+	heldMessages, heldKeys                    prometheus.Gauge
 	publishSeconds, batchSize                 prometheus.Observer
 }
 
 func (m *metrics) of(sink string) *sinkMetrics {
 	return &sinkMetrics{
-		published: m.published.WithLabelValues(sink), rewinds: m.rewinds.WithLabelValues(sink),
+		published: m.published.WithLabelValues(sink), dropped: m.dropped.WithLabelValues(sink), rewinds: m.rewinds.WithLabelValues(sink),
+		failures: m.failures.MustCurryWith(prometheus.Labels{"sink": sink}), refused: m.refused.MustCurryWith(prometheus.Labels{"sink": sink}),
 		replayed: m.replayed.WithLabelValues(sink), duplicates: m.duplicates.WithLabelValues(sink),
-		failures: m.failures.MustCurryWith(prometheus.Labels{"sink": sink}),
-		owned:    m.owned.WithLabelValues(sink), lagEvents: m.lagEvents.WithLabelValues(sink), lagSeconds: m.lagSeconds.WithLabelValues(sink),
+		heldMessages: m.heldMessages.WithLabelValues(sink), heldKeys: m.heldKeys.WithLabelValues(sink),
+		owned: m.owned.WithLabelValues(sink), lagEvents: m.lagEvents.WithLabelValues(sink), lagSeconds: m.lagSeconds.WithLabelValues(sink),
 		away: m.away.WithLabelValues(sink), holes: m.holes.WithLabelValues(sink),
 		publishSeconds: m.publishSeconds.WithLabelValues(sink), batchSize: m.batchSize.WithLabelValues(sink),
 	}
@@ -75,29 +80,35 @@ func (m *sinkMetrics) batch(messages int, took time.Duration) {
 
 func (m *sinkMetrics) accepted(messages int) { m.published.Add(float64(messages)) }
 
+func (m *sinkMetrics) refuse(code string) { m.refused.WithLabelValues(code).Inc() }
+
 func (m *sinkMetrics) failed(code string) { m.failures.WithLabelValues(code).Inc() }
 
-// stored notes what the database knew when the cursor was stored, at a time; looked says that it was asked for the
-// oldest event that waits.
-func (m *sinkMetrics) stored(c cursor, row sqlgen.AdvanceSinkRow, looked bool, why *away, at time.Time) {
-	m.lagEvents.Set(float64(max(0, row.Last-c.top)))
-	m.holes.Set(float64(c.positions()))
+// stored notes what the database knew when the cursor was stored.
+func (m *sinkMetrics) stored(s *step) {
+	m.lagEvents.Set(float64(max(0, s.row.Last-s.cursor.top)))
+	m.holes.Set(float64(s.cursor.positions()))
 	switch {
-	case row.Oldest.Valid:
-		m.lagSeconds.Set(max(0, at.Sub(row.Oldest.Time).Seconds()))
-	case looked, row.Last <= c.top && len(c.holes) == 0:
+	case s.row.Oldest.Valid:
+		m.lagSeconds.Set(max(0, s.sent.Sub(s.row.Oldest.Time).Seconds()))
+	case s.params.Look, s.row.Last <= s.cursor.top && len(s.cursor.holes) == 0:
 		m.lagSeconds.Set(0)
 	}
 	stood := 0.0
-	if why != nil {
-		stood = at.Sub(why.since).Seconds()
+	if s.away != nil {
+		stood = s.sent.Sub(s.away.since).Seconds()
 	}
 	m.away.Set(stood)
 }
 
+func (m *sinkMetrics) held(h *held) {
+	m.heldMessages.Set(float64(len(h.jobs)))
+	m.heldKeys.Set(float64(len(h.keys)))
+}
+
 // forget is for a process that does not own the sink any more.
 func (m *sinkMetrics) forget() {
-	for _, g := range []prometheus.Gauge{m.owned, m.lagEvents, m.lagSeconds, m.away, m.holes} {
+	for _, g := range []prometheus.Gauge{m.owned, m.lagEvents, m.lagSeconds, m.away, m.holes, m.heldMessages, m.heldKeys} {
 		g.Set(0)
 	}
 }

@@ -39,14 +39,20 @@ type ownership struct {
 	replays   chan *replayPage
 	remembers time.Duration // as it is stored; of replayAll
 
-	mu        sync.Mutex
-	cursor    cursor
-	published int64     // since it was stored
-	looked    time.Time // for the oldest event that is not published
-	away      *away     // nil while the broker takes messages
-	until     time.Time // the end of the lease, by our clock
-	paused    bool
-	turned    chan struct{} // closed when paused changes
+	suspicions suspicions // of the goroutine that publishes
+
+	storing sync.Mutex // the cursor: what one goroutine has stored is not overwritten with what another knew before
+
+	mu           sync.Mutex
+	cursor       cursor
+	published    int64     // since it was stored
+	looked       time.Time // for the oldest event that is not published
+	away         *away     // nil while the broker takes messages
+	until        time.Time // the end of the lease, by our clock
+	paused       bool
+	held         held
+	lookedAtHeld time.Time
+	turned       chan struct{} // closed when paused or held changes
 }
 
 // away is why a sink stands still, and since when.
@@ -78,12 +84,15 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 		o := &ownership{
 			publisher: p, epoch: rows[0].Epoch, timeline: rows[0].Timeline, changed: make(chan struct{}, 1), replays: make(chan *replayPage), turned: make(chan struct{}),
 			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), until: sent.Add(p.config.LeaseTTL),
+			held: held{map[[16]byte]heldJob{}, map[tenantKey]int{}},
 		}
 		o.poke() // keep learns at once whether the sink is paused
 		if rows[0].Rewind {
-			return o, o.rewind(ctx, q)
+			if err := o.rewind(ctx, q); err != nil {
+				return nil, err
+			}
 		}
-		return o, nil
+		return o, o.lookAtHeld(ctx)
 	}
 }
 
@@ -196,7 +205,7 @@ func (o *ownership) isOurs() bool {
 	return time.Now().Before(o.until)
 }
 
-// keep stores what move and stand say and extends the lease, until ctx ends or the sink is
+// keep stores what move and stand say, extends the lease and looks at the held messages, until ctx ends or the sink is
 // not ours any more.
 func (o *ownership) keep(ctx context.Context) error {
 	ttl := o.publisher.config.LeaseTTL
@@ -210,6 +219,9 @@ func (o *ownership) keep(ctx context.Context) error {
 		case <-heartbeat.C:
 		}
 		if err := o.store(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		if err := o.lookIfDue(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 		heartbeat.Reset(ttl / 3)
@@ -266,43 +278,84 @@ func (o *ownership) spellInASCII() bool {
 }
 
 func (o *ownership) storeOnce(ctx context.Context) error {
-	p := o.publisher
-	o.mu.Lock()
-	c, published, why := o.cursor, o.published, o.away
-	look := time.Since(o.looked) > lookInterval
-	o.mu.Unlock()
-	params := sqlgen.AdvanceSinkParams{
-		Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
-		Top: c.top, Published: published, Look: look,
-	}
-	params.Lows, params.Highs = c.bounds()
-	if why != nil {
-		params.AwaySince, params.AwayCode, params.AwayMessage = pgtype.Timestamptz{Time: why.since, Valid: true}, &why.code, &why.message
-	}
+	o.storing.Lock()
+	defer o.storing.Unlock()
+	s := o.step()
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	sent := time.Now()
-	rows, err := sqlgen.New(p.pool).AdvanceSink(ctx, params)
+	if err := s.advance(ctx, sqlgen.New(o.publisher.pool)); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stored(s)
+	return nil
+}
+
+// step is one move of the cursor in the database.
+type step struct {
+	cursor    cursor
+	published int64 // of ownership's
+	away      *away
+	params    sqlgen.AdvanceSinkParams
+	sent      time.Time
+	row       sqlgen.AdvanceSinkRow // the answer
+}
+
+// step is the one to where the sink is.
+func (o *ownership) step() *step {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.publisher
+	s := &step{published: o.published, away: o.away, params: sqlgen.AdvanceSinkParams{
+		Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
+		Published: o.published, Lazily: true, Look: time.Since(o.looked) > lookInterval,
+	}}
+	s.to(o.cursor)
+	if why := o.away; why != nil {
+		s.params.AwaySince = pgtype.Timestamptz{Time: why.since, Valid: true}
+		s.params.AwayCode, s.params.AwayMessage = &why.code, &why.message
+	}
+	return s
+}
+
+func (s *step) to(c cursor) {
+	s.cursor, s.params.Top = c, c.top
+	s.params.Lows, s.params.Highs = c.bounds()
+}
+
+func (s *step) advance(ctx context.Context, q *sqlgen.Queries) error {
+	s.sent = time.Now()
+	rows, err := q.AdvanceSink(ctx, s.params)
 	switch {
 	case err != nil:
 		return fmt.Errorf("advance sink: %w", err)
 	case len(rows) == 0:
 		return errNotOurs
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if look {
-		o.looked = sent
-	}
-	o.published -= published
-	o.until = sent.Add(p.config.LeaseTTL)
-	if o.paused != rows[0].Paused {
-		o.paused = rows[0].Paused
-		close(o.turned)
-		o.turned = make(chan struct{})
-	}
-	p.metrics.stored(c, rows[0], look, why, sent)
+	s.row = rows[0]
 	return nil
+}
+
+// stored notes that a step is stored. The caller has the lock.
+func (o *ownership) stored(s *step) {
+	if s.params.Look {
+		o.looked = s.sent
+	}
+	o.published -= s.published
+	o.until = s.sent.Add(o.publisher.config.LeaseTTL)
+	if o.paused != s.row.Paused {
+		o.paused = s.row.Paused
+		o.turn()
+	}
+	o.publisher.metrics.stored(s)
+	o.publisher.metrics.held(&o.held)
+}
+
+// turn wakes those who wait for paused or held to change. The caller has the lock.
+func (o *ownership) turn() {
+	close(o.turned)
+	o.turned = make(chan struct{})
 }
 
 // awaitPause returns nil once an operator has paused the sink, or, with false, once it is

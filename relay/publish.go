@@ -41,6 +41,7 @@ type publisher struct {
 	log     *slog.Logger
 
 	wake       chan struct{} // events were stored
+	heldWake   chan struct{} // jobs were made of some
 	released   chan struct{} // the same, for those who wait for the sink: an owner that leaves it notifies
 	complaints outage.Complaints
 	duplicates atomic.Int64 // that are counted
@@ -95,8 +96,12 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	}()
 	p.metrics.owned.Set(1)
 	defer p.metrics.forget()
+	var carrying sync.WaitGroup
+	carrying.Go(func() { p.carry(reading, o) })
 
 	err := p.work(reading, ours, o)
+	stop()
+	carrying.Wait() // while the lease is extended
 	end(err)
 	replaying.Wait()
 	if lost := <-kept; lost != nil {
@@ -110,28 +115,41 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 
 // work publishes whatever comes, until ctx ends or the database fails; what it has read goes
 // on for as long as the sink is ours.
+//
+// A batch that has no answer in time is not tried again as it was: it may be too much for the
+// time. Pages are half as large then, and twice as large after each that was published.
 func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
+	most := maxBatch
 	for ctx.Err() == nil {
 		if err := o.awaitPause(ctx, false); err != nil {
 			return err
 		}
-		err := p.stretch(ctx, ours, o, maxBatch, 0)
+		pages := 1
+		if most == maxBatch {
+			pages = 0
+		}
+		err := p.stretch(ctx, ours, o, most, pages)
 		var failure *failure
 		switch {
 		case errors.Is(err, errUnfinished):
 		case errors.As(err, &failure):
+			if failure.unknown {
+				most = max(1, failure.messages/2)
+			}
 			if err := p.outlast(ctx, ours, o, failure); err != nil {
 				return err
 			}
 		case err != nil:
 			return err
+		default:
+			most = min(2*most, maxBatch)
 		}
 	}
 	return context.Cause(ctx)
 }
 
 // outlast waits until the sink takes messages again. It tries with one message, then with
-// ten. What is refused is treated alike: nothing overtakes it, and nothing is lost.
+// ten.
 func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *failure) error {
 	began := time.Now()
 	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code), slog.Any("err", failure.err))
@@ -184,6 +202,8 @@ func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 	if err := p.probe(ctx); err != nil {
 		return failureOf(err)
 	}
+	o.suspicions.probed = true
+	defer func() { o.suspicions.probed = false }()
 	for _, most := range []int{1, 10} {
 		if err := p.stretch(ctx, ours, o, most, 1); err != nil && !errors.Is(err, errUnfinished) {
 			return err
@@ -312,78 +332,10 @@ func (p *publisher) wakeIf(yes bool) <-chan struct{} {
 	return nil
 }
 
-// send publishes a page and moves the cursor past what the sink has accepted, and what is
-// not for it.
-func (p *publisher) send(ctx context.Context, o *ownership, read page) error {
-	if !o.isOurs() {
-		return errLapsed
-	}
-	messages, accepted, fault := p.messages(read.events)
-	began := time.Now()
-	outcomes := p.deliver(ctx, messages)
-	p.metrics.batch(len(messages), time.Since(began))
-	published := 0
-	var first *failure
-	for i, err := range outcomes {
-		if err == nil {
-			published++
-			accepted[messages[i].index] = true
-		} else if first == nil && !errors.Is(err, ErrNotTried) {
-			first = failureOf(named(&read.events[messages[i].index], err))
-		}
-	}
-	if first == nil {
-		first = fault
-	}
-	p.metrics.accepted(published)
-	if first == nil && published == len(messages) {
-		o.move(read.after, published)
-		return nil
-	}
-	var positions []int64
-	for i, e := range read.events {
-		if accepted[i] {
-			positions = append(positions, e.Position)
-		}
-	}
-	o.move(read.before.after(positions), published)
-	if first == nil && published > 0 {
-		return errUnfinished
-	}
-	if first == nil {
-		first = failureOf(errors.New("the sink has not tried a message and does not say why"))
-	}
-	if ctx.Err() != nil { // the sink is another process's: nothing is known of what was under way
-		return context.Cause(ctx)
-	}
-	p.metrics.failed(first.code)
-	return first
-}
-
 // outgoing is a message with the index of its event.
 type outgoing struct {
 	Message
 	index int
-}
-
-// messages are those of the events, up to one of which none can be made; fault says why.
-// Events that are not for this sink count as accepted.
-func (p *publisher) messages(events []Event) (messages []outgoing, accepted []bool, fault *failure) {
-	accepted = make([]bool, len(events))
-	messages = make([]outgoing, 0, len(events))
-	for i := range events {
-		r := routeOf(p.routes, events[i].Topic)
-		if r == nil {
-			accepted[i] = true
-			continue
-		}
-		m, err := messageOf(&events[i], r, p.config.Source)
-		if err != nil {
-			return messages, accepted, failureOf(named(&events[i], err))
-		}
-		messages = append(messages, outgoing{m, i})
-	}
-	return messages, accepted, nil
 }
 
 // named says which event an outcome is about, for those that are about one.
@@ -396,7 +348,7 @@ func named(e *Event, err error) error {
 
 // deliver returns an outcome for each message. A sink that panics or returns another number
 // of outcomes has a fault: then nothing is known of any.
-func (p *publisher) deliver(ctx context.Context, messages []outgoing) (outcomes []error) {
+func (p *publisher) deliver(ctx context.Context, messages []outgoing, timeout time.Duration) (outcomes []error) {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -416,7 +368,7 @@ func (p *publisher) deliver(ctx context.Context, messages []outgoing) (outcomes 
 			outcomes = unknown(fmt.Errorf("the sink panicked: %v\n%s", r, debug.Stack()))
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	defer p.countDuplicates()
 	outcomes = p.sink.Publish(ctx, batch)
@@ -428,8 +380,10 @@ func (p *publisher) deliver(ctx context.Context, messages []outgoing) (outcomes 
 
 // failure is why a sink stands still.
 type failure struct {
-	code string
-	err  error
+	code     string
+	err      error
+	unknown  bool // the sink did not say what became of a message
+	messages int  // if unknown, how many there were in the batch
 }
 
 func (f *failure) Error() string { return f.code + ": " + f.err.Error() }
@@ -437,10 +391,10 @@ func (f *failure) Unwrap() error { return f.err }
 
 func failureOf(err error) *failure {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		return &failure{refused.Code, err}
+		return &failure{code: refused.Code, err: err}
 	}
 	if unavailable, ok := errors.AsType[*UnavailableError](err); ok {
-		return &failure{unavailable.Code, err}
+		return &failure{code: unavailable.Code, err: err}
 	}
-	return &failure{CodeUnanswered, err}
+	return &failure{code: CodeUnanswered, err: err}
 }

@@ -46,7 +46,7 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 		r.publishers = append(r.publishers, &publisher{
 			name: s.Name, sink: s.Sink, routes: routes, owner: owner, config: &r.config, metrics: all.of(s.Name),
 			log:  config.Logger.With(slog.String("component", "relay"), slog.String("sink", s.Name)),
-			wake: make(chan struct{}, 1), released: make(chan struct{}, 1),
+			wake: make(chan struct{}, 1), heldWake: make(chan struct{}, 1), released: make(chan struct{}, 1),
 		})
 	}
 	return r, nil

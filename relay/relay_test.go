@@ -279,30 +279,6 @@ func TestAnOutageLosesNothingAndShows(t *testing.T) {
 	waitFor(t, func() bool { return ask[string](t, db, code) == "" }, func() string { return "the end of the outage is in outbox.sinks" })
 }
 
-// Nothing overtakes a message that the broker refuses.
-func TestARefusedMessageIsNotOvertaken(t *testing.T) {
-	t.Parallel()
-	db := database(t)
-	var sink recorder
-	sink.set(func(m relay.Message) error {
-		if string(m.Body) == "2" {
-			return &relay.RefusedError{Code: relay.CodeTooLarge, Err: errors.New("too large")}
-		}
-		return nil
-	}, nil)
-	stop := start(t, db, &sink, nil)
-	publish(t, db, "t", "k", "1", "2", "3")
-	waitFor(t, func() bool {
-		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_too_large', false) FROM outbox.sinks`)
-	}, func() string { return "the refusal is in outbox.sinks" })
-	time.Sleep(1500 * time.Millisecond)
-	sink.await(t, "1")
-	stop()
-	if top := ask[int](t, db, `SELECT top FROM outbox.sinks`); top != 1 {
-		t.Errorf("top = %d, want 1", top)
-	}
-}
-
 func TestAFaultySinkLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func([]relay.Message) []error{

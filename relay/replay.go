@@ -261,7 +261,7 @@ func (p *publisher) sendReplay(ctx context.Context, o *ownership, page *replayPa
 		before := p.dropped()
 		var left []Event
 		var failed error
-		for i, err := range p.deliver(ctx, messages) {
+		for i, err := range p.deliver(ctx, messages, publishTimeout) {
 			e := &page.events[messages[i].index]
 			switch _, refused := errors.AsType[*RefusedError](err); {
 			case err == nil:

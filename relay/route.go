@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // Route says which events go to a sink, and under which name. Of the routes of a sink the
@@ -21,6 +22,32 @@ type Route struct {
 	Destination string
 	// CloudEvents is how the attributes of CloudEvents 1.0 go with a message; "" is Binary.
 	CloudEvents CloudEvents
+	// OnRefused is what becomes of a message that the sink refuses; "" is Hold.
+	OnRefused OnRefused
+}
+
+// OnRefused says what becomes of a message that a sink refuses, and of those behind it of its
+// key. But for Drop it becomes a job, which is tried a few times and is a dead letter then; it
+// can be replayed, as it is or with another payload, and dismissed, as others. Messages without
+// a key hold up nothing.
+type OnRefused string
+
+const (
+	Hold OnRefused = "hold" // those behind it wait until somebody has replayed or dismissed the dead letter
+	Skip OnRefused = "skip" // those behind it wait while it is tried, and not for the dead letter
+	Park OnRefused = "park" // the key is parked, until somebody unblocks it
+	Drop OnRefused = "drop" // it is counted, and gone
+)
+
+// onDeath is what the job of a message has of it.
+func (o OnRefused) onDeath() *string {
+	switch o {
+	case Park:
+		return new(string(outbox.ParkKey))
+	case Skip, Drop:
+		return new(string(outbox.SkipDead))
+	}
+	return nil
 }
 
 // CloudEvents is a content mode of CloudEvents 1.0, or none.
@@ -60,6 +87,13 @@ func compile(r Route) (route, error) {
 	case Binary, Structured, Off:
 	default:
 		errs = append(errs, invalid.Field("CloudEvents", "is %q, want binary, structured or off", string(r.CloudEvents)))
+	}
+	switch r.OnRefused {
+	case "":
+		r.OnRefused = Hold
+	case Hold, Skip, Park, Drop:
+	default:
+		errs = append(errs, invalid.Field("OnRefused", "is %q, want hold, skip, park or drop", string(r.OnRefused)))
 	}
 	if r.Destination == "" {
 		r.Destination = "{topic}"

@@ -22,8 +22,8 @@ type Message struct {
 // Header is a header of a message. Names are unique within a message.
 type Header struct{ Name, Value string }
 
-// A Sink publishes messages to a broker. Its methods are not called concurrently, except
-// Probe beside nothing and Close after everything.
+// A Sink publishes messages to a broker. Its methods may be called concurrently, and may wait
+// for each other; Close is called after everything.
 type Sink interface {
 	// Publish sends messages in order and returns an outcome for each of them:
 	//
@@ -83,6 +83,7 @@ const (
 	CodeUnavailable    = "relay_unavailable"     // the broker cannot be reached, or takes nothing
 	CodeFull           = "relay_full"            // a limit of the destination
 	CodeUnanswered     = "relay_unanswered"      // the broker did not say whether it has the message
+	CodeStuck          = "relay_stuck"           // what the broker refuses cannot become a job: there are too many
 )
 
 // ErrNotTried is the outcome of a message that was not sent.

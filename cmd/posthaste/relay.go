@@ -41,7 +41,7 @@ func withRelay(s settings) (app.Config, error) {
 	}
 	config := relay.Config{Sinks: sinks, Source: s.relayConfig.Source, Logger: s.app.Logger, Registerer: s.app.Registry}
 	heard := func(context.Context) error { return nil }
-	if !s.app.NoListen {
+	if !s.noListen {
 		wake := listener.NewSignal()
 		l, err := listener.New(cmp.Or(s.app.ListenURL, s.app.DatabaseURL), relay.Channel, wake, listener.Config{
 			AppName: "posthaste-relay", Pool: pool, Canary: pool, Logger: s.app.Logger.With(slog.String("component", "relay listener")),
@@ -134,9 +134,9 @@ func (p *program) listSinks(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		l := listing{header: []string{"sink", "state", "published", "lag", "oldest", "moved", "holes", "owner", "code", "reason"}}
+		l := listing{header: []string{"sink", "state", "published", "lag", "oldest", "moved", "holes", "held", "owner", "code", "reason"}}
 		for _, s := range sinks {
-			l.add(s.Name, s.State(), s.Published, s.Lag, instant(s.Oldest), instant(s.MovedAt), s.Holes, s.Owner, s.AwayCode, s.AwayReason)
+			l.add(s.Name, s.State(), s.Published, s.Lag, instant(s.Oldest), instant(s.MovedAt), s.Holes, s.HeldMessages, s.Owner, s.AwayCode, s.AwayReason)
 		}
 		return p.print(c, l)
 	})

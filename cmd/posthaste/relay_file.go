@@ -36,6 +36,7 @@ type routeSpec struct {
 	To          string            `yaml:"to"`
 	Destination string            `yaml:"destination"`
 	CloudEvents relay.CloudEvents `yaml:"cloudEvents"`
+	OnRefused   relay.OnRefused   `yaml:"onRefused"`
 }
 
 // text is a value, or ${NAME} for that of an environment variable.
@@ -141,6 +142,9 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sinks)) {
 		path := []any{"sinks", name}
+		if err := relay.CheckName(name); err != nil {
+			fault(path, "sinks.%s: %s", name, err)
+		}
 		if !led[name] {
 			fault(path, "sinks.%s: no route leads to it", name)
 		}
@@ -197,7 +201,7 @@ func child(node *yaml.Node, step any) *yaml.Node {
 }
 
 func (r routeSpec) route() relay.Route {
-	return relay.Route{Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents}
+	return relay.Route{Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents, OnRefused: r.OnRefused}
 }
 
 // sinks opens the sinks with their routes, by name.

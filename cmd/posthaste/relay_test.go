@@ -85,16 +85,38 @@ func TestServePublishesEvents(t *testing.T) {
 		t.Errorf("a paused sink: %v", s)
 	}
 	ok(t, e, "relay", "resume", "orders")
-	await("what is too large keeps it", func(s map[string]any) bool { return s["code"] == "relay_too_large" && s["state"] == "away" })
+	await("what is too large holds its key", func(s map[string]any) bool { return s["held"] == 2.0 && s["state"] == "publishing" && s["lag"] == 0.0 })
+	letter := func() string {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+			var letters []struct{ ID, ErrorCode string }
+			if err := json.Unmarshal([]byte(ok(t, e, "dlq", "list", "--kind", "relay:orders", "-o", "json")), &letters); err != nil {
+				t.Fatal(err)
+			}
+			if len(letters) == 1 {
+				return letters[0].ID
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("in vain: the message is a dead letter")
+			}
+		}
+	}()
+	ok(t, e, "dlq", "replay", letter, "--payload", "small")
+	await("the key goes on", func(s map[string]any) bool { return s["published"] == 4.0 && s["held"] == 0.0 })
+	if got := natstest.Drain(t, stream, "SHOP"); len(got) != 4 || string(got[2].Data) != "small" || string(got[3].Data) != "4" || got[2].Header.Get("ce-id") != large[0].String() {
+		t.Errorf("the stream has %+v", got)
+	}
+
+	if err := stream.DeleteStream(t.Context(), "SHOP"); err != nil {
+		t.Fatal(err)
+	}
+	waiting := publishFrom(t, url, "order.paid", "5")
+	await("it stands still without the stream", func(s map[string]any) bool { return s["code"] == "relay_no_destination" && s["state"] == "away" })
 	if r := posthaste(t, e, "", "relay", "skip", "orders", outbox.NewID().String()); r.code != exitFailed || !strings.Contains(r.errOut, "does not wait for the sink") {
 		t.Errorf("skip of an event that there is not: %+v", r)
 	}
-	ok(t, e, "relay", "skip", "orders", large[0].String(), "--reason", "a test")
-	await("the next one is published", func(s map[string]any) bool { return s["published"] == 3.0 && s["lag"] == 0.0 })
-	if got := natstest.Drain(t, stream, "SHOP"); len(got) != 3 || string(got[2].Data) != "4" {
-		t.Errorf("the stream has %+v", got)
-	}
-	if out := ok(t, e, "audit", "--act", "sink.skip", "-o", "json"); !strings.Contains(out, large[0].String()) || !strings.Contains(out, "a test") {
+	ok(t, e, "relay", "skip", "orders", waiting[0].String(), "--reason", "a test")
+	await("it goes on without the event", func(s map[string]any) bool { return s["state"] == "publishing" && s["lag"] == 0.0 })
+	if out := ok(t, e, "audit", "--act", "sink.skip", "-o", "json"); !strings.Contains(out, waiting[0].String()) || !strings.Contains(out, "a test") {
 		t.Errorf("the audit has %s", out)
 	}
 	for _, verb := range []string{"pause", "resume"} {

@@ -15,7 +15,7 @@ func (r *remote) Sinks(ctx context.Context) ([]operator.Sink, error) {
 	sinks := make([]operator.Sink, len(found))
 	for i, s := range found {
 		sinks[i] = operator.Sink{
-			Name: s.Sink, Owner: s.Owner, Published: s.Published, Lag: s.Lag, Holes: s.Holes,
+			Name: s.Sink, Owner: s.Owner, Published: s.Published, Lag: s.Lag, Holes: s.Holes, HeldMessages: s.Held, HeldKeys: s.HeldKeys,
 			Oldest: s.OldestAt, MovedAt: s.MovedAt, PausedAt: s.PausedSince,
 		}
 		if s.Away != nil {

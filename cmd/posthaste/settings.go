@@ -29,6 +29,7 @@ type settings struct {
 
 	relayConfig *relayConfig // nil is none
 	noRelay     bool
+	noListen    bool // for the relay; app.NoListen is also that there are no jobs to be woken for
 
 	apiByDefault bool // nobody asked for apiAddr
 	logLevel     slog.Level
@@ -83,7 +84,11 @@ var allSettings = []setting{
 		"listen",
 		[]string{"OUTBOX_LISTEN"},
 		"on", "be woken by notifications: `on|off`; off finds jobs by polling every 2s at most", nil,
-		func(s *settings, v string) error { return parseOff(v, &s.app.NoListen) },
+		func(s *settings, v string) error {
+			err := parseOff(v, &s.noListen)
+			s.app.NoListen = s.noListen
+			return err
+		},
 	},
 	{
 		"reap",

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -127,12 +128,15 @@ func TestArchitectureDocHasThePackagesInLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	layer := map[string]int{}
-	for _, row := range regexp.MustCompile(`(?m)^\| (\d) \| (.*?) \|`).FindAllSubmatch(doc, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \| (.*?) \|`).FindAllSubmatch(doc, -1) {
 		for _, name := range regexp.MustCompile("`([^`]+)`").FindAllSubmatch(row[2], -1) {
 			if layer[string(name[1])] != 0 {
 				t.Errorf("docs/architecture.md has %s twice", name[1])
 			}
-			layer[string(name[1])] = int(row[1][0] - '0')
+			layer[string(name[1])], err = strconv.Atoi(string(row[1]))
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	for name, may := range allowed {

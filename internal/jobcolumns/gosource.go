@@ -34,7 +34,7 @@ func goSource() string {
 			shown = append(shown, exported(c.shown))
 		}
 	}
-	for _, from := range []string{"FindJobRow", "FindOpenRow", "FindClosedRow", "ListDeadLettersRow"} {
+	for _, from := range []string{"FindJobRow", "FindOpenRow", "FindClosedRow", "ListDeadLettersRow", "ListHeldRow"} {
 		convert(&b, from, "Shown", "", "ListJobsRow", shown, "")
 	}
 	return b.String()

@@ -71,7 +71,7 @@ var relayed = []Mutant{
 		Name:      "a cursor moves past what was not accepted",
 		Breaks:    "a message that the broker did not take is never published",
 		Invariant: "No event is lost",
-		Edits:     []Edit{{"relay.publisher.send", `o.move(read.before.after(positions), published)`, `o.move(read.after, published)`}},
+		Edits:     []Edit{{"relay.delivery.cursor", `return read.before.after(positions)`, `return read.after`}},
 		Checks: []Check{
 			test("relay", "TestAnOutageLosesNothingAndShows", `want ["1" "2" "3" "4"]`),
 			test("relay", "TestAFaultySinkLosesNothing/panics", `want ["1" "2"]`),
@@ -81,7 +81,7 @@ var relayed = []Mutant{
 		Name:      "what was not tried counts as published",
 		Breaks:    "messages behind one that was not accepted are never published",
 		Invariant: "No event is lost",
-		Edits:     []Edit{{"relay.publisher.send", `		if err == nil {`, `		if err == nil || errors.Is(err, ErrNotTried) {`}},
+		Edits:     []Edit{{"relay.delivery.pass", `		case err == nil:`, `		case err == nil || errors.Is(err, ErrNotTried):`}},
 		Checks:    []Check{test("relay", "TestAnOutageLosesNothingAndShows", `want ["1" "2" "3" "4"]`)},
 	},
 	{
@@ -181,5 +181,84 @@ var relayed = []Mutant{
 		o.move(cursor{top: page.events[0].Position}, 0)
 `}},
 		Checks: []Check{test("relay", "TestAReplayPublishesAgain", "a replay has moved it")},
+	},
+	{
+		Name:      "a cursor moves past a refused message that is no job",
+		Breaks:    "a message that the broker has refused is never published, and is no dead letter",
+		Invariant: "No event is lost",
+		Edits: []Edit{{"relay.delivery.hold", `		d.held = append(d.held, i)
+`, ``}},
+		Checks: []Check{
+			test("relay", "TestARefusedMessageHoldsItsKeyOnly", "there are 1 dead letters"),
+			test("relay", "TestRefusedMessagesWithoutAKey", "there are 2 dead letters"),
+		},
+	},
+	{
+		Name:      "a key is free again too early",
+		Breaks:    "later messages of a key overtake those that are jobs yet",
+		Invariant: "A key's events keep their order",
+		Edits:     []Edit{{"relay.ownership.lookAtHeld", `		if row.IsOver {`, `		if true {`}},
+		Checks: []Check{
+			test("relay", "TestOnRefused/hold", `got ["1" "4"] of key k`),
+			test("relay", "TestOrderOutlivesRefusalsAndOwners", "or in another order"),
+		},
+	},
+	{
+		Name:      "later messages overtake a refused one",
+		Breaks:    "messages of a key are published although one before them is a job yet",
+		Invariant: "A key's events keep their order",
+		Edits:     []Edit{{"relay.delivery.batch", `		case d.blocks.has(e) || blocked && e.Key != "" && d.o.isBlocked(keyOf(e)):`, `		case false:`}},
+		Checks: []Check{
+			test("relay", "TestARefusedMessageHoldsItsKeyOnly", "of key k"),
+			test("relay", "TestOrderOutlivesRefusalsAndOwners", "or in another order"),
+		},
+	},
+	{
+		Name:      "a parked key goes on without its jobs",
+		Breaks:    "a key that an operator is to unblock goes on by itself",
+		Invariant: "A key's events keep their order",
+		Edits:     []Edit{{"internal/sqlgen.LookAtHeld", `jobs.id IS NULL AND parked.key IS NULL AS is_over`, `jobs.id IS NULL AS is_over`}},
+		Checks:    []Check{test("relay", "TestAParkedKeyOutlivesItsJobs", `got ["2"] of key k`)},
+	},
+	{
+		Name:      "an event becomes a job again",
+		Breaks:    "after a failover a message that somebody has dismissed is a dead letter again",
+		Invariant: "An event becomes a job once",
+		Edits:     []Edit{{"relay.ownership.hold", `chunk[i], ids[i] = i, events[i].ID.String()`, `chunk[i], ids[i] = i, outbox.NewID().String()`}},
+		Checks:    []Check{test("relay", "TestARewindMakesNoJobTwice", "jobs of refused messages, want 2")},
+	},
+	{
+		Name:      "whoever was the owner makes jobs",
+		Breaks:    "a process that has lost the sink makes jobs of messages that its successor publishes",
+		Invariant: "A sink has one owner",
+		Edits: []Edit{{"relay.step.advance", `	case len(rows) == 0:
+		return errNotOurs
+	}
+`, `	case len(rows) == 0:
+		return nil
+	}
+`}},
+		Checks: []Check{test("relay", "TestADeposedOwnerMakesNoJobs", "1 jobs were made")},
+	},
+	{
+		Name:      "any number of refused messages",
+		Breaks:    "a broker that refuses everything turns the whole log into jobs",
+		Invariant: "What a sink refuses is bounded",
+		Edits:     []Edit{{"relay.delivery.hold", `if len(d.held) < d.o.room() {`, `if true {`}},
+		Checks:    []Check{test("relay", "TestTooManyRefusedMessagesStopTheSink", "in vain: the sink is stuck")},
+	},
+	{
+		Name:      "a message without an answer is tried for ever",
+		Breaks:    "a message that breaks the broker stops the sink",
+		Invariant: "A refused message holds up its key only",
+		Edits:     []Edit{{"relay.delivery.judge", `d.o.suspicions.unanswered(m.ID) >= unansweredLimit`, `false`}},
+		Checks:    []Check{test("relay", "TestAMessageThatBreaksTheBrokerIsRefused", "in vain: the message and the one behind it are held")},
+	},
+	{
+		Name:      "a batch without an answer is tried whole again",
+		Breaks:    "a sink that is too slow for a full batch never gets one through",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"relay.publisher.work", `most = max(1, failure.messages/2)`, `most = maxBatch`}},
+		Checks:    []Check{test("relay", "TestABatchThatIsTooMuchIsDivided", "of 500 came")},
 	},
 }

@@ -230,3 +230,35 @@ func (p *ListDeadLettersRow) Shown() ListJobsRow {
 		FinishedAt:        p.FinishedAt,
 	}
 }
+
+// Shown is the same for ListJobsRow.
+func (p *ListHeldRow) Shown() ListJobsRow {
+	return ListJobsRow{
+		ID:                p.ID,
+		TenantID:          p.TenantID,
+		Kind:              p.Kind,
+		Priority:          p.Priority,
+		Attempt:           p.Attempt,
+		MaxAttempts:       p.MaxAttempts,
+		LostLeases:        p.LostLeases,
+		Epoch:             p.Epoch,
+		Key:               p.Key,
+		PayloadBytes:      p.PayloadBytes,
+		ContentType:       p.ContentType,
+		Timeout:           p.Timeout,
+		Backoff:           p.Backoff,
+		RunAt:             p.RunAt,
+		CreatedAt:         p.CreatedAt,
+		StartedAt:         p.StartedAt,
+		Deadline:          p.Deadline,
+		Queue:             p.Queue,
+		Status:            p.Status,
+		Worker:            p.Worker,
+		ErrorCode:         p.ErrorCode,
+		ErrorMessage:      p.ErrorMessage,
+		CancelRequestedAt: p.CancelRequestedAt,
+		ParentID:          p.ParentID,
+		LeaseExpiresAt:    p.LeaseExpiresAt,
+		FinishedAt:        p.FinishedAt,
+	}
+}

@@ -38,7 +38,7 @@ RETURNING (paused_at IS NOT NULL)::boolean AS paused,
                ORDER BY hole
                LIMIT 1)
           ) END)::timestamptz AS oldest,
-          set_config('synchronous_commit', 'off', true)::text AS commits
+          set_config('synchronous_commit', CASE WHEN $13::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits
 `
 
 type AdvanceSinkParams struct {
@@ -54,6 +54,7 @@ type AdvanceSinkParams struct {
 	Owner       string
 	Epoch       int64
 	Look        bool
+	Lazily      bool
 }
 
 type AdvanceSinkRow struct {
@@ -64,7 +65,7 @@ type AdvanceSinkRow struct {
 }
 
 // AdvanceSink stores how far a sink has come, and extends the lease. It returns nothing if
-// somebody else owns the sink now, or if positions come from another timeline. The commit
+// somebody else owns the sink now, or if positions come from another timeline. A lazy commit
 // waits for no disk: what it loses is published again, under the same ids.
 func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]AdvanceSinkRow, error) {
 	rows, err := q.db.Query(ctx, AdvanceSink,
@@ -80,6 +81,7 @@ func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]Adv
 		arg.Owner,
 		arg.Epoch,
 		arg.Look,
+		arg.Lazily,
 	)
 	if err != nil {
 		return nil, err

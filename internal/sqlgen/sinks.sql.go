@@ -53,7 +53,7 @@ func (q *Queries) FindUnpublished(ctx context.Context, sink string, iD pgtype.UU
 const ListSinks = `-- name: ListSinks :many
 SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN lease_expires_at > clock_timestamp() THEN owner END, '')::text AS owner, published, moved_at,
        away_since, coalesce(away_code, '')::text AS away_code, coalesce(away_message, '')::text AS away_message, paused_at,
-       (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
+       (SELECT last_value FROM outbox.events_position_seq)::bigint AS last, held.messages AS held_messages, held.keys AS held_keys,
        least(
            (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
            (SELECT event.at
@@ -67,22 +67,29 @@ FROM outbox.sinks
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(upper(hole) - lower(hole)), 0)::bigint AS positions FROM unnest(sinks.holes) AS hole
 ) AS holes_are
+CROSS JOIN LATERAL (
+    SELECT count(*) AS messages, count(DISTINCT (held.tenant_id, held.key)) FILTER (WHERE held.key IS NOT NULL) AS keys
+    FROM outbox.held_messages AS held
+    WHERE held.sink = sinks.sink
+) AS held
 ORDER BY sink
 `
 
 type ListSinksRow struct {
-	Sink        string
-	Top         int64
-	Holes       int64
-	Owner       string
-	Published   int64
-	MovedAt     pgtype.Timestamptz
-	AwaySince   pgtype.Timestamptz
-	AwayCode    string
-	AwayMessage string
-	PausedAt    pgtype.Timestamptz
-	Last        int64
-	Oldest      pgtype.Timestamptz
+	Sink         string
+	Top          int64
+	Holes        int64
+	Owner        string
+	Published    int64
+	MovedAt      pgtype.Timestamptz
+	AwaySince    pgtype.Timestamptz
+	AwayCode     string
+	AwayMessage  string
+	PausedAt     pgtype.Timestamptz
+	Last         int64
+	HeldMessages int64
+	HeldKeys     int64
+	Oldest       pgtype.Timestamptz
 }
 
 // ListSinks returns all sinks by name, with the end of the log and the oldest event that
@@ -109,6 +116,8 @@ func (q *Queries) ListSinks(ctx context.Context) ([]ListSinksRow, error) {
 			&i.AwayMessage,
 			&i.PausedAt,
 			&i.Last,
+			&i.HeldMessages,
+			&i.HeldKeys,
 			&i.Oldest,
 		); err != nil {
 			return nil, err

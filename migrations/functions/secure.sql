@@ -104,6 +104,7 @@ BEGIN
                     WHEN 'audit' THEN '{SELECT,INSERT}' -- what is written there stays
                     WHEN 'audit_chain' THEN '{SELECT}'
                     WHEN 'events' THEN '{SELECT}' -- and INSERT of some columns, below
+                    WHEN 'held_messages' THEN '{SELECT}'
                     ELSE everything END),
                 ('outbox_reader', CASE WHEN thing.relname IN ('tokens', 'inbox', 'inbox_positions', 'idempotency_keys') THEN '{}' ELSE '{SELECT}'::text[] END),
                 ('outbox_producer', CASE thing.relname

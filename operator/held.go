@@ -1,0 +1,63 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// HeldMessage is a message that a sink has refused, or one behind it of the same key. It is an open
+// job: replay, edit or dismiss it as others once it is a dead letter.
+type HeldMessage struct {
+	Job                // without payload, headers, result and attempts; its Key is the event's
+	Event    outbox.ID // by which consumers drop repeats
+	Topic    string
+	Position int64     // in the log
+	At       time.Time // when the event was stored
+}
+
+// HeldPlace is where a page of [Operator.Held] begins: behind it. Zero is the beginning.
+type HeldPlace struct {
+	Position int64
+	Job      outbox.ID
+}
+
+// Place is the message's.
+func (m HeldMessage) Place() HeldPlace { return HeldPlace{m.Position, m.Job.ID} }
+
+// Held lists up to limit messages of a sink that are jobs (0 is 50, more than 200 is 200), in the
+// order of the log. The next page begins with after as the last one's Place. A sink that is not
+// known has none.
+func (o *Operator) Held(ctx context.Context, sink string, after HeldPlace, limit int) ([]HeldMessage, error) {
+	if limit < 0 {
+		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
+	}
+	if err := validTexts(map[string]string{"sink": sink}); err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListHeld(ctx, sqlgen.ListHeldParams{
+		Sink: sink, AfterPosition: after.Position, AfterJobID: pgvalue.UUID(after.Job), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list held messages of sink %s: %w", sink, err)
+	}
+	messages := make([]HeldMessage, len(rows))
+	for i, row := range rows {
+		m := HeldMessage{Job: fromRow(row.Shown()), Position: row.Position}
+		if about, err := engine.ParseHeldEvent(row.Event); err == nil { // else somebody has changed the job by hand
+			m.Topic, m.At = about.Topic, about.At
+			m.Event, _ = outbox.ParseID(about.ID)
+		}
+		messages[i] = m
+	}
+	return messages, nil
+}

@@ -1,0 +1,44 @@
+-- name: KeepHeld :many
+-- KeepHeld notes which jobs the messages of a sink have become, by their idempotency keys,
+-- and returns those that were not noted before. A job that is closed stays out.
+INSERT INTO outbox.held_messages (sink, job_id, tenant_id, key, position)
+SELECT @sink, jobs.id, jobs.tenant_id, jobs.key, input.position
+FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id, unnest(@event_ids::text[]) AS event_id, unnest(@positions::bigint[]) AS position) AS input
+JOIN outbox.idempotency_keys AS used ON used.tenant_id = input.tenant_id AND used.kind = @kind AND used.key = input.event_id
+JOIN outbox.jobs ON jobs.id = ANY (ARRAY[used.job_id])
+ON CONFLICT DO NOTHING
+RETURNING job_id, tenant_id, coalesce(key, '')::text AS key;
+
+-- name: LookAtHeld :many
+-- LookAtHeld returns the messages of a sink that are jobs, whether the job is over, and
+-- whether it keeps others of its key from being published. Of those that are over it
+-- deletes the rows. A key that an operator has to unblock stays blocked without a job, too.
+WITH found AS MATERIALIZED (
+    SELECT held.job_id, held.tenant_id, held.key, jobs.id IS NULL AND parked.key IS NULL AS is_over,
+           held.key IS NOT NULL
+           AND (parked.key IS NOT NULL OR jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip') AS blocks
+    FROM outbox.held_messages AS held
+    LEFT JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id])
+    LEFT JOIN outbox.keys AS parked
+      ON parked.tenant_id = held.tenant_id AND parked.queue = @queue AND parked.key = held.key AND parked.parked_at IS NOT NULL
+    WHERE held.sink = @sink
+), forgotten AS (
+    DELETE FROM outbox.held_messages AS held
+    USING found
+    WHERE held.sink = @sink
+      AND held.job_id = found.job_id
+      AND found.is_over
+)
+SELECT found.job_id, found.tenant_id, coalesce(found.key, '')::text AS key, found.is_over::boolean AS is_over, coalesce(found.blocks, false)::boolean AS blocks
+FROM found;
+
+-- name: ListHeld :many
+-- ListHeld returns the jobs that messages of a sink have become, in the order of the log.
+SELECT {{open "jobs"}},
+       held.position, coalesce(jobs.headers->>'posthaste-event', '')::text AS event
+FROM outbox.held_messages AS held
+JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id])
+WHERE held.sink = @sink
+  AND (held.position, held.job_id) > (@after_position::bigint, @after_job_id::uuid)
+ORDER BY held.position, held.job_id
+LIMIT @max_rows;

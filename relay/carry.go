@@ -1,0 +1,138 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const (
+	heldAttempts    = 5
+	heldConcurrency = 8
+	heldLinger      = 30 * time.Second          // how long the dispatcher stays when nothing is held any more
+	heldGrace       = publishTimeout / 2        // for messages that are under way at a stop
+	heldOutage      = 10 * 365 * 24 * time.Hour // no outage spends attempts, as none of a sink loses messages
+	// A sink may have one call wait for another: the owner's batch comes first.
+	heldTimeout = 3 * publishTimeout
+)
+
+// heldWaits are the waits between attempts.
+var heldWaits = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
+
+// carry carries out the sink's jobs, for as long as there are any and the sink is not paused. So a
+// sink that has never refused anything needs no dispatcher, and a process that publishes to a
+// sink deals with what it refuses.
+func (p *publisher) carry(ctx context.Context, o *ownership) {
+	for o.awaitHeld(ctx, true) == nil {
+		working, stop := context.WithCancel(ctx)
+		go func() {
+			defer stop()
+			for o.awaitHeld(working, false) == nil {
+				if o.lingers(working) {
+					return
+				}
+			}
+		}()
+		if err := p.dispatch(working, o); err != nil {
+			p.complain(ctx, "refused messages are not tried again", err)
+			sleep(ctx, time.Second)
+		}
+		stop()
+	}
+}
+
+// lingers waits a little if the sink is not paused, and reports whether there is still nothing
+// to carry out.
+func (o *ownership) lingers(ctx context.Context) bool {
+	o.mu.Lock()
+	paused := o.paused
+	o.mu.Unlock()
+	if !paused {
+		sleep(ctx, heldLinger)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.paused || len(o.held.jobs) == 0
+}
+
+// count has keep store that one more message is published.
+func (o *ownership) count() {
+	o.mu.Lock()
+	o.published++
+	o.mu.Unlock()
+	o.poke()
+}
+
+// dispatch runs a dispatcher of the sink's jobs until ctx ends.
+func (p *publisher) dispatch(ctx context.Context, o *ownership) error {
+	kind := engine.HeldKind(p.name)
+	mux := new(dispatcher.Mux)
+	publish := func(ctx context.Context, job *outbox.Claimed) error { return p.publishHeld(ctx, o, job) }
+	mux.HandleRaw(kind, publish, dispatcher.KindConfig{Timeout: 2 * heldTimeout, Backoff: dispatcher.Waits(heldWaits...), OutageLimit: heldOutage})
+	d, err := dispatcher.New(p.user, mux, dispatcher.Config{
+		Queues: map[string]dispatcher.QueueConfig{kind: {Concurrency: heldConcurrency}},
+		Worker: p.owner, Wake: p.heldWake, GracePeriod: heldGrace, Logger: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	return d.Run(ctx)
+}
+
+// publishHeld publishes the message that a job is.
+func (p *publisher) publishHeld(ctx context.Context, o *ownership, job *outbox.Claimed) error {
+	m, err := p.messageOfJob(job)
+	if err != nil {
+		return err
+	}
+	err = p.deliver(ctx, []outgoing{{Message: m}}, heldTimeout)[0]
+	if err == nil {
+		p.metrics.accepted(1)
+		o.count()
+		return nil
+	}
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		return dispatcher.WithCode(refused.Code, err)
+	}
+	if away, ok := errors.AsType[*UnavailableError](err); ok {
+		if away.Code == CodeNoDestination || away.Code == CodeFull {
+			return dispatcher.TargetUnavailable(dispatcher.WithCode(away.Code, err), 0)
+		}
+		return dispatcher.Unavailable(dispatcher.WithCode(away.Code, err), 0)
+	}
+	if ctx.Err() == nil && p.probe(ctx) != nil { // it is not the message's fault
+		return dispatcher.Unavailable(dispatcher.WithCode(CodeUnavailable, err), 0)
+	}
+	return dispatcher.WithCode(CodeUnanswered, err)
+}
+
+// messageOfJob is the message that hold has made a job of.
+func (p *publisher) messageOfJob(job *outbox.Claimed) (Message, error) {
+	e := Event{Tenant: job.Tenant, Key: job.Key, ContentType: job.ContentType, Payload: job.Payload, Headers: job.Headers()}
+	about, err := engine.ParseHeldEvent(e.Headers[engine.HeaderHeld])
+	if err == nil {
+		e.ID, err = outbox.ParseID(about.ID)
+	}
+	if err != nil {
+		return Message{}, dispatcher.Discard(dispatcher.WithCode(CodeRefused, fmt.Errorf("header %s: %w", engine.HeaderHeld, err)))
+	}
+	delete(e.Headers, engine.HeaderHeld)
+	e.Topic, e.Position, e.At = about.Topic, about.Position, about.At
+	if about.Fault != "" {
+		e.fault = errors.New(about.Fault)
+	}
+	r := routeOf(p.routes, e.Topic)
+	if r == nil {
+		return Message{}, dispatcher.Discard(dispatcher.WithCode(CodeBadDestination, fmt.Errorf("no route to the sink has the topic %s any more", e.Topic)))
+	}
+	m, err := messageOf(&e, r, p.config.Source)
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		return m, dispatcher.WithCode(refused.Code, err)
+	}
+	return m, err
+}

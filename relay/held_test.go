@@ -1,0 +1,528 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// picky is a sink as brokers are: it refuses some messages, and publishes the others of a batch
+// but for those of their keys.
+type picky struct {
+	recorder
+	refuses func(relay.Message) error // nil accepts; it is called with the lock
+	stops   bool                      // after the first refusal the rest of a batch is not tried
+}
+
+func (p *picky) Publish(_ context.Context, batch []relay.Message) []error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	outcomes := make([]error, len(batch))
+	failed := map[string]bool{}
+	stopped := false
+	for i, m := range batch {
+		if stopped || m.Key != "" && failed[m.Key] {
+			outcomes[i] = relay.ErrNotTried
+			continue
+		}
+		if outcomes[i] = p.refuses(m); outcomes[i] != nil {
+			failed[m.Key], stopped = true, p.stops
+			continue
+		}
+		p.got = append(p.got, m)
+	}
+	return outcomes
+}
+
+func (p *picky) now(refuses func(relay.Message) error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuses = refuses
+}
+
+func takesAll(relay.Message) error { return nil }
+
+func tooLarge(is func(relay.Message) bool) func(relay.Message) error {
+	return func(m relay.Message) error {
+		if is(m) {
+			return &relay.RefusedError{Code: relay.CodeTooLarge, Err: errors.New("too large")}
+		}
+		return nil
+	}
+}
+
+func bad(m relay.Message) bool { return strings.HasPrefix(string(m.Body), "bad") }
+
+// deadLetters waits for so many of the sink, and returns the first.
+func deadLetters(t *testing.T, db *pgxpool.Pool, n int) outbox.ID {
+	t.Helper()
+	waitFor(t, func() bool {
+		return ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE kind = 'relay:s' AND status IN ('failed', 'dead')`) == n
+	}, func() string { return fmt.Sprintf("there are %d dead letters", n) })
+	id, err := outbox.ParseID(ask[string](t, db, `SELECT id::text FROM outbox.jobs WHERE kind = 'relay:s' AND status IN ('failed', 'dead') ORDER BY line_position LIMIT 1`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// ofKey is the bodies of a key's messages, in the order in which they came first.
+func (p *picky) ofKey(key string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []string
+	for _, m := range p.got {
+		if m.Key == key && !slices.Contains(all, string(m.Body)) {
+			all = append(all, string(m.Body))
+		}
+	}
+	return all
+}
+
+func (p *picky) awaitKey(t *testing.T, key string, want ...string) {
+	t.Helper()
+	waitFor(t, func() bool { return len(p.ofKey(key)) >= len(want) }, func() string { return fmt.Sprintf("got %q of %s, want %q", p.ofKey(key), key, want) })
+	if got := p.ofKey(key); !slices.Equal(got, want) {
+		t.Fatalf("got %q of key %s, want %q", got, key, want)
+	}
+}
+
+// A message of a thousand is refused: those of its key wait behind it, and no others. When it is
+// replayed they follow, and the key goes on by the cursor.
+func TestARefusedMessageHoldsItsKeyOnly(t *testing.T) {
+	t.Parallel()
+	for _, stops := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the sink stops %t", stops), func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			sink := &picky{refuses: tooLarge(bad), stops: stops}
+			reg := prometheus.NewRegistry()
+			var want []string
+			exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
+				SELECT gen_random_uuid(), $1, 't', CASE WHEN i % 50 = 0 THEN 'k' ELSE 'other' || i % 7 END, 'text/plain',
+				       convert_to(CASE i WHEN 500 THEN 'bad' ELSE i::text END, 'UTF8'), '{"trace": "x"}'
+				FROM generate_series(1, 1000) AS i ORDER BY i`, outbox.RootTenant)
+			for i := 50; i <= 1000; i += 50 {
+				if want = append(want, fmt.Sprint(i)); i == 500 {
+					want[len(want)-1] = "bad"
+				}
+			}
+			start(t, db, sink, func(c *relay.Config) { c.Registerer = reg })
+			letter := deadLetters(t, db, 1)
+			waitFor(t, func() bool { return len(sink.bodies()) == 980+9 }, func() string { return fmt.Sprintf("%d of 989 came", len(sink.bodies())) })
+			sink.awaitKey(t, "k", want[:9]...)
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE kind = 'relay:s' AND key = 'k'`); n != 11 {
+				t.Errorf("%d jobs, want 11", n)
+			}
+			job, err := operator.New(db).Job(t.Context(), letter)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if job.ErrorCode != relay.CodeTooLarge || string(job.Payload) != "bad" || !strings.Contains(string(job.Headers), `"trace": "x"`) || job.Queue != "relay:s" {
+				t.Errorf("the dead letter is %+v", job)
+			}
+			if messages, keys := gauge(t, reg, "outbox_relay_held_messages"), gauge(t, reg, "outbox_relay_held_keys"); messages != 11 || keys != 1 {
+				t.Errorf("%v messages of %v keys are held, want 11 of 1", messages, keys)
+			}
+			publish(t, db, "t", "k", "1050")
+			publish(t, db, "t", "other", "x")
+			sink.awaitKey(t, "other", "x")
+			sink.awaitKey(t, "k", want[:9]...)
+			sink.now(takesAll)
+			end(t, func(ctx context.Context) error { return operator.New(db).Retry(ctx, letter) })
+			sink.awaitKey(t, "k", append(want, "1050")...)
+			for _, m := range sink.messages() {
+				if string(m.Body) == "bad" && (m.ID != ask[string](t, db, `SELECT id::text FROM outbox.events WHERE payload = 'bad'`) || m.Position != 500 || len(m.Headers) != 1) {
+					t.Errorf("the message is %+v", m)
+				}
+			}
+			waitFor(t, func() bool { return gauge(t, reg, "outbox_relay_held_messages") == 0 }, func() string { return "nothing is held any more" })
+			publish(t, db, "t", "k", "1100")
+			sink.awaitKey(t, "k", append(want, "1050", "1100")...)
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.history WHERE kind = 'relay:s'`); n != 12 {
+				t.Errorf("%d jobs were made, want 12", n)
+			}
+		})
+	}
+}
+
+// What becomes of a refused message and of those behind it is the route's to say.
+func TestOnRefused(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []relay.OnRefused{relay.Hold, relay.Skip, relay.Park, relay.Drop} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			sink := &picky{refuses: tooLarge(bad)}
+			reg := prometheus.NewRegistry()
+			start(t, db, sink, func(c *relay.Config) {
+				c.Registerer = reg
+				c.Sinks[0].Routes[0].OnRefused = policy
+			})
+			publish(t, db, "t", "k", "1", "bad", "3")
+			if policy == relay.Drop {
+				sink.awaitKey(t, "k", "1", "3")
+				if n := ask[int](t, db, `SELECT count(*) FROM outbox.idempotency_keys`); n != 0 {
+					t.Errorf("%d jobs were made", n)
+				}
+				return
+			}
+			letter := deadLetters(t, db, 1)
+			if policy == relay.Skip {
+				sink.awaitKey(t, "k", "1", "3")
+			}
+			if policy == relay.Park {
+				waitFor(t, func() bool { return ask[int](t, db, `SELECT count(parked_at) FROM outbox.keys`) == 1 }, func() string { return "the key is parked" })
+				end(t, func(ctx context.Context) error { return operator.New(db).Dismiss(ctx, letter) })
+			}
+			publish(t, db, "t", "k", "4")
+			publish(t, db, "t", "", "x")
+			sink.awaitKey(t, "", "x")
+			switch policy {
+			case relay.Hold:
+				time.Sleep(2500 * time.Millisecond) // for some looks
+				sink.awaitKey(t, "k", "1")
+				end(t, func(ctx context.Context) error { return operator.New(db).Dismiss(ctx, letter) })
+				sink.awaitKey(t, "k", "1", "3", "4")
+			case relay.Skip:
+				sink.awaitKey(t, "k", "1", "3", "4")
+			case relay.Park:
+				time.Sleep(2500 * time.Millisecond)
+				sink.awaitKey(t, "k", "1")
+				end(t, func(ctx context.Context) error {
+					_, err := operator.New(db).Unblock(ctx, operator.KeyName{Queue: "relay:s", Key: "k"})
+					return err
+				})
+				sink.awaitKey(t, "k", "1", "3", "4")
+			}
+		})
+	}
+}
+
+// A parked key without a job stays parked until an operator unblocks it.
+func TestAParkedKeyOutlivesItsJobs(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: tooLarge(bad)}
+	start(t, db, sink, func(c *relay.Config) { c.Sinks[0].Routes[0].OnRefused = relay.Park })
+	publish(t, db, "t", "k", "bad")
+	letter := deadLetters(t, db, 1)
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(parked_at) FROM outbox.keys`) == 1 }, func() string { return "the key is parked" })
+	end(t, func(ctx context.Context) error { return operator.New(db).Dismiss(ctx, letter) })
+	time.Sleep(2500 * time.Millisecond) // for some looks
+	publish(t, db, "t", "k", "2")
+	publish(t, db, "t", "other", "x")
+	sink.awaitKey(t, "other", "x")
+	sink.awaitKey(t, "k")
+	end(t, func(ctx context.Context) error {
+		_, err := operator.New(db).Unblock(ctx, operator.KeyName{Queue: "relay:s", Key: "k"})
+		return err
+	})
+	sink.awaitKey(t, "k", "2")
+}
+
+// A message that is replayed with another payload is published with it, under the same ID.
+func TestAnEditedReplayMendsAMessage(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: tooLarge(bad)}
+	start(t, db, sink, nil)
+	publish(t, db, "t", "k", "bad 1", "2")
+	letter := deadLetters(t, db, 1)
+	end(t, func(ctx context.Context) error { return operator.New(db).ReplayEdited(ctx, letter, []byte("good 1")) })
+	sink.awaitKey(t, "k", "good 1", "2")
+	if id := ask[string](t, db, `SELECT id::text FROM outbox.events WHERE payload = 'bad 1'`); sink.messages()[0].ID != id {
+		t.Errorf("it has the ID %s, want %s", sink.messages()[0].ID, id)
+	}
+}
+
+// Messages without a key hold up nothing, and each is a dead letter by itself.
+func TestRefusedMessagesWithoutAKey(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: tooLarge(bad)}
+	start(t, db, sink, nil)
+	publish(t, db, "t", "", "bad 1", "2", "bad 3", "4")
+	sink.await(t, "2", "4")
+	deadLetters(t, db, 2)
+	publish(t, db, "t", "", "5")
+	sink.await(t, "2", "4", "5")
+}
+
+// Beyond MaxHeld a sink stands still and says so, and nothing is lost.
+func TestTooManyRefusedMessagesStopTheSink(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: tooLarge(bad)}
+	start(t, db, sink, func(c *relay.Config) { c.MaxHeld = 3 })
+	publish(t, db, "t", "k", "bad 1", "2")
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2 }, func() string { return "two are held" })
+	publish(t, db, "t", "", "bad 3")
+	letter := deadLetters(t, db, 2)
+	publish(t, db, "t", "", "bad 4", "5", "6")
+	waitFor(t, func() bool {
+		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_stuck' AND away_message LIKE '3 messages%too large%', false) FROM outbox.sinks`)
+	}, func() string { return "the sink is stuck" })
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 3 {
+		t.Errorf("%d messages are held, want 3", n)
+	}
+	end(t, func(ctx context.Context) error { return operator.New(db).Dismiss(ctx, letter) })
+	sink.awaitKey(t, "k", "2")
+	sink.awaitKey(t, "", "5", "6")
+	deadLetters(t, db, 2)
+}
+
+// What cannot be stored as a job is not lost: an operator may leave it out.
+func TestAMessageThatCannotBecomeAJobIsSkipped(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: tooLarge(bad)}
+	exec(t, db, `ALTER TABLE outbox.jobs ADD CONSTRAINT none CHECK (kind <> 'relay:s')`)
+	start(t, db, sink, nil)
+	publish(t, db, "t", "k", "1", "bad", "3")
+	waitFor(t, func() bool {
+		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_stuck' AND away_message LIKE '%"none"%', false) FROM outbox.sinks`)
+	}, func() string { return "the sink says why it stands still" })
+	id, err := outbox.ParseID(ask[string](t, db, `SELECT id::text FROM outbox.events WHERE payload = 'bad'`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end(t, func(ctx context.Context) error { return operator.New(db).SkipEvent(ctx, "s", id) })
+	sink.awaitKey(t, "k", "1", "3")
+}
+
+// A message that is alone and has no answer five times, although the sink answers, is refused:
+// it must not stop the sink for ever.
+func TestAMessageThatBreaksTheBrokerIsRefused(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: func(m relay.Message) error {
+		if bad(m) {
+			return errors.New("connection reset")
+		}
+		return nil
+	}}
+	start(t, db, sink, nil)
+	publish(t, db, "t", "a", "1", "bad", "3")
+	publish(t, db, "t", "b", "4")
+	for deadline := time.Now().Add(2 * time.Minute); ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) < 2; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("in vain: the message and the one behind it are held")
+		}
+	}
+	deadLetters(t, db, 1)
+	if code := ask[string](t, db, `SELECT last_error_code FROM outbox.jobs WHERE status = 'dead'`); code != relay.CodeUnanswered {
+		t.Errorf("the dead letter has the code %s", code)
+	}
+	sink.awaitKey(t, "b", "4")
+	sink.awaitKey(t, "a", "1")
+}
+
+// A batch that has no answer in time is not tried again as it was.
+func TestABatchThatIsTooMuchIsDivided(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &narrow{most: 60}
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+		SELECT gen_random_uuid(), $1, 't', 'k', 'text/plain', convert_to(i::text, 'UTF8') FROM generate_series(1, 500) AS i`, outbox.RootTenant)
+	start(t, db, sink, nil)
+	for deadline := time.Now().Add(2 * time.Minute); len(sink.bodies()) < 500; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("in vain: %d of 500 came", len(sink.bodies()))
+		}
+	}
+	for i, body := range sink.bodies() {
+		if body != fmt.Sprint(i+1) {
+			t.Fatalf("number %d is %s", i+1, body)
+		}
+	}
+}
+
+// narrow does not answer for batches of more messages.
+type narrow struct {
+	recorder
+	most int
+}
+
+func (n *narrow) Publish(ctx context.Context, batch []relay.Message) []error {
+	if len(batch) > n.most {
+		return slices.Repeat([]error{errors.New("no answer in time")}, len(batch))
+	}
+	return n.recorder.Publish(ctx, batch)
+}
+
+// An owner that has lost the sink while it published makes no jobs.
+func TestADeposedOwnerMakesNoJobs(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &slowlyRefusing{under: make(chan struct{}, 10), answer: make(chan struct{})}
+	stop := start(t, db, sink, func(c *relay.Config) { c.LeaseTTL = time.Minute })
+	publish(t, db, "t", "k", "1")
+	<-sink.under
+	exec(t, db, `UPDATE outbox.sinks SET owner = 'other', epoch = epoch + 1, lease_expires_at = now() + interval '1 hour'`)
+	close(sink.answer)
+	time.Sleep(time.Second)
+	stop()
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs`); n != 0 {
+		t.Errorf("%d jobs were made", n)
+	}
+	if top := ask[int](t, db, `SELECT top FROM outbox.sinks`); top != 0 {
+		t.Errorf("top = %d, want 0", top)
+	}
+}
+
+// slowlyRefusing says that a batch is under way, and refuses it when it is told to.
+type slowlyRefusing struct {
+	recorder
+	under, answer chan struct{}
+}
+
+func (s *slowlyRefusing) Publish(_ context.Context, batch []relay.Message) []error {
+	s.under <- struct{}{}
+	<-s.answer
+	return slices.Repeat([]error{&relay.RefusedError{Code: relay.CodeRefused, Err: errors.New("no")}}, len(batch))
+}
+
+// After a failover the sink meets events again that are jobs, or that somebody has dismissed.
+func TestARewindMakesNoJobTwice(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: tooLarge(bad)}
+	start(t, db, sink, func(c *relay.Config) { c.LeaseTTL = time.Minute })
+	publish(t, db, "t", "k", "1", "bad 2", "3")
+	publish(t, db, "t", "gone", "bad 4")
+	publish(t, db, "t", "gone", "5")
+	deadLetters(t, db, 2)
+	gone, err := outbox.ParseID(ask[string](t, db, `SELECT id::text FROM outbox.jobs WHERE key = 'gone' AND status = 'dead'`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end(t, func(ctx context.Context) error { return operator.New(db).Dismiss(ctx, gone) })
+	sink.awaitKey(t, "gone", "5")
+	tx := begin(t, db)
+	exec(t, tx, `CREATE OR REPLACE FUNCTION outbox.timeline() RETURNS text LANGUAGE sql STABLE AS $$ SELECT 'another' $$`)
+	exec(t, tx, `UPDATE outbox.sinks SET top_id = gen_random_uuid()`) // the event at top was lost
+	publish(t, tx, "t", "k", "6")
+	publish(t, tx, "t", "gone", "7")
+	end(t, tx.Commit)
+	sink.awaitKey(t, "gone", "5", "7")
+	waitFor(t, func() bool { return ask[bool](t, db, `SELECT epoch > 1 AND top = 7 FROM outbox.sinks`) }, func() string { return "all is read again" })
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE payload = '1'`); n != 1 {
+		t.Errorf("%d jobs of the key's first message, want 1: the sink has not gone back", n)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM (SELECT FROM outbox.jobs WHERE payload LIKE 'bad%' UNION ALL SELECT FROM outbox.history WHERE payload LIKE 'bad%') AS made`); n != 2 {
+		t.Errorf("%d jobs of refused messages, want 2", n)
+	}
+	sink.now(takesAll)
+	end(t, func(ctx context.Context) error { return operator.New(db).Retry(ctx, deadLetters(t, db, 1)) })
+	sink.awaitKey(t, "k", "1", "bad 2", "3", "6")
+}
+
+// Whatever a sink refuses, and whenever its owner dies: all messages of a key come in their
+// order, and none is lost.
+func TestOrderOutlivesRefusalsAndOwners(t *testing.T) {
+	t.Parallel()
+	for _, stops := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the sink stops %t", stops), func(t *testing.T) {
+			t.Parallel()
+			orderUnderRefusals(t, stops)
+		})
+	}
+}
+
+func orderUnderRefusals(t *testing.T, stops bool) {
+	db := database(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	chance := rand.New(rand.NewPCG(seed, 0))
+	sink := &picky{stops: stops}
+	sink.now(func(relay.Message) error {
+		switch n := chance.IntN(100); {
+		case n < 6:
+			return &relay.RefusedError{Code: relay.CodeRefused, Err: errors.New("not now")}
+		case n < 7:
+			return errors.New("no answer")
+		}
+		return nil
+	})
+	both := func(c *relay.Config) { c.Sinks[0].Routes[0].OnRefused = relay.Hold }
+	for range 2 { // processes
+		start(t, db, sink, both)
+	}
+	tenants := []outbox.ID{outbox.RootTenant, outbox.NewID()}
+	want := map[string][]string{} // by tenant and key
+	stored := map[string]int{}    // how many there are of an event without a key
+	began := time.Now()
+	for n := 0; time.Since(began) < 8*time.Second; n++ {
+		tenant, key := tenants[rand.IntN(2)], fmt.Sprintf("k%d", rand.IntN(12))
+		if rand.IntN(5) == 0 {
+			key = ""
+		}
+		id := outbox.NewID()
+		exec(t, db, `WITH stored AS (INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload) VALUES ($1, $2, 't', nullif($3, ''), 'text/plain', $4))
+			SELECT pg_notify('outbox_events', '')`, id, tenant, key, []byte(tenant.String()))
+		if key == "" {
+			stored[id.String()]++
+		} else {
+			want[tenant.String()+key] = append(want[tenant.String()+key], id.String())
+		}
+		if n%150 == 149 { // the owner is fenced, as if another had taken over and died
+			exec(t, db, `UPDATE outbox.sinks SET owner = 'x', epoch = epoch + 1, lease_expires_at = now() + interval '100 milliseconds'`)
+		}
+	}
+	sink.mu.Lock()
+	sink.refuses = takesAll
+	sink.mu.Unlock()
+	letters := 0
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		for progress, err := range operator.New(db).ReplayAll(t.Context(), operator.DeadLetterFilter{}, 0) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			letters = max(letters, int(progress.Matched))
+		}
+		if ask[bool](t, db, `SELECT top = (SELECT max(position) FROM outbox.events) AND isempty(holes) AND NOT EXISTS (SELECT FROM outbox.jobs) FROM outbox.sinks`) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("in vain: all is published; %s", ask[string](t, db, `SELECT concat_ws(' ', top, holes, away_code, away_message, (SELECT string_agg(concat_ws(' ', status, key, last_error_message), '; ') FROM outbox.jobs)) FROM outbox.sinks`))
+		}
+	}
+	jobs := ask[int](t, db, `SELECT count(*) FROM outbox.history`)
+	t.Logf("%d jobs were made, up to %d dead letters", jobs, letters)
+	if jobs == 0 {
+		t.Error("no job was made")
+	}
+	got := map[string][]string{}
+	seen := map[string]bool{}
+	for _, m := range sink.messages() {
+		if seen[m.ID] {
+			continue
+		}
+		seen[m.ID] = true
+		if delete(stored, m.ID); m.Key != "" {
+			got[string(m.Body)+m.Key] = append(got[string(m.Body)+m.Key], m.ID)
+		}
+	}
+	if len(stored) > 0 {
+		t.Errorf("%d events without a key were lost", len(stored))
+	}
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		if !slices.Equal(got[key], want[key]) {
+			t.Errorf("of %s came %d of %d, or in another order:\n%q\nwant\n%q", key, len(got[key]), len(want[key]), got[key], want[key])
+		}
+	}
+}
