@@ -128,7 +128,7 @@ func (o *Operator) SkipEvent(ctx context.Context, sink string, event outbox.ID) 
 	if err == nil && len(waiting) > 0 {
 		var skipped []sqlgen.SkipEventRow
 		skipped, err = o.db.SkipEvent(ctx, sqlgen.SkipEventParams{
-			Sink: sink, Position: waiting[0].Position, TenantID: waiting[0].TenantID, EventID: event.String(),
+			Sink: sink, Position: waiting[0].Position, TenantID: waiting[0].TenantID, EventID: pgvalue.UUID(event),
 			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 		})
 		if err == nil && len(skipped) > 0 {

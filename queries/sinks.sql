@@ -83,7 +83,7 @@ LIMIT 1;
 WITH skipped AS (
     UPDATE outbox.sinks
     SET top    = greatest(top, @position::bigint),
-        top_id = CASE WHEN @position > top THEN NULL ELSE top_id END,
+        top_id = CASE WHEN @position > top THEN @event_id::uuid ELSE top_id END,
         holes  = holes + int8multirange(int8range(least(top + 1, @position), @position))
                  - int8multirange(int8range(@position, @position, '[]')),
         epoch            = epoch + 1,
@@ -95,7 +95,7 @@ WITH skipped AS (
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.skip', skipped.sink, @tenant_id,
-        '{"waits": true}', jsonb_build_object('waits', false, 'event_id', @event_id::text, 'position', @position)
+        '{"waits": true}', jsonb_build_object('waits', false, 'event_id', @event_id::uuid, 'position', @position)
     FROM skipped
 )
 SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipped;
@@ -166,8 +166,9 @@ WITH target AS (
     WHERE passed.forward
 ), moved AS (
     UPDATE outbox.sinks
-    SET top   = target.position,
-        holes = passed.positions - seen.positions,
+    SET top    = target.position,
+        top_id = (SELECT id FROM outbox.events WHERE events.position = target.position),
+        holes  = passed.positions - seen.positions,
         epoch            = epoch + 1,
         owner            = NULL,
         lease_expires_at = NULL

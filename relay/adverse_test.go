@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
 )
@@ -428,6 +429,41 @@ func TestWordsThatTheDatabaseRefuses(t *testing.T) {
 				return ask[bool](t, db, `SELECT top = 1 AND coalesce(away_message LIKE '%you%lose%' AND octet_length(away_message) < 5000, false) FROM outbox.sinks`)
 			}, func() string { return "it stands still behind 1, and says why" })
 			sink.await(t, "1")
+		})
+	}
+}
+
+// What an operator has a sink skip is not published after a switchover either, which loses nothing.
+func TestASwitchoverUndoesNoSkip(t *testing.T) {
+	t.Parallel()
+	for name, skip := range map[string]func(context.Context, *operator.Operator, outbox.ID) error{
+		"an event": func(ctx context.Context, o *operator.Operator, last outbox.ID) error {
+			return o.SkipEvent(ctx, "s", last)
+		},
+		"all that waits": func(ctx context.Context, o *operator.Operator, _ outbox.ID) error {
+			_, err := o.SeekSink(ctx, "s", operator.SinkTarget{End: true})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			var sink recorder
+			stop := start(t, db, &sink, nil)
+			publish(t, db, "t", "k", "1")
+			sink.await(t, "1")
+			stop()
+			publish(t, db, "t", "k", "2")
+			last, err := outbox.ParseID(ask[string](t, db, `SELECT id::text FROM outbox.events WHERE payload = '2'`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			end(t, func(ctx context.Context) error { return skip(ctx, operator.New(db), last) })
+			exec(t, db, `UPDATE outbox.sinks SET timeline = '1/00000001'`)
+			var next recorder
+			start(t, db, &next, nil)
+			publish(t, db, "t", "k", "3")
+			next.await(t, "3")
 		})
 	}
 }

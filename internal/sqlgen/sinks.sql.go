@@ -334,8 +334,9 @@ WITH target AS (
     WHERE passed.forward
 ), moved AS (
     UPDATE outbox.sinks
-    SET top   = target.position,
-        holes = passed.positions - seen.positions,
+    SET top    = target.position,
+        top_id = (SELECT id FROM outbox.events WHERE events.position = target.position),
+        holes  = passed.positions - seen.positions,
         epoch            = epoch + 1,
         owner            = NULL,
         lease_expires_at = NULL
@@ -439,19 +440,19 @@ const SkipEvent = `-- name: SkipEvent :many
 WITH skipped AS (
     UPDATE outbox.sinks
     SET top    = greatest(top, $1::bigint),
-        top_id = CASE WHEN $1 > top THEN NULL ELSE top_id END,
+        top_id = CASE WHEN $1 > top THEN $2::uuid ELSE top_id END,
         holes  = holes + int8multirange(int8range(least(top + 1, $1), $1))
                  - int8multirange(int8range($1, $1, '[]')),
         epoch            = epoch + 1,
         owner            = NULL,
         lease_expires_at = NULL
-    WHERE sink = $2
+    WHERE sink = $3
       AND ($1 > top OR holes @> $1)
     RETURNING sink
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
-    SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'sink.skip', skipped.sink, $6,
-        '{"waits": true}', jsonb_build_object('waits', false, 'event_id', $7::text, 'position', $1)
+    SELECT $4, nullif($5::text, ''), nullif($6::text, ''), 'sink.skip', skipped.sink, $7,
+        '{"waits": true}', jsonb_build_object('waits', false, 'event_id', $2::uuid, 'position', $1)
     FROM skipped
 )
 SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipped
@@ -459,12 +460,12 @@ SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipp
 
 type SkipEventParams struct {
 	Position  int64
+	EventID   pgtype.UUID
 	Sink      string
 	Actor     string
 	RequestID string
 	Reason    string
 	TenantID  pgtype.UUID
-	EventID   string
 }
 
 type SkipEventRow struct {
@@ -477,12 +478,12 @@ type SkipEventRow struct {
 func (q *Queries) SkipEvent(ctx context.Context, arg SkipEventParams) ([]SkipEventRow, error) {
 	rows, err := q.db.Query(ctx, SkipEvent,
 		arg.Position,
+		arg.EventID,
 		arg.Sink,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
 		arg.TenantID,
-		arg.EventID,
 	)
 	if err != nil {
 		return nil, err
