@@ -224,7 +224,7 @@ func (p *publisher) storeReplay(ctx context.Context, o *ownership, r *replay, do
 		Published: done.published, Refused: done.refused, Repeated: done.repeated,
 	}
 	if failure != nil {
-		params.Failure = new(failure.Error())
+		params.Failure = new(pgvalue.ASCII(pgvalue.Text(failure.Error(), maxReason), maxReason)) // for any database
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout) // what is published is stored
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
@@ -316,5 +317,36 @@ func TestAReplayCountsRepeats(t *testing.T) {
 		if r := awaitReplay(t, db, startReplay(t, db, r)); r.Published != 3 || r.Repeated != repeated {
 			t.Errorf("again = %v: it is %+v", again, r)
 		}
+	}
+}
+
+// Words of a broker that the database refuses keep no replay from going on where it was.
+func TestAReplayWaitsWithWordsThatTheDatabaseRefuses(t *testing.T) {
+	t.Parallel()
+	for encoding, words := range map[string]string{"UTF8": "you\x00lose", "LATIN1": "you\u2603lose"} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			db := ready(t, pgtest.NewEncoded(t, encoding))
+			var sink recorder
+			start(t, db, &sink, nil)
+			publish(t, db, "t", "k", "1", "2")
+			sink.await(t, "1", "2")
+			waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 2 }, func() string { return "the cursor is stored" })
+			sink.set(func(m relay.Message) error {
+				if string(m.Body) == "2" {
+					return &relay.UnavailableError{Code: relay.CodeUnavailable, Err: errors.New(words)}
+				}
+				return nil
+			}, nil)
+			replay := startReplay(t, db, operator.ReplayEvents{})
+			waitFor(t, func() bool {
+				return ask[bool](t, db, `SELECT coalesce(failure LIKE '%you%lose%', false) FROM outbox.replays`)
+			}, func() string { return "it says why it waits" })
+			sink.set(nil, nil)
+			awaitReplay(t, db, replay)
+			if got := bodiesOf(sink.replayed()); !slices.Equal(got, []string{"1", "2"}) {
+				t.Errorf("it published %q, want each once", got)
+			}
+		})
 	}
 }
