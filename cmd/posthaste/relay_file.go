@@ -52,9 +52,9 @@ func (t *text) UnmarshalYAML(node *yaml.Node) error {
 	if name == nil {
 		return nil
 	}
-	value, set := os.LookupEnv(name[1])
-	if !set {
-		return fmt.Errorf("line %d: the environment variable %s is not set", node.Line, name[1])
+	value := os.Getenv(name[1])
+	if value == "" { // with an empty secret requests would not be signed, and nobody would log in
+		return fmt.Errorf("line %d: the environment variable %s is not set, or is empty", node.Line, name[1])
 	}
 	*t = text(value)
 	return nil

@@ -18,6 +18,7 @@ func writeRelayConfig(t *testing.T, content string) string {
 
 func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 	t.Setenv("RELAY_TEST_TOKEN", "s3cret")
+	t.Setenv("RELAY_TEST_EMPTY", "")
 	const sinks = "sinks:\n  a:\n    nats: {url: \"nats://h:1\"}\n"
 	const routes = "routes:\n  - {topics: [\"*\"], to: a}\n"
 	for name, test := range map[string]struct {
@@ -44,6 +45,7 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"a prefix that is a pattern": {"presence:\n  nats: {url: \"nats://h:1\"}\n  subjectPrefix: \"a.>\"\n", []string{`line 2: presence: SubjectPrefix is "a.>"`}},
 		"an unknown field of rpc":    {"rpc: {nats: {url: \"nats://h:1\"}, prefix: x}\n", []string{"line 1: unknown field prefix"}},
 		"credentials in its URL":     {"rpc: {nats: {url: \"nats://u:s3cret@h:1\"}}\n", []string{"rpc: URLs[0] has credentials in it"}},
+		"a variable that is empty":   {"sinks:\n  a: {webhook: {url: \"https://h\", secretFile: \"${RELAY_TEST_EMPTY}\"}}\n" + routes, []string{"line 2: the environment variable RELAY_TEST_EMPTY is not set, or is empty"}},
 		"not YAML":                   {"sinks: [\n", []string{"relay.yaml: "}},
 		"a topic without a route": {sinks + "routes:\n  - {topics: [\"order.*\"], to: a}\ntopics:\n  - order.paid\n  - user.left\n", []string{
 			"line 8: topics[1]: no route has user.left: it would be published nowhere",
