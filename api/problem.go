@@ -86,11 +86,13 @@ var (
 	keyNotFound       = code{"key_not_found", http.StatusNotFound, "Key not found"}
 	scheduleNotFound  = code{"schedule_not_found", http.StatusNotFound, "Schedule not found"}
 	sinkNotFound      = code{"sink_not_found", http.StatusNotFound, "Sink not found"}
+	replayNotFound    = code{"replay_not_found", http.StatusNotFound, "Replay not found"}
 	routeNotFound     = code{"route_not_found", http.StatusNotFound, "There is nothing at this path"}
 	methodNotAllowed  = code{"method_not_allowed", http.StatusMethodNotAllowed, "The path does not take this method"}
 	requestTimeout    = code{"request_timeout", http.StatusRequestTimeout, "The body took too long to arrive"}
 	jobStatusConflict = code{"job_status_conflict", http.StatusConflict, "The job's status does not allow this"}
 	eventNotWaiting   = code{"event_not_waiting", http.StatusConflict, "The event does not wait for the sink"}
+	nothingToReplay   = code{"nothing_to_replay", http.StatusConflict, "No event is meant"}
 	jobNotFinished    = code{"job_not_finished", http.StatusConflict, "The job has not finished"}
 	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this key"}
 	keyFull           = code{"key_full", http.StatusConflict, "The key's queue is full"}
@@ -106,8 +108,8 @@ var (
 
 // problemCodes is all of them.
 var problemCodes = []code{
-	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound, routeNotFound, methodNotAllowed, requestTimeout,
-	jobStatusConflict, eventNotWaiting, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
+	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound, replayNotFound, routeNotFound, methodNotAllowed, requestTimeout,
+	jobStatusConflict, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
 }
 
 // because makes a problem of the kind.
@@ -144,6 +146,10 @@ func problemOf(err error) *Problem {
 		return scheduleNotFound.because("This tenant has no schedule of the name.")
 	case errors.Is(err, operator.ErrSinkNotFound):
 		return sinkNotFound.because("No relay has ever published to a sink of the name.")
+	case errors.Is(err, operator.ErrReplayNotFound):
+		return replayNotFound.because("The sink has no replay of the id, or it is not visible to this tenant.")
+	case errors.Is(err, operator.ErrNothingToReplay):
+		return nothingToReplay.because("The log has no such event.")
 	case errors.Is(err, operator.ErrNotWaiting):
 		return eventNotWaiting.because("The sink has published it, or has passed it by, or there is no such event.")
 	case errors.Is(err, context.Canceled):
@@ -180,6 +186,7 @@ var wireNames = map[string]string{
 	"Options.Deadline": "deadline", "Options.Key.MaxActive": "maxActive", "Options.Key.Ordered": "ordered", "Options.Key.Sequence": "sequence",
 	"Options.Key.OnDeath": "onDeath", "Options.Key.ParkAfter": "parkAfterSeconds", "Options.Key.OnLapse": "onLapse", "Options.Key.MaxQueued": "maxQueued",
 	"Options.Key.WhenFull": "whenFull", "payload": "payload",
+	"topics": "topics", "until": "until", "rate": "ratePerSecond",
 	"Limits.MaxRunning": "maxRunning", "Limits.Rate.Starts": "rate/starts", "Limits.Rate.Interval": "rate/intervalSeconds",
 }
 

@@ -64,7 +64,7 @@ func everyRoute(t *testing.T) []described {
 }
 
 func (d described) target(id string) string {
-	return strings.NewReplacer("{id}", id, "{queue}", "default", "{key}", "k", "{name}", "report", "{sink}", "orders").Replace(d.path)
+	return strings.NewReplacer("{id}", id, "{queue}", "default", "{key}", "k", "{name}", "report", "{sink}", "orders", "{replay}", "01976f0e-7a5c-7d3e-8f4b-0123456789ab").Replace(d.path)
 }
 
 // do sends the route a request with a body, if it takes one.

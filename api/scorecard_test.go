@@ -67,6 +67,7 @@ func (r *rig) give(token string, tenant outbox.ID) has {
 	}
 	h.names = names{id: h.jobs[outbox.Dead], kind: "mail", queue: engine.DefaultQueue, key: word, schedule: word, sink: "orders", extra: map[string]any{
 		"maxRunning": 1000, "rate": map[string]any{"starts": 1000, "intervalSeconds": 1}, "event": r.event(word, tenant),
+		"since": "2020-01-01T00:00:00Z", "replay": r.runningReplay(tenant),
 	}}
 	h.own = append(h.own, slices.Collect(maps.Values(h.jobs))...)
 	return h
@@ -141,7 +142,7 @@ func TestG1NoRouteReachesAnotherTenant(t *testing.T) {
 // alike.
 func learned(answer response, n names) string {
 	text := fmt.Sprint(answer.Code) + headerText(answer) + answer.Body.String()
-	return strings.NewReplacer(n.id, "ID", n.key, "KEY", n.schedule, "NAME").Replace(text)
+	return strings.NewReplacer(n.id, "ID", n.key, "KEY", n.schedule, "NAME", fmt.Sprint(n.of("replay")), "REPLAY").Replace(text)
 }
 
 // G1, the second half: byte for byte, and statement for statement, which is what
@@ -152,7 +153,8 @@ func TestG1AnothersAnswersAndCostsAsNobodys(t *testing.T) {
 	r := newRig(t, func(c *api.Config) {})
 	theirs := r.give("operator-b", tenantB)
 	r.handler = r.traced(&log)
-	nobodys := names{id: outbox.NewID().String(), kind: theirs.kind, queue: theirs.queue, key: "nobodys---" + "b", schedule: "nobodys---" + "b", sink: "orders"}
+	nobodys := names{id: outbox.NewID().String(), kind: theirs.kind, queue: theirs.queue, key: "nobodys---" + "b", schedule: "nobodys---" + "b", sink: "orders", extra: maps.Clone(theirs.extra)}
+	nobodys.extra["event"], nobodys.extra["replay"] = outbox.NewID().String(), outbox.NewID().String()
 	for _, route := range table(t) {
 		if !strings.ContainsAny(strings.ReplaceAll(route.path, "{queue}", ""), "{") || route.streams {
 			continue

@@ -112,3 +112,63 @@ func TestSinksConcernAllTenants(t *testing.T) {
 		t.Errorf("it became %+v", sink)
 	}
 }
+
+// A tenant's replay is of its own events, and it sees its own replays; of all events, and all
+// replays, for tokens of all tenants.
+func TestReplaysAreOfTheTokensTenant(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.sinks (sink, remembers) VALUES ('orders', '1 hour')`)
+	for _, tenant := range []outbox.ID{tenantA, tenantB, tenantB} {
+		r.event("order.paid", tenant)
+	}
+	start := func(token, more, query string) (a api.ReplayAnswer) {
+		t.Helper()
+		r.as(token).post("/sinks/orders/replays"+query, `{"since":"2020-01-01T00:00:00Z"`+more+`}`).want(202, &a)
+		return a
+	}
+	if a := start("root", `,"dryRun":true,"ratePerSecond":0.5`, ""); a.Events != 3 || a.Dropped != 3 || a.RememberSeconds != 3600 || a.TakesSeconds != 6 || a.Replay != nil || a.OldestAt.IsZero() {
+		t.Errorf("a dry run of all tenants: %+v", a)
+	}
+	ofA := start("operator-a", `,"topics":["order.*"],"reason":"lost"`, "").Replay
+	ofAll := start("root", `,"again":true`, "").Replay
+	ofB := start("root", "", "?tenant="+tenantB.String()).Replay
+	if ofA.Events != 1 || ofA.Tenant != tenantA.String() || ofA.State != "running" || ofA.Reason != "lost" || ofA.Actor != "operator-a" || ofAll.Events != 3 || ofAll.Tenant != "" || ofB.Events != 2 {
+		t.Errorf("replays are %+v, %+v and %+v", ofA, ofAll, ofB)
+	}
+	for token, want := range map[string][]string{"operator-a": {ofA.ID}, "operator-b": {ofB.ID}, "root": {ofB.ID, ofAll.ID, ofA.ID}} {
+		var list struct{ Replays []api.Replay }
+		r.as(token).get("/sinks/orders/replays").want(200, &list)
+		var got []string
+		for _, one := range list.Replays {
+			got = append(got, one.ID)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s sees (-want +got):\n%s", token, diff)
+		}
+	}
+	r.as("operator-a").post("/sinks/orders/replays?tenant="+tenantB.String(), `{"since":"2020-01-01T00:00:00Z"}`).problem(403, "forbidden")
+	for _, id := range []string{ofB.ID, ofAll.ID} {
+		r.as("operator-a").post("/sinks/orders/replays/"+id+"/stop", "").problem(404, "replay_not_found")
+	}
+	var stopped api.Replay
+	if r.as("operator-a").post("/sinks/orders/replays/"+ofA.ID+"/stop?reason=enough", "").want(200, &stopped); stopped.State != "stopped" || stopped.EndedAt.IsZero() {
+		t.Errorf("after a stop it is %+v", stopped)
+	}
+	r.as("root").post("/sinks/orders/replays/"+ofAll.ID+"/stop", "").want(200, nil)
+	r.as("root").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z"}`).problem(404, "sink_not_found")
+	r.as("operator-a").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z"}`).problem(404, "sink_not_found")
+	r.as("root").post("/sinks/orders/replays", `{"since":"2020-01-01T00:00:00Z","topics":["nothing"]}`).problem(409, "nothing_to_replay")
+	p := r.as("root").post("/sinks/orders/replays", `{"since":"2020-01-01T00:00:00Z","topics":["a*b"]}`).problem(422, "invalid_input")
+	if len(p.Errors) != 1 || p.Errors[0].Pointer != "#/topics" {
+		t.Errorf("errors = %+v, want one of topics", p.Errors)
+	}
+}
+
+// runningReplay is a replay of the tenant to the sink orders.
+func (r *rig) runningReplay(tenant outbox.ID) string {
+	id := outbox.NewID().String()
+	r.exec(`INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, actor, reason)
+		VALUES ($1, 'orders', $2, '{}', '', 'epoch', now(), 0, 1, 0, false, 1, 'somebody', '')`, id, tenant)
+	return id
+}

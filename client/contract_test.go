@@ -94,6 +94,13 @@ var methods = map[string]route{
 	"POST /sinks/{sink}/skip": calling(SkippedEvent{}, Sink{}, func(ctx context.Context, c *Client) (Sink, error) {
 		return c.SkipEvent(ctx, "s", SkippedEvent{})
 	}),
+	"POST /sinks/{sink}/replays": calling(NewReplay{}, ReplayAnswer{}, func(ctx context.Context, c *Client) (ReplayAnswer, error) {
+		return c.StartReplay(ctx, "s", NewReplay{Tenant: "x"})
+	}),
+	"GET /sinks/{sink}/replays": calling(nil, replaysAnswer{}, func(ctx context.Context, c *Client) ([]Replay, error) { return c.Replays(ctx, "s", "x") }),
+	"POST /sinks/{sink}/replays/{replay}/stop": calling(nil, Replay{}, func(ctx context.Context, c *Client) (Replay, error) {
+		return c.StopReplay(WithReason(ctx, "x"), "s", someID)
+	}),
 	"GET /stats":              calling(nil, Stats{}, func(ctx context.Context, c *Client) (Stats, error) { return c.Stats(ctx, "x") }),
 	"GET /workers":            of(workersAnswer{}, (*Client).Workers),
 	"POST /jobs/{id}/cancel":  acting((*Client).CancelJob),

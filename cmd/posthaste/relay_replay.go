@@ -21,7 +21,10 @@ type sinkReplays interface {
 	StopReplay(ctx context.Context, sink string, id, tenant outbox.ID) error
 }
 
-var _ sinkReplays = (*operator.Operator)(nil)
+var (
+	_ sinkReplays = (*operator.Operator)(nil)
+	_ sinkReplays = (*remote)(nil)
+)
 
 const replayEventsDescription = `The process that publishes to the sink does it, beside what is new and without
 delaying it, and goes on after a crash: at least once. Messages have the header
@@ -109,7 +112,7 @@ func planText(plan operator.ReplayPlan) string {
 	if plan.Events == 0 {
 		return "would publish 0 events\n"
 	}
-	text := fmt.Sprintf("would publish %d events, stored from %s to %s", plan.Events, plan.Oldest.Format(time.RFC3339), plan.Newest.Format(time.RFC3339))
+	text := fmt.Sprintf("would publish %d events, stored from %s to %s", plan.Events, plan.Oldest.Local().Format(time.RFC3339), plan.Newest.Local().Format(time.RFC3339))
 	if plan.Takes > 0 {
 		text += fmt.Sprintf(", in about %s", short(plan.Takes.Round(time.Second)))
 	}

@@ -94,13 +94,21 @@ func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
 		VALUES ('orders', 5, 'host-1', now() + interval '1 hour', 7, now(), now(), 'relay_full', 'no space', '{[2,4)}'), ('lake', 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, '{}')`)
 	ok(t, direct, "publish", "order.paid", "{}")
 	ok(t, direct, "relay", "pause", "lake")
+	ok(t, direct, "relay", "replay", "orders", "--since", "1h", "--rate", "5", "--key", "k", "--dry-run")
+	ok(t, direct, "relay", "replay", "orders", "--since", "1h", "--rate", "5", "--topic", "order.*", "--again", "--detach", "--reason", "lost")
 	ok(t, direct, "queues", "pause", "mail")
 	ok(t, direct, "queues", "limit", "mail", "--max-running", "7", "--rate", "10/90s")
 	for _, line := range []string{
 		"jobs list", "jobs list --kind greet --status pending,dead", "jobs list --limit 2", "jobs list --before " + id, "jobs show " + id,
 		"dlq list", "dlq list --error-code http_500 --status dead", "dlq groups", "queues list", "workers list", "keys show k --queue mail", "keys list",
-		"schedules list", "relay list", "audit", "audit --act queue.pause",
+		"schedules list", "relay list", "relay replays orders", "relay replay orders --since 2020-01-01T00:00:00Z --until 2099-01-01T00:00:00Z --topic order.* --rate 2/s --dry-run", "audit", "audit --act queue.pause",
 	} {
+		if strings.HasSuffix(line, "--dry-run") {
+			if want, got := ok(t, direct, strings.Fields(line)...), ok(t, through, strings.Fields(line)...); want != got {
+				t.Errorf("%s: directly %q, through the API %q", line, want, got)
+			}
+			continue
+		}
 		args := append(strings.Fields(line), "-o", "json")
 		want, got := values(t, ok(t, direct, args...)), values(t, ok(t, through, args...))
 		dropUnknown(want, got)
@@ -218,6 +226,13 @@ func TestActsThroughTheAPI(t *testing.T) {
 	if r := posthaste(t, through, "", "relay", "skip", "orders", event); r.code != exitFailed || !strings.Contains(r.errOut, "event_not_waiting") {
 		t.Errorf("a second skip: %+v", r)
 	}
+	replay := strings.TrimSpace(ok(t, through, "relay", "replay", "orders", "--since", "1h", "--detach", "--reason", "mended"))
+	if got := ok(t, through, "relay", "replays", "stop", "orders", replay, "--reason", "mended"); got != "stopped: "+replay+"\n" {
+		t.Errorf("replays stop printed %q", got)
+	}
+	if r := posthaste(t, through, "", "relay", "replay", "none", "--since", "1h"); r.code != exitFailed || !strings.Contains(r.errOut, "sink_not_found") {
+		t.Errorf("replay to no sink: %+v", r)
+	}
 	sqlExec(t, db, `INSERT INTO outbox.schedules (name, every, kind, payload, next_at) VALUES ('nightly', '1 hour', 'mail', '{}', now() + interval '1 hour')`)
 	if out := ok(t, through, "schedules", "delete", "nightly"); out != "deleted: nightly\n" || len(rows(t, direct, "schedules", "list")) != 0 {
 		t.Errorf("schedules delete printed %q", out)
@@ -234,7 +249,7 @@ func TestActsThroughTheAPI(t *testing.T) {
 			}
 		}
 	}
-	if got := strings.Join(names, " "); got != "schedule.delete sink.skip sink.resume sink.pause queue.limit queue.limit queue.limit queue.resume queue.pause job.retry job.release job.cancel job.cancel" {
+	if got := strings.Join(names, " "); got != "schedule.delete sink.stop_replay sink.replay sink.skip sink.resume sink.pause queue.limit queue.limit queue.limit queue.resume queue.pause job.retry job.release job.cancel job.cancel" {
 		t.Errorf("the audit has %s", got)
 	}
 }

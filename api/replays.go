@@ -1,0 +1,160 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// NewReplay is events that a sink is to publish again.
+type NewReplay struct {
+	Since         time.Time `json:"since" doc:"Stored from then on"`
+	Until         time.Time `json:"until,omitzero" doc:"Stored before; now, if left out"`
+	Topics        []string  `json:"topics,omitempty" maxItems:"100" nullable:"false" doc:"Each a topic, or one that ends in .*, or *; any if left out"`
+	Key           string    `json:"key,omitempty" maxLength:"512"`
+	RatePerSecond float64   `json:"ratePerSecond,omitempty" minimum:"0.001" maximum:"100000" doc:"No more than so many; without a limit if left out"`
+	Again         bool      `json:"again,omitempty" doc:"Under new ids, ID/REPLAY, which nobody takes for repeats"`
+	DryRun        bool      `json:"dryRun,omitempty" doc:"Only say what it would publish"`
+	Reason        string    `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
+}
+
+// ReplayAnswer is a replay that was started, or what one would publish.
+type ReplayAnswer struct {
+	Events          int64     `json:"events" doc:"That are meant"`
+	OldestAt        time.Time `json:"oldestAt,omitzero" doc:"When the first of them was stored"`
+	NewestAt        time.Time `json:"newestAt,omitzero" doc:"And the last"`
+	Until           time.Time `json:"until"`
+	TakesSeconds    float64   `json:"takesSeconds,omitempty" doc:"At the rate"`
+	Dropped         int64     `json:"dropped,omitempty" doc:"About how many the broker would drop, because it remembers their ids; known to tokens of all tenants"`
+	RememberSeconds float64   `json:"rememberSeconds,omitempty" doc:"For how long it does"`
+	Replay          *Replay   `json:"replay,omitempty" doc:"Left out after a dry run"`
+}
+
+// Replay is events that a sink publishes again.
+type Replay struct {
+	ID            string    `json:"id" format:"uuid" doc:"Messages have it in the header posthaste-replay"`
+	Sink          string    `json:"sink"`
+	State         string    `json:"state" enum:"running,finished,stopped"`
+	Tenant        string    `json:"tenant,omitempty" format:"uuid" doc:"Whose events; left out: of all tenants"`
+	Since         time.Time `json:"since"`
+	Until         time.Time `json:"until"`
+	Topics        []string  `json:"topics,omitempty" nullable:"false"`
+	Key           string    `json:"key,omitempty"`
+	RatePerSecond float64   `json:"ratePerSecond,omitempty"`
+	Again         bool      `json:"again,omitempty"`
+	Events        int64     `json:"events" doc:"That were meant at the beginning"`
+	Published     int64     `json:"published" doc:"So far; after a crash some count twice"`
+	Refused       int64     `json:"refused" doc:"By the sink, and passed by"`
+	Repeated      int64     `json:"repeated" doc:"Of those published: dropped by the broker as repeats, as far as it says so"`
+	WaitsFor      string    `json:"waitsFor,omitempty" doc:"Why it does not go on"`
+	Actor         string    `json:"actor"`
+	Reason        string    `json:"reason,omitempty"`
+	StartedAt     time.Time `json:"startedAt"`
+	EndedAt       time.Time `json:"endedAt,omitzero"`
+}
+
+func replayOf(r operator.Replay) Replay {
+	shown := Replay{
+		ID: r.ID.String(), Sink: r.Sink, State: r.State(), Since: utc(r.Since), Until: utc(r.Until), Topics: r.Topics, Key: r.Key,
+		RatePerSecond: r.PerSecond, Again: r.Again, Events: r.Events, Published: r.Published, Refused: r.Refused, Repeated: r.Repeated,
+		WaitsFor: r.Failure, Actor: r.Actor, Reason: r.Reason, StartedAt: utc(r.StartedAt), EndedAt: utc(r.EndedAt),
+	}
+	if !r.Tenant.IsZero() {
+		shown.Tenant = r.Tenant.String()
+	}
+	return shown
+}
+
+type startReplayInput struct {
+	OfSink
+	OfTenant
+	Body NewReplay
+}
+
+type startedReplayOutput struct{ Body ReplayAnswer }
+
+// startReplay is for a tenant's own events; of all tenants, for tokens of all tenants.
+func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*startedReplayOutput, error) {
+	tenant, err := in.tenant(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted := operator.ReplayEvents{
+		EventFilter: operator.EventFilter{Since: in.Body.Since, Until: in.Body.Until, Topics: in.Body.Topics, Key: in.Body.Key, Tenant: tenant},
+		PerSecond:   in.Body.RatePerSecond, Again: in.Body.Again,
+	}
+	plan, err := s.operator.WouldReplayEvents(ctx, in.Sink, wanted)
+	if err != nil {
+		return nil, err
+	}
+	out := &startedReplayOutput{Body: ReplayAnswer{
+		Events: plan.Events, OldestAt: utc(plan.Oldest), NewestAt: utc(plan.Newest), Until: utc(plan.Until), TakesSeconds: plan.Takes.Seconds(),
+		Dropped: plan.Dropped, RememberSeconds: plan.Remembers.Seconds(),
+	}}
+	if in.Body.DryRun {
+		return out, nil
+	}
+	wanted.Until = plan.Until
+	started, err := s.by(ctx).Because(in.Body.Reason).ReplayEvents(ctx, in.Sink, wanted)
+	if err != nil {
+		return nil, err
+	}
+	shown := replayOf(started)
+	out.Body.Replay = &shown
+	return out, nil
+}
+
+type replaysInput struct {
+	OfSink
+	OfTenant
+}
+
+type replaysOutput struct {
+	Body struct {
+		Replays []Replay `json:"replays" nullable:"false" doc:"Newest first, at most 1 000"`
+	}
+}
+
+func (s *server) listReplays(ctx context.Context, in *replaysInput) (*replaysOutput, error) {
+	tenant, err := in.tenant(ctx)
+	if err != nil {
+		return nil, err
+	}
+	replays, err := s.operator.Replays(ctx, in.Sink, tenant)
+	if err != nil {
+		return nil, err
+	}
+	out := &replaysOutput{}
+	out.Body.Replays = make([]Replay, len(replays))
+	for i, r := range replays {
+		out.Body.Replays[i] = replayOf(r)
+	}
+	return out, nil
+}
+
+type replayInput struct {
+	OfSink
+	Replay string `path:"replay" format:"uuid" doc:"Its id"`
+	Reason string `query:"reason" maxLength:"2000" doc:"For the audit"`
+}
+
+type replayOutput struct{ Body Replay }
+
+// stopReplay answers with the replay as it is afterwards.
+func (s *server) stopReplay(ctx context.Context, in *replayInput) (*replayOutput, error) {
+	id, err := outbox.ParseID(in.Replay)
+	if err != nil {
+		return nil, invalidInput.because("", Fault{Parameter: "replay", Detail: "is no replay's id"})
+	}
+	tenant := within(ctx)
+	if err := s.by(ctx).Because(in.Reason).StopReplay(ctx, in.Sink, id, tenant); err != nil {
+		return nil, err
+	}
+	r, err := s.operator.Replay(ctx, in.Sink, id, tenant)
+	if err != nil {
+		return nil, err
+	}
+	return &replayOutput{Body: replayOf(r)}, nil
+}

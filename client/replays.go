@@ -1,0 +1,84 @@
+package client
+
+import (
+	"context"
+	"net/url"
+	"time"
+)
+
+// NewReplay is events that a sink is to publish again.
+type NewReplay struct {
+	Tenant        string    `json:"-"`                // whose: for tokens of all tenants; others have their own
+	Since         time.Time `json:"since"`            // stored from then on
+	Until         time.Time `json:"until,omitzero"`   // stored before; zero is now
+	Topics        []string  `json:"topics,omitempty"` // each a topic, or one that ends in .*, or *; none is any
+	Key           string    `json:"key,omitempty"`
+	RatePerSecond float64   `json:"ratePerSecond,omitempty"` // 0 is without a limit
+	Again         bool      `json:"again,omitempty"`         // under new ids, which nobody takes for repeats
+	DryRun        bool      `json:"dryRun,omitempty"`        // only say what it would publish
+	Reason        string    `json:"reason,omitempty"`        // for the audit
+}
+
+// ReplayAnswer is a replay that was started, or what one would publish.
+type ReplayAnswer struct {
+	Events          int64     `json:"events"`            // that are meant
+	OldestAt        time.Time `json:"oldestAt,omitzero"` // when the first of them was stored
+	NewestAt        time.Time `json:"newestAt,omitzero"`
+	Until           time.Time `json:"until"`
+	TakesSeconds    float64   `json:"takesSeconds,omitempty"`    // at the rate
+	Dropped         int64     `json:"dropped,omitempty"`         // about how many the broker would drop as repeats
+	RememberSeconds float64   `json:"rememberSeconds,omitempty"` // for how long it remembers ids; 0 is not known
+	Replay          *Replay   `json:"replay,omitempty"`          // nil after a dry run
+}
+
+// Replay is events that a sink publishes again.
+type Replay struct {
+	ID            string    `json:"id"` // messages have it in the header posthaste-replay
+	Sink          string    `json:"sink"`
+	State         string    `json:"state"`            // running, finished or stopped
+	Tenant        string    `json:"tenant,omitempty"` // whose events; "" is of all tenants
+	Since         time.Time `json:"since"`
+	Until         time.Time `json:"until"`
+	Topics        []string  `json:"topics,omitempty"`
+	Key           string    `json:"key,omitempty"`
+	RatePerSecond float64   `json:"ratePerSecond,omitempty"`
+	Again         bool      `json:"again,omitempty"`
+	Events        int64     `json:"events"`             // that were meant at the beginning
+	Published     int64     `json:"published"`          // so far
+	Refused       int64     `json:"refused"`            // by the sink, and passed by
+	Repeated      int64     `json:"repeated"`           // of those published: dropped by the broker as repeats
+	WaitsFor      string    `json:"waitsFor,omitempty"` // why it does not go on
+	Actor         string    `json:"actor"`
+	Reason        string    `json:"reason,omitempty"`
+	StartedAt     time.Time `json:"startedAt"`
+	EndedAt       time.Time `json:"endedAt,omitzero"`
+}
+
+type replaysAnswer struct {
+	Replays []Replay `json:"replays"`
+}
+
+// StartReplay has a sink publish events again, beside what is new. A token of one tenant replays
+// its own events.
+func (c *Client) StartReplay(ctx context.Context, sink string, which NewReplay) (ReplayAnswer, error) {
+	r := post("/sinks", which)
+	r.query = tenant(which.Tenant)
+	return ask[ReplayAnswer](ctx, c, r.segment("sink", sink, "/replays"))
+}
+
+// Replays lists the replays of a sink, newest first; a token of all tenants may name one, and
+// others see their own.
+func (c *Client) Replays(ctx context.Context, sink, ofTenant string) ([]Replay, error) {
+	answer, err := ask[replaysAnswer](ctx, c, get("/sinks", tenant(ofTenant)).segment("sink", sink, "/replays"))
+	return answer.Replays, err
+}
+
+// StopReplay ends a replay; a [*Problem] with [CodeReplayNotFound] if the sink has none of the id. The
+// context may have a reason; see [WithReason].
+func (c *Client) StopReplay(ctx context.Context, sink, id string) (Replay, error) {
+	r := post("/sinks", nil)
+	r.query = url.Values{}
+	reason, _ := ctx.Value(reasonKey{}).(string)
+	set(r.query, "reason", reason)
+	return ask[Replay](ctx, c, r.segment("sink", sink, "/replays").segment("replay", id, "/stop"))
+}
