@@ -45,8 +45,9 @@ func benchCommand() *cli.Command {
 			&cli.IntFlag{Name: "jobs", Usage: "how many jobs; 0 is the workload's default"},
 			&cli.IntFlag{Name: "keys", Usage: "keys: how many keys (default 10000); tenants: that all jobs have one of (default none)"},
 			&cli.IntFlag{Name: "events", Usage: "relay, relay-latency: how many events (default 200000, 1000)"},
-			&cli.StringFlag{Name: "sink", Usage: "relay, relay-latency: null, or nats", Value: "null"},
-			&cli.StringFlag{Name: "nats", Usage: "relay, relay-latency: `URL` of a server with JetStream, for a stream of our own"},
+			&cli.StringFlag{Name: "sink", Usage: "relay, relay-latency: null, nats, nats-sync-always, kafka, amqp or redis", Value: "null"},
+			&cli.StringFlag{Name: "broker", Usage: "relay, relay-latency: `URL` of the sink's broker, with credentials, where a stream, topic or queue of our own is made"},
+			&cli.IntFlag{Name: "sinks", Usage: "relay: publish to so many sinks at once that accept everything, and then to one alone"},
 			&cli.DurationFlag{Name: "duration", Usage: "how long; 0 is the workload's default"},
 			&cli.DurationFlag{Name: "every", Usage: "latency, tenants: time between two jobs (default 10ms, 20ms)"},
 			&cli.IntFlag{Name: "clients", Usage: "bulk, enqueue: concurrent producers (default 2, 64); api: connections (default 32)"},
@@ -54,7 +55,7 @@ func benchCommand() *cli.Command {
 			&cli.IntFlag{Name: "n", Usage: "processes: how many processes (default 12)"},
 			&cli.BoolFlag{Name: "work", Usage: "processes: be one of them, for the jobs of --database-url, until it is stopped"},
 			&cli.BoolFlag{Name: "streamed", Usage: "burndown: with an event for each change of a job"},
-			&cli.BoolFlag{Name: "hold-snapshot", Usage: "tenants: lone jobs of new tenants beside a busy one, while a transaction holds a snapshot"},
+			&cli.BoolFlag{Name: "hold-snapshot", Usage: "tenants: lone jobs of new tenants beside a busy one, while a transaction holds a snapshot; relay: with and without one that has published"},
 			&cli.StringFlag{Name: "notify", Usage: "enqueue, latency: off, transactional or coalesced; enqueue without it compares the three"},
 		},
 		Commands: []*cli.Command{benchWorkerCommand()},
@@ -76,7 +77,7 @@ func runBench(ctx context.Context, c *cli.Command) error {
 	options := bench.Options{
 		DatabaseURL: c.String("database-url"),
 		Jobs:        int(c.Int("jobs")), Keys: int(c.Int("keys")), Duration: c.Duration("duration"), Every: c.Duration("every"), Clients: int(c.Int("clients")), Overload: c.Bool("overload"),
-		HoldSnapshot: c.Bool("hold-snapshot"), Streamed: c.Bool("streamed"), Processes: int(c.Int("n")),
+		HoldSnapshot: c.Bool("hold-snapshot"), Streamed: c.Bool("streamed"), Processes: int(c.Int("n")), Sinks: int(c.Int("sinks")),
 		Logger: slog.New(slog.NewTextHandler(c.Root().ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Worker: func(ctx context.Context, databaseURL, ledger string) (func() error, error) {
 			return bench.Child(ctx, "bench", "worker", databaseURL, ledger)

@@ -4,30 +4,80 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	amqpgo "github.com/rabbitmq/amqp091-go"
+	redisgo "github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/internal/bench"
+	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/amqp"
+	"github.com/posthaste-dev/posthaste/relay/kafka"
 	"github.com/posthaste-dev/posthaste/relay/nats"
+	"github.com/posthaste-dev/posthaste/relay/redis"
 )
 
-// benchStream is ours: it is made for the run, and deleted.
-const benchStream = "POSTHASTE_BENCH"
+// What is ours at a broker: it is made for the run, and deleted.
+const (
+	benchStream = "POSTHASTE_BENCH"
+	benchTopic  = "posthaste-bench"
+)
+
+// benchBroker makes a destination of our own at a broker, and a sink that publishes there.
+type benchBroker func(ctx context.Context, at *url.URL, o *bench.Options) (end func(context.Context), err error)
+
+// benchBrokers are the kinds of sinks. That a NATS server syncs always is a setting of its own, which a client cannot
+// see: the name says what is measured.
+var benchBrokers = map[string]benchBroker{
+	"nats": benchNATS, "nats-sync-always": benchNATS, "kafka": benchKafka, "amqp": benchAMQP, "redis": benchRedis,
+}
 
 // benchSink makes the sink that the flags name.
 func benchSink(ctx context.Context, c *cli.Command, o *bench.Options) (end func(), err error) {
-	switch kind := c.String("sink"); {
-	case kind == "null":
+	kind := c.String("sink")
+	if kind == "null" {
 		return func() {}, nil
-	case kind != "nats":
-		return nil, fmt.Errorf("--sink is %q, want null or nats", kind)
-	case c.String("nats") == "":
-		return nil, errors.New("--sink nats: where? want --nats URL")
 	}
-	conn, err := natsgo.Connect(c.String("nats"), natsgo.Timeout(5*time.Second))
+	open, known := benchBrokers[kind]
+	if !known {
+		return nil, fmt.Errorf("--sink is %q, want null, nats, nats-sync-always, kafka, amqp or redis", kind)
+	}
+	at, err := url.Parse(c.String("broker"))
+	if err != nil || at.Host == "" {
+		return nil, fmt.Errorf("--sink %s: where? want --broker URL", kind)
+	}
+	remove, err := open(ctx, at, o)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		remove(ctx)
+	}, nil
+}
+
+// take keeps a sink, or removes what was made for it.
+func take[S relay.Sink](ctx context.Context, o *bench.Options, remove func(context.Context)) func(S, error) (func(context.Context), error) {
+	return func(sink S, err error) (func(context.Context), error) {
+		if err != nil {
+			remove(ctx)
+			return nil, err
+		}
+		o.Sink = sink
+		return remove, nil
+	}
+}
+
+func benchNATS(ctx context.Context, at *url.URL, o *bench.Options) (func(context.Context), error) {
+	conn, err := natsgo.Connect(at.String(), natsgo.Timeout(5*time.Second))
 	if err != nil {
 		return nil, err
 	}
@@ -41,16 +91,84 @@ func benchSink(ctx context.Context, c *cli.Command, o *bench.Options) (end func(
 		conn.Close()
 		return nil, fmt.Errorf("make stream %s: %w", benchStream, err)
 	}
-	end = func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
+	o.Destination = "posthaste.bench.{topic}.{key|token}"
+	remove := func(ctx context.Context) {
 		_ = js.DeleteStream(ctx, benchStream) // the server has gone
 		conn.Close()
 	}
-	o.Sink, err = nats.Open(nats.Config{URLs: []string{c.String("nats")}, Name: "posthaste bench"})
-	o.Destination = "posthaste.bench.{topic}.{key|token}"
-	if err != nil {
-		end()
+	return take[*nats.Sink](ctx, o, remove)(nats.Open(nats.Config{URLs: []string{at.String()}, Name: "posthaste bench"}))
+}
+
+func benchKafka(ctx context.Context, at *url.URL, o *bench.Options) (func(context.Context), error) {
+	config := kafka.Config{Brokers: []string{at.Host}, Name: "posthaste bench"}
+	options := []kgo.Opt{kgo.SeedBrokers(at.Host)}
+	if at.User != nil {
+		config.Mechanism, config.User = "SCRAM-SHA-256", at.User.Username()
+		config.Password, _ = at.User.Password()
+		options = append(options, kgo.SASL(scram.Auth{User: config.User, Pass: config.Password}.AsSha256Mechanism()))
 	}
-	return end, err
+	client, err := kgo.NewClient(options...)
+	if err != nil {
+		return nil, err
+	}
+	admin := kadm.NewClient(client)
+	if _, err := admin.CreateTopic(ctx, 4, 1, nil, benchTopic); err != nil {
+		client.Close()
+		return nil, fmt.Errorf("make topic %s: %w", benchTopic, err)
+	}
+	o.Destination = benchTopic
+	remove := func(ctx context.Context) {
+		_, _ = admin.DeleteTopic(ctx, benchTopic) // the broker has gone
+		client.Close()
+	}
+	return take[*kafka.Sink](ctx, o, remove)(kafka.Open(config))
+}
+
+// benchAMQP publishes to a quorum queue, with few keys pipelined: one key waits for each confirm otherwise.
+func benchAMQP(ctx context.Context, at *url.URL, o *bench.Options) (func(context.Context), error) {
+	conn, err := amqpgo.Dial(at.String())
+	if err != nil {
+		return nil, errors.New("no connection to RabbitMQ") // the client's error may have the URL in it, and with it the password
+	}
+	channel, err := conn.Channel()
+	if err == nil {
+		_, err = channel.QueueDeclare(benchTopic, true, false, false, false, amqpgo.Table{amqpgo.QueueTypeArg: amqpgo.QueueTypeQuorum})
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("make queue %s: %w", benchTopic, err)
+	}
+	o.Destination = "/" + benchTopic
+	config := amqp.Config{Name: "posthaste bench", User: at.User.Username(), Pipelined: o.Keys != 0 && o.Keys < 100}
+	config.Password, _ = at.User.Password()
+	bare := *at
+	bare.User = nil
+	config.URLs = []string{bare.String()}
+	remove := func(context.Context) {
+		_, _ = channel.QueueDelete(benchTopic, false, false, false) // the server has gone
+		_ = conn.Close()
+	}
+	return take[*amqp.Sink](ctx, o, remove)(amqp.Open(config))
+}
+
+func benchRedis(ctx context.Context, at *url.URL, o *bench.Options) (func(context.Context), error) {
+	options, err := redisgo.ParseURL(at.String())
+	if err != nil {
+		return nil, errors.New("--broker is no URL of Redis")
+	}
+	client := redisgo.NewClient(options)
+	if err := client.XGroupCreateMkStream(ctx, benchTopic, "bench", "0").Err(); err != nil {
+		_ = client.Close()
+		return nil, fmt.Errorf("make stream %s: %w", benchTopic, err)
+	}
+	o.Destination = benchTopic
+	config := redis.Config{Name: "posthaste bench", User: options.Username, Password: options.Password}
+	bare := *at
+	bare.User = nil
+	config.URL = bare.String()
+	remove := func(ctx context.Context) {
+		_ = client.Del(ctx, benchTopic).Err() // the server has gone
+		_ = client.Close()
+	}
+	return take[*redis.Sink](ctx, o, remove)(redis.Open(config))
 }

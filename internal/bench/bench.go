@@ -34,9 +34,10 @@ type Options struct {
 	Every        time.Duration // latency, tenants: between two jobs
 	Clients      int           // bulk, enqueue, api
 	Processes    int           // processes
+	Sinks        int           // relay: how many to compare with one
 	Overload     bool          // api: what dispatch keeps beside ten times the clients
 	Streamed     bool          // burndown: each change of a job is an event, too
-	HoldSnapshot bool          // tenants: lone jobs of new tenants, while a transaction holds a snapshot
+	HoldSnapshot bool          // tenants: lone jobs of new tenants, and a held snapshot; relay: with and without
 	Notify       outbox.NotifyMode
 	Logger       *slog.Logger
 
@@ -116,7 +117,7 @@ func Workloads() []Workload {
 		{"processes", "burn down with one process and with several on one queue, in turns (--n, --jobs)", true, processes},
 		{"recovery", "kill -9 a worker with running jobs: time until each runs again", false, recovery},
 		{"api", "requests to the API and its Postgres on this machine: POST /jobs, GET /jobs/{id}; or what dispatch keeps beside them (--clients, --duration, --overload)", true, overHTTP},
-		{"relay", "publish events of 200 bytes that are in the log already (--sink, --events, --keys)", true, relayed},
+		{"relay", "publish events of 200 bytes that are in the log already (--sink, --events, --keys); or with several sinks (--sinks), or beside an open transaction (--hold-snapshot), against one alone", true, relayed},
 		{"relay-latency", "one event a transaction: from before the insert until the sink has it (--sink, --events, --every)", true, relayLatency},
 		{"idle", "queries a minute of a process with nothing to do (--duration)", false, idle},
 	}

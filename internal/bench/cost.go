@@ -36,19 +36,42 @@ func peakMiB() float64 {
 
 // cpuTime is what this process has computed so far, in steps of 10 ms; 0 where
 // the system does not tell.
-func cpuTime() time.Duration {
-	stat, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
+func cpuTime() time.Duration { return processTime("self", 14) }
+
+// processTime is the sum of two fields of a process's line in /proc, which are in hundredths of a second.
+func processTime(process string, first int) time.Duration {
+	fields := processFields(process)
+	if len(fields) <= first-2 {
 		return 0
 	}
-	_, afterName, _ := strings.Cut(string(stat), ") ") // the 3rd field follows
-	fields := strings.Fields(afterName)
-	if len(fields) < 13 {
-		return 0
-	}
-	user, _ := strconv.ParseInt(fields[11], 10, 64) // the 14th and 15th, in hundredths of a second
-	system, _ := strconv.ParseInt(fields[12], 10, 64)
+	user, _ := strconv.ParseInt(fields[first-3], 10, 64)
+	system, _ := strconv.ParseInt(fields[first-2], 10, 64)
 	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// processFields are those of a process's line in /proc, from the 3rd on.
+func processFields(process string) []string {
+	stat, err := os.ReadFile("/proc/" + process + "/stat")
+	if err != nil {
+		return nil
+	}
+	_, afterName, _ := strings.Cut(string(stat), ") ")
+	return strings.Fields(afterName)
+}
+
+// serverTime is what those sessions of the server have computed that have ended; 0 where the system does not tell, or
+// the server is on another machine.
+func (r *rig) serverTime(ctx context.Context) (time.Duration, error) {
+	time.Sleep(200 * time.Millisecond) // those that were closed a moment ago have ended
+	var pid int
+	if err := r.pool.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+		return 0, err
+	}
+	fields := processFields(strconv.Itoa(pid))
+	if len(fields) < 2 {
+		return 0, nil
+	}
+	return processTime(fields[1], 16), nil // the session's parent, and its children that have ended
 }
 
 // deadTuples is how many row versions were left behind in the database: each

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -28,33 +29,130 @@ func relayed(ctx context.Context, r *rig) ([]Figure, error) {
 	if err := r.calm(ctx); err != nil {
 		return nil, err
 	}
-	sink := &counting{Sink: r.sink(), want: n, done: make(chan struct{})}
+	switch {
+	case r.Sinks > 1:
+		return r.severalSinks(ctx, n)
+	case r.HoldSnapshot:
+		return r.besideATransaction(ctx, n)
+	}
 	forgetPeak()
-	cpu, started := cpuTime(), time.Now()
-	stop, err := r.relay(ctx, sink, nil)
+	one, err := r.drain(ctx, n, "bench", r.sink())
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-sink.done:
-	case <-ctx.Done():
-		return nil, errors.Join(ctx.Err(), stop())
-	}
-	rate := perSecond(int64(n), started)
-	cpu, rss := cpuTime()-cpu, peakMiB()
-	if err := stop(); err != nil {
-		return nil, err
-	}
+	rss := peakMiB()
 	var wal float64
 	if err := r.pool.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - $1::pg_lsn)::float8`, before).Scan(&wal); err != nil {
 		return nil, err
 	}
 	return []Figure{
-		{"events_per_s", rate},
-		{"client_cpu_us_per_event", float64(cpu.Microseconds()) / float64(n)},
+		{"events_per_s", one.rate},
+		{"client_cpu_us_per_event", one.cpu},
 		{"wal_bytes_per_event", wal / float64(n)},
 		{"rss_mib", rss},
 	}, nil
+}
+
+// drained is how the log was published.
+type drained struct {
+	rate float64 // events a second, to each sink
+	cpu  float64 // of this process, microseconds an event
+}
+
+// drain publishes the n events of the log to new sinks of these names at once. All but the first accept everything.
+func (r *rig) drain(ctx context.Context, n int, name string, first relay.Sink, more ...string) (d drained, err error) {
+	sinks := []*counting{{Sink: first, want: n, done: make(chan struct{})}}
+	names := append([]string{name}, more...)
+	for range more {
+		sinks = append(sinks, &counting{Sink: null{}, want: n, done: make(chan struct{})})
+	}
+	cpu, started := cpuTime(), time.Now()
+	stop, err := r.relay(ctx, sinks[0], func(c *relay.Config) {
+		route := c.Sinks[0].Routes
+		c.Sinks = nil
+		for i, sink := range sinks {
+			c.Sinks = append(c.Sinks, relay.SinkConfig{Name: names[i], Sink: sink, Routes: route})
+		}
+	})
+	if err != nil {
+		return d, err
+	}
+	for _, sink := range sinks {
+		select {
+		case <-sink.done:
+		case <-ctx.Done():
+			return d, errors.Join(ctx.Err(), stop())
+		}
+	}
+	d = drained{rate: perSecond(int64(n), started), cpu: float64((cpuTime() - cpu).Microseconds()) / float64(n)}
+	return d, stop()
+}
+
+// relayTurns is how often several sinks, or the open transaction, take turns with one sink alone.
+const relayTurns = 3
+
+// severalSinks compares what several sinks cost this process and the server with what one does.
+func (r *rig) severalSinks(ctx context.Context, n int) ([]Figure, error) {
+	var alone, together []float64
+	for turn := range relayTurns {
+		for _, several := range []bool{false, true} {
+			names := []string{fmt.Sprint("alone", turn)}
+			if several {
+				names = nil
+				for i := range r.Sinks {
+					names = append(names, fmt.Sprintf("together%d-%d", turn, i))
+				}
+			}
+			server, err := r.serverTime(ctx)
+			if err != nil {
+				return nil, err
+			}
+			d, err := r.drain(ctx, n, names[0], null{}, names[1:]...)
+			if err != nil {
+				return nil, err
+			}
+			after, err := r.serverTime(ctx)
+			if err != nil {
+				return nil, err
+			}
+			cost := d.cpu + float64((after-server).Microseconds())/float64(n)
+			if several {
+				together = append(together, cost)
+			} else {
+				alone = append(alone, cost)
+			}
+		}
+	}
+	one, all := median(alone), median(together)
+	return []Figure{{"cpu_us_per_event", all}, {"cpu_us_per_event_one", one}, {"of_one", all / one}}, nil
+}
+
+// besideATransaction compares the rate with a transaction open that has published and holds a snapshot with the rate
+// without one.
+func (r *rig) besideATransaction(ctx context.Context, n int) ([]Figure, error) {
+	var clean, held []float64
+	for turn := range relayTurns {
+		d, err := r.drain(ctx, n, fmt.Sprint("clean", turn), null{})
+		if err != nil {
+			return nil, err
+		}
+		clean = append(clean, d.rate)
+		forgotten, err := r.forget(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if _, err = forgotten.Exec(ctx, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload) VALUES (gen_random_uuid(), $1, 'late', 'text/plain', '')`, outbox.RootTenant); err == nil {
+			err = r.publish(ctx, n+turn, 1, 1) // behind it, so that its position is a gap
+		}
+		if err == nil {
+			d, err = r.drain(ctx, n, fmt.Sprint("held", turn), null{})
+		}
+		if err = errors.Join(err, forgotten.Rollback(context.WithoutCancel(ctx))); err != nil {
+			return nil, err
+		}
+		held = append(held, d.rate)
+	}
+	return []Figure{{"held_events_per_s", median(held)}, {"clean_events_per_s", median(clean)}, {"kept", median(held) / median(clean)}}, nil
 }
 
 // relayLatency publishes one event a transaction, and waits until the sink has it.
