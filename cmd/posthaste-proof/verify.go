@@ -51,6 +51,7 @@ func probeCommands() []*cli.Command {
 	return []*cli.Command{
 		{Name: "verify-worker", Usage: "what verify kills: works off jobs", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Work(ctx) }},
 		{Name: "verify-consumer", Usage: "what verify kills: takes messages into an inbox", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Consume(ctx) }},
+		{Name: "verify-relay", Usage: "what verify kills: publishes events", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Relay(ctx) }},
 		{Name: "verify-producer", Usage: "what verify kills: enqueues jobs", Action: func(ctx context.Context, _ *cli.Command) error { return probe.Produce(ctx) }},
 	}
 }

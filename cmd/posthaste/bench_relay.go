@@ -128,7 +128,7 @@ func benchKafka(ctx context.Context, at *url.URL, o *bench.Options) (func(contex
 func benchAMQP(ctx context.Context, at *url.URL, o *bench.Options) (func(context.Context), error) {
 	conn, err := amqpgo.Dial(at.String())
 	if err != nil {
-		return nil, errors.New("no connection to RabbitMQ") // the client's error may have the URL in it, and with it the password
+		return nil, errors.New("no connection to RabbitMQ") // the client's error may have the password in it
 	}
 	channel, err := conn.Channel()
 	if err == nil {

@@ -91,7 +91,8 @@ var allowed = map[string]string{
 	"internal/pgtest/withserver": "internal/pgtest",
 
 	// Brokers for tests.
-	"internal/natstest":   "internal/verify/child",
+	"internal/natsproc":   "internal/verify/child",
+	"internal/natstest":   "internal/natsproc",
 	"internal/brokertest": "internal/verify/child",
 
 	// Answers of the API against its description, in tests.
@@ -108,8 +109,8 @@ var allowed = map[string]string{
 	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev relay",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
-	"internal/verify":         "internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
-	"internal/verify/probe":   "internal/engine app outbox inbox dispatcher schedule relay/webhook internal/verify/ledger",
+	"internal/verify":         "internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/natsproc internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
+	"internal/verify/probe":   "internal/engine app outbox inbox dispatcher schedule listener relay relay/nats relay/webhook internal/verify/ledger",
 	"internal/verify/checker": "internal/engine outbox",
 	"internal/verify/ledger":  "outbox",
 	"internal/verify/rebuilt": "lifecycle outbox",

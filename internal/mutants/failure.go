@@ -27,14 +27,14 @@ var failed = []Mutant{
 		Breaks:    "a 429 with a Retry-After of 0 uses up all attempts within a second",
 		Invariant: "Deaths are bounded",
 		Edits:     []Edit{{"relay/webhook.judge", `return dispatcher.RetryAtLeast(wait, failed)`, `return dispatcher.RetryAfter(wait, failed)`}},
-		Checks:    []Check{test("relay/webhook", "TestARetryAfterIsNoShorterThanThePolicysWait", "want another attempt after")},
+		Checks:    []Check{test("relay/webhook", "TestE6ARetryAfterIsNoShorterThanThePolicysWait", "want another attempt after")},
 	},
 	{
 		Name:      "a body that never ends keeps its worker",
 		Breaks:    "as many such answers as there are workers stop the queue",
 		Invariant: "Deaths are bounded",
 		Edits:     []Edit{{"relay/webhook.hook.deliver", `	defer time.AfterFunc(h.bodyTime, hangUp).Stop()`, `	_ = h.bodyTime`}},
-		Checks:    []Check{test("relay/webhook", "TestABodyThatNeverEndsHoldsNobody", "until the attempt's time was over")},
+		Checks:    []Check{test("relay/webhook", "TestE6ABodyThatNeverEndsHoldsNobody", "until the attempt's time was over")},
 	},
 	{
 		Name:      "a panic with nil is no panic",

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/internal/natsproc"
 )
 
 // Cluster starts three servers that are one cluster, and waits until JetStream has a leader.
@@ -15,7 +17,7 @@ func Cluster(t testing.TB) (servers []*Server) {
 	var routes []string
 	var ports []int
 	for range 3 {
-		port, err := freePort()
+		port, err := natsproc.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,5 +6,5 @@ var both = []Tier{TierP, TierS}
 
 // Scorecard is every row, in its order.
 func Scorecard() []Row {
-	return slices.Concat(nothingLost(), shortages(), leases(), modelled(), wakeUps(), overload(), consumers(), badInput(), semantics())
+	return slices.Concat(nothingLost(), shortages(), leases(), modelled(), wakeUps(), overload(), events(), consumers(), badInput(), semantics())
 }

@@ -26,6 +26,11 @@ var testedRows = []Tested{
 		[]string{"TestA13AnOutageOfTwoLeasesSpendsNoAttempt"},
 	},
 	{
+		"E6", "receivers of webhooks that answer every status, redirect, hang, reset, send without end or in one flood, ask for a wait, or are not there: when each is tried again, how long it holds anybody, and what of its answer is read",
+		"relay/webhook",
+		[]string{"TestE6StatusDecides", "TestE6RedirectsAreNotFollowed", "TestE6AHugeAnswerIsNotRead", "TestE6ABodyThatNeverEndsHoldsNobody", "TestE6ARetryAfterIsNoShorterThanThePolicysWait", "TestE6SilenceIsNotAlwaysAnOutage", "TestE6TheContextBoundsTheRequest", "TestE6NobodyThereIsTriedAgainAndTellsNoSecrets"},
+	},
+	{
 		"G1", "every route of the API × who asks × every thing of another tenant: nothing is shown, nothing changes, and what is another's answers and costs what nobody's does",
 		"api",
 		[]string{"TestG1NoRouteReachesAnotherTenant", "TestG1AnothersAnswersAndCostsAsNobodys"},

@@ -77,7 +77,7 @@ func TestTheRequestCarriesTheJob(t *testing.T) {
 	}
 }
 
-func TestStatusDecides(t *testing.T) {
+func TestE6StatusDecides(t *testing.T) {
 	const (
 		discard, retry          = "*outcome.Discarded", "*webhook.Error"
 		retryAfter, unavailable = "*outcome.Postponed", "*outcome.Unavailable"
@@ -142,7 +142,7 @@ func TestStatusDecides(t *testing.T) {
 	}
 }
 
-func TestRedirectsAreNotFollowed(t *testing.T) {
+func TestE6RedirectsAreNotFollowed(t *testing.T) {
 	var followed atomic.Bool
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed.Store(true) }))
 	defer other.Close()
@@ -154,7 +154,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-func TestAHugeAnswerIsNotRead(t *testing.T) {
+func TestE6AHugeAnswerIsNotRead(t *testing.T) {
 	var written atomic.Int64
 	chunk := []byte(strings.Repeat("x", 32<<10))
 	err := deliver(t, t.Context(), claimed(), func(w http.ResponseWriter, r *http.Request) {
@@ -177,7 +177,7 @@ func TestAHugeAnswerIsNotRead(t *testing.T) {
 
 // What a receiver says of when to come again is the least that a job waits, never
 // less than the back-off's wait: else all attempts would be made within a second.
-func TestARetryAfterIsNoShorterThanThePolicysWait(t *testing.T) {
+func TestE6ARetryAfterIsNoShorterThanThePolicysWait(t *testing.T) {
 	for header, want := range map[string]time.Duration{
 		"0":                             3 * time.Second,
 		"1":                             3 * time.Second,
@@ -237,7 +237,7 @@ func upgrade(w http.ResponseWriter) {
 }
 
 // The status is the answer: a body that never ends holds nobody.
-func TestABodyThatNeverEndsHoldsNobody(t *testing.T) {
+func TestE6ABodyThatNeverEndsHoldsNobody(t *testing.T) {
 	for name, status := range map[string]int{"a success": 200, "a failure": 500} {
 		for protocol, newServer := range map[string]func(http.Handler) *httptest.Server{"HTTP/1": httptest.NewServer, "HTTP/2": newHTTP2Server} {
 			t.Run(name+" by "+protocol, func(t *testing.T) {
@@ -284,7 +284,7 @@ func newHTTP2Server(h http.Handler) *httptest.Server {
 	return s
 }
 
-func TestTheContextBoundsTheRequest(t *testing.T) {
+func TestE6TheContextBoundsTheRequest(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	release := make(chan struct{})
@@ -297,7 +297,7 @@ func TestTheContextBoundsTheRequest(t *testing.T) {
 	}
 }
 
-func TestNobodyThereIsTriedAgainAndTellsNoSecrets(t *testing.T) {
+func TestE6NobodyThereIsTriedAgainAndTellsNoSecrets(t *testing.T) {
 	nobody, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -319,7 +319,7 @@ func TestNobodyThereIsTriedAgainAndTellsNoSecrets(t *testing.T) {
 }
 
 // What is no outage spends attempts: it may be the job's own doing.
-func TestSilenceIsNotAlwaysAnOutage(t *testing.T) {
+func TestE6SilenceIsNotAlwaysAnOutage(t *testing.T) {
 	for name, deliver := range map[string]func(t *testing.T) error{
 		"a connection that breaks": func(t *testing.T) error {
 			return deliver(t, t.Context(), claimed(), func(w http.ResponseWriter, _ *http.Request) {

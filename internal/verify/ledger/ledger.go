@@ -34,6 +34,10 @@ const (
 	Acked     = "acked"     // its commit was acknowledged
 )
 
+// Published is said by a sink of a message that it has accepted: Key is the body, Do the sink, Detail the id and Epoch
+// the position.
+const Published = "published"
+
 // Calls of a worker to the database, where they are traced: Do is the statement
 // and N microseconds.
 const (

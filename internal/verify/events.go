@@ -1,0 +1,272 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/internal/natsproc"
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+)
+
+// events is family E: what is committed is published, each key in the order of its lock.
+func events() []Row {
+	const accounts = "missing 0, unexpected 0, inversions 0, ids that changed 0"
+	return []Row{
+		{
+			Name: "E1", Timed: true, Fault: "the relay that publishes to a NATS server killed with -9 between the server's acknowledgement and the store of the cursor (P: 10, S: 500 times)", Tiers: both, run: killsAtAck, direct: true,
+			Workload: "P 8,000, S 100,000 events of 100 keys from 8 publishers, one transaction in ten rolled back; two relays with leases of 1 s",
+			Pass:     accounts + ", stored twice 0, seconds from a kill until the next owner's first message ≤ 2",
+		},
+		{
+			Name: "E2", Timed: true, Fault: "the NATS server killed with -9 and away for P 20 s, S 10 min; then stopped for P 2 s, S 60 s, while it has messages that it has not acknowledged", Tiers: both, run: brokerAway, direct: true,
+			Workload: "a publisher's 100 transactions a second throughout; P 100,000, S 500,000 events that wait before the outage, and as many when it ends",
+			Pass:     accounts + ", stored twice 0, jobs made of events 0; during the outage at most one statement a second and one log line in ten seconds, p99 of publishers ≤ 1.5 × (and 20 ms); what waited is published at ≥ P 0.5, S 0.9 of the rate before",
+		},
+		{
+			Name: "E4", Timed: true, Fault: "transactions that end in another order than they took positions in: P 0 to 20 ms open after that, S up to 100 ms, one in ten rolled back, and one open for P 20 s, S 10 min; before it ends its relay is killed with -9", Tiers: both, run: commitOrder, direct: true,
+			Workload: "events of 1,000 keys from 64 publishers, P 20,000, S 300,000 at least; two relays with leases of 1 s",
+			Pass:     accounts + ", seconds from a commit to its message while the transaction is open ≤ 1, its own event published after the kill",
+		},
+		{
+			Name: "E7", Fault: "kill -9 of a server that has 500 commits, relayed already, more than its standby, which is promoted (P: 1, S: 5 times)", Tiers: both, run: lostCommits, direct: true,
+			Workload: "events of 100 keys from 8 publishers, before and after; a relay whose cursor is behind again, too",
+			Pass:     accounts + ", but for the commits that were lost; positions that two events had ≥ 100, repeats ≤ a batch",
+		},
+	}
+}
+
+const eventStream = "EVENTS"
+
+// broker starts a NATS server with a stream for all events.
+func (r *Run) broker(ctx context.Context) (*natsproc.Server, error) {
+	dir := filepath.Join(r.Dir, "nats")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	s, err := natsproc.Start(dir, natsproc.Options{})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := nats.Connect(s.URL)
+	if err != nil {
+		return nil, errors.Join(err, s.Kill9())
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err == nil {
+		err = r.Await(ctx, patience, "JetStream", func(ctx context.Context) (bool, error) {
+			_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: eventStream, Subjects: []string{"events.>"}, AllowBatchPublish: true, AllowAtomicPublish: true, Duplicates: time.Hour})
+			return err == nil, err
+		})
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Kill9())
+	}
+	return s, nil
+}
+
+// relay starts a relay. See package probe for what env can ask of it.
+func (r *Run) relay(name string, env ...string) (*child.Process, error) {
+	return r.start(name, "verify-relay", env, nil)
+}
+
+// killsAtAck is row E1.
+func killsAtAck(ctx context.Context, r *Run) (err error) {
+	const lease = time.Second
+	broker, err := r.broker(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, broker.Kill9()) }()
+	dice, hired := fault.Random(r.Seed, "die"), 0
+	hire := func(die int) (*child.Process, error) {
+		hired++
+		p, err := r.relay(fmt.Sprint("relay", hired), "VERIFY_SINKS=s=nats", "VERIFY_BROKER="+broker.URL, "OUTBOX_LEASE_TTL="+lease.String(), fmt.Sprint("VERIFY_DIE=", die))
+		if err == nil && die > 0 {
+			p.MayEnd()
+		}
+		return p, err
+	}
+	p := &publishing{clients: 8, keys: 100, open: 4 * time.Millisecond, rest: 10 * time.Millisecond}
+	if err := r.publish(ctx, p); err != nil {
+		return err
+	}
+	const killed = "kill -9 relay at an acknowledgement"
+	relays := make([]*child.Process, 2)
+	var deaths []time.Time
+	kills, events := r.Size(10, 500), r.Size(8_000, 100_000)
+	for r.Faults.Count(killed) < kills || p.sofar() < events {
+		r.Progress("faults", r.Faults.Count(killed), kills)
+		for i, dead := range relays {
+			if dead != nil && dead.Alive() {
+				continue
+			}
+			if dead != nil {
+				r.Faults.Begin(killed, dead.Name)()
+				deaths = append(deaths, dead.EndedAt())
+			}
+			if relays[i], err = hire(1 + dice.IntN(20)); err != nil {
+				return errors.Join(err, p.stop())
+			}
+		}
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return errors.Join(err, p.stop())
+		}
+	}
+	if err := p.stop(); err != nil {
+		return err
+	}
+	for _, relay := range relays {
+		if err := relay.Kill9(); err != nil {
+			return err
+		}
+	}
+	last, err := hire(0)
+	if err != nil {
+		return err
+	}
+	if err := r.awaitPublished(ctx, "s", patience); err != nil {
+		return err
+	}
+	if err := r.stop(ctx, last); err != nil {
+		return err
+	}
+	got, err := stored(ctx, broker.URL, eventStream)
+	if err != nil {
+		return err
+	}
+	repeats, err := r.checkPublished(ctx, p.acked, got, nothing)
+	if err != nil {
+		return err
+	}
+	r.Expect("stored twice", float64(repeats), "=", 0)
+	worst := gapAfter(deaths[:kills], got).Seconds()
+	r.Figure("takeover_max_s", worst)
+	r.Expect("seconds from a kill until the next message, worst", worst, "<=", 2)
+	r.Expect("events", float64(len(p.acked)), ">=", float64(events))
+	r.atLeast(kills, killed)
+	return nil
+}
+
+// gapAfter is the longest time from one of the moments to the next message.
+func gapAfter(moments []time.Time, got []published) (worst time.Duration) {
+	i := 0
+	for _, at := range moments {
+		for i < len(got) && got[i].at.Before(at) {
+			i++
+		}
+		if i < len(got) {
+			worst = max(worst, got[i].at.Sub(at))
+		}
+	}
+	return worst
+}
+
+// commitOrder is row E4.
+func commitOrder(ctx context.Context, r *Run) error {
+	env := []string{"VERIFY_SINKS=s=ledger", "OUTBOX_LEASE_TTL=1s"}
+	owner, err := r.relay("first", env...)
+	if err != nil {
+		return err
+	}
+	p := &publishing{clients: 64, keys: 1000, open: time.Duration(r.Size(20, 100)) * time.Millisecond, rest: time.Duration(r.Size(60, 100)) * time.Millisecond}
+	if err := r.publish(ctx, p); err != nil {
+		return err
+	}
+	if err := r.awaitAccepted(ctx, 100); err != nil {
+		return errors.Join(err, p.stop())
+	}
+	if err := r.duringALongTransaction(ctx, p, owner, env); err != nil {
+		return errors.Join(err, p.stop())
+	}
+	if err := p.stop(); err != nil {
+		return err
+	}
+	if err := r.awaitPublished(ctx, "s", patience); err != nil {
+		return err
+	}
+	got, err := r.accepted("s")
+	if err != nil {
+		return err
+	}
+	if _, err := r.checkPublished(ctx, p.acked, got, nothing); err != nil {
+		return err
+	}
+	for _, f := range r.Faults.All() {
+		if f.Kind != longTransaction {
+			continue
+		}
+		worst, n := lag(p.acked, got, span{f.From, f.Until.Add(-time.Second)})
+		r.Figure("lag_max_s", worst.Seconds())
+		r.Expect("seconds from a commit to its message beside the open transaction, worst", worst.Seconds(), "<=", 1)
+		r.Expect("events beside the open transaction", float64(n), ">=", float64(r.Size(20_000, 300_000)))
+	}
+	return nil
+}
+
+const longTransaction = "a transaction that stays open once it has published"
+
+// duringALongTransaction has a transaction open that has published, then kills the owner, and then commits it.
+func (r *Run) duringALongTransaction(ctx context.Context, p *publishing, owner *child.Process, env []string) error {
+	long, err := r.DB.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = long.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := long.Exec(ctx, `INSERT INTO keys VALUES ('late', 0)`); err != nil {
+		return err
+	}
+	healed := r.Faults.Begin(longTransaction, "")
+	body, err := publishNext(ctx, long, "late")
+	if err != nil {
+		return err
+	}
+	began, events := time.Now(), p.sofar()+r.Size(22_000, 310_000) // some are committed too late to count
+	for time.Since(began) < time.Duration(r.Size(20, 600))*time.Second || p.sofar() < events {
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	holes, err := r.Number(ctx, `SELECT count(*) FROM outbox.sinks, unnest(holes)`)
+	if err != nil {
+		return err
+	}
+	r.Expect("gaps that wait for the open transaction", float64(holes), ">=", 1)
+	healed()
+	if err := sleep(ctx, time.Second); err != nil { // what was committed last is published, too
+		return err
+	}
+	r.Faults.Begin("kill -9 relay", owner.Name)()
+	if err := owner.Kill9(); err != nil {
+		return err
+	}
+	if _, err := r.relay("second", env...); err != nil {
+		return err
+	}
+	if err := sleep(ctx, 3*time.Second); err != nil {
+		return err
+	}
+	if err := long.Commit(ctx); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.acked[body] = time.Now()
+	return nil
+}
+
+// awaitAccepted waits until sink s has so many messages.
+func (r *Run) awaitAccepted(ctx context.Context, n int) error {
+	return r.Await(ctx, patience, fmt.Sprintf("%d messages", n), func(context.Context) (bool, error) {
+		got, err := r.accepted("s")
+		return len(got) >= n, err
+	})
+}

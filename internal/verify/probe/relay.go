@@ -1,0 +1,205 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/listener"
+	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/nats"
+)
+
+// Relay is the relay: it publishes to the sinks of VERIFY_SINKS, NAME=KIND separated by commas, until it is told to
+// stop. The kinds are
+//
+//	ledger  accepts everything, and the ledger says what it has accepted
+//	slow    the same, two seconds late
+//	dead    accepts nothing
+//	nats    the JetStream at VERIFY_BROKER, by subjects "events.KEY"
+//
+// With VERIFY_DIE=N it kills itself when the sinks have accepted a batch for the Nth time, before the cursor could be
+// stored. With VERIFY_TRACE=on the ledger has every statement of the relay.
+func Relay(ctx context.Context) (err error) {
+	book, err := ledger.Open(os.Getenv("VERIFY_LEDGER"), os.Getenv("VERIFY_NAME"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, book.Close()) }()
+	config, err := relayConfig(book)
+	if err != nil {
+		return err
+	}
+	pool, err := relayPool(book)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	wake := listener.NewSignal()
+	heard, err := listener.New(os.Getenv("OUTBOX_DATABASE_URL"), relay.Channel, wake, listener.Config{AppName: "verify-relay", Logger: config.Logger})
+	if err != nil {
+		return err
+	}
+	config.Wake, config.Hearing = wake, heard.Hearing
+	r, err := relay.New(pool, config)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var listening sync.WaitGroup
+	listening.Go(func() { _ = heard.Run(ctx) })
+	err = r.Run(ctx)
+	stop()
+	listening.Wait()
+	pool.Close()
+	if left := goleak.Find(); left != nil {
+		err = errors.Join(err, fmt.Errorf("after the stop: %w", left))
+	}
+	return err
+}
+
+func relayConfig(book *ledger.Writer) (c relay.Config, err error) {
+	c.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	var errs []error
+	c.LeaseTTL = duration("OUTBOX_LEASE_TTL", &errs)
+	die, err := number("VERIFY_DIE")
+	if errs = append(errs, err); errors.Join(errs...) != nil {
+		return c, errors.Join(errs...)
+	}
+	for spec := range strings.SplitSeq(os.Getenv("VERIFY_SINKS"), ",") {
+		name, kind, _ := strings.Cut(spec, "=")
+		s := relay.SinkConfig{Name: name, Routes: []relay.Route{{Topics: []string{"*"}, Destination: "events.{key|token}"}}}
+		switch kind {
+		case "ledger":
+			s.Sink = &ledgerSink{book: book, name: name}
+		case "slow":
+			s.Sink = &ledgerSink{book: book, name: name, takes: 2 * time.Second}
+		case "dead":
+			s.Sink = &ledgerSink{book: book, name: name, dead: true}
+		case "nats":
+			if s.Sink, err = nats.Open(nats.Config{URLs: []string{os.Getenv("VERIFY_BROKER")}, Name: "verify"}); err != nil {
+				return c, err
+			}
+		default:
+			return c, fmt.Errorf("VERIFY_SINKS: %q is no kind of sink", kind)
+		}
+		if die > 0 {
+			s.Sink = &dying{s.Sink, die}
+		}
+		c.Sinks = append(c.Sinks, s)
+	}
+	return c, nil
+}
+
+// relayPool is read by the relay for how to connect.
+func relayPool(book *ledger.Writer) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(os.Getenv("OUTBOX_DATABASE_URL"))
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	config.ConnConfig.RuntimeParams["application_name"] = "verify-relay"
+	if os.Getenv("VERIFY_TRACE") == "on" {
+		config.ConnConfig.Tracer = statements{book}
+	}
+	return pgxpool.NewWithConfig(context.Background(), config)
+}
+
+// ledgerSink is a broker that is a file: the ledger has what it has accepted, with the position as Epoch.
+type ledgerSink struct {
+	book  *ledger.Writer
+	name  string
+	takes time.Duration
+	dead  bool
+}
+
+var errDead = errors.New("nobody is there")
+
+// Publish accepts all or nothing.
+func (s *ledgerSink) Publish(ctx context.Context, batch []relay.Message) []error {
+	outcomes := make([]error, len(batch))
+	if s.dead {
+		for i := range outcomes {
+			outcomes[i] = &relay.UnavailableError{Code: relay.CodeUnavailable, Err: errDead}
+		}
+		return outcomes
+	}
+	_ = pause(ctx, s.takes)
+	entries := make([]ledger.Entry, len(batch))
+	for i, m := range batch {
+		entries[i] = ledger.Entry{Event: ledger.Published, Key: string(m.Body), Do: s.name, Detail: m.ID, Epoch: m.Position}
+	}
+	s.book.Write(entries...)
+	return outcomes
+}
+
+// Probe says whether the broker is there.
+func (s *ledgerSink) Probe(context.Context) error {
+	if s.dead {
+		return errDead
+	}
+	return nil
+}
+
+// Limits has none.
+func (s *ledgerSink) Limits() relay.Limits { return relay.Limits{} }
+
+// Check finds nothing.
+func (s *ledgerSink) Check(context.Context, []string) ([]relay.Finding, error) { return nil, nil }
+
+// Close has nothing to release.
+func (s *ledgerSink) Close() error { return nil }
+
+// dying is a sink whose process is killed between the broker's acknowledgement and the store of the cursor.
+type dying struct {
+	relay.Sink
+	left int // batches
+}
+
+// Publish does not return from the last one.
+func (d *dying) Publish(ctx context.Context, batch []relay.Message) []error {
+	outcomes := d.Sink.Publish(ctx, batch)
+	if d.left--; d.left <= 0 && len(outcomes) > 0 && outcomes[0] == nil {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+	return outcomes
+}
+
+// statements writes every one to the ledger.
+type statements struct{ book *ledger.Writer }
+
+// TraceQueryStart notes a query.
+func (t statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	t.book.Write(ledger.Entry{Event: ledger.Called, Do: statement(data.SQL)})
+	return ctx
+}
+
+// TraceQueryEnd has noted it before.
+func (t statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TraceBatchStart has no statement yet.
+func (t statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+// TraceBatchQuery notes a query of a batch.
+func (t statements) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	t.book.Write(ledger.Entry{Event: ledger.Called, Do: statement(data.SQL)})
+}
+
+// TraceBatchEnd has noted all before.
+func (t statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}

@@ -1,0 +1,183 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+)
+
+// published is a message that a sink has accepted.
+type published struct {
+	at       time.Time
+	id, body string
+	position int64 // 0 where the sink does not say
+}
+
+// accepted is what a sink's ledgers say, in the order of time.
+func (r *Run) accepted(sink string) (all []published, err error) {
+	for e, err := range ledger.All(r.ledgers()) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Event == ledger.Published && e.Do == sink {
+			all = append(all, published{e.At, e.Detail, e.Key, e.Epoch})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b published) int { return a.at.Compare(b.at) })
+	return all, nil
+}
+
+// stored is what a stream of JetStream has, in its order.
+func stored(ctx context.Context, url, stream string) (all []published, err error) {
+	conn, err := nats.Connect(url)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return nil, err
+	}
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		return nil, err
+	}
+	want := s.CachedInfo().State.Msgs
+	if want == 0 {
+		return nil, nil
+	}
+	consumer, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		return nil, err
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return nil, err
+	}
+	defer messages.Stop()
+	for uint64(len(all)) < want {
+		m, err := messages.Next(jetstream.NextMaxWait(10 * time.Second))
+		if err != nil {
+			return nil, fmt.Errorf("message %d of %d: %w", len(all)+1, want, err)
+		}
+		about, err := m.Metadata()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, published{about.Timestamp, m.Headers().Get(nats.MsgIdHdr), string(m.Data()), 0})
+	}
+	return all, nil
+}
+
+// awaitPublished waits until a sink has passed every event, and every gap.
+func (r *Run) awaitPublished(ctx context.Context, sink string, patience time.Duration) error {
+	return r.Await(ctx, patience, "sink "+sink+" to have everything", func(ctx context.Context) (all bool, err error) {
+		err = r.DB.QueryRow(ctx, `SELECT top >= (SELECT coalesce(max(position), 0) FROM outbox.events) AND isempty(holes)
+			FROM outbox.sinks WHERE sink = $1`, sink).Scan(&all)
+		return all, err
+	})
+}
+
+// checkPublished holds what a sink has accepted against the log, which has every event that was committed. What lost
+// reports is not in the log, because a failover has lost it. It returns how many messages were repeats.
+func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, got []published, lost func(body string) bool) (repeats int, err error) {
+	committed := map[string]string{} // id → body
+	inLog := map[string]bool{}       // bodies
+	rows, err := r.Texts(ctx, `SELECT id || ' ' || convert_from(payload, 'UTF8') FROM outbox.events`)
+	if err != nil {
+		return 0, err
+	}
+	for _, row := range rows {
+		id, body, _ := strings.Cut(row, " ")
+		committed[id], inLog[body] = body, true
+	}
+	var gone []string
+	for body := range acked {
+		if !inLog[body] && !lost(body) {
+			gone = append(gone, body)
+		}
+	}
+	r.None("events that were acknowledged to their publishers, and are not in the log", gone)
+
+	seen, ids := map[string]bool{}, map[string]string{}
+	last := map[string]int{}
+	var unexpected, renamed, inverted, missing []string
+	for _, m := range got {
+		if id, again := ids[m.body]; again && id != m.id && !lost(m.body) {
+			renamed = append(renamed, fmt.Sprintf("%s as %s and as %s", m.body, id, m.id))
+		}
+		ids[m.body] = m.id
+		if seen[m.id] {
+			repeats++
+			continue
+		}
+		seen[m.id] = true
+		if committed[m.id] != m.body && !lost(m.body) {
+			unexpected = append(unexpected, fmt.Sprintf("%s %s", m.id, m.body))
+		}
+		key, number, _ := strings.Cut(m.body, "/")
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			return 0, fmt.Errorf("a message is %q", m.body)
+		}
+		if n <= last[key] && !lost(m.body) {
+			inverted = append(inverted, fmt.Sprintf("%s after %d", m.body, last[key]))
+		}
+		last[key] = n
+	}
+	for id, body := range committed {
+		if !seen[id] {
+			missing = append(missing, body)
+		}
+	}
+	slices.Sort(missing)
+	r.Count("events", len(committed))
+	r.Count("messages", len(got))
+	r.Count("repeats", repeats)
+	r.None("missing: committed, and never published", missing)
+	r.None("unexpected: published, and never committed", unexpected)
+	r.None("inversions: published after a newer one of the same key", inverted)
+	r.None("published again under another id", renamed)
+	r.None("processes that fared badly", r.fates())
+	return repeats, nil
+}
+
+func nothing(string) bool { return false }
+
+// lag is how long it took from a commit's answer until a sink first had the event, at worst, of the commits within a
+// time.
+func lag(acked map[string]time.Time, got []published, during span) (worst time.Duration, n int) {
+	first := map[string]time.Time{}
+	for _, m := range got {
+		if _, again := first[m.body]; !again {
+			first[m.body] = m.at
+		}
+	}
+	for body, at := range acked {
+		if had, ok := first[body]; ok && at.After(during.from) && at.Before(during.until) {
+			worst, n = max(worst, had.Sub(at)), n+1
+		}
+	}
+	return worst, n
+}
+
+// rateOf is how many messages a second a sink took, from the first fifth of them on: a relay that starts, or finds the
+// broker again, begins with a few.
+func rateOf(got []published) (float64, error) {
+	if len(got) < 1000 {
+		return 0, errors.New("there are too few messages for a rate")
+	}
+	got = slices.SortedFunc(slices.Values(got), func(a, b published) int { return cmp.Compare(a.at.UnixNano(), b.at.UnixNano()) })
+	rest := got[len(got)/5:]
+	return float64(len(rest)-1) / rest[len(rest)-1].at.Sub(rest[0].at).Seconds(), nil
+}
