@@ -27,6 +27,8 @@ var bars = []bar{
 	{what: "latency p50, ms", measurement: "latency", figure: "p50_ms", atMost: 1},
 	{what: "latency p99, ms", measurement: "latency", figure: "p99_ms", atMost: 5},
 	{what: "enqueue in a transaction", measurement: "enqueue", figure: "tx_per_s", against: river, atLeast: 1.8},
+	{what: "relay to nobody", measurement: "relay", figure: "events_per_s", atLeast: 250_000},
+	{what: "relay to nobody", measurement: "relay", figure: "events_per_s", against: watermillSQL, atLeast: 3},
 	{what: "part of the rate kept beside a held snapshot", measurement: "held-snapshot", figure: "kept", atLeast: 0.8},
 	{what: "part of the rate kept beside jobs of tomorrow", measurement: "future", figure: "kept", atLeast: 0.9},
 	{what: "WAL, bytes a job", measurement: "burndown", figure: "wal_bytes_per_job", atMost: 1638},

@@ -19,10 +19,11 @@ type measurement struct {
 }
 
 const (
-	ours     = "posthaste"
-	river    = "river"
-	graphile = "graphile-worker"
-	floor    = "bare SQL"
+	ours         = "posthaste"
+	river        = "river"
+	watermillSQL = "watermill-sql" // a relay, no queue of jobs
+	graphile     = "graphile-worker"
+	floor        = "bare SQL"
 )
 
 var measurements = []measurement{
@@ -68,6 +69,10 @@ var measurements = []measurement{
 	{
 		name: "idle", workload: "idle", profile: defaults, systems: []string{ours, river, graphile}, together: true, once: true,
 		args: []string{"--duration", "1m"}, quick: []string{"--duration", "5s"},
+	},
+	{
+		name: "relay", workload: "relay", profile: relaying, systems: []string{ours, watermillSQL},
+		args: []string{"--events", "400000"}, quick: []string{"--events", "20000"},
 	},
 	{
 		name: "future", workload: "future", profile: defaults, systems: []string{ours}, once: true,
@@ -163,6 +168,11 @@ var questions = []question{
 		"Held snapshot", "150 000 jobs burnt down while a forgotten transaction keeps vacuum from removing anything, and what part of the rate without it that is.",
 		"held-snapshot",
 		[]figure{{"held_jobs_per_s", "jobs/s", false}, {"clean_jobs_per_s", "jobs/s without it", false}, {"kept", "kept", false}},
+	},
+	{
+		"Relay to nobody", "400 000 events of 200 bytes are there; until a sink that accepts everything has all of them, in batches of 1 000. watermill-sql's subscriber is told to read as many at once; its default is 100.",
+		"relay",
+		[]figure{{"events_per_s", "events/s", false}},
 	},
 	{
 		"WAL", "Bytes of write-ahead log a job, stored to settled. River keeps the finished row until a cleaner deletes it a day later, which is not counted; graphile-worker deletes it at once; " +

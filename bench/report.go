@@ -57,7 +57,10 @@ connections, without any of our Go, and so what the server allows.
 
 // printSummary is the table of all questions.
 func (r *results) printSummary(w io.Writer) {
-	systems := []string{ours, river, graphile, floor}
+	systems := []string{ours, river, graphile, watermillSQL, floor}
+	systems = slices.DeleteFunc(systems, func(name string) bool {
+		return !slices.ContainsFunc(r.records, func(line record) bool { return line.System == name })
+	})
 	rows := [][]string{append([]string{"question", "figure"}, systems...)}
 	for _, q := range questions {
 		samples := r.samples(q.measurement, q.figures[0].name)

@@ -64,7 +64,7 @@ type sample struct {
 
 // samples are those of every system that was measured, ours first.
 func (r *results) samples(measurement, figure string) (all []sample) {
-	for _, system := range []string{ours, river, graphile, floor} {
+	for _, system := range []string{ours, river, graphile, watermillSQL, floor} {
 		var values []float64
 		for _, line := range r.records {
 			if value, ok := line.Figures[figure]; ok && line.Measurement == measurement && line.System == system {

@@ -22,6 +22,7 @@ const (
 	commits    = "commits"
 	bulk       = "bulk"
 	oneClient  = "one client"
+	relaying   = "relaying"
 )
 
 // system is a program that measures one system.
@@ -37,7 +38,7 @@ type system struct {
 
 // prepare builds or fetches every system that can run here, and says which cannot.
 func prepare(ctx context.Context, programs string) ([]*system, error) {
-	for _, dir := range []string{"../cmd/posthaste", "./river", "./floor"} {
+	for _, dir := range []string{"../cmd/posthaste", "./river", "./watermill", "./floor"} {
 		build := exec.CommandContext(ctx, "go", "build", "-o", programs+string(filepath.Separator), dir)
 		if strings.HasPrefix(dir, "..") { // that of the other module, with its own go.mod
 			build.Dir, build.Args[len(build.Args)-1] = "..", "./cmd/posthaste"
@@ -51,6 +52,7 @@ func prepare(ctx context.Context, programs string) ([]*system, error) {
 	systems := []*system{
 		{name: ours, version: ourVersion(ctx), command: []string{program("posthaste"), "bench", "--json"}, settings: ourSettings},
 		{name: river, version: moduleVersion(ctx, "github.com/riverqueue/river"), command: []string{program("river")}, settings: riverSettings},
+		{name: watermillSQL, version: moduleVersion(ctx, "github.com/ThreeDotsLabs/watermill-sql/v4"), command: []string{program("watermill")}, settings: watermillSettings},
 		{name: floor, command: []string{program("floor")}, settings: floorSettings},
 	}
 	peer, err := prepareGraphile(ctx)
@@ -63,6 +65,8 @@ func prepare(ctx context.Context, programs string) ([]*system, error) {
 
 // ourSettings is a default spelled out: without it the workload compares the modes.
 var ourSettings = map[string][][]string{commits: {{"--notify", "coalesced"}}, bulk: clients(1, 2, 4), oneClient: clients(1)}
+
+var watermillSettings = map[string][][]string{relaying: {{"--gc", "100"}, {"--gc", "250"}}}
 
 var floorSettings = map[string][][]string{throughput: {{"--alike=false"}, {"--alike=true"}}, bulk: clients(1, 2, 4), oneClient: clients(1)}
 

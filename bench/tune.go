@@ -18,6 +18,7 @@ type trial struct {
 var trials = map[string]trial{
 	throughput: {"burndown", []string{"--jobs", "60000"}, []string{"--jobs", "5000"}, "jobs_per_s", false},
 	bulk:       {"bulk", []string{"--jobs", "200000"}, []string{"--jobs", "20000"}, "bulk_enqueue_per_s", false},
+	relaying:   {"relay", []string{"--events", "100000"}, []string{"--events", "10000"}, "events_per_s", false},
 	lowLatency: {"latency", []string{"--jobs", "300", "--every", "10ms"}, []string{"--jobs", "50", "--every", "10ms"}, "p50_ms", true},
 }
 

@@ -96,11 +96,11 @@ func benchNATS(ctx context.Context, at *url.URL, o *bench.Options) (func(context
 		_ = js.DeleteStream(ctx, benchStream) // the server has gone
 		conn.Close()
 	}
-	return take[*nats.Sink](ctx, o, remove)(nats.Open(nats.Config{URLs: []string{at.String()}, Name: "posthaste bench"}))
+	return take[*nats.Sink](ctx, o, remove)(nats.Open(nats.Config{URLs: []string{at.String()}, Name: benchTopic}))
 }
 
 func benchKafka(ctx context.Context, at *url.URL, o *bench.Options) (func(context.Context), error) {
-	config := kafka.Config{Brokers: []string{at.Host}, Name: "posthaste bench"}
+	config := kafka.Config{Brokers: []string{at.Host}, Name: benchTopic}
 	options := []kgo.Opt{kgo.SeedBrokers(at.Host)}
 	if at.User != nil {
 		config.Mechanism, config.User = "SCRAM-SHA-256", at.User.Username()
@@ -139,7 +139,7 @@ func benchAMQP(ctx context.Context, at *url.URL, o *bench.Options) (func(context
 		return nil, fmt.Errorf("make queue %s: %w", benchTopic, err)
 	}
 	o.Destination = "/" + benchTopic
-	config := amqp.Config{Name: "posthaste bench", User: at.User.Username(), Pipelined: o.Keys != 0 && o.Keys < 100}
+	config := amqp.Config{Name: benchTopic, User: at.User.Username(), Pipelined: o.Keys != 0 && o.Keys < 100}
 	config.Password, _ = at.User.Password()
 	bare := *at
 	bare.User = nil
@@ -162,7 +162,7 @@ func benchRedis(ctx context.Context, at *url.URL, o *bench.Options) (func(contex
 		return nil, fmt.Errorf("make stream %s: %w", benchTopic, err)
 	}
 	o.Destination = benchTopic
-	config := redis.Config{Name: "posthaste bench", User: options.Username, Password: options.Password}
+	config := redis.Config{Name: benchTopic, User: options.Username, Password: options.Password}
 	bare := *at
 	bare.User = nil
 	config.URL = bare.String()
