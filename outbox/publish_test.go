@@ -712,3 +712,22 @@ func TestTheLogRefusesWhatPublishRefuses(t *testing.T) {
 		}
 	}
 }
+
+// The log with the columns of Debezium's outbox table.
+func TestEventsAreShownAsDebeziumHasThem(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for _, p := range []PublishRequest{
+		{Event: Raw{KindName: "order", Payload: []byte(`{"n": 1}`)}, Options: EventOptions{Key: "7", Headers: map[string]string{"type": "OrderPaid"}}},
+		{Event: Raw{KindName: "order.sent", Payload: []byte{0, 0xff}, ContentType: "application/octet-stream"}},
+	} {
+		if _, err := PublishMany(t.Context(), db, []PublishRequest{p}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows, _ := db.Query(t.Context(), `SELECT concat_ws(' ', aggregatetype, aggregateid, type, payload, position) FROM outbox.debezium_events ORDER BY position`)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if want := []string{`order 7 OrderPaid {"n": 1} 1`, `order.sent order.sent 2`}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
