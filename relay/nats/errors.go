@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/posthaste-dev/posthaste/relay"
+	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 // Codes of JetStream's errors, of which the client names few.
@@ -122,6 +123,9 @@ func away(err error) error {
 		if errors.Is(err, denied) {
 			code = relay.CodeForbidden
 		}
+	}
+	if credentials.IsUntrusted(err) {
+		code = relay.CodeForbidden
 	}
 	return &relay.UnavailableError{Code: code, Err: err}
 }

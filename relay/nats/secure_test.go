@@ -55,7 +55,7 @@ func TestCertificates(t *testing.T) {
 				return
 			}
 			unavailable, ok := errors.AsType[*relay.UnavailableError](err)
-			if !ok || unavailable.Code != relay.CodeUnavailable || !strings.Contains(err.Error(), test.want) {
+			if !ok || unavailable.Code != relay.CodeForbidden || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%v, want an outage that says %q", err, test.want)
 			}
 		})
