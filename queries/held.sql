@@ -42,3 +42,7 @@ WHERE held.sink = @sink
   AND (held.position, held.job_id) > (@after_position::bigint, @after_job_id::uuid)
 ORDER BY held.position, held.job_id
 LIMIT @max_rows;
+
+-- name: IsHeld :one
+-- IsHeld reports whether a job was made of a message of the sink.
+SELECT EXISTS (SELECT FROM outbox.held_messages WHERE sink = @sink AND job_id = @job_id);

@@ -8,6 +8,8 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -86,6 +88,9 @@ func (p *publisher) dispatch(ctx context.Context, o *ownership) error {
 
 // publishHeld publishes the message that a job is.
 func (p *publisher) publishHeld(ctx context.Context, o *ownership, job *outbox.Claimed) error {
+	if err := p.checkHeld(ctx, job); err != nil {
+		return err
+	}
 	m, err := p.messageOfJob(job)
 	if err != nil {
 		return err
@@ -109,6 +114,20 @@ func (p *publisher) publishHeld(ctx context.Context, o *ownership, job *outbox.C
 		return dispatcher.Unavailable(dispatcher.WithCode(CodeUnavailable, err), 0)
 	}
 	return dispatcher.WithCode(CodeUnanswered, err)
+}
+
+// checkHeld refuses a job that hold has not made: a client that may enqueue jobs could publish by it what it likes.
+func (p *publisher) checkHeld(ctx context.Context, job *outbox.Claimed) error {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	is, err := sqlgen.New(p.pool).IsHeld(ctx, p.name, pgvalue.UUID(job.ID))
+	switch {
+	case err != nil:
+		return dispatcher.Unavailable(fmt.Errorf("look whether the job is a message: %w", err), 0)
+	case !is:
+		return dispatcher.Discard(dispatcher.WithCode(CodeForbidden, fmt.Errorf("it was not made of a message that sink %s has refused", p.name)))
+	}
+	return nil
 }
 
 // messageOfJob is the message that hold has made a job of.

@@ -526,3 +526,27 @@ func orderUnderRefusals(t *testing.T, stops bool) {
 		}
 	}
 }
+
+// A client that may enqueue jobs publishes nothing by them: only what the relay has made of refused messages is.
+func TestAJobThatIsNoMessageIsNotPublished(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: tooLarge(bad)}
+	start(t, db, sink, nil)
+	publish(t, db, "t", "k", "bad") // for which the sink's jobs are carried out
+	forged, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: "relay:s", Payload: []byte("forged"), ContentType: "text/plain"}, outbox.Options{
+		Queue: "relay:s", Tenant: outbox.NewID(),
+		Headers: map[string]string{"posthaste-event": `{"id":"` + outbox.NewID().String() + `","topic":"t","position":1,"at":"2026-11-26T10:00:00Z"}`},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool {
+		return ask[bool](t, db, `SELECT EXISTS (SELECT FROM outbox.jobs WHERE id = '`+forged.String()+`' AND status = 'failed' AND last_error_code = 'relay_forbidden')`) ||
+			len(sink.bodies()) > 0
+	}, func() string { return "it is a dead letter" })
+	if got := sink.bodies(); len(got) > 0 {
+		t.Fatalf("%q was published", got)
+	}
+	deadLetters(t, db, 2)
+}

@@ -11,6 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const IsHeld = `-- name: IsHeld :one
+SELECT EXISTS (SELECT FROM outbox.held_messages WHERE sink = $1 AND job_id = $2)
+`
+
+// IsHeld reports whether a job was made of a message of the sink.
+func (q *Queries) IsHeld(ctx context.Context, sink string, jobID pgtype.UUID) (bool, error) {
+	row := q.db.QueryRow(ctx, IsHeld, sink, jobID)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const KeepHeld = `-- name: KeepHeld :many
 INSERT INTO outbox.held_messages (sink, job_id, tenant_id, key, position)
 SELECT $1, jobs.id, jobs.tenant_id, jobs.key, input.position
