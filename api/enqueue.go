@@ -38,6 +38,7 @@ type NewJob struct {
 	BackoffSeconds []float64         `json:"backoffSeconds,omitempty" maxItems:"64" doc:"Waits after the first failed attempt, the second and so on, the last from then on, each up to 100 years; the worker's if left out" example:"[5, 30, 120]"`
 	Deadline       time.Time         `json:"deadline,omitzero" doc:"From this time on it neither starts nor succeeds: it expires"`
 	Hold           bool              `json:"hold,omitempty" doc:"Stored as created: it is not run before somebody releases it"`
+	Streamed       bool              `json:"streamed,omitempty" doc:"Each change of the job is stored as an event, for relays to publish"`
 	Key            string            `json:"key,omitempty" maxLength:"512" doc:"Jobs of a queue with the same key run one at a time, or as the rules below say"`
 	IdempotencyKey string            `json:"idempotencyKey,omitempty" minLength:"1" maxLength:"512" doc:"A repeat with the same key and kind stores nothing and answers like the first"`
 	Headers        map[string]string `json:"headers,omitempty" doc:"Handed to the handler. traceparent, tracestate, caller-user and correlation-id are those of the request if left out; caller-service is always the token"`
@@ -65,7 +66,7 @@ func (j NewJob) request(ctx context.Context) outbox.Request {
 		Options: outbox.Options{
 			Queue: j.Queue, Priority: j.Priority, Delay: seconds(j.DelaySeconds), RunAt: j.RunAt, MaxAttempts: j.MaxAttempts,
 			Timeout: seconds(j.TimeoutSeconds), Backoff: backoff(j.BackoffSeconds), IdempotencyKey: j.IdempotencyKey,
-			Deadline: j.Deadline, Hold: j.Hold,
+			Deadline: j.Deadline, Hold: j.Hold, Streamed: j.Streamed,
 			Key: outbox.KeyRules{
 				Name: j.Key, MaxActive: j.MaxActive, Ordered: j.Ordered, Sequence: j.Sequence, OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: seconds(j.ParkAfterSeconds),
 				OnLapse: outbox.LapsePolicy(j.OnLapse), MaxQueued: j.MaxQueued, WhenFull: outbox.DepthPolicy(j.WhenFull),

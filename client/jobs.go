@@ -25,8 +25,9 @@ type NewJob struct {
 	TimeoutSeconds float64   `json:"timeoutSeconds,omitempty"` // of one attempt
 	// BackoffSeconds is the waits between attempts, the last from then on; nil leaves them to the kind.
 	BackoffSeconds []float64 `json:"backoffSeconds,omitempty"`
-	Deadline       time.Time `json:"deadline,omitzero"` // from then on it neither starts nor succeeds
-	Hold           bool      `json:"hold,omitempty"`    // it is not run before somebody releases it
+	Deadline       time.Time `json:"deadline,omitzero"`  // from then on it neither starts nor succeeds
+	Hold           bool      `json:"hold,omitempty"`     // it is not run before somebody releases it
+	Streamed       bool      `json:"streamed,omitempty"` // each change of it is stored as an event
 	// Jobs of a queue with the same Key run one at a time, or as KeyRules say.
 	Key            string            `json:"key,omitempty"`
 	IdempotencyKey string            `json:"idempotencyKey,omitempty"` // makes it safe to repeat

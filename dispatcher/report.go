@@ -13,6 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -27,6 +28,7 @@ type reporter struct {
 
 type reportStatement interface {
 	FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error)
+	StreamRefused(ctx context.Context, arg sqlgen.StreamRefusedParams) error
 }
 
 func newReporter(p *process, db reportStatement, waiters, peers *notifier) *reporter {
@@ -57,6 +59,7 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 		matched[id.Bytes] = true
 	}
 	succeeded, err := r.succeeded(batch, matched, retried)
+	var lost []*attempt
 	for _, a := range batch {
 		switch {
 		case matched[a.job.ID]:
@@ -71,10 +74,30 @@ func (r *reporter) report(batch []*attempt, stored []pgtype.UUID, retried bool) 
 			r.log.LogAttrs(context.Background(), slog.LevelWarn, "outcome stored by an earlier try, or lease lost",
 				a.Attrs("lease_unknown", slog.String("outcome", string(a.outcome.Status)))...)
 		default:
+			lost = append(lost, a)
 			r.metrics.leasesLost.Inc()
 			r.log.LogAttrs(context.Background(), slog.LevelWarn, "lease_lost",
 				a.Attrs("lease_lost", slog.String("outcome_refused", string(a.outcome.Status)))...)
 		}
+	}
+	r.streamRefused(lost)
+}
+
+// streamRefused stores events of the streamed ones of attempts whose outcomes were refused.
+// That is for people who look: one that cannot be stored is logged, and not tried again.
+func (r *reporter) streamRefused(lost []*attempt) {
+	if len(lost) == 0 {
+		return
+	}
+	p := sqlgen.StreamRefusedParams{Worker: r.worker}
+	for _, a := range lost {
+		p.Ids, p.Epochs = append(p.Ids, pgvalue.UUID(a.job.ID)), append(p.Epochs, a.job.Epoch)
+		p.Attempts, p.Outcomes = append(p.Attempts, int32(a.job.Attempt)), append(p.Outcomes, string(a.outcome.Status))
+	}
+	ctx, cancel := bounded(context.Background())
+	defer cancel()
+	if err := r.db.StreamRefused(ctx, p); err != nil {
+		r.log.LogAttrs(ctx, slog.LevelWarn, "refused outcomes are not in the stream", slog.Int("jobs", len(lost)), slog.Any("err", err))
 	}
 }
 

@@ -14,10 +14,10 @@ type Event struct {
 	Job    outbox.ID
 	Tenant outbox.ID // of a message that does not tell it, zero
 	Name   Name
-	// N numbers the events of a job from 1, without gaps; a StaleCompletionIgnored has none.
-	// 0 is not known: a message of the preset trellis that has lost its headers.
+	// N numbers the events of a job from 1, without gaps. StaleCompletionIgnored, which is no
+	// change, has the number of the last one before it.
 	N        int
-	Previous outbox.Status // before a change; "" for Created and for what is no change
+	Previous outbox.Status // before it; "" for Created and StaleCompletionIgnored
 	State    outbox.Status // after it
 	Epoch    int64         // of StaleCompletionIgnored, that of the attempt that was refused
 	Attempt  int
@@ -42,6 +42,26 @@ type Event struct {
 	// An event is 4 MiB at most. A payload, or a result, that makes it larger is left out, and this is its size.
 	PayloadBytes int
 	ResultBytes  int
+
+	Progress *Progress     // of Progressed
+	Lines    []Line        // of Logged: new ones only
+	Refused  outbox.Status // of StaleCompletionIgnored: what the attempt was to end as
+}
+
+// Progress is how far a handler says that it has come.
+type Progress struct {
+	Current int64     `json:"current"`
+	Total   int64     `json:"total"`
+	Message string    `json:"message"`
+	At      time.Time `json:"at"`
+}
+
+// Line is a line of a job's log.
+type Line struct {
+	Line    int64     `json:"line"` // its number within the attempt
+	At      time.Time `json:"at"`
+	Level   string    `json:"level"`
+	Message string    `json:"message"`
 }
 
 // Name is the name of an event; its topic is "job." and the name.
@@ -66,6 +86,15 @@ const (
 	Skipped     Name = "skipped"   // a newer job has taken its place in the queue of its key
 	Stale       Name = "stale"     // its lease lapsed, and its key has gone on to other jobs
 	Dismissed   Name = "dismissed" // a person has put a dead letter away
+)
+
+// What is no change of its state.
+const (
+	Progressed Name = "progress"
+	Logged     Name = "logged"
+	// StaleCompletionIgnored says that an attempt that had lost the job wanted to end it, and
+	// that nothing came of it.
+	StaleCompletionIgnored Name = "staleCompletionIgnored"
 )
 
 // Error is why an attempt failed.
@@ -103,6 +132,9 @@ type wire struct {
 	Result        json.RawMessage `json:"result"`
 	ResultBase64  []byte          `json:"result_base64"`
 	ResultBytes   int             `json:"result_bytes"`
+	Progress      *Progress       `json:"progress"`
+	Lines         []Line          `json:"lines"`
+	Refused       outbox.Status   `json:"refused"`
 }
 
 // Decode reads the body of an event as it is in outbox.events, and as a relay publishes it
@@ -120,6 +152,7 @@ func Decode(body []byte) (Event, error) {
 		At: w.At, Queue: w.Queue, Kind: w.Kind, Key: w.Key, MaxAttempts: w.MaxAttempts, Priority: w.Priority, Deadline: w.Deadline,
 		Parent: w.Parent, RunAt: w.RunAt, Worker: w.Worker, LostLeases: w.LostLeases, Error: w.Error,
 		Payload: w.PayloadBase64, ContentType: w.ContentType, Result: w.ResultBase64, PayloadBytes: w.PayloadBytes, ResultBytes: w.ResultBytes,
+		Progress: w.Progress, Lines: w.Lines, Refused: w.Refused,
 	}
 	if w.Payload != nil {
 		e.Payload, e.ContentType = w.Payload, "application/json"

@@ -30,6 +30,7 @@ type State struct {
 	Result      []byte
 	Worker      string // who runs it, or did when it was closed; "" for nobody
 	Error       Error  // of the latest failed attempt
+	Progress    Progress
 
 	CreatedAt  time.Time
 	RunAt      time.Time
@@ -49,7 +50,7 @@ var (
 )
 
 // Reduce returns what is known of a job after an event. A repeat changes nothing: an event
-// counts if its number is above that of the state. After a gap it returns the state by the
+// counts if its number is above that of the state. Lines of logs are not kept. After a gap it returns the state by the
 // newer event with an error that is [ErrGap]; what only the missing ones say, such as
 // the payload, is not in it. After a conflict the state is the one before, and the error
 // [ErrConflict].
@@ -57,7 +58,7 @@ func Reduce(s State, e Event) (State, error) {
 	if s.N > 0 && s.Job != e.Job {
 		return s, fmt.Errorf("job %s, event %s of job %s: %w", s.Job, e.Name, e.Job, ErrConflict)
 	}
-	if e.N <= s.N {
+	if e.N <= s.N || e.Name == StaleCompletionIgnored {
 		return s, nil
 	}
 	var err error
@@ -76,6 +77,12 @@ func Reduce(s State, e Event) (State, error) {
 // after is the state after a change.
 func (s State) after(e Event) State {
 	s.Job, s.Tenant, s.N, s.State, s.Epoch = e.Job, e.Tenant, e.N, e.State, e.Epoch
+	if e.Progress != nil {
+		s.Progress = *e.Progress
+	}
+	if e.Name == Progressed || e.Name == Logged {
+		return s
+	}
 	s.Queue, s.Kind, s.Key, s.Attempt, s.LostLeases = e.Queue, e.Kind, e.Key, e.Attempt, e.LostLeases
 	if e.Payload != nil || e.PayloadBytes > 0 { // a new one that is left out is no more the one before
 		s.Payload, s.ContentType = e.Payload, e.ContentType

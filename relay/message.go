@@ -39,6 +39,9 @@ func messageOf(e *Event, r *route, source string) (Message, error) {
 	if err != nil {
 		return Message{}, &RefusedError{CodeBadDestination, err}
 	}
+	if e, err = r.asPreset(e); err != nil {
+		return Message{}, &RefusedError{CodeRefused, err}
+	}
 	m := Message{
 		ID: e.ID.String(), Destination: destination, Key: e.Key, ContentType: e.ContentType,
 		Body: e.Payload, At: e.At, Position: e.Position,

@@ -16,14 +16,16 @@ type Route struct {
 	// or "*" for every topic.
 	Topics []string
 	// Destination is a template: text with the placeholders {topic}, {tenant}, {key}, {id}
-	// and {header.NAME}, each with a filter if wanted: |token makes one token of a NATS
-	// subject, |kafka a name of a Kafka topic, |path a segment of a URL's path, |hash(N) a
-	// number below N. "" is "{topic}".
+	// and {header.NAME}, and {queue}, {kind} and {event} of events of jobs, each with a filter
+	// if wanted: |token makes one token of a NATS subject, |kafka a name of a Kafka topic, |path
+	// a segment of a URL's path, |hash(N) a number below N. "" is "{topic}".
 	Destination string
 	// CloudEvents is how the attributes of CloudEvents 1.0 go with a message; "" is Binary.
 	CloudEvents CloudEvents
 	// OnRefused is what becomes of a message that the sink refuses; "" is Hold.
 	OnRefused OnRefused
+	// Preset has the events of streamed jobs under names that others know; "" is none.
+	Preset Preset
 }
 
 // OnRefused says what becomes of a message that a sink refuses, and of those behind it of its
@@ -73,6 +75,10 @@ type route struct {
 
 func compile(r Route) (route, error) {
 	var errs []error
+	r, err := r.withPreset()
+	if err != nil {
+		errs = append(errs, err)
+	}
 	if len(r.Topics) == 0 {
 		errs = append(errs, invalid.Field("Topics", "is empty: the route has no event; \"*\" has all"))
 	}

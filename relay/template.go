@@ -65,10 +65,12 @@ func parsePlaceholder(text string) (p part, err error) {
 		p.value = func(e *Event) (string, error) { return e.ID.String(), nil }
 	case "key":
 		p.value = func(e *Event) (string, error) { return e.Key, nil }
+	case "queue", "kind", "event":
+		p.value = jobField(name)
 	default:
 		header, is := strings.CutPrefix(name, "header.")
 		if !is || header == "" {
-			return p, fmt.Errorf("{%s} is no placeholder: there are {topic}, {tenant}, {key}, {id} and {header.NAME}", text)
+			return p, fmt.Errorf("{%s} is no placeholder: there are {topic}, {tenant}, {key}, {id} and {header.NAME}, and of jobs {queue}, {kind} and {event}", text)
 		}
 		p.value = func(e *Event) (string, error) {
 			value, ok := e.Headers[header]

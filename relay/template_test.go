@@ -45,7 +45,7 @@ func TestATemplateThatCannotBeFilledIsRefused(t *testing.T) {
 		"shop.{topic":   "the { at byte 5 is not closed",
 		"shop.topic}":   "a } at byte 10 closes nothing",
 		"a}{topic}":     "a } at byte 1 closes nothing",
-		"{kind}":        "{kind} is no placeholder",
+		"{sort}":        "{sort} is no placeholder",
 		"{header.}":     "{header.} is no placeholder",
 		"{}":            "{} is no placeholder",
 		"{key|upper}":   "|upper is no filter",

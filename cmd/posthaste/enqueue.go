@@ -35,6 +35,7 @@ Through the API (--api) the job is one of the token's tenant, and its payload JS
 			&cli.StringFlag{Name: "run-at", Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z"},
 			&cli.StringFlag{Name: "deadline", Usage: "expires unless it is done by this `TIME`, like 2027-01-31T09:00:00Z"},
 			&cli.BoolFlag{Name: "hold", Usage: "do not run it before it is released (posthaste jobs release)"},
+			&cli.BoolFlag{Name: "streamed", Usage: "store each change of it as an event, for relays to publish"},
 			&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
 			&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},
 			&cli.StringFlag{Name: "backoff", Usage: "`DURATIONS` to wait between attempts, like 5s,1m,10m; the last from then on (default: the worker's)"},
@@ -124,7 +125,7 @@ func (r *remote) enqueue(ctx context.Context, job outbox.Raw, o outbox.Options) 
 	}
 	accepted, err := r.api.Enqueue(ctx, client.NewJob{
 		Kind: job.KindName, Payload: json.RawMessage(job.Payload), Queue: o.Queue, Priority: o.Priority, DelaySeconds: o.Delay.Seconds(), RunAt: o.RunAt,
-		MaxAttempts: o.MaxAttempts, TimeoutSeconds: o.Timeout.Seconds(), BackoffSeconds: backoff, Deadline: o.Deadline, Hold: o.Hold, Key: o.Key.Name, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers,
+		MaxAttempts: o.MaxAttempts, TimeoutSeconds: o.Timeout.Seconds(), BackoffSeconds: backoff, Deadline: o.Deadline, Hold: o.Hold, Streamed: o.Streamed, Key: o.Key.Name, IdempotencyKey: o.IdempotencyKey, Headers: o.Headers,
 		KeyRules: client.KeyRules{
 			MaxActive: o.Key.MaxActive, Ordered: o.Key.Ordered, Sequence: o.Key.Sequence, OnDeath: string(o.Key.OnDeath), ParkAfterSeconds: o.Key.ParkAfter.Seconds(),
 			OnLapse: string(o.Key.OnLapse), MaxQueued: o.Key.MaxQueued, WhenFull: string(o.Key.WhenFull),
@@ -136,7 +137,7 @@ func (r *remote) enqueue(ctx context.Context, job outbox.Raw, o outbox.Options) 
 func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 	o = outbox.Options{
 		Queue: c.String("queue"), Priority: c.Int("priority"), MaxAttempts: c.Int("max-attempts"),
-		IdempotencyKey: c.String("idempotency-key"), Hold: c.Bool("hold"),
+		IdempotencyKey: c.String("idempotency-key"), Hold: c.Bool("hold"), Streamed: c.Bool("streamed"),
 		Key: outbox.KeyRules{
 			Name: c.String("key"), MaxActive: c.Int("max-active"), Ordered: c.Bool("ordered"), Sequence: c.Int64("sequence"),
 			OnDeath: outbox.DeathPolicy(c.String("on-death")), OnLapse: outbox.LapsePolicy(c.String("on-lapse")),

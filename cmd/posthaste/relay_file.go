@@ -37,6 +37,7 @@ type routeSpec struct {
 	Destination string            `yaml:"destination"`
 	CloudEvents relay.CloudEvents `yaml:"cloudEvents"`
 	OnRefused   relay.OnRefused   `yaml:"onRefused"`
+	Preset      relay.Preset      `yaml:"preset"`
 }
 
 // text is a value, or ${NAME} for that of an environment variable.
@@ -201,7 +202,7 @@ func child(node *yaml.Node, step any) *yaml.Node {
 }
 
 func (r routeSpec) route() relay.Route {
-	return relay.Route{Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents, OnRefused: r.OnRefused}
+	return relay.Route{Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents, OnRefused: r.OnRefused, Preset: r.Preset}
 }
 
 // sinks opens the sinks with their routes, by name.

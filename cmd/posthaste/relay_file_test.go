@@ -37,7 +37,7 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"a sink twice":               {"sinks:\n  a: {nats: {url: \"nats://h:1\"}}\n  a: {nats: {url: \"nats://h:1\"}}\n" + routes, []string{`line 3: mapping key "a" already defined at line 2`}},
 		"no route to a sink":         {sinks, []string{"line 3: sinks.a: no route leads to it"}},
 		"a route to no sink":         {sinks + routes + "  - topics: [\"x\"]\n    to: b\n", []string{`line 7: routes[1].to: no sink is called "b"; there is a`}},
-		"a template":                 {sinks + "routes:\n  - topics: [\"*\"]\n    to: a\n    destination: \"{kind}\"\n", []string{`line 5: routes[0]: `, "{kind} is no placeholder"}},
+		"a template":                 {sinks + "routes:\n  - topics: [\"*\"]\n    to: a\n    destination: \"{sort}\"\n", []string{`line 5: routes[0]: `, "{sort} is no placeholder"}},
 		"a pattern":                  {sinks + "routes:\n  - {topics: [\"a*\"], to: a}\n", []string{`line 5: routes[0]: `, `pattern "a*"`}},
 		"no address":                 {"sinks:\n  a: {nats: {}}\n" + routes, []string{"line 2: sinks.a: ", "URLs is empty"}},
 		"a variable that is not set": {"sinks:\n  a: {nats: {url: \"nats://h:1\", token: \"${RELAY_TEST_NONE}\"}}\n" + routes, []string{"line 2: the environment variable RELAY_TEST_NONE is not set"}},

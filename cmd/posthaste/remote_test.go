@@ -322,7 +322,7 @@ func TestJobsAreEnqueuedThroughTheAPI(t *testing.T) {
 	for kind, args := range map[string][]string{
 		"options": {
 			`{"name": "Ada", "n": 12345678901234567890}`, "--queue", "mail", "--priority", "-3", "--run-at", "2099-01-01T00:00:00Z", "--max-attempts", "7",
-			"--timeout", "90s", "--backoff", "5s,1m30s", "--header", "user=a,b=c", "--header", "x=y", "--deadline", "2099-01-02T00:00:00Z", "--hold", "--key", "k", "--max-active", "3", "--on-lapse", "fail-stale",
+			"--timeout", "90s", "--backoff", "5s,1m30s", "--header", "user=a,b=c", "--header", "x=y", "--deadline", "2099-01-02T00:00:00Z", "--hold", "--key", "k", "--max-active", "3", "--on-lapse", "fail-stale", "--streamed",
 		},
 		"line": {"--key", "l", "--ordered", "--sequence", "7", "--on-death", "park", "--park-after", "90m", "--run-at", "2099-01-01T00:00:00Z"},
 	} {

@@ -238,7 +238,7 @@ WITH input AS MATERIALIZED (
            nullif(unnest($10::text[]), '')::jsonb  AS log_lines, -- of {line, age, level, message}; '': none
            nullif(unnest($11::text[]), '')::jsonb      AS steps      -- of {name, took, result in base64}; '': none
 ), ours AS MATERIALIZED (
-    SELECT input.id, input.epoch, input.revision, input.current, input.total, input.message, input.progress_age, input.checkpoint, input.log_start, input.log_lines, input.steps
+    SELECT input.id, input.epoch, input.revision, input.current, input.total, input.message, input.progress_age, input.checkpoint, input.log_start, input.log_lines, input.steps, jobs.streamed IS NOT NULL AS streamed
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR KEY SHARE SKIP LOCKED
@@ -264,6 +264,17 @@ WITH input AS MATERIALIZED (
         checkpoint_epoch = coalesce(excluded.checkpoint_epoch, stored.checkpoint_epoch),
         checkpointed_at  = coalesce(excluded.checkpointed_at, stored.checkpointed_at)
     WHERE (stored.epoch, stored.revision) < (excluded.epoch, excluded.revision)
+    RETURNING stored.job_id
+), streamed AS MATERIALIZED (
+    SELECT outbox.stream_report(ours.id, ours.epoch,
+        CASE WHEN ours.progress_age IS NOT NULL THEN json_strip_nulls(json_build_object(
+            'current', ours.current, 'total', ours.total, 'message', ours.message, 'at', statement_timestamp() - ours.progress_age))::text END,
+        (SELECT json_agg(json_build_object('line', (entry ->> 'line')::bigint, 'at', statement_timestamp() - (entry ->> 'age')::interval,
+             'level', entry ->> 'level', 'message', entry ->> 'message'))
+         FROM jsonb_array_elements(ours.log_lines) AS entry)::text)
+    FROM ours
+    WHERE ours.streamed
+      AND ours.id IN (SELECT saved.job_id FROM saved)
 ), ring AS MATERIALIZED (
     -- The attempt's own lines tell where its first one is; else it begins behind
     -- the newest line of the attempts before it.
@@ -297,6 +308,7 @@ WITH input AS MATERIALIZED (
     -- that takes the product of their rows. NOT IN is hashed.
 SELECT ring.id::uuid AS id, ring.epoch::bigint AS epoch, true::boolean AS recorded, false::boolean AS lost, coalesce(ring.start, -1)::smallint AS log_start
 FROM ring
+WHERE (SELECT count(*) FROM streamed) >= 0 -- it is carried out, where there are any
 UNION ALL
 SELECT input.id::uuid, input.epoch::bigint, false::boolean, (held.id IS NULL)::boolean, (-1)::smallint
 FROM input
@@ -440,4 +452,28 @@ func (q *Queries) RecordStep(ctx context.Context, arg RecordStepParams) ([]bool,
 		return nil, err
 	}
 	return items, nil
+}
+
+const StreamRefused = `-- name: StreamRefused :exec
+SELECT outbox.stream_refused($1::uuid[], $2::bigint[], $3::integer[], $4::text[], $5::text)
+`
+
+type StreamRefusedParams struct {
+	Ids      []pgtype.UUID
+	Epochs   []int64
+	Attempts []int32
+	Outcomes []string
+	Worker   string
+}
+
+// StreamRefused stores that the outcomes of attempts were refused, of streamed jobs.
+func (q *Queries) StreamRefused(ctx context.Context, arg StreamRefusedParams) error {
+	_, err := q.db.Exec(ctx, StreamRefused,
+		arg.Ids,
+		arg.Epochs,
+		arg.Attempts,
+		arg.Outcomes,
+		arg.Worker,
+	)
+	return err
 }

@@ -10,8 +10,7 @@
 -- AFTER, or COPY would not store many rows at once.
 --
 -- It runs as the role that makes the change: a role that may store or settle a job may store
--- events. The id is made of what the event is about, so that repeats are known by it, but is
--- another one if a failover has lost the event and something else has happened to the job since.
+-- events.
 CREATE OR REPLACE FUNCTION outbox.stream_job() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -21,9 +20,8 @@ DECLARE
     happened timestamptz := statement_timestamp();
     more     text := ''; -- fields that not every event has
     large    text := ''; -- the payload or the result
-    size     text;       -- instead of it, if the event would be larger than the log takes
+    size     text := ''; -- instead of it, if the event would be larger than the log takes
     content  json;
-    body     bytea;
     silent   boolean;
 BEGIN
     IF TG_WHEN = 'AFTER' THEN -- INSERT on jobs
@@ -84,24 +82,9 @@ BEGIN
             ',"content_type":' || to_json(NEW.content_type) || ',"payload_base64":"' || translate(encode(NEW.payload, 'base64'), E'\n', '') || '"');
         size := concat(',"content_type":', to_json(NEW.content_type), ',"payload_bytes":', octet_length(NEW.payload));
     END IF;
-    more := concat('{"job":"', NEW.id, '","tenant":"', NEW.tenant_id, '","event":"', event, '","n":', number, ',"previous":"' || previous || '"', ',"state":"', NEW.status,
-        '","epoch":', NEW.epoch, ',"attempt":', NEW.attempt, ',"queue":', to_json(NEW.queue), ',"kind":', to_json(NEW.kind),
-        ',"key":' || to_json(NEW.key), ',"at":', to_json(happened), more);
-    body := convert_to(concat(more, large, '}'), 'UTF8');
-    IF octet_length(body) > 4194304 THEN
-        body := convert_to(concat(more, size, '}'), 'UTF8');
-    END IF;
 
-    INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
-    VALUES (
-        overlay(overlay(encode(substr(sha256(uuid_send(NEW.id) || int4send(number) || int8send(NEW.epoch) || textsend(event)), 1, 16), 'hex')
-            PLACING '8' FROM 13) PLACING '8' FROM 17)::uuid, -- RFC 9562, version 8
-        NEW.tenant_id, 'job.' || event, NEW.id, 'application/json',
-        body,
-        CASE WHEN NEW.headers IS NOT NULL THEN nullif(jsonb_strip_nulls(jsonb_build_object(
-            'traceparent', NEW.headers -> 'traceparent', 'tracestate', NEW.headers -> 'tracestate',
-            'correlation-id', NEW.headers -> 'correlation-id')), '{}') END);
-    silent := pg_notify('outbox_events', '') IS NULL;
+    silent := outbox.store_job_event(NEW.id, NEW.tenant_id, event, number, previous, NEW.status, NEW.epoch, NEW.attempt,
+        NEW.queue, NEW.kind, NEW.key, happened, NEW.headers, more, large, size) IS NULL;
     RETURN NEW;
 END
 $$;

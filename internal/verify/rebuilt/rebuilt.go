@@ -17,18 +17,20 @@ import (
 )
 
 const (
-	logged = `SELECT id, tenant_id, topic, key, payload FROM outbox.events WHERE topic LIKE 'job.%' ORDER BY position`
+	logged   = `SELECT id, tenant_id, topic, key, payload FROM outbox.events WHERE topic LIKE 'job.%' ORDER BY position`
+	reported = `(SELECT json_build_object('current', current, 'total', total, 'message', message, 'at', reported_at)
+		FROM outbox.progress WHERE job_id = job.id AND reported_at IS NOT NULL)`
 	stored = `
 		SELECT id, tenant_id, streamed, status::text, epoch, queue, kind, coalesce(key, ''), priority, attempt, max_attempts, lost_leases,
 		       parent_id, payload, content_type, NULL::bytea, coalesce(lease_owner, ''), coalesce(last_error_code, ''), coalesce(last_error_message, ''),
-		       created_at, run_at, started_at, NULL::timestamptz, deadline
-		FROM outbox.jobs
+		       created_at, run_at, started_at, NULL::timestamptz, deadline, ` + reported + `
+		FROM outbox.jobs AS job
 		WHERE streamed IS NOT NULL
 		UNION ALL
 		SELECT id, tenant_id, streamed, status::text, epoch, queue, kind, coalesce(key, ''), priority, attempt, max_attempts, lost_leases,
 		       parent_id, payload, content_type, result, coalesce(worker, ''), coalesce(last_error_code, ''), coalesce(last_error_message, ''),
-		       created_at, run_at, started_at, finished_at, deadline
-		FROM outbox.history
+		       created_at, run_at, started_at, finished_at, deadline, ` + reported + `
+		FROM outbox.history AS job
 		WHERE streamed IS NOT NULL`
 )
 
@@ -85,7 +87,7 @@ func (f *Found) reduce(ctx context.Context, db *pgxpool.Pool) (map[outbox.ID]lif
 		}
 		f.Events++
 		f.Names[e.Name]++
-		if ids[id] || e.Tenant != tenant || e.Job.String() != key || "job."+string(e.Name) != topic {
+		if (ids[id] && e.Name != lifecycle.StaleCompletionIgnored) || e.Tenant != tenant || e.Job.String() != key || "job."+string(e.Name) != topic {
 			f.Differences = append(f.Differences, fmt.Sprintf("event %s of tenant %s, topic %s, key %s is not its own: %s", id, tenant, topic, key, payload))
 		}
 		ids[id] = true
@@ -105,9 +107,13 @@ func (f *Found) reduce(ctx context.Context, db *pgxpool.Pool) (map[outbox.ID]lif
 func scan(row pgx.CollectableRow) (s lifecycle.State, err error) {
 	var parent *outbox.ID
 	var started, finished, deadline *time.Time
+	var progress *lifecycle.Progress
 	err = row.Scan(&s.Job, &s.Tenant, &s.N, (*string)(&s.State), &s.Epoch, &s.Queue, &s.Kind, &s.Key, &s.Priority, &s.Attempt, &s.MaxAttempts, &s.LostLeases,
 		&parent, &s.Payload, &s.ContentType, &s.Result, &s.Worker, &s.Error.Code, &s.Error.Message,
-		&s.CreatedAt, &s.RunAt, &started, &finished, &deadline)
+		&s.CreatedAt, &s.RunAt, &started, &finished, &deadline, &progress)
+	if progress != nil {
+		s.Progress = *progress
+	}
 	if parent != nil {
 		s.Parent = *parent
 	}
@@ -124,7 +130,7 @@ func scan(row pgx.CollectableRow) (s lifecycle.State, err error) {
 
 // text is every field of a state, to be compared.
 func text(s lifecycle.State) string {
-	for _, at := range []*time.Time{&s.CreatedAt, &s.RunAt, &s.StartedAt, &s.FinishedAt, &s.Deadline} {
+	for _, at := range []*time.Time{&s.CreatedAt, &s.RunAt, &s.StartedAt, &s.FinishedAt, &s.Deadline, &s.Progress.At} {
 		*at = at.UTC()
 	}
 	payload, result := s.Payload, s.Result

@@ -1,0 +1,172 @@
+package dispatcher_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/verify/rebuilt"
+	"github.com/posthaste-dev/posthaste/lifecycle"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Two workers whose handlers end in every way, whose leases lapse and of which one stops and
+// comes back, a reaper, and a person who cancels, retries and dismisses: at the end the events
+// of each streamed job rebuild what the database holds of it.
+func TestEventsRebuildEveryFlow(t *testing.T) {
+	inEachFlow(t, func(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
+		flow.Streamed, flow.MaxAttempts, flow.Backoff = true, 3, outbox.Backoff{10 * time.Millisecond}
+		if flow.Key.Name != "" {
+			flow.Key = outbox.KeyRules{Name: flow.Key.Name, MaxActive: 3}
+		}
+		var ids []outbox.ID
+		for i := range 60 {
+			opts := flow
+			if i%10 == 9 {
+				opts.Deadline = time.Now().Add(300 * time.Millisecond)
+			}
+			opts.Hold = i%7 == 6
+			ids = append(ids, enqueue(t, db, probe{i}, opts))
+		}
+		mux := handle(endSomehow)
+		config := dispatcher.Config{PollInterval: 20 * time.Millisecond, DeafPollInterval: 20 * time.Millisecond, LeaseTTL: time.Minute}
+		start(t, db, mux, config)
+		second := start(t, db, mux, config)
+		reapAll(t, db)
+		o, r := operator.New(db), rand.New(rand.NewPCG(1, 2))
+		for begun, acts := time.Now(), 0; ; acts++ {
+			id := ids[r.IntN(len(ids))]
+			switch r.IntN(6) {
+			case 0:
+				_, _ = o.Cancel(t.Context(), id) // each is refused in some states
+			case 1:
+				_ = o.Retry(t.Context(), id)
+			case 2:
+				_ = o.Dismiss(t.Context(), id)
+			case 3:
+				_ = o.Release(t.Context(), id)
+			default:
+				exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = statement_timestamp() - interval '1 second' WHERE id = $1 AND status = 'running'`, id)
+			}
+			if acts == 50 {
+				second.stop(t)
+				second = start(t, db, mux, config)
+			}
+			var open int
+			if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs`).Scan(&open); err != nil {
+				t.Fatal(err)
+			}
+			if open == 0 || time.Since(begun) > patience {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		second.stop(t)
+		found, err := rebuilt.Compare(t.Context(), db, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, difference := range found.Differences {
+			t.Error(difference)
+		}
+		t.Logf("%d jobs, %d events: %v", found.Jobs, found.Events, found.Names)
+		if found.Jobs != len(ids) {
+			t.Errorf("%d jobs are streamed, want %d", found.Jobs, len(ids))
+		}
+		for _, name := range []lifecycle.Name{lifecycle.Started, lifecycle.Retry, lifecycle.Progressed, lifecycle.Logged, lifecycle.Completed} {
+			if found.Names[name] == 0 {
+				t.Errorf("no event is %s", name)
+			}
+		}
+	})
+}
+
+// endSomehow reports something, and ends in a way that chance chooses.
+func endSomehow(ctx context.Context, job *outbox.Job[probe]) error {
+	if rand.IntN(2) == 0 {
+		_ = job.Progress(ctx, int64(rand.IntN(100)), 100, "so far")
+		_ = job.Log(ctx, slog.LevelInfo, "a line")
+		time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond)
+	}
+	switch rand.IntN(6) {
+	case 0:
+		return errors.New("it failed")
+	case 1:
+		return dispatcher.Discard(errors.New("never"))
+	case 2:
+		return dispatcher.Snooze(5 * time.Millisecond)
+	case 3:
+		return dispatcher.Unavailable(errors.New("away"), 5*time.Millisecond)
+	}
+	job.Result = fmt.Appendf(nil, `{"n": %d}`, job.Args.N)
+	return nil
+}
+
+// A worker that has lost the lease ends its attempt: nothing comes of it, and the stream says so.
+func TestARefusedOutcomeIsInTheStream(t *testing.T) {
+	inEachFlow(t, func(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
+		flow.Streamed = true
+		id := enqueue(t, db, probe{}, flow)
+		began, ends := make(chan int64, 10), map[int]chan struct{}{1: make(chan struct{}), 2: make(chan struct{})}
+		start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+			began <- job.Epoch
+			<-ends[job.Attempt]
+			return nil
+		}), dispatcher.Config{PollInterval: 50 * time.Millisecond, LeaseTTL: time.Minute})
+		epoch := receive(t, began, "the first attempt")
+		exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = statement_timestamp() - interval '1 second' WHERE id = $1`, id)
+		reapAll(t, db)
+		receive(t, began, "the second attempt")
+		close(ends[1])
+		var body []byte
+		awaitThat(t, "the refusal is in the stream", func() bool {
+			return db.QueryRow(t.Context(), `SELECT payload FROM outbox.events WHERE topic = 'job.staleCompletionIgnored' AND key = $1`, id.String()).Scan(&body) == nil
+		})
+		close(ends[2])
+		becomes(t, db, id, "succeeded attempt=2 lost=1")
+		e, err := lifecycle.Decode(body)
+		if err != nil || e.Epoch != epoch || e.Refused != outbox.Succeeded || e.Job != id || e.Attempt != 1 {
+			t.Errorf("the event is %s, %v; want the refusal of epoch %d", body, err, epoch)
+		}
+		if !json.Valid(body) {
+			t.Errorf("the body is no JSON: %s", body)
+		}
+		if found, err := rebuilt.Compare(t.Context(), db, nil); err != nil || len(found.Differences) > 0 {
+			t.Error(found.Differences, err)
+		}
+	})
+}
+
+// What is stored and not committed was never there.
+func TestEventsGoWithTheirTransaction(t *testing.T) {
+	inEachFlow(t, func(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
+		flow.Streamed = true
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		enqueue(t, tx, probe{}, flow)
+		var inside, outside int
+		if err := tx.QueryRow(t.Context(), `SELECT count(*) FROM outbox.events`).Scan(&inside); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.events`).Scan(&outside); err != nil {
+			t.Fatal(err)
+		}
+		if inside != 1 || outside != 0 {
+			t.Errorf("%d events in the transaction and %d after its rollback, want 1 and none", inside, outside)
+		}
+	})
+}

@@ -1,0 +1,40 @@
+package mutants
+
+// lifecycles are bugs of the stream of a job's changes.
+var lifecycles = []Mutant{
+	{
+		Name:      "no event for what goes into the history",
+		Breaks:    "a streamed job ends, and its stream does not",
+		Invariant: "The stream is the job's life",
+		Edits:     []Edit{{"migrations.outbox.stream_job", "    silent := outbox.store_job_event(", "    IF TG_TABLE_NAME LIKE 'history%' THEN RETURN NEW; END IF;\n    silent := outbox.store_job_event("}},
+		Checks: []Check{
+			test("dispatcher", "TestEventsRebuildEveryFlow", "is rebuilt as"),
+			test("internal/verify/model", "TestEventsRebuildStreamedJobs", "is rebuilt as"),
+		},
+	},
+	{
+		Name:      "a number is left out",
+		Breaks:    "a consumer takes a complete stream for one with a gap",
+		Invariant: "The stream is the job's life",
+		Edits:     []Edit{{"migrations.outbox.stream_job", `number := OLD.streamed + 1;`, `number := OLD.streamed + CASE NEW.status WHEN 'retrying' THEN 2 ELSE 1 END;`}},
+		Checks:    []Check{test("dispatcher", "TestEventsRebuildEveryFlow", "events are missing")},
+	},
+	{
+		Name:      "a retry ends the stream",
+		Breaks:    "a streamed job is not streamed any more after its first failure",
+		Invariant: "The stream is the job's life",
+		Edits: []Edit{{"migrations.outbox.stream_job", `        number := OLD.streamed + 1;
+        NEW.streamed := number;
+`, `        number := OLD.streamed + 1;
+        NEW.streamed := CASE NEW.status WHEN 'retrying' THEN NULL ELSE number END;
+`}},
+		Checks: []Check{test("dispatcher", "TestEventsRebuildEveryFlow", "has events, and is not stored")},
+	},
+	{
+		Name:      "refused outcomes are silent",
+		Breaks:    "nobody sees that a worker went on after it had lost its job",
+		Invariant: "The stream is the job's life",
+		Edits:     []Edit{{"dispatcher.reporter.report", "\n\tr.streamRefused(lost)", "\n\t_ = lost"}},
+		Checks:    []Check{test("dispatcher", "TestARefusedOutcomeIsInTheStream", "waited 1m0s in vain: the refusal is in the stream")},
+	},
+}

@@ -1,0 +1,81 @@
+package relay
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/lifecycle"
+)
+
+// Preset names subjects and bodies that others have agreed on, for the events of streamed jobs
+// (package lifecycle): a route that has one needs neither topics nor a destination.
+type Preset string
+
+const (
+	// PresetPosthaste publishes what is stored.
+	PresetPosthaste Preset = "posthaste"
+	// PresetTrellis publishes what Trellis does: its subjects, and JobEventWire as the body.
+	PresetTrellis Preset = "trellis"
+)
+
+// presets are the destinations.
+var presets = map[Preset]string{
+	PresetPosthaste: "posthaste.jobs.{tenant}.{queue|token}.{kind|token}.{key|token}.{event}",
+	PresetTrellis:   "trellis.jobs.{queue|token}.{kind|token}.{key|token}.{event}",
+}
+
+// withPreset fills in what the route leaves to its preset.
+func (r Route) withPreset() (Route, error) {
+	if r.Preset == "" {
+		return r, nil
+	}
+	destination, ok := presets[r.Preset]
+	if !ok {
+		return r, invalid.Field("Preset", "is %q, want one of %q", string(r.Preset), slices.Sorted(maps.Keys(presets)))
+	}
+	if len(r.Topics) == 0 {
+		r.Topics = []string{"job.*"}
+	}
+	if r.Destination == "" {
+		r.Destination = destination
+	}
+	return r, nil
+}
+
+// asPreset returns the event as the route's preset publishes it.
+func (r *route) asPreset(e *Event) (*Event, error) {
+	if r.Preset != PresetTrellis {
+		return e, nil
+	}
+	of, err := lifecycle.Decode(e.Payload)
+	if err != nil {
+		return nil, err
+	}
+	changed := *e
+	changed.Payload, changed.Headers, err = lifecycle.EncodeTrellis(of, e.Headers)
+	return &changed, err
+}
+
+// jobField is a placeholder's value of an event of a streamed job.
+func jobField(name string) func(*Event) (string, error) {
+	return func(e *Event) (string, error) {
+		event, ok := strings.CutPrefix(e.Topic, "job.")
+		if !ok {
+			return "", fmt.Errorf("{%s} is of events of jobs, not of topic %q", name, e.Topic)
+		}
+		if name == "event" {
+			return event, nil
+		}
+		of, err := lifecycle.Decode(e.Payload)
+		if err != nil {
+			return "", err
+		}
+		if name == "queue" {
+			return of.Queue, nil
+		}
+		return of.Kind, nil
+	}
+}
