@@ -21,6 +21,11 @@ import (
 // Channel is the channel of NOTIFY on which publishers say that there are events.
 const Channel = "outbox_events"
 
+// connsPerSink are those that read the log, store the cursor, make jobs of what is refused, and work
+// off a replay, and one more: connections that have gone silent are closed late, and until then
+// there has to be one for the sink's next owner.
+const connsPerSink = 5
+
 // Relay publishes events to sinks. Make it with [New].
 type Relay struct {
 	config     Config
@@ -30,8 +35,8 @@ type Relay struct {
 	declared   atomic.Bool
 }
 
-// New checks config and registers the metrics. The relay opens connections of its own, three
-// for a sink, to the database of pool, which is only read for its settings.
+// New checks config and registers the metrics. The relay opens connections of its own, up to
+// five for a sink, to the database of pool, which is only read for its settings.
 func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -68,7 +73,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return errors.New("relay: Run was called before")
 	}
 	pool, err := pgsession.Open(ctx, r.user, pgsession.Config{
-		Conns: 3 * len(r.publishers), Needs: "relay", Timeout: 2 * statementTimeout, ByIndex: true,
+		Conns: connsPerSink * len(r.publishers), Needs: "relay", Timeout: 2 * statementTimeout, ByIndex: true,
 		Settings: map[string]string{"plan_cache_mode": "force_generic_plan"},
 	})
 	if err != nil {
