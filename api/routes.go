@@ -86,6 +86,7 @@ var routes = []route{
 	{"POST", "/sinks/{sink}/pause", access.AdminMutate, true, "Pause a sink: publish nothing to it", ok((*server).pauseSink)},
 	{"POST", "/sinks/{sink}/resume", access.AdminMutate, true, "Resume a sink", ok((*server).resumeSink)},
 	{"POST", "/sinks/{sink}/skip", access.AdminMutate, true, "Never publish an event that waits for a sink, such as one that its broker refuses", ok((*server).skipEvent)},
+	{"GET", "/sinks/{sink}/held", access.AdminRead, true, "List the messages that a sink has refused, and those behind them of the same key", ok((*server).listHeld)},
 	{"POST", "/sinks/{sink}/replays", access.AdminMutate, false, "Have a sink publish events of the past again", accepted((*server).startReplay)},
 	{"GET", "/sinks/{sink}/replays", access.AdminRead, false, "List the replays of a sink, newest first", ok((*server).listReplays)},
 	{"POST", "/sinks/{sink}/replays/{replay}/stop", access.AdminMutate, false, "Stop a replay", ok((*server).stopReplay)},

@@ -2,6 +2,9 @@ package api
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -120,4 +123,79 @@ func (s *server) skipEvent(ctx context.Context, in *skipEventInput) (*sinkOutput
 		return nil, err
 	}
 	return s.getSink(ctx, &in.OfSink)
+}
+
+// HeldMessage is a message that a sink has refused, or one behind it of the same key.
+type HeldMessage struct {
+	Event    string    `json:"event,omitempty" format:"uuid" doc:"By which consumers drop repeats; left out if somebody has changed the job by hand"`
+	Topic    string    `json:"topic,omitempty"`
+	Position int64     `json:"position" doc:"In the log"`
+	At       time.Time `json:"at,omitzero" doc:"When the event was stored"`
+	Job      Job       `json:"job" doc:"Retry, edit or dismiss it as others once it is a dead letter; its key is the event's"`
+}
+
+type heldInput struct {
+	OfSink
+	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Messages of a page; more than 200 are 200"`
+	Cursor string `query:"cursor" maxLength:"64" doc:"Of the page before: next of its body, or the Link with rel=next"`
+}
+
+type heldOutput struct {
+	Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
+	Body struct {
+		Messages []HeldMessage `json:"messages" nullable:"false" doc:"In the order of the log"`
+		Next     string        `json:"next,omitempty" doc:"The cursor of the next page, if there may be one"`
+	}
+}
+
+func (s *server) listHeld(ctx context.Context, in *heldInput) (*heldOutput, error) {
+	if _, err := s.operator.Sink(ctx, in.Sink); err != nil {
+		return nil, err
+	}
+	var after operator.HeldPlace
+	if in.Cursor != "" {
+		var err error
+		if after, err = readHeldCursor(in.Cursor); err != nil {
+			return nil, invalidInput.because("", Fault{Parameter: "cursor", Detail: "is not a cursor returned by this API"})
+		}
+	}
+	limit := min(in.Limit, operator.MaxLimit)
+	held, err := s.operator.Held(ctx, in.Sink, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	out := &heldOutput{}
+	out.Body.Messages = make([]HeldMessage, len(held))
+	for i, m := range held {
+		shown := HeldMessage{Topic: m.Topic, Position: m.Position, At: utc(m.At), Job: view(principal(ctx), m.Job)}
+		if !m.Event.IsZero() {
+			shown.Event = m.Event.String()
+		}
+		out.Body.Messages[i] = shown
+	}
+	if len(held) == limit {
+		out.Body.Next = makeHeldCursor(held[len(held)-1].Place())
+		out.Link = "<?" + nextPage(in.Limit, out.Body.Next, nil) + `>; rel="next"`
+	}
+	return out, nil
+}
+
+// A cursor of held messages is the position and the job of the last one of a page.
+const heldCursorVersion = 1
+
+func makeHeldCursor(p operator.HeldPlace) string {
+	b := binary.BigEndian.AppendUint64([]byte{heldCursorVersion}, uint64(p.Position))
+	return base64.RawURLEncoding.EncodeToString(append(b, p.Job[:]...))
+}
+
+func readHeldCursor(s string) (p operator.HeldPlace, err error) {
+	b, err := decodeCursor(s, heldCursorVersion, 24)
+	if err != nil {
+		return p, err
+	}
+	p = operator.HeldPlace{Position: int64(binary.BigEndian.Uint64(b)), Job: outbox.ID(b[8:])}
+	if p.Position < 0 {
+		return p, errors.New("names no position")
+	}
+	return p, nil
 }

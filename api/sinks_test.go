@@ -1,6 +1,8 @@
 package api_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -171,4 +174,52 @@ func (r *rig) runningReplay(tenant outbox.ID) string {
 	r.exec(`INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, actor, reason)
 		VALUES ($1, 'orders', $2, '{}', '', 'epoch', now(), 0, 1, 0, false, 1, 'somebody', '')`, id, tenant)
 	return id
+}
+
+func TestHeldMessagesAreListed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("root")
+	r.get("/sinks/none/held").want(404, nil)
+	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	var page struct {
+		Messages []api.HeldMessage
+		Next     string
+	}
+	if r.get("/sinks/orders/held").want(200, &page); page.Messages == nil || len(page.Messages) != 0 {
+		t.Errorf("messages = %+v, want an empty list", page.Messages)
+	}
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	events := []outbox.ID{outbox.NewID(), outbox.NewID(), outbox.NewID()}
+	for i, tenant := range []outbox.ID{tenantA, outbox.RootTenant, tenantA} {
+		about, err := json.Marshal(engine.HeldEvent{ID: events[i].String(), Topic: "order.paid", Position: int64(10 + i), At: at})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.exec(`WITH job AS (
+			INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload, key, headers)
+			VALUES ($1, $2, 'relay:orders', 'relay:orders', '{}', 'k', jsonb_build_object('posthaste-event', $3::text))
+			RETURNING id)
+			INSERT INTO outbox.held_messages (sink, job_id, tenant_id, key, position) SELECT 'orders', id, $2, 'k', $4 FROM job`,
+			outbox.NewID(), tenant, string(about), 10+i)
+	}
+	var got []string
+	for next := ""; ; {
+		page.Next = ""
+		r.get("/sinks/orders/held?limit=2&cursor="+next).want(200, &page)
+		for _, m := range page.Messages {
+			if m.Topic != "order.paid" || !m.At.Equal(at) || m.Job.Kind != "relay:orders" || m.Job.Key != "k" {
+				t.Errorf("message %+v", m)
+			}
+			got = append(got, fmt.Sprint(m.Position, " ", m.Event))
+		}
+		if next = page.Next; next == "" {
+			break
+		}
+	}
+	want := []string{fmt.Sprint(10, " ", events[0]), fmt.Sprint(11, " ", events[1]), fmt.Sprint(12, " ", events[2])}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+	r.get("/sinks/orders/held?cursor=x").want(422, nil)
+	r.as("operator-a").get("/sinks/orders/held").want(403, nil)
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net/url"
+	"strconv"
 	"time"
 )
 
@@ -27,6 +28,22 @@ type Away struct {
 	Since   time.Time `json:"since"`
 	Code    string    `json:"code"`    // like relay_unavailable
 	Message string    `json:"message"` // in the words of the broker's client
+}
+
+// HeldMessage is a message that a sink has refused, or one behind it of the same key. It is a job
+// until the broker has it or somebody has dismissed it.
+type HeldMessage struct {
+	Event    string    `json:"event,omitempty"` // by which consumers drop repeats
+	Topic    string    `json:"topic,omitempty"`
+	Position int64     `json:"position"` // in the log
+	At       time.Time `json:"at,omitzero"`
+	Job      Job       `json:"job"`
+}
+
+// HeldPage is a page of the held messages of a sink.
+type HeldPage struct {
+	Messages []HeldMessage `json:"messages"`       // in the order of the log
+	Next     string        `json:"next,omitempty"` // of the next page; "" if there is none
 }
 
 type sinksAnswer struct {
@@ -65,6 +82,17 @@ func (c *Client) ResumeSink(ctx context.Context, name string) (Sink, error) {
 // [CodeEventNotWaiting] if it does not.
 func (c *Client) SkipEvent(ctx context.Context, sink string, which SkippedEvent) (Sink, error) {
 	return ask[Sink](ctx, c, post("/sinks", which).segment("sink", sink, "/skip"))
+}
+
+// HeldMessages lists messages of a sink that are jobs, up to limit (0 is 50, more than 200 is 200)
+// behind those of the page that has cursor as its Next; "" is from the beginning.
+func (c *Client) HeldMessages(ctx context.Context, sink, cursor string, limit int) (HeldPage, error) {
+	query := url.Values{}
+	set(query, "cursor", cursor)
+	if limit > 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	return ask[HeldPage](ctx, c, get("/sinks", query).segment("sink", sink, "/held"))
 }
 
 func onSink(ctx context.Context, name, act string) request {

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/apitest"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -305,5 +306,15 @@ func (c *caller) tellOfSinks() {
 	c.wantIn(c.ask("POST /sinks/{sink}/resume", sink, "", http.StatusOK), `"sink":"lake"`)
 	c.wantIn(c.ask("POST /sinks/{sink}/skip", sink, `{"event":"`+event+`"}`, http.StatusOK), `"sink":"lake"`)
 	c.await("no event waits for the sink", func() bool { return strings.Contains(c.ask("GET /sinks/{sink}", sink, "", http.StatusOK), `"lag":0`) })
+	c.wantIn(c.ask("GET /sinks/{sink}/held", sink, "", http.StatusOK), `"messages":[]`)
+	replay := called{"sink": "lake"}
+	var started struct{ Replay struct{ ID string } }
+	answer := c.ask("POST /sinks/{sink}/replays", sink, `{"since":"`+time.Now().Add(-time.Hour).Format(time.RFC3339)+`","reason":"a story"}`, http.StatusAccepted)
+	if err := json.Unmarshal([]byte(answer), &started); err != nil || started.Replay.ID == "" {
+		c.Fatalf("%s: %v", answer, err)
+	}
+	replay["replay"] = started.Replay.ID
+	c.wantIn(c.ask("GET /sinks/{sink}/replays", sink, "", http.StatusOK), started.Replay.ID)
+	c.wantIn(c.ask("POST /sinks/{sink}/replays/{replay}/stop", replay, "", http.StatusOK), `"state":"stopped"`)
 	c.wantIn(c.ask("GET /audit", called{"act": "sink.skip"}, "", http.StatusOK), event)
 }

@@ -46,3 +46,10 @@ LIMIT @max_rows;
 -- name: IsHeld :one
 -- IsHeld reports whether a job was made of a message of the sink.
 SELECT EXISTS (SELECT FROM outbox.held_messages WHERE sink = @sink AND job_id = @job_id);
+
+-- name: HeldAmong :many
+-- HeldAmong returns which of some positions are those of messages of a sink that are jobs now.
+SELECT position
+FROM outbox.held_messages
+WHERE sink = @sink
+  AND position = ANY (@positions::bigint[]);

@@ -132,6 +132,13 @@ func (o *ownership) isBlocked(k tenantKey) bool {
 	return o.held.keys[k] > 0
 }
 
+// isAnyHeld reports whether messages are jobs.
+func (o *ownership) isAnyHeld() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.held.jobs) > 0
+}
+
 func (o *ownership) isAnyBlocked() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

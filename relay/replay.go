@@ -253,6 +253,9 @@ func (p *publisher) replayIfOurs(ctx, ours context.Context, o *ownership, page *
 // Each pass deals with one message at least, or is the last: a key's messages behind one that
 // was refused are in the next pass.
 func (p *publisher) sendReplay(ctx context.Context, o *ownership, page *replayPage) error {
+	if err := p.passHeld(ctx, o, page); err != nil {
+		return err
+	}
 	for len(page.events) > 0 {
 		if !o.isOurs() {
 			return errLapsed
@@ -287,6 +290,25 @@ func (p *publisher) sendReplay(ctx context.Context, o *ownership, page *replayPa
 			return failureOf(failed)
 		}
 	}
+	return nil
+}
+
+// passHeld leaves out messages that are jobs: they wait for one of their key that was refused, or
+// were refused themselves, and are published in their order once that is settled. The owner alone
+// makes such jobs, between two pages, so that none can be made before this page is sent.
+func (p *publisher) passHeld(ctx context.Context, o *ownership, page *replayPage) error {
+	if len(page.events) == 0 || !o.isAnyHeld() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	rows, err := sqlgen.New(p.pool).HeldAmong(ctx, p.name, positions(page.events))
+	if err != nil {
+		return fmt.Errorf("look at held messages: %w", err)
+	}
+	n := len(page.events)
+	page.events = slices.DeleteFunc(page.events, func(e Event) bool { return slices.Contains(rows, e.Position) })
+	page.refused += int64(n - len(page.events))
 	return nil
 }
 

@@ -350,3 +350,26 @@ func TestAReplayWaitsWithWordsThatTheDatabaseRefuses(t *testing.T) {
 		})
 	}
 }
+
+// What waits behind a refused message is a job, and a replay does not overtake it.
+func TestAReplayOvertakesNoHeldMessage(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		db := database(t)
+		sink := &picky{refuses: tooLarge(bad)}
+		start(t, db, sink, nil)
+		for _, e := range [][2]string{{"k", "1"}, {"k", "bad"}, {"k", "3"}, {"other", "4"}, {"", "5"}} {
+			publishOf(t, db, tenant, "t", e[0], e[1])
+		}
+		deadLetters(t, db, 1)
+		waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 5 }, func() string { return "the sink is past them" })
+		r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{}))
+		if r.Published != 3 || r.Refused != 2 {
+			t.Errorf("%d published and %d passed by, want 3 and 2", r.Published, r.Refused)
+		}
+		if got := bodiesOf(sink.replayed()); !slices.Equal(got, []string{"1", "4", "5"}) {
+			t.Errorf("replayed %q", got)
+		}
+		sink.awaitKey(t, "k", "1")
+	}
+}

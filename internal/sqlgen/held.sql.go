@@ -11,6 +11,34 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const HeldAmong = `-- name: HeldAmong :many
+SELECT position
+FROM outbox.held_messages
+WHERE sink = $1
+  AND position = ANY ($2::bigint[])
+`
+
+// HeldAmong returns which of some positions are those of messages of a sink that are jobs now.
+func (q *Queries) HeldAmong(ctx context.Context, sink string, positions []int64) ([]int64, error) {
+	rows, err := q.db.Query(ctx, HeldAmong, sink, positions)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var position int64
+		if err := rows.Scan(&position); err != nil {
+			return nil, err
+		}
+		items = append(items, position)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const IsHeld = `-- name: IsHeld :one
 SELECT EXISTS (SELECT FROM outbox.held_messages WHERE sink = $1 AND job_id = $2)
 `
