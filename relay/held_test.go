@@ -318,7 +318,7 @@ func TestAMessageThatBreaksTheBrokerIsRefused(t *testing.T) {
 	start(t, db, sink, nil)
 	publish(t, db, "t", "a", "1", "bad", "3")
 	publish(t, db, "t", "b", "4")
-	for deadline := time.Now().Add(2 * time.Minute); ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) < 2; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(80 * time.Second); ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) < 2; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("in vain: the message and the one behind it are held")
 		}
@@ -335,13 +335,13 @@ func TestAMessageThatBreaksTheBrokerIsRefused(t *testing.T) {
 func TestABatchThatIsTooMuchIsDivided(t *testing.T) {
 	t.Parallel()
 	db := database(t)
-	sink := &narrow{most: 60}
+	sink := &narrow{most: 400}
 	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
-		SELECT gen_random_uuid(), $1, 't', 'k', 'text/plain', convert_to(i::text, 'UTF8') FROM generate_series(1, 500) AS i`, outbox.RootTenant)
+		SELECT gen_random_uuid(), $1, 't', 'k', 'text/plain', convert_to(i::text, 'UTF8') FROM generate_series(1, 3000) AS i`, outbox.RootTenant)
 	start(t, db, sink, nil)
-	for deadline := time.Now().Add(2 * time.Minute); len(sink.bodies()) < 500; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(sink.bodies()) < 3000; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("in vain: %d of 500 came", len(sink.bodies()))
+			t.Fatalf("in vain: %d of 3000 came", len(sink.bodies()))
 		}
 	}
 	for i, body := range sink.bodies() {
