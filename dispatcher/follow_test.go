@@ -163,7 +163,7 @@ func TestAFollowUpIsStoredLikeAnEnqueuedJob(t *testing.T) {
 	values := map[string]any{
 		"Queue": "later", "Priority": -3, "Delay": time.Hour, "RunAt": time.Now().Add(time.Hour).Round(time.Second), "MaxAttempts": 4,
 		"Timeout": time.Minute, "Backoff": outbox.Backoff{0, time.Hour}, "Key.Name": "a {\"key\"}", "Headers": map[string]string{"a": "NULL"}, "watched": true,
-		"Deadline": time.Now().Add(2 * time.Hour).Round(time.Second), "Hold": true,
+		"Deadline": time.Now().Add(2 * time.Hour).Round(time.Second), "Hold": true, "Streamed": true,
 		"Key.MaxActive": 3, "Key.Ordered": true, "Key.Sequence": int64(7), "Key.OnDeath": outbox.ParkKey, "Key.ParkAfter": time.Minute,
 		"Key.OnLapse": outbox.FailStale,
 	}
