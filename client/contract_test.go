@@ -89,7 +89,7 @@ var methods = map[string]route{
 	}),
 	"GET /sinks":                of(sinksAnswer{}, (*Client).Sinks),
 	"GET /sinks/{sink}":         onID(Sink{}, (*Client).Sink),
-	"GET /sinks/{sink}/held":    calling(nil, HeldPage{}, func(ctx context.Context, c *Client) (HeldPage, error) { return c.HeldMessages(ctx, "s", "", 1) }),
+	"GET /sinks/{sink}/held":    calling(nil, HeldPage{}, func(ctx context.Context, c *Client) (HeldPage, error) { return c.HeldMessages(ctx, "s", "x", 1) }),
 	"POST /sinks/{sink}/pause":  onSinks((*Client).PauseSink),
 	"POST /sinks/{sink}/resume": onSinks((*Client).ResumeSink),
 	"POST /sinks/{sink}/skip": calling(SkippedEvent{}, Sink{}, func(ctx context.Context, c *Client) (Sink, error) {
