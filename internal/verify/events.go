@@ -80,16 +80,15 @@ func (r *Run) relay(name string, env ...string) (*child.Process, error) {
 
 // killsAtAck is row E1.
 func killsAtAck(ctx context.Context, r *Run) (err error) {
-	const lease = time.Second
 	broker, err := r.broker(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, broker.Kill9()) }()
-	dice, hired := fault.Random(r.Seed, "die"), 0
+	hired := 0
 	hire := func(die int) (*child.Process, error) {
 		hired++
-		p, err := r.relay(fmt.Sprint("relay", hired), "VERIFY_SINKS=s=nats", "VERIFY_BROKER="+broker.URL, "OUTBOX_LEASE_TTL="+lease.String(), fmt.Sprint("VERIFY_DIE=", die))
+		p, err := r.relay(fmt.Sprint("relay", hired), "VERIFY_SINKS=s=nats", "VERIFY_BROKER="+broker.URL, "OUTBOX_LEASE_TTL=1s", fmt.Sprint("VERIFY_DIE=", die))
 		if err == nil && die > 0 {
 			p.MayEnd()
 		}
@@ -99,35 +98,10 @@ func killsAtAck(ctx context.Context, r *Run) (err error) {
 	if err := r.publish(ctx, p); err != nil {
 		return err
 	}
-	const killed = "kill -9 relay at an acknowledgement"
-	relays := make([]*child.Process, 2)
-	var deaths []time.Time
 	kills, events := r.Size(10, 500), r.Size(8_000, 100_000)
-	for r.Faults.Count(killed) < kills || p.sofar() < events {
-		r.Progress("faults", r.Faults.Count(killed), kills)
-		for i, dead := range relays {
-			if dead != nil && dead.Alive() {
-				continue
-			}
-			if dead != nil {
-				r.Faults.Begin(killed, dead.Name)()
-				deaths = append(deaths, dead.EndedAt())
-			}
-			if relays[i], err = hire(1 + dice.IntN(20)); err != nil {
-				return errors.Join(err, p.stop())
-			}
-		}
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return errors.Join(err, p.stop())
-		}
-	}
-	if err := p.stop(); err != nil {
+	deaths, err := r.killRelays(ctx, kills, func() bool { return p.sofar() < events }, hire)
+	if err := errors.Join(err, p.stop()); err != nil {
 		return err
-	}
-	for _, relay := range relays {
-		if err := relay.Kill9(); err != nil {
-			return err
-		}
 	}
 	last, err := hire(0)
 	if err != nil {
@@ -152,8 +126,38 @@ func killsAtAck(ctx context.Context, r *Run) (err error) {
 	r.Figure("takeover_max_s", worst)
 	r.Expect("seconds from a kill until the next message, worst", worst, "<=", 2)
 	r.Expect("events", float64(len(p.acked)), ">=", float64(events))
-	r.atLeast(kills, killed)
 	return nil
+}
+
+// killRelays keeps two relays at work, each of which kills itself at one of its next acknowledgements, until that has
+// happened so often and no more is wanted. It returns when they died.
+func (r *Run) killRelays(ctx context.Context, kills int, more func() bool, hire func(die int) (*child.Process, error)) (deaths []time.Time, err error) {
+	const killed = "kill -9 relay at an acknowledgement"
+	dice := fault.Random(r.Seed, "die")
+	relays := make([]*child.Process, 2)
+	for r.Faults.Count(killed) < kills || more() {
+		r.Progress("faults", r.Faults.Count(killed), kills)
+		for i, dead := range relays {
+			if dead != nil && dead.Alive() {
+				continue
+			}
+			if dead != nil {
+				r.Faults.Begin(killed, dead.Name)()
+				deaths = append(deaths, dead.EndedAt())
+			}
+			if relays[i], err = hire(1 + dice.IntN(20)); err != nil {
+				return deaths, err
+			}
+		}
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return deaths, err
+		}
+	}
+	for _, relay := range relays {
+		err = errors.Join(err, relay.Kill9())
+	}
+	r.atLeast(kills, killed)
+	return deaths, err
 }
 
 // gapAfter is the longest time from one of the moments to the next message.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -38,9 +39,7 @@ func lostCommits(ctx context.Context, r *Run) (err error) {
 		if err = errors.Join(err, p.stop()); err != nil {
 			return err
 		}
-		for body, at := range p.acked {
-			acked[body] = at
-		}
+		maps.Copy(acked, p.acked)
 		return r.awaitPublished(ctx, "s", patience)
 	}
 	if err := publish(); err != nil {
