@@ -307,6 +307,7 @@ func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
 // What the own producer's wake-ups have led to decides how the next ones are answered.
 func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		r.sleep(time.Second) // the look at the start would find the first job, and the wake-up nothing
 		wake := func(jobs int) {
 			r.add(outbox.RootTenant, jobs, 0)
 			r.loop.pace.own.Store(true)
