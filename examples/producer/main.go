@@ -12,9 +12,22 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+// snippet:begin
+
 type SendReceipt struct{ OrderID int64 }
 
 func (SendReceipt) Kind() string { return "receipt.send" }
+
+func placeOrder(ctx context.Context, tx pgx.Tx, item string) error {
+	var id int64
+	if err := tx.QueryRow(ctx, `INSERT INTO orders (item) VALUES ($1) RETURNING id`, item).Scan(&id); err != nil {
+		return err
+	}
+	_, err := outbox.Enqueue(ctx, tx, SendReceipt{OrderID: id}, outbox.Options{})
+	return err
+}
+
+// snippet:end
 
 func main() {
 	ctx := context.Background()
@@ -23,14 +36,7 @@ func main() {
 		log.Fatal(err)
 	}
 	producer := outbox.NewProducer(pool, outbox.NotifyCoalesced)
-	err = producer.InTx(ctx, func(tx pgx.Tx) error {
-		var job SendReceipt
-		if err := tx.QueryRow(ctx, `INSERT INTO orders (item) VALUES ('tea') RETURNING id`).Scan(&job.OrderID); err != nil {
-			return err
-		}
-		_, err := outbox.Enqueue(ctx, tx, job, outbox.Options{})
-		return err
-	})
+	err = producer.InTx(ctx, func(tx pgx.Tx) error { return placeOrder(ctx, tx, "tea") })
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -16,17 +16,18 @@ type SendReceipt struct{ OrderID int64 }
 
 func (SendReceipt) Kind() string { return "receipt.send" }
 
+// snippet:begin
 func main() {
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[SendReceipt]) error {
 		log.Printf("receipt for order %d", job.Args.OrderID)
-		return nil
+		return nil // an error is a retry, with a growing delay
 	})
 	ctx, cut := app.Signals(context.Background())
-	err := app.Run(ctx, &mux, app.Config{
-		DatabaseURL: os.Getenv("DATABASE_URL"), Cut: cut, Logger: slog.Default(),
-	})
+	err := app.Run(ctx, &mux, app.Config{DatabaseURL: os.Getenv("DATABASE_URL"), Cut: cut, Logger: slog.Default()})
 	if err != nil {
 		log.Fatal(err)
 	}
 }
+
+// snippet:end

@@ -1,0 +1,83 @@
+package examples_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The three figures of the README are the medians of the last `make bench`.
+func TestReadmeShowsMeasuredFigures(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rate := medians(t, "burndown", "jobs_per_s")
+	wait := medians(t, "latency", "p50_ms")
+	wal := medians(t, "burndown", "wal_bytes_per_job")
+	for _, line := range []string{
+		fmt.Sprintf("- **%s jobs/s** on 2 cores that Postgres and the worker share: %.1f × River, %.1f × graphile-worker.",
+			thousands(hundreds(rate["posthaste"])), rate["posthaste"]/rate["river"], rate["posthaste"]/rate["graphile-worker"]),
+		fmt.Sprintf("- **%.2f ms** from commit to handler (p50, default settings): River takes %.1f ms, graphile-worker %.2f ms.",
+			wait["posthaste"], wait["river"], wait["graphile-worker"]),
+		fmt.Sprintf("- **%s bytes of WAL a job**, from enqueue to history: River writes %s.",
+			thousands(wal["posthaste"]), thousands(wal["river"])),
+	} {
+		if !strings.Contains(string(readme), line+"\n") {
+			t.Errorf("README.md lacks what docs/benchmarks/results.jsonl says: %s", line)
+		}
+	}
+}
+
+// The README is one page: its facts stand in docs/.
+func TestReadmeIsShort(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(string(readme), "\n"); lines > 120 {
+		t.Errorf("README.md has %d lines, want 120 at most", lines)
+	}
+}
+
+// medians returns the median of all rounds for each system.
+func medians(t *testing.T, measurement, figure string) map[string]float64 {
+	t.Helper()
+	text, err := os.ReadFile("../docs/benchmarks/results.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string][]float64{}
+	for line := range strings.Lines(string(text)) {
+		var record struct {
+			Measurement, System string
+			Figures             map[string]float64
+		}
+		if err := json.Unmarshal([]byte(line), &record); err != nil {
+			t.Fatal(err)
+		}
+		if value, ok := record.Figures[figure]; ok && record.Measurement == measurement {
+			values[record.System] = append(values[record.System], value)
+		}
+	}
+	all := map[string]float64{}
+	for system, of := range values {
+		slices.Sort(of)
+		all[system] = (of[(len(of)-1)/2] + of[len(of)/2]) / 2
+	}
+	return all
+}
+
+func hundreds(x float64) float64 { return float64(int((x+50)/100) * 100) }
+
+// thousands writes 95000 as "95 000".
+func thousands(x float64) string {
+	digits := fmt.Sprintf("%.0f", x)
+	if len(digits) <= 3 {
+		return digits
+	}
+	return digits[:len(digits)-3] + " " + digits[len(digits)-3:]
+}
