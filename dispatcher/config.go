@@ -25,7 +25,7 @@ type Config struct {
 
 	// Wake says that there may be work. A receive is a hint; any number may be lost.
 	Wake <-chan struct{}
-	// Hearing reports whether Wake can be relied on now; nil is never.
+	// Hearing reports whether Wake is currently reliable. Nil means it never is.
 	Hearing func() bool
 
 	PollInterval     time.Duration // between looks while Hearing; 0 is 30 s

@@ -47,8 +47,8 @@ type Config struct {
 	// receive is a hint; any number may be lost, and nil is never. Not the channel
 	// that a dispatcher receives from.
 	Wake <-chan struct{}
-	// Hearing reports whether Wake can be relied on now; nil is never. While it cannot,
-	// deadlines are looked for every 0.8 s, whether or not there are any.
+	// Hearing reports whether Wake is currently reliable. Nil means it never is. While it
+	// is not, the reaper queries for deadlines every 0.8 s.
 	Hearing func() bool
 
 	HistoryAhead int // days for which the history and the events have partitions ready; 0 is 7

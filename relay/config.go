@@ -39,7 +39,7 @@ type Config struct {
 	// Wake says that events were stored. A receive is a hint; any number may be lost, and
 	// nil is never.
 	Wake <-chan struct{}
-	// Hearing reports whether Wake can be relied on now; nil is never.
+	// Hearing reports whether Wake is currently reliable. Nil means it never is.
 	Hearing func() bool
 
 	Logger     *slog.Logger          // nil logs nothing

@@ -44,7 +44,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	default:
 		if now := time.Now(); now.Sub(b.logged) > tellEvery {
 			b.logged = now
-			b.log.LogAttrs(context.Background(), slog.LevelWarn, "API has as many connections as it may, others wait", slog.Int("connections", cap(b.places)))
+			b.log.LogAttrs(context.Background(), slog.LevelWarn, "API connection limit reached, new connections wait", slog.Int("connections", cap(b.places)))
 		}
 		if err := b.await(); err != nil {
 			return nil, err
