@@ -132,8 +132,8 @@ func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayE
 
 // ReplayEvents has a sink publish events again, beside what is new. The process that publishes
 // to the sink does it: it begins within seconds, if there is one, and goes on after a crash. An
-// event that the sink has not published yet is published twice. Replays of a sink are worked off
-// one after the other. It returns [ErrSinkNotFound], [ErrNothingToReplay], and
+// event that the sink has not published yet is published twice. Replays of a sink take turns,
+// 16 of each tenant at a time. It returns [ErrSinkNotFound], [ErrNothingToReplay], and
 // [*outbox.InvalidError]s.
 func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents) (Replay, error) {
 	plan, err := o.WouldReplayEvents(ctx, sink, r)

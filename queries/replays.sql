@@ -64,14 +64,18 @@ WITH found AS MATERIALIZED (
 )
 SELECT found.id FROM found;
 
--- name: NextReplay :many
--- NextReplay returns the replay of a sink that its owner has to work off.
-SELECT id, tenant_id, topics, key, since, until, position, last_position, per_second, again
-FROM outbox.replays
-WHERE sink = @sink
-  AND finished_at IS NULL
-ORDER BY id
-LIMIT 1;
+-- name: NextReplays :many
+-- NextReplays returns the replays of a sink that its owner works off side by side: of each
+-- tenant, and of those of all tenants, the 16 oldest. Further ones wait for those.
+SELECT id, position, last_position, per_second, again
+FROM (
+    SELECT id, position, last_position, per_second, again, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS n
+    FROM outbox.replays
+    WHERE sink = @sink
+      AND finished_at IS NULL
+) AS running
+WHERE n <= 16
+ORDER BY id;
 
 -- name: EventsToReplay :many
 -- EventsToReplay returns the next events of a replay up to a position.

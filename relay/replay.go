@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,8 +24,9 @@ import (
 //     published first by the one who moves the cursor, who does not know of replays.
 //   - Its position is stored after each page, fenced by the sink's owner and epoch. An owner
 //     that is killed between the two leaves a page that the next one publishes once more.
-//   - A failure of a page keeps the replay, and nothing else. Whether the sink is away is found
-//     by those who publish new events. What the sink refuses is counted and passed by.
+//   - Replays take turns by page: see replayAll. A failure of a page keeps its replay, and nothing
+//     else. Whether the sink is away is found by those who publish new events. What the sink
+//     refuses is counted and passed by.
 
 // HeaderReplay is the header that a message of a replay has; its value is the replay's id.
 const HeaderReplay = "posthaste-replay"
@@ -54,7 +56,9 @@ type replay struct {
 	position, last int64
 	perSecond      float64
 	again          bool
+	done           []int64   // of the events behind position: those of a page that has failed
 	due            time.Time // of the next page
+	retry          backoff.Backoff
 }
 
 // replayPage is a page of a replay on its way to the sink.
@@ -65,26 +69,45 @@ type replayPage struct {
 	ended              chan error
 }
 
-// replayAll works off the replays of the sink, one after the other, until ctx ends.
+// replayAll works off the replays of the sink until ctx ends. They take turns by page: the next page is of
+// the one that has been due the longest, so that one with a low rate, or one that fails, keeps no other waiting.
 func (p *publisher) replayAll(ctx context.Context, o *ownership) {
+	running := map[outbox.ID]*replay{}
+	var looked time.Time
 	var retry backoff.Backoff
 	for ctx.Err() == nil {
-		wait := p.config.LeaseTTL * 4 / 5
-		r, err := p.nextReplay(ctx, o)
-		if err == nil && r != nil {
-			wait = 0
-			err = p.replay(ctx, o, r)
+		interval := lookInterval
+		if len(running) == 0 {
+			interval = p.config.LeaseTTL * 4 / 5
 		}
+		if time.Since(looked) >= interval {
+			if err := p.lookForReplays(ctx, o, running); err != nil {
+				p.complain(ctx, "replays not looked for", err)
+				sleep(ctx, retry.Next())
+				continue
+			}
+			retry.Reset()
+			looked = time.Now()
+			continue
+		}
+		r, wait := nextReplay(running, time.Until(looked.Add(interval)))
+		if r == nil {
+			sleep(ctx, wait)
+			continue
+		}
+		err := p.turn(ctx, o, r)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil:
-			retry.Reset()
-		case !errors.Is(err, errStopped):
+		case errors.Is(err, errStopped):
+			delete(running, r.id)
+		case err != nil:
 			p.complain(ctx, "replay waits", err)
-			wait = retry.Next()
+			r.due = latest(r.due, time.Now().Add(r.retry.Next()))
+		case r.position >= r.last:
+			p.log.LogAttrs(ctx, slog.LevelInfo, "replay finished", slog.String("replay", r.id.String()))
+			delete(running, r.id)
 		}
-		sleep(ctx, wait)
 	}
 }
 
@@ -100,46 +123,99 @@ func sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// nextReplay returns the replay to work off, nil if there is none.
-func (p *publisher) nextReplay(ctx context.Context, o *ownership) (*replay, error) {
+// nextReplay returns the replay that has been due the longest; if none is due, for how long to wait, so much at most.
+func nextReplay(running map[outbox.ID]*replay, most time.Duration) (next *replay, wait time.Duration) {
+	for _, r := range running {
+		if next == nil || r.due.Before(next.due) {
+			next = r
+		}
+	}
+	if next == nil {
+		return nil, most
+	}
+	if wait = time.Until(next.due); wait > 0 {
+		return nil, min(wait, most)
+	}
+	return next, 0
+}
+
+// lookForReplays adds the replays that the sink has been asked for, and leaves out those that do not run any more.
+func (p *publisher) lookForReplays(ctx context.Context, o *ownership, running map[outbox.ID]*replay) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	q := sqlgen.New(p.pool)
 	if d, ok := p.sink.(Deduplicator); ok && d.Remembers() != o.remembers {
 		remembers := d.Remembers()
 		if err := q.SinkRemembers(ctx, sqlgen.SinkRemembersParams{Sink: p.name, Owner: p.owner, Epoch: o.epoch, Remembers: pgvalue.Interval(remembers)}); err != nil {
-			return nil, fmt.Errorf("store for how long the broker remembers ids: %w", err)
+			return fmt.Errorf("store for how long the broker remembers ids: %w", err)
 		}
 		o.remembers = remembers
 	}
-	rows, err := q.NextReplay(ctx, p.name)
-	if err != nil || len(rows) == 0 {
-		return nil, err
+	rows, err := q.NextReplays(ctx, p.name)
+	if err != nil {
+		return fmt.Errorf("look for replays: %w", err)
 	}
-	return &replay{
-		id: rows[0].ID.Bytes, position: rows[0].Position, last: rows[0].LastPosition, perSecond: rows[0].PerSecond, again: rows[0].Again,
-	}, nil
+	open := map[outbox.ID]bool{}
+	for _, row := range rows {
+		id := outbox.ID(row.ID.Bytes)
+		open[id] = true
+		if running[id] != nil {
+			continue
+		}
+		running[id] = &replay{
+			id: id, position: row.Position, last: row.LastPosition, perSecond: row.PerSecond, again: row.Again,
+			due: time.Now(), retry: backoff.Backoff{Min: time.Second, Max: 30 * time.Second},
+		}
+		p.log.LogAttrs(ctx, slog.LevelInfo, "replay goes on", slog.String("replay", id.String()), slog.Int64("position", row.Position), slog.Int64("last", row.LastPosition))
+	}
+	maps.DeleteFunc(running, func(id outbox.ID, _ *replay) bool { return !open[id] })
+	return nil
 }
 
-// replay works off one replay, to its end if nothing keeps it.
-func (p *publisher) replay(ctx context.Context, o *ownership, r *replay) error {
-	p.log.LogAttrs(ctx, slog.LevelInfo, "replay goes on", slog.String("replay", r.id.String()), slog.Int64("position", r.position), slog.Int64("last", r.last))
-	for r.position < r.last {
-		page, examined, err := p.readReplay(ctx, o, r)
-		if err != nil {
-			return err
-		}
-		if examined <= r.position { // the cursor comes first
-			sleep(ctx, time.Second)
-		} else if err := p.publishPage(ctx, o, r, page, examined); err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
+// turn publishes the next page of a replay, stores how far it has come, and says when the page after that is due. Of a
+// page that fails it remembers what was published: that is read again with the rest, and left out.
+func (p *publisher) turn(ctx context.Context, o *ownership, r *replay) error {
+	page, examined, err := p.readReplay(ctx, o, r)
+	switch {
+	case err != nil:
+		return err
+	case examined <= r.position: // the cursor comes first
+		r.due = time.Now().Add(time.Second)
+		return nil
+	}
+	meant := positions(page.events)
+	var failed error
+	if len(meant) > 0 {
+		select {
+		case <-ctx.Done():
 			return context.Cause(ctx)
+		case o.replays <- page:
+		}
+		failed = <-page.ended
+	}
+	wait := time.Duration(0)
+	if r.perSecond > 0 {
+		wait = time.Duration(float64(len(meant)-len(page.events)) / r.perSecond * float64(time.Second))
+	}
+	r.due = latest(r.due, time.Now()).Add(wait)
+	if failed == nil {
+		r.retry.Reset()
+		r.done = nil
+		return p.storeReplay(ctx, o, r, page, examined, nil)
+	}
+	left := positions(page.events)
+	for _, position := range meant {
+		if !slices.Contains(left, position) {
+			r.done = append(r.done, position)
 		}
 	}
-	p.log.LogAttrs(ctx, slog.LevelInfo, "replay finished", slog.String("replay", r.id.String()))
-	return nil
+	if errors.Is(failed, ErrNotTried) {
+		return nil
+	}
+	if err := p.storeReplay(ctx, o, r, page, r.position, failed); err != nil {
+		return err
+	}
+	return failed
 }
 
 // readReplay returns the next page, and the position up to which there is no other event of
@@ -174,40 +250,12 @@ func (p *publisher) readReplay(ctx context.Context, o *ownership, r *replay) (pa
 	}
 	page = &replayPage{ended: make(chan error, 1)}
 	for _, e := range found {
-		if !c.isHole(e.Position) {
+		if !c.isHole(e.Position) && !slices.Contains(r.done, e.Position) {
 			e.replay, e.again = r.id.String(), r.again
 			page.events = append(page.events, e)
 		}
 	}
 	return page, examined, nil
-}
-
-// publishPage hands a page over to be published, at its time, until all of it is done, and stores
-// that the replay has come to a position.
-func (p *publisher) publishPage(ctx context.Context, o *ownership, r *replay, page *replayPage, examined int64) error {
-	retry := backoff.Backoff{Min: time.Second, Max: 30 * time.Second}
-	for len(page.events) > 0 {
-		sleep(ctx, time.Until(r.due))
-		n := len(page.events)
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case o.replays <- page:
-		}
-		switch err := <-page.ended; {
-		case errors.Is(err, ErrNotTried):
-		case err != nil:
-			if err := p.storeReplay(ctx, o, r, &replayPage{}, r.position, err); err != nil {
-				return err
-			}
-			p.complain(ctx, "replay waits", err)
-			sleep(ctx, retry.Next())
-		}
-		if r.perSecond > 0 {
-			r.due = latest(r.due, time.Now()).Add(time.Duration(float64(n-len(page.events)) / r.perSecond * float64(time.Second)))
-		}
-	}
-	return p.storeReplay(ctx, o, r, page, examined, nil)
 }
 
 func latest(a, b time.Time) time.Time {

@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -371,5 +372,120 @@ func TestAReplayOvertakesNoHeldMessage(t *testing.T) {
 			t.Errorf("replayed %q", got)
 		}
 		sink.awaitKey(t, "k", "1")
+	}
+}
+
+// A replay with a low rate, and one that fails, keep no other waiting.
+func TestReplaysTakeTurns(t *testing.T) {
+	t.Parallel()
+	for _, slow := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		t.Run(slow.String(), func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			tenants := []outbox.ID{slow, slow, outbox.RootTenant, outbox.NewID(), outbox.NewID()}
+			failing := tenants[4]
+			for i := range 250 {
+				for _, tenant := range tenants[1:] {
+					publishOf(t, db, tenant, "t", fmt.Sprint(i%3), fmt.Sprint(i))
+				}
+			}
+			sink := &recorder{outcome: func(m relay.Message) error {
+				if replayOf(m) != "" && m.Destination == failing.String() {
+					return &relay.UnavailableError{Code: relay.CodeNoDestination, Err: errors.New("no such stream")}
+				}
+				return nil
+			}}
+			start(t, db, sink, func(c *relay.Config) { c.Sinks[0].Routes[0].Destination = "{tenant}" })
+			waitFor(t, func() bool { return len(sink.messages()) == 1000 }, func() string { return "all are published" })
+			of := func(tenant outbox.ID, rate float64) operator.Replay {
+				return startReplay(t, db, operator.ReplayEvents{EventFilter: operator.EventFilter{Tenant: tenant}, PerSecond: rate})
+			}
+			first, waits := of(slow, 1), of(failing, 0)
+			waitFor(t, func() bool { return len(sink.replayed()) > 0 }, func() string { return "the slow one has begun" })
+			began := time.Now()
+			for i, tenant := range tenants[1:4] {
+				r := awaitReplay(t, db, of(tenant, 0))
+				if r.Published != r.Events || r.Events < 250 {
+					t.Errorf("%d: the fast one is %+v", i, r)
+				}
+				var perKey [3][]string
+				for _, m := range sink.replayed() {
+					if replayOf(m) == r.ID.String() && m.Destination == tenant.String() {
+						perKey[m.Key[0]-'0'] = append(perKey[m.Key[0]-'0'], string(m.Body))
+					}
+				}
+				for key, got := range perKey {
+					if !slices.IsSortedFunc(got, byNumber) {
+						t.Errorf("of the key %d it published %q", key, got)
+					}
+				}
+			}
+			if took := time.Since(began); took > 8*time.Second {
+				t.Errorf("three fast ones took %s", took)
+			}
+			for _, r := range []operator.Replay{first, waits} {
+				if r, err := operator.New(db).Replay(t.Context(), "s", r.ID, outbox.ID{}); err != nil || r.State() != "running" {
+					t.Errorf("%+v: %v; want that it still runs", r, err)
+				}
+			}
+			sink.set(nil, nil)
+			if r := awaitReplay(t, db, waits); r.Published != 250 || r.Failure != "" {
+				t.Errorf("the one that failed is %+v", r)
+			}
+		})
+	}
+}
+
+func byNumber(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+}
+
+// Replays that take turns lose nothing, and no order, when pages fail and their owner is replaced again and again: what
+// it has not stored is published again.
+func TestReplaysOutliveTheirOwners(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	const events = 300
+	tenants := []outbox.ID{outbox.RootTenant, outbox.NewID()}
+	for i := range events {
+		for _, tenant := range tenants {
+			publishOf(t, db, tenant, "t", fmt.Sprint(i%3), fmt.Sprint(i))
+		}
+	}
+	failed := map[string]bool{}
+	sink := &recorder{outcome: func(m relay.Message) error {
+		id := replayOf(m) + string(m.Body)
+		if replayOf(m) == "" || !strings.HasSuffix(string(m.Body), "50") || failed[id] {
+			return nil
+		}
+		failed[id] = true
+		return &relay.UnavailableError{Code: relay.CodeFull, Err: errors.New("full")}
+	}}
+	start(t, db, sink, nil)
+	waitFor(t, func() bool { return len(sink.messages()) == 2*events }, func() string { return "all are published" })
+	var replays []operator.Replay
+	for _, tenant := range tenants {
+		replays = append(replays, startReplay(t, db, operator.ReplayEvents{EventFilter: operator.EventFilter{Tenant: tenant}, PerSecond: 150}))
+	}
+	for range 6 {
+		time.Sleep(300 * time.Millisecond)
+		exec(t, db, `UPDATE outbox.sinks SET epoch = epoch + 1, owner = NULL, lease_expires_at = NULL`)
+	}
+	for _, r := range replays {
+		r = awaitReplay(t, db, r)
+		firsts := map[string][]string{}
+		for _, m := range sink.replayed() {
+			if seen := firsts[m.Key]; replayOf(m) == r.ID.String() && !slices.Contains(seen, string(m.Body)) {
+				firsts[m.Key] = append(seen, string(m.Body))
+			}
+		}
+		for key, got := range firsts {
+			if len(got) != events/3 || !slices.IsSortedFunc(got, byNumber) {
+				t.Errorf("of the tenant %s and the key %s it published %q", r.Tenant, key, got)
+			}
+		}
+		if len(firsts) != 3 {
+			t.Errorf("of the tenant %s it published %d keys", r.Tenant, len(firsts))
+		}
 	}
 }

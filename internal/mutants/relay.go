@@ -173,6 +173,25 @@ var relayed = []Mutant{
 		Checks: []Check{test("relay", "TestNewEventsDoNotWaitForAReplay", "beside a replay that waits")},
 	},
 	{
+		Name:      "replays of one sink are worked off one after the other",
+		Breaks:    "a tenant's replay with a low rate keeps those of all others waiting",
+		Invariant: "A replay publishes what was asked for, beside what is new",
+		Edits:     []Edit{{"relay.nextReplay", `r.due.Before(next.due)`, `r.id.String() < next.id.String()`}},
+		Checks:    []Check{test("relay", "TestReplaysTakeTurns", "in vain")},
+	},
+	{
+		Name:      "a page of a replay is stored before it is published",
+		Breaks:    "what a sink does not take at once is missing in the replay",
+		Invariant: "A replay publishes what was asked for, beside what is new",
+		Edits: []Edit{{"relay.publisher.turn", `	meant := positions(page.events)
+`, `	if err := p.storeReplay(ctx, o, r, &replayPage{}, examined, nil); err != nil {
+		return err
+	}
+	meant := positions(page.events)
+`}},
+		Checks: []Check{test("relay", "TestReplaysOutliveTheirOwners", "it published")},
+	},
+	{
 		Name:      "a replay moves the cursor",
 		Breaks:    "an event is never published, because a replay has moved the cursor past it",
 		Invariant: "A replay publishes what was asked for, beside what is new",

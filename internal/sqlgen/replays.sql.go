@@ -259,45 +259,39 @@ func (q *Queries) ListReplays(ctx context.Context, arg ListReplaysParams) ([]Out
 	return items, nil
 }
 
-const NextReplay = `-- name: NextReplay :many
-SELECT id, tenant_id, topics, key, since, until, position, last_position, per_second, again
-FROM outbox.replays
-WHERE sink = $1
-  AND finished_at IS NULL
+const NextReplays = `-- name: NextReplays :many
+SELECT id, position, last_position, per_second, again
+FROM (
+    SELECT id, position, last_position, per_second, again, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS n
+    FROM outbox.replays
+    WHERE sink = $1
+      AND finished_at IS NULL
+) AS running
+WHERE n <= 16
 ORDER BY id
-LIMIT 1
 `
 
-type NextReplayRow struct {
+type NextReplaysRow struct {
 	ID           pgtype.UUID
-	TenantID     pgtype.UUID
-	Topics       []string
-	Key          string
-	Since        pgtype.Timestamptz
-	Until        pgtype.Timestamptz
 	Position     int64
 	LastPosition int64
 	PerSecond    float64
 	Again        bool
 }
 
-// NextReplay returns the replay of a sink that its owner has to work off.
-func (q *Queries) NextReplay(ctx context.Context, sink string) ([]NextReplayRow, error) {
-	rows, err := q.db.Query(ctx, NextReplay, sink)
+// NextReplays returns the replays of a sink that its owner works off side by side: of each
+// tenant, and of those of all tenants, the 16 oldest. Further ones wait for those.
+func (q *Queries) NextReplays(ctx context.Context, sink string) ([]NextReplaysRow, error) {
+	rows, err := q.db.Query(ctx, NextReplays, sink)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []NextReplayRow
+	var items []NextReplaysRow
 	for rows.Next() {
-		var i NextReplayRow
+		var i NextReplaysRow
 		if err := rows.Scan(
 			&i.ID,
-			&i.TenantID,
-			&i.Topics,
-			&i.Key,
-			&i.Since,
-			&i.Until,
 			&i.Position,
 			&i.LastPosition,
 			&i.PerSecond,
