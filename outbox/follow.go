@@ -29,7 +29,7 @@ func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 		opts.IdempotencyKey = ""
 	}
 	if opts.Key.MaxQueued != 0 {
-		errs = append(errs, invalid("Options.Key.MaxQueued", "is set, which a follow-up cannot have: nobody could be told that the key is full"))
+		errs = append(errs, invalid("Options.Key.MaxQueued", "is set, which a follow-up cannot have: no caller would get the error when the key is full"))
 		opts.Key.MaxQueued, opts.Key.WhenFull = 0, ""
 	}
 	if !opts.Tenant.IsZero() && opts.Tenant != c.Tenant {

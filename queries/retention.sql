@@ -28,8 +28,8 @@ FROM trimmed
 GROUP BY trimmed.status
 LIMIT 100;
 
--- name: SurveyHistory :many
--- SurveyHistory counts by outcome the rows in the blocks [@first_block, @end_block)
+-- name: CountDay :many
+-- CountDay counts by outcome the rows in the blocks [@first_block, @end_block)
 -- of the partition of one day, and tells how many of them are within their
 -- retention.
 WITH rule AS MATERIALIZED (

@@ -47,7 +47,7 @@ type Reaper struct {
 	lapsesIn   float64                     // seconds, from the last look on; infinite if no lease lapses soon
 	looksAhead bool                        // the last pass was cheap enough for that
 	trimmed    map[string]int64            // used by trim only; see trimDays
-	surveyed   map[string]map[string]int64 // used by trim only: jobs by outcome in days that wait to be dropped
+	counted    map[string]map[string]int64 // used by trim only: jobs by outcome in days that wait to be dropped
 	depth      depthGauges                 // used by sampleDepth only
 	suspects   []suspect                   // used by watch only
 	keysPage   int32                       // keys that one statement of sweepKeys looks at
@@ -72,7 +72,7 @@ func New(pool *pgxpool.Pool, config Config) (*Reaper, error) {
 		user:    pool,
 		metrics: newMetrics(config.Registerer),
 		log:     config.Logger.With(slog.String("component", "reaper")),
-		trimmed: map[string]int64{}, surveyed: map[string]map[string]int64{},
+		trimmed: map[string]int64{}, counted: map[string]map[string]int64{},
 		deadlines: newDeadlines(),
 
 		keysPage: sweepPage,

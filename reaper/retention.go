@@ -67,7 +67,7 @@ func (r *Reaper) trimDays(ctx context.Context) (time.Duration, error) {
 		return slices.ContainsFunc(days, func(day sqlgen.ListHistoryPartitionsRow) bool { return day.Name == name })
 	}
 	maps.DeleteFunc(r.trimmed, func(name string, _ int64) bool { return !listed(name) }) // another reaper dropped them
-	maps.DeleteFunc(r.surveyed, func(name string, _ map[string]int64) bool { return !listed(name) })
+	maps.DeleteFunc(r.counted, func(name string, _ map[string]int64) bool { return !listed(name) })
 	wait := jittered(trimInterval)
 	for _, day := range days {
 		done, known := r.trimmed[day.Name]
@@ -97,15 +97,15 @@ func (r *Reaper) trimDays(ctx context.Context) (time.Duration, error) {
 // dropIfPast drops a day if nothing in it is within its retention any more. What it
 // learns by reading the day is remembered while the drop has to wait.
 func (r *Reaper) dropIfPast(ctx context.Context, day sqlgen.ListHistoryPartitionsRow, rules rules) (past, dropped bool, err error) {
-	jobs, known := r.surveyed[day.Name]
+	jobs, known := r.counted[day.Name]
 	if !known {
-		if jobs, past, err = r.survey(ctx, day, rules); err != nil || !past {
+		if jobs, past, err = r.countDay(ctx, day, rules); err != nil || !past {
 			return past, false, err
 		}
 		if err := r.freeKeys(ctx, day); err != nil {
 			return true, false, err
 		}
-		r.surveyed[day.Name] = jobs
+		r.counted[day.Name] = jobs
 	}
 	dropped, err = r.dropPartition(ctx, day.Name, false)
 	if err != nil || !dropped {
@@ -114,21 +114,21 @@ func (r *Reaper) dropIfPast(ctx context.Context, day sqlgen.ListHistoryPartition
 	for status, n := range jobs {
 		r.metrics.jobsTrimmed[status].Add(float64(n))
 	}
-	delete(r.surveyed, day.Name)
+	delete(r.counted, day.Name)
 	return true, true, nil
 }
 
-// survey counts a day's jobs by outcome. It stops where it finds one that stays.
-func (r *Reaper) survey(ctx context.Context, day sqlgen.ListHistoryPartitionsRow, rules rules) (jobs map[string]int64, past bool, err error) {
+// countDay counts a day's jobs by outcome. It stops where it finds one that stays.
+func (r *Reaper) countDay(ctx context.Context, day sqlgen.ListHistoryPartitionsRow, rules rules) (jobs map[string]int64, past bool, err error) {
 	jobs = map[string]int64{}
-	params := sqlgen.SurveyHistoryParams{
+	params := sqlgen.CountDayParams{
 		Statuses: rules.statuses, Queues: rules.queues, Keeps: rules.keeps, FirstInstant: day.FirstInstant, EndInstant: day.EndInstant,
 	}
 	for ; params.FirstBlock < day.Blocks; params.FirstBlock += trimBlocks {
 		params.EndBlock = params.FirstBlock + trimBlocks
 		var staying int64
 		_, err := r.trimSome(ctx, "history", func(ctx context.Context, q *sqlgen.Queries) (trimmed, lookedAt int64, err error) {
-			rows, err := q.SurveyHistory(ctx, params)
+			rows, err := q.CountDay(ctx, params)
 			for _, row := range rows {
 				jobs[row.Status] += row.Jobs
 				staying += row.Staying

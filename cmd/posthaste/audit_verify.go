@@ -22,7 +22,7 @@ func (p *program) auditVerifyCommand() *cli.Command {
 		Usage: "check that the audit is what was recorded",
 		Description: `Goes through the whole audit and the chain of hashes over it, and names every act
 that was changed, removed, slipped in or moved. It prints the chain's head: note it
-where whoever changes the database cannot write. With --from it checks that a head
+where those who change the database cannot write. With --from it checks that a head
 noted earlier is still in the chain, which also finds an end that was cut off and a
 chain that was made anew.
 

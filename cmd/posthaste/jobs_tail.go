@@ -27,10 +27,10 @@ const (
 const tailDescription = `Prints a line for every new job and every change of a status that it sees, until
 Ctrl-C.
 
-Through the API (--api) it is told as it happens, and needs admin.stream: it comes
-back by itself after a lost connection and goes on where it was. Only if it says so,
+Through the API (--api) changes are sent as they happen, which needs admin.stream. It
+connects again after a lost connection and goes on where it was. Only if it says so,
 something may have been left out: because it was away for more than an hour, or more
-changed at once than is told one by one. States in between may be skipped. With
+changed at once than is sent one by one. States in between may be skipped. With
 --key, and for tokens without admin.stream, it looks again and again instead.
 
 Directly on the database it looks again and again, from where it was: after an outage

@@ -138,9 +138,9 @@ func (p *program) showKey(ctx context.Context, c *cli.Command) error {
 	})
 }
 
-// standing is what there is to unblock. Not all dead letters hold a key up: some were
+// toUnblock is what there is to unblock. Not all dead letters hold a key up: some were
 // passed over.
-func standing(k operator.Key) string {
+func toUnblock(k operator.Key) string {
 	parked := "not parked"
 	if !k.ParkedSince.IsZero() {
 		parked = "parked"
@@ -159,7 +159,7 @@ func (p *program) unblockKey(ctx context.Context, c *cli.Command) error {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(p.stdout, "would unblock: %s (%s)\n", name, standing(key))
+			_, err = fmt.Fprintf(p.stdout, "would unblock: %s (%s)\n", name, toUnblock(key))
 			return err
 		}
 		retried, err := o.Unblock(ctx, name)

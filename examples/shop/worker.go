@@ -25,7 +25,7 @@ func runWorker(ctx context.Context, args []string) error {
 	name := flags.String("name", "", "who holds the leases, for people (default host-pid and 8 hex digits)")
 	admin := flags.String("admin", "", "`address` of /readyz and /metrics (default none)")
 	leaseTTL := flags.Duration("lease-ttl", 0, "when a dead worker's jobs are taken over (default 15s)")
-	child := flags.Bool("child", false, "end at once when standard input does: whoever started this is dead")
+	child := flags.Bool("child", false, "end at once when standard input does: the program that started this is dead")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp // Parse has printed the mistake
 	}

@@ -141,6 +141,21 @@ func check(file, content string) (found []string) {
 			}
 		}
 	}
+	for _, t := range text.texts {
+		if recorded(file) {
+			break
+		}
+		for _, h := range habits {
+			if m := h.find(t.text); m != "" {
+				say(t.line, fmt.Sprintf("%s, in the text %q: %s", h.name, m, h.advice))
+			}
+		}
+		for _, word := range words(plain.ReplaceAllString(t.text, "")) {
+			if instead := private[word]; instead != "" {
+				say(t.line, fmt.Sprintf("%q in a text is a word of our own: %s", word, instead))
+			}
+		}
+	}
 	for _, n := range names {
 		for _, word := range parts(n.text) {
 			if instead := private[word]; instead != "" {
@@ -150,6 +165,12 @@ func check(file, content string) (found []string) {
 	}
 	slices.Sort(found)
 	return slices.Compact(found)
+}
+
+// recorded reports whether the texts of a file are tests' own, or words by which records know a row of the scorecard or
+// a planted bug.
+func recorded(file string) bool {
+	return strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "internal/verify/") || strings.HasPrefix(file, "internal/mutants/")
 }
 
 // find returns the first match in a paragraph, or "".
@@ -171,7 +192,8 @@ func (h habit) find(text string) string {
 // written is the prose of a file.
 type written struct {
 	paragraphs []paragraph
-	lines      []int // that have any of it, for their width
+	lines      []int       // that have any of it, for their width
+	texts      []paragraph // that people are shown: messages of errors, log lines, help
 }
 
 // wide returns the width of the lines that are too wide. A line that cannot be broken may be: it is one word and a URL.
@@ -192,7 +214,7 @@ func read(file, content string) (written, []paragraph) {
 	case ".go":
 		return readGo(content)
 	case ".sql":
-		return readSQL(content), nil
+		return readSQL(content)
 	default:
 		return readMarkdown(content), nil
 	}
@@ -222,24 +244,38 @@ func readGo(content string) (w written, names []paragraph) {
 			block.end(&w)
 			return w, names
 		}
-		if tok == token.IDENT {
+		switch tok {
+		case token.IDENT:
 			names = append(names, paragraph{line, literal})
+		case token.STRING:
+			w.texts = append(w.texts, paragraph{line, literal})
 		}
 	}
 }
 
-var sqlComment = regexp.MustCompile(`^(?:[^']|'[^']*')*?--(.*)$`)
+var (
+	sqlComment = regexp.MustCompile(`^(?:[^']|'[^']*')*?--(.*)$`)
+	sqlText    = regexp.MustCompile(`'[^']*'`)
+	sqlName    = regexp.MustCompile(`\w+`)
+)
 
-// readSQL returns the comments of a SQL file. None of ours has /* */.
-func readSQL(content string) (w written) {
+// readSQL returns the comments of a SQL file, none of which has /* */, its texts and its names.
+func readSQL(content string) (w written, names []paragraph) {
 	var block comment
 	for i, line := range strings.Split(content, "\n") {
-		if m := sqlComment.FindStringSubmatch(line); m != nil {
-			block.add(&w, i+1, m[1])
+		if m := sqlComment.FindStringSubmatchIndex(line); m != nil {
+			block.add(&w, i+1, line[m[2]:])
+			line = line[:m[2]-len("--")]
+		}
+		for _, text := range sqlText.FindAllString(line, -1) {
+			w.texts = append(w.texts, paragraph{i + 1, text})
+		}
+		for _, name := range sqlName.FindAllString(sqlText.ReplaceAllString(line, ""), -1) {
+			names = append(names, paragraph{i + 1, name})
 		}
 	}
 	block.end(&w)
-	return w
+	return w, names
 }
 
 // comment gathers the lines of a comment into paragraphs.
@@ -376,14 +412,16 @@ func TestProseIsReadWhereItStands(t *testing.T) {
 		"a comment behind code":         {"a.go", "package a\n\nvar b int // whoever waits\n", []int{3}},
 		"a wide comment behind code":    {"a.go", "package a\n\nvar b int // " + wide + "\n", []int{3}},
 		"a wide line without a comment": {"a.go", "package a\n\nvar b = \"" + wide + "\"\n", nil},
-		"a string is no comment":        {"a.go", "package a\n\nvar b = \"// whoever\"\n", nil},
+		"a text":                        {"a.go", "package a\n\nvar b = \"for whoever waits\"\n", []int{3}},
+		"a test's text":                 {"a_test.go", "package a\n\nvar b = \"// whoever is told\"\n", nil},
 		"a name":                        {"a.go", "package a\n\nvar maxLanes int\n", []int{3}},
 		"another name":                  {"a.go", "package a\n\nvar planes, purser int\n", nil},
 		"code in a comment":             {"a.go", "package a\n\n// It does:\n//\n//\twhoever waits\n", nil},
 		"a directive":                   {"a.go", "package a\n\n//go:generate " + wide + "\n", nil},
 		"a list":                        {"a.go", "package a\n\n// It does:\n//   - whoever waits\n", []int{4}},
 		"SQL":                           {"a.sql", "SELECT 1 -- whoever waits\n", []int{1}},
-		"SQL, a text":                   {"a.sql", "SELECT '-- whoever waits'\n", nil},
+		"SQL, a text":                   {"a.sql", "SELECT '-- whoever waits'\n", []int{1}},
+		"SQL, a name":                   {"a.sql", "SELECT 1 AS last_lap -- fine\n", []int{1}},
 		"a page":                        {"a.md", "# A\n\nIt is for\nwhoever waits.\n", []int{3}},
 		"a table":                       {"a.md", "| whoever waits | " + wide + " |\n", nil},
 		"a block of code":               {"a.md", "```\nwhoever waits " + wide + "\n```\nwhoever waits\n", []int{4}},

@@ -164,7 +164,7 @@ func (q *Queries) ForgetKeys(ctx context.Context, arg ForgetKeysParams) (int32, 
 }
 
 const ListKeys = `-- name: ListKeys :many
-WITH standing AS MATERIALIZED (
+WITH counted AS MATERIALIZED (
     SELECT jobs.tenant_id, jobs.queue, jobs.key,
            count(*) FILTER (WHERE jobs.status IN ('pending', 'retrying')) AS waiting,
            count(*) FILTER (WHERE jobs.status = 'blocked')                AS blocked,
@@ -198,21 +198,21 @@ WITH standing AS MATERIALIZED (
       AND ($1::text = '' OR jobs.key = $1)
     GROUP BY jobs.tenant_id, jobs.queue, jobs.key
 )
-SELECT coalesce(standing.tenant_id, keys.tenant_id)::uuid AS tenant_id, coalesce(standing.queue, keys.queue)::text AS queue,
-       coalesce(standing.key, keys.key)::text AS key,
-       coalesce(standing.waiting, 0)::bigint AS waiting, coalesce(standing.blocked, 0)::bigint AS blocked,
-       coalesce(standing.running, 0)::bigint AS running, coalesce(standing.dead_letters, 0)::bigint AS dead_letters,
-       standing.blocked_since::timestamptz AS blocked_since, keys.park_at, keys.parked_at, keys.parked_for
-FROM standing
-FULL JOIN outbox.keys ON keys.tenant_id = standing.tenant_id AND keys.queue = standing.queue AND keys.key = standing.key
-WHERE (standing.blocked > 0 OR keys.parked_at IS NOT NULL OR ($1::text <> '' AND standing.key IS NOT NULL))
-  AND ($2::uuid IS NULL OR coalesce(standing.tenant_id, keys.tenant_id) = $2)
-  AND ($3::text = '' OR coalesce(standing.queue, keys.queue) = $3)
-  AND ($1::text = '' OR coalesce(standing.key, keys.key) = $1)
+SELECT coalesce(counted.tenant_id, keys.tenant_id)::uuid AS tenant_id, coalesce(counted.queue, keys.queue)::text AS queue,
+       coalesce(counted.key, keys.key)::text AS key,
+       coalesce(counted.waiting, 0)::bigint AS waiting, coalesce(counted.blocked, 0)::bigint AS blocked,
+       coalesce(counted.running, 0)::bigint AS running, coalesce(counted.dead_letters, 0)::bigint AS dead_letters,
+       counted.blocked_since::timestamptz AS blocked_since, keys.park_at, keys.parked_at, keys.parked_for
+FROM counted
+FULL JOIN outbox.keys ON keys.tenant_id = counted.tenant_id AND keys.queue = counted.queue AND keys.key = counted.key
+WHERE (counted.blocked > 0 OR keys.parked_at IS NOT NULL OR ($1::text <> '' AND counted.key IS NOT NULL))
+  AND ($2::uuid IS NULL OR coalesce(counted.tenant_id, keys.tenant_id) = $2)
+  AND ($3::text = '' OR coalesce(counted.queue, keys.queue) = $3)
+  AND ($1::text = '' OR coalesce(counted.key, keys.key) = $1)
   AND (NOT $4::boolean OR keys.parked_at IS NOT NULL)
-  AND (coalesce(standing.blocked_since, 'infinity'), coalesce(standing.queue, keys.queue), coalesce(standing.key, keys.key), coalesce(standing.tenant_id, keys.tenant_id))
+  AND (coalesce(counted.blocked_since, 'infinity'), coalesce(counted.queue, keys.queue), coalesce(counted.key, keys.key), coalesce(counted.tenant_id, keys.tenant_id))
       > ($5::timestamptz, $6::text, $7::text, $8::uuid)
-ORDER BY standing.blocked_since NULLS LAST, 2, 3, 1
+ORDER BY counted.blocked_since NULLS LAST, 2, 3, 1
 LIMIT $9
 `
 

@@ -11,6 +11,70 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const CountDay = `-- name: CountDay :many
+WITH rule AS MATERIALIZED (
+    SELECT unnest($5::text[])::outbox.job_status AS status, unnest($6::text[]) AS queue, unnest($7::interval[]) AS keep
+)
+SELECT history.status::text AS status, count(*) AS jobs,
+       count(*) FILTER (WHERE (history.finished_at < now() - coalesce(
+           (SELECT rule.keep FROM rule WHERE rule.status = history.status AND rule.queue = history.queue),
+           (SELECT rule.keep FROM rule WHERE rule.status = history.status AND rule.queue = ''))) IS NOT TRUE) AS staying
+FROM outbox.history
+WHERE history.finished_at >= $1
+  AND history.finished_at < $2
+  AND history.ctid >= format('(%s,0)', $3::bigint)::tid
+  AND history.ctid < format('(%s,0)', $4::bigint)::tid
+GROUP BY history.status
+LIMIT 100
+`
+
+type CountDayParams struct {
+	FirstInstant pgtype.Timestamptz
+	EndInstant   pgtype.Timestamptz
+	FirstBlock   int64
+	EndBlock     int64
+	Statuses     []string
+	Queues       []string
+	Keeps        []pgtype.Interval
+}
+
+type CountDayRow struct {
+	Status  string
+	Jobs    int64
+	Staying int64
+}
+
+// CountDay counts by outcome the rows in the blocks [@first_block, @end_block)
+// of the partition of one day, and tells how many of them are within their
+// retention.
+func (q *Queries) CountDay(ctx context.Context, arg CountDayParams) ([]CountDayRow, error) {
+	rows, err := q.db.Query(ctx, CountDay,
+		arg.FirstInstant,
+		arg.EndInstant,
+		arg.FirstBlock,
+		arg.EndBlock,
+		arg.Statuses,
+		arg.Queues,
+		arg.Keeps,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CountDayRow
+	for rows.Next() {
+		var i CountDayRow
+		if err := rows.Scan(&i.Status, &i.Jobs, &i.Staying); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FreeKeys = `-- name: FreeKeys :one
 WITH freed AS (
     DELETE FROM outbox.idempotency_keys
@@ -55,70 +119,6 @@ func (q *Queries) HasKeys(ctx context.Context) (bool, error) {
 	var column_1 bool
 	err := row.Scan(&column_1)
 	return column_1, err
-}
-
-const SurveyHistory = `-- name: SurveyHistory :many
-WITH rule AS MATERIALIZED (
-    SELECT unnest($5::text[])::outbox.job_status AS status, unnest($6::text[]) AS queue, unnest($7::interval[]) AS keep
-)
-SELECT history.status::text AS status, count(*) AS jobs,
-       count(*) FILTER (WHERE (history.finished_at < now() - coalesce(
-           (SELECT rule.keep FROM rule WHERE rule.status = history.status AND rule.queue = history.queue),
-           (SELECT rule.keep FROM rule WHERE rule.status = history.status AND rule.queue = ''))) IS NOT TRUE) AS staying
-FROM outbox.history
-WHERE history.finished_at >= $1
-  AND history.finished_at < $2
-  AND history.ctid >= format('(%s,0)', $3::bigint)::tid
-  AND history.ctid < format('(%s,0)', $4::bigint)::tid
-GROUP BY history.status
-LIMIT 100
-`
-
-type SurveyHistoryParams struct {
-	FirstInstant pgtype.Timestamptz
-	EndInstant   pgtype.Timestamptz
-	FirstBlock   int64
-	EndBlock     int64
-	Statuses     []string
-	Queues       []string
-	Keeps        []pgtype.Interval
-}
-
-type SurveyHistoryRow struct {
-	Status  string
-	Jobs    int64
-	Staying int64
-}
-
-// SurveyHistory counts by outcome the rows in the blocks [@first_block, @end_block)
-// of the partition of one day, and tells how many of them are within their
-// retention.
-func (q *Queries) SurveyHistory(ctx context.Context, arg SurveyHistoryParams) ([]SurveyHistoryRow, error) {
-	rows, err := q.db.Query(ctx, SurveyHistory,
-		arg.FirstInstant,
-		arg.EndInstant,
-		arg.FirstBlock,
-		arg.EndBlock,
-		arg.Statuses,
-		arg.Queues,
-		arg.Keeps,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []SurveyHistoryRow
-	for rows.Next() {
-		var i SurveyHistoryRow
-		if err := rows.Scan(&i.Status, &i.Jobs, &i.Staying); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const TrimDeadLetters = `-- name: TrimDeadLetters :one

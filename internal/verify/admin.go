@@ -16,11 +16,11 @@ import (
 
 var client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// get asks a worker's admin server, whose address its log tells.
+// get asks a worker's admin server, whose address is in its log.
 func get(ctx context.Context, p *child.Process, path string) (io.ReadCloser, error) {
 	listens, err := sayings(p, "admin server listens", time.Time{})
 	if err != nil || len(listens) == 0 {
-		return nil, fmt.Errorf("%s has not told its address: %w", p.Name, err)
+		return nil, fmt.Errorf("%s has not logged its address: %w", p.Name, err)
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+listens[0].Addr+path, nil)
 	if err != nil {
