@@ -29,6 +29,7 @@ type Event struct {
 	fault  error  // why no message can be made of it
 	replay string // the replay that publishes it again; "" if none does
 	again  bool   // under a new id
+	made   *envelopes
 }
 
 // page is what one look at the log has found: events at holes first, then newer ones.
@@ -42,7 +43,8 @@ type page struct {
 // log reads the log.
 type log struct {
 	pool     *pgxpool.Pool
-	timeline string // where the cursor's positions come from
+	timeline string  // where the cursor's positions come from
+	shared   *shared // with other sinks; nil if there is none
 }
 
 // maxPageBytes is about how much a page holds, besides one event.
@@ -59,11 +61,11 @@ const maxPageBytes = 8 << 20
 func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	newer, running, err := l.newer(ctx, c, most)
+	newer, full, running, err := l.newer(ctx, c, most)
 	if err != nil {
 		return page{}, fmt.Errorf("read the log: %w", err)
 	}
-	found := page{before: c, events: newer, full: isFull(newer, most)}
+	found := page{before: c, events: newer, full: full}
 	if holes := c.mayBeFilled(running); len(holes) > 0 {
 		late, err := l.atHoles(ctx, holes, most)
 		if err != nil {
@@ -80,8 +82,30 @@ func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
 	return found, nil
 }
 
-// newer returns events behind the cursor, and which transactions run, if there are holes.
-func (l log) newer(ctx context.Context, c cursor, most int) (newer []Event, running snapshot, err error) {
+// newer returns events behind the cursor and whether there may be more, and which transactions run, if there are holes.
+func (l log) newer(ctx context.Context, c cursor, most int) (newer []Event, full bool, running snapshot, err error) {
+	if len(c.holes) >= maxHoles {
+		_, running, err = l.look(ctx, c, 0)
+		return nil, false, running, err
+	}
+	if l.shared == nil || most != maxBatch {
+		newer, running, err = l.look(ctx, c, most)
+		return newer, isFull(newer, most), running, err
+	}
+	looked := false
+	newer, full, err = l.shared.newer(ctx, l.timeline, c.top, func() (found []Event, err error) {
+		looked = true
+		found, running, err = l.look(ctx, c, most)
+		return found, err
+	})
+	if err == nil && !looked && len(c.holes) > 0 {
+		_, running, err = l.look(ctx, c, 0)
+	}
+	return newer, full, running, err
+}
+
+// look asks for at most so many events behind the cursor, and after that which transactions run, if there are holes.
+func (l log) look(ctx context.Context, c cursor, most int) (newer []Event, running snapshot, err error) {
 	var batch pgx.Batch
 	batch.Queue("SELECT outbox.timeline()").QueryRow(func(row pgx.Row) error {
 		var timeline string
@@ -93,7 +117,7 @@ func (l log) newer(ctx context.Context, c cursor, most int) (newer []Event, runn
 		}
 		return nil
 	})
-	if len(c.holes) < maxHoles {
+	if most > 0 {
 		batch.Queue(sqlgen.EventsAfter, c.top, most, maxPageBytes).Query(func(rows pgx.Rows) (err error) {
 			newer, err = events(rows)
 			return err

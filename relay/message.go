@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 )
@@ -42,21 +43,53 @@ func messageOf(e *Event, r *route, source string) (Message, error) {
 	if e, err = r.asPreset(e); err != nil {
 		return Message{}, &RefusedError{CodeRefused, err}
 	}
-	m := Message{
-		ID: e.ID.String(), Destination: destination, Key: e.Key, ContentType: e.ContentType,
-		Body: e.Payload, At: e.At, Position: e.Position,
+	m, err := e.envelope(r.CloudEvents, source)
+	m.Destination = destination
+	return m, err
+}
+
+// envelopes are the messages that were made of an event, by content mode and without a destination.
+type envelopes [3]atomic.Pointer[Message]
+
+func (e *envelopes) of(mode CloudEvents) *atomic.Pointer[Message] {
+	switch mode {
+	case Structured:
+		return &e[1]
+	case Off:
+		return &e[2]
 	}
+	return &e[0]
+}
+
+// envelope is the event's message without a destination. Sinks that share the event share it.
+func (e *Event) envelope(mode CloudEvents, source string) (Message, error) {
+	if e.made == nil || e.replay != "" {
+		return e.makeEnvelope(mode, source)
+	}
+	at := e.made.of(mode)
+	if m := at.Load(); m != nil {
+		return *m, nil
+	}
+	m, err := e.makeEnvelope(mode, source)
+	if err == nil {
+		at.Store(&m)
+	}
+	return m, err
+}
+
+func (e *Event) makeEnvelope(mode CloudEvents, source string) (m Message, err error) {
+	m = Message{ID: e.ID.String(), Key: e.Key, ContentType: e.ContentType, Body: e.Payload, At: e.At, Position: e.Position}
 	if e.again {
 		m.ID += "/" + e.replay
 	}
-	if r.CloudEvents == Structured {
+	if mode == Structured {
 		if m.Body, err = structured(e, m.ID, source); err != nil {
 			return Message{}, &RefusedError{CodeRefused, err}
 		}
 		m.ContentType = "application/cloudevents+json"
 	}
 	m.Headers = make([]Header, 0, len(e.Headers)+8)
-	if r.CloudEvents == Binary {
+	if mode == Binary {
 		m.Headers = appendAttributes(m.Headers, e, m.ID, source)
 	}
 	if e.replay != "" {
@@ -70,6 +103,7 @@ func messageOf(e *Event, r *route, source string) (Message, error) {
 		}
 	}
 	slices.SortFunc(m.Headers[ours:], func(a, b Header) int { return strings.Compare(a.Name, b.Name) })
+	m.Headers = slices.Clip(m.Headers)
 	return m, nil
 }
 

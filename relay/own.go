@@ -86,6 +86,9 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), until: sent.Add(p.config.LeaseTTL),
 			held: held{map[[16]byte]heldJob{}, map[tenantKey]int{}},
 		}
+		if p.shared != nil {
+			p.shared.forget()
+		}
 		o.poke() // keep learns at once whether the sink is paused
 		if rows[0].Rewind {
 			if err := o.rewind(ctx, q); err != nil {

@@ -55,6 +55,7 @@ func (r *route) asPreset(e *Event) (*Event, error) {
 		return nil, err
 	}
 	changed := *e
+	changed.made = nil
 	changed.Payload, changed.Headers, err = lifecycle.EncodeTrellis(of, e.Headers)
 	return &changed, err
 }

@@ -37,6 +37,7 @@ type publisher struct {
 	config  *Config
 	pool    *pgxpool.Pool
 	user    *pgxpool.Pool // reset on failover, too
+	shared  *shared       // nil if there is no other sink
 	metrics *sinkMetrics
 	log     *slog.Logger
 
@@ -272,7 +273,7 @@ func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages
 // follow reads the log from where the sink is.
 func (p *publisher) follow(ctx context.Context, o *ownership, most, pages int, found chan<- page) error {
 	c := o.current()
-	events := log{p.pool, o.timeline}
+	events := log{p.pool, o.timeline, p.shared}
 	var numbered time.Time
 	for n := 0; pages == 0 || n < pages; n++ {
 		read, err := events.read(ctx, c, most)

@@ -31,6 +31,7 @@ type Relay struct {
 	config     Config
 	user       *pgxpool.Pool
 	publishers []*publisher
+	shared     *shared
 	started    atomic.Bool
 	declared   atomic.Bool
 }
@@ -43,13 +44,16 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	r := &Relay{config: config, user: pool}
+	if len(config.Sinks) > 1 {
+		r.shared = &shared{}
+	}
 	host, _ := os.Hostname()
 	owner := fmt.Sprintf("%.40s-%d-%08x", cmp.Or(host, "host"), os.Getpid(), rand.Uint32())
 	all := newMetrics(config.Registerer)
 	for _, s := range config.Sinks {
 		routes, _ := compileAll(s.Routes) // validate has looked
 		r.publishers = append(r.publishers, &publisher{
-			name: s.Name, sink: s.Sink, routes: routes, owner: owner, config: &r.config, metrics: all.of(s.Name),
+			name: s.Name, sink: s.Sink, routes: routes, owner: owner, config: &r.config, shared: r.shared, metrics: all.of(s.Name),
 			log:  config.Logger.With(slog.String("component", "relay"), slog.String("sink", s.Name)),
 			wake: make(chan struct{}, 1), heldWake: make(chan struct{}, 1), released: make(chan struct{}, 1),
 		})
@@ -122,6 +126,9 @@ func (r *Relay) handOn(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.config.Wake:
+		}
+		if r.shared != nil {
+			r.shared.wakes.Add(1)
 		}
 		for _, p := range r.publishers {
 			for _, to := range []chan struct{}{p.wake, p.released} {

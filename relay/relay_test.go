@@ -109,16 +109,29 @@ func TestTheNextOwnerKnowsTheHoles(t *testing.T) {
 	second.await(t, "a1")
 }
 
-// The order of a key is that of the transactions that held its row, however they overlap.
+// The order of a key is that of the transactions that held its row, however they overlap, and for every sink of a
+// process, of which one is away now and then.
 func TestTheOrderOfAKeyIsThatOfItsLock(t *testing.T) {
 	t.Parallel()
+	for _, sinks := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d sinks", sinks), func(t *testing.T) {
+			t.Parallel()
+			orderOfAKey(t, make([]recorder, sinks))
+		})
+	}
+}
+
+func orderOfAKey(t *testing.T, sinks []recorder) {
 	db := database(t)
 	const keys, producers, each = 20, 8, 60
 	if _, err := db.Exec(t.Context(), `CREATE TABLE orders AS SELECT id, 0 AS n FROM generate_series(1, $1::integer) AS id`, keys); err != nil {
 		t.Fatal(err)
 	}
-	var sink recorder
-	start(t, db, &sink, nil)
+	start(t, db, &sinks[0], func(c *relay.Config) {
+		for i := range sinks[1:] {
+			c.Sinks = append(c.Sinks, relay.SinkConfig{Name: fmt.Sprint("s", i), Sink: &sinks[i+1], Routes: c.Sinks[0].Routes})
+		}
+	})
 	var committed sync.Map
 	var producing sync.WaitGroup
 	for seed := range producers {
@@ -132,15 +145,32 @@ func TestTheOrderOfAKeyIsThatOfItsLock(t *testing.T) {
 			}
 		})
 	}
+	if last := &sinks[len(sinks)-1]; len(sinks) > 1 {
+		time.Sleep(100 * time.Millisecond)
+		last.set(func(relay.Message) error {
+			return &relay.UnavailableError{Code: relay.CodeUnavailable, Err: errors.New("away")}
+		}, nil)
+		time.Sleep(100 * time.Millisecond)
+		last.set(nil, nil)
+	}
 	producing.Wait()
-	want := 0
-	committed.Range(func(any, any) bool { want++; return true })
-	waitFor(t, func() bool { return len(sink.bodies()) >= want }, func() string { return fmt.Sprintf("%d of %d events", len(sink.bodies()), want) })
-	last := map[string]int{}
+	want := map[string]bool{}
+	committed.Range(func(body, _ any) bool { want[body.(string)] = true; return true })
+	for i := range sinks {
+		checkOrders(t, &sinks[i], want)
+	}
+}
+
+// checkOrders waits until a sink has what was committed, and checks its order.
+func checkOrders(t *testing.T, sink *recorder, want map[string]bool) {
+	t.Helper()
+	waitFor(t, func() bool { return len(sink.bodies()) >= len(want) }, func() string { return fmt.Sprintf("%d of %d events", len(sink.bodies()), len(want)) })
+	seen, last := map[string]bool{}, map[string]int{}
 	for _, m := range sink.messages() {
-		if _, ok := committed.LoadAndDelete(string(m.Body)); !ok {
+		if body := string(m.Body); seen[body] || !want[body] {
 			t.Errorf("%q was published twice, or not committed", m.Body)
 		}
+		seen[string(m.Body)] = true
 		var n int
 		if _, err := fmt.Sscanf(string(m.Body), m.Key+":%d", &n); err != nil {
 			t.Fatal(err)
@@ -481,4 +511,22 @@ func TestOnlyRoutedEventsArePublished(t *testing.T) {
 	}
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 4 }, func() string { return "the cursor goes past what is not for the sink" })
 	stop()
+}
+
+// After a crash that has lost commits there may be another event at a position: a sink that begins anew does not take
+// what another one has read before.
+func TestAnOwnerTakesNothingThatWasReadBefore(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var a, b recorder
+	start(t, db, &a, func(c *relay.Config) {
+		c.Sinks = append(c.Sinks, relay.SinkConfig{Name: "b", Sink: &b, Routes: c.Sinks[0].Routes})
+	})
+	publish(t, db, "t", "k", "lost")
+	a.await(t, "lost")
+	b.await(t, "lost")
+	exec(t, db, `WITH crash AS (DELETE FROM outbox.events RETURNING *), begins AS (UPDATE outbox.sinks SET epoch = epoch + 1, top = 0, top_id = NULL WHERE sink = 'b')
+		INSERT INTO outbox.events (position, id, tenant_id, topic, key, content_type, payload)
+		SELECT position, gen_random_uuid(), tenant_id, topic, key, content_type, 'found' FROM crash`)
+	b.await(t, "lost", "found")
 }

@@ -13,7 +13,7 @@ type Message struct {
 	Destination string // the subject, topic, stream, exchange and routing key, or URL
 	Key         string // "": in no order
 	ContentType string
-	Headers     []Header // attributes of CloudEvents, trace context, the producer's own
+	Headers     []Header // attributes of CloudEvents, trace context, the producer's own; not to be changed
 	Body        []byte   // exactly as the producer gave it, and not to be changed
 	At          time.Time
 	Position    int64 // in the log; 0 for one that is not of the log

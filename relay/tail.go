@@ -44,7 +44,7 @@ func (t *tail) run(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	t.log = log{pool, timeline}
+	t.log = log{pool: pool, timeline: timeline}
 	c, err := t.begin(ctx, sqlgen.New(pool))
 	if err != nil {
 		return err

@@ -37,7 +37,7 @@ var relayed = []Mutant{
 		Name:      "any number of gaps",
 		Breaks:    "the row of a sink grows beyond all bounds beside a transaction that stays open",
 		Invariant: "A hole in the log is closed",
-		Edits:     []Edit{{"relay.log.newer", `if len(c.holes) < maxHoles {`, `if true {`}},
+		Edits:     []Edit{{"relay.log.newer", `if len(c.holes) >= maxHoles {`, `if false {`}},
 		Checks:    []Check{test("relay", "TestTooManyGapsWaitForTheirTransactions", "are published beside 10,000 gaps")},
 	},
 	{
@@ -52,8 +52,8 @@ var relayed = []Mutant{
 		Breaks:    "an event overtakes one of its key that came to a hole",
 		Invariant: "A key's events keep their order",
 		Edits: []Edit{
-			{"relay.log.read", `	newer, running, err := l.newer(ctx, c, most)
-`, `	_, running, err := l.newer(ctx, cursor{top: 1 << 62, holes: c.holes}, most)
+			{"relay.log.read", `	newer, full, running, err := l.newer(ctx, c, most)
+`, `	_, _, running, err := l.newer(ctx, cursor{top: 1 << 62, holes: c.holes}, most)
 	var stale []Event
 	if holes := c.mayBeFilled(running); err == nil && len(holes) > 0 {
 		stale, err = l.atHoles(ctx, holes, most)
@@ -61,7 +61,7 @@ var relayed = []Mutant{
 	if err != nil {
 		return page{}, err
 	}
-	newer, _, err := l.newer(ctx, c, most)
+	newer, full, _, err := l.newer(ctx, c, most)
 `},
 			{"relay.log.read", `late, err := l.atHoles(ctx, holes, most)`, `late, err := stale, error(nil)`},
 		},
@@ -116,10 +116,32 @@ var relayed = []Mutant{
 		Checks:    []Check{test("relay", "TestPositionsThatAreGivenOutAgainAreNotSkipped/fewer_positions", "in vain")},
 	},
 	{
+		Name:      "an old look is the end of the log",
+		Breaks:    "a sink that takes what another has read sleeps beside an event that was stored meanwhile",
+		Invariant: "Sinks that share what they read stay independent",
+		Edits:     []Edit{{"relay.shared.newer", `l.full || l.wakes != s.wakes.Load()`, `l.full`}},
+		Checks:    []Check{test("relay", "TestSinksShareALook", "there may be more: false, want true")},
+	},
+	{
+		Name:      "an owner takes what was read before",
+		Breaks:    "after a crash that has lost commits a sink passes events at the same positions by",
+		Invariant: "Sinks that share what they read stay independent",
+		Edits: []Edit{{"relay.publisher.own", `			p.shared.forget()
+`, ``}},
+		Checks: []Check{test("relay", "TestAnOwnerTakesNothingThatWasReadBefore", `want ["lost" "found"]`)},
+	},
+	{
+		Name:      "sinks share the timeline of others",
+		Breaks:    "after a failover a sink gets events that were lost, and passes others at their positions by",
+		Invariant: "Sinks that share what they read stay independent",
+		Edits:     []Edit{{"relay.shared.find", `l.timeline == timeline && `, ``}},
+		Checks:    []Check{test("relay", "TestSinksShareALook", "of another timeline")},
+	},
+	{
 		Name:      "a new timeline is read with an old cursor",
 		Breaks:    "after a failover an event overtakes those of its key that have to be repeated",
 		Invariant: "A key's events keep their order",
-		Edits:     []Edit{{"relay.log.newer", `if timeline != l.timeline {`, `if false {`}},
+		Edits:     []Edit{{"relay.log.look", `if timeline != l.timeline {`, `if false {`}},
 		Checks:    []Check{test("relay", "TestOrderOutlivesAFailover", `"4" "new 5"`)},
 	},
 	{
@@ -157,7 +179,7 @@ var relayed = []Mutant{
 		Name:      "new ids that are the old ones",
 		Breaks:    "a broker drops what is to be published under new ids",
 		Invariant: "A replay publishes what was asked for, beside what is new",
-		Edits:     []Edit{{"relay.messageOf", `if e.again {`, `if false {`}},
+		Edits:     []Edit{{"relay.Event.makeEnvelope", `if e.again {`, `if false {`}},
 		Checks:    []Check{test("relay", "TestAReplayPublishesAgain", "a message has the id")},
 	},
 	{
