@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 GO      ?= go
 SQLC    := CGO_ENABLED=0 $(GO) tool -modfile=tools/sqlc.mod sqlc
+TEMPL   := $(GO) tool -modfile=tools/templ.mod templ
 LINT    := $(GO) tool -modfile=tools/lint.mod
 # PG=18 runs on that major version of PostgreSQL, fetched if it is not installed.
 PG      ?=
@@ -22,7 +23,7 @@ TESTS    = $(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format 
 	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=12 --rerun-fails-abort-on-data-race)
 # Tests wait for timers, locks and other processes more than they compute: four at a time in a package.
 FLAGS    = -timeout 20m -p 2 -parallel 4
-OURS    := $(shell git ls-files -co --exclude-standard '*.go' 2>/dev/null | grep -v '^internal/sqlgen/')
+OURS    := $(shell git ls-files -co --exclude-standard '*.go' 2>/dev/null | grep -v -e '^internal/sqlgen/' -e '_templ\.go$$')
 
 .PHONY: help
 help: ## print this list
@@ -72,14 +73,21 @@ check: generate-diff fmt-diff vet ## what every commit passes before its tests: 
 	$(GO) build ./...
 
 .PHONY: generate
-generate: ## internal/sqlgen from queries/, migrations/ and the list of a job's columns (internal/jobcolumns)
+generate: ## internal/sqlgen from queries/, migrations/ and the list of a job's columns (internal/jobcolumns); console/*_templ.go from its templates
 	$(GO) run ./internal/jobcolumns
 	$(SQLC) generate
+	$(TEMPL) generate -path console -log-level error
 
 .PHONY: generate-diff
 generate-diff:
 	$(GO) run ./internal/jobcolumns -check
 	$(SQLC) diff
+	$(TEMPL) generate -path console -log-level error
+	@git diff --exit-code --stat -- 'console/*_templ.go' || { echo "console/*_templ.go are not what their templates make of them: run make generate, and commit"; exit 1; }
+
+.PHONY: assets
+assets: ## the files that console/assets/vendor.txt lists, from npm
+	console/assets/fetch.sh
 
 .PHONY: fmt
 fmt: ## format

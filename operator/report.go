@@ -83,13 +83,17 @@ func (o *Operator) Logs(ctx context.Context, id outbox.ID, after LogPosition) ([
 	rows, err := listOf(ctx, o, id, "the log", func(ctx context.Context) ([]sqlgen.ListLogsRow, error) {
 		return o.db.ListLogs(ctx, sqlgen.ListLogsParams{JobID: pgvalue.UUID(id), AfterEpoch: after.Epoch, AfterLine: after.Line - 1})
 	})
+	return logLines(rows), err
+}
+
+func logLines(rows []sqlgen.ListLogsRow) []LogLine {
 	lines := make([]LogLine, 0, len(rows))
 	for _, row := range rows {
 		line := LogLine{LogPosition: LogPosition{row.Epoch, row.Line + 1}, At: row.LoggedAt.Time, Message: row.Message}
 		_ = line.Level.UnmarshalText([]byte(row.Level)) // as it was written by slog; INFO if by somebody else
 		lines = append(lines, line)
 	}
-	return lines, err
+	return lines
 }
 
 // Steps returns the steps that a job has finished, oldest first and a thousand at
@@ -98,11 +102,47 @@ func (o *Operator) Steps(ctx context.Context, id outbox.ID) ([]Step, error) {
 	rows, err := listOf(ctx, o, id, "the steps", func(ctx context.Context) ([]sqlgen.ListStepsRow, error) {
 		return o.db.ListSteps(ctx, pgvalue.UUID(id))
 	})
+	return stepsOf(rows), err
+}
+
+func stepsOf(rows []sqlgen.ListStepsRow) []Step {
 	steps := make([]Step, 0, len(rows))
 	for _, row := range rows {
 		steps = append(steps, Step{Name: row.Name, Epoch: row.Epoch, FinishedAt: row.FinishedAt.Time, Took: duration(row.Took), Result: row.Result})
 	}
-	return steps, err
+	return steps
+}
+
+// Reports is all that a job has reported.
+type Reports struct {
+	Progress   Progress
+	Checkpoint Checkpoint
+	Log        []LogLine // the newest 200 lines, oldest first
+	Steps      []Step
+}
+
+// Reports returns all that a job has reported, in three statements; nothing of a job that does not exist.
+func (o *Operator) Reports(ctx context.Context, id outbox.ID) (r Reports, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found, err := o.db.FindReport(ctx, pgvalue.UUID(id))
+	if err != nil {
+		return r, fmt.Errorf("find the progress of job %s: %w", id, err)
+	}
+	for _, row := range found {
+		r.Progress = Progress{Current: row.Current, Total: row.Total, Message: row.Message, ReportedAt: row.ReportedAt.Time}
+		r.Checkpoint = Checkpoint{Data: row.Checkpoint, SavedAt: row.CheckpointedAt.Time, Epoch: row.Epoch}
+	}
+	lines, err := o.db.ListLogs(ctx, sqlgen.ListLogsParams{JobID: pgvalue.UUID(id), AfterLine: -1})
+	if err != nil {
+		return r, fmt.Errorf("list the log of job %s: %w", id, err)
+	}
+	steps, err := o.db.ListSteps(ctx, pgvalue.UUID(id))
+	if err != nil {
+		return r, fmt.Errorf("list the steps of job %s: %w", id, err)
+	}
+	r.Log, r.Steps = logLines(lines), stepsOf(steps)
+	return r, nil
 }
 
 // listOf runs a query about a job. Only an empty answer asks whether there is one.

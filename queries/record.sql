@@ -158,6 +158,14 @@ WHERE job_id = @job_id
   AND reported_at IS NOT NULL
 LIMIT 1;
 
+-- name: FindReport :many
+-- FindReport returns a job's progress and checkpoint together; nothing if it has reported neither.
+SELECT coalesce(current, 0)::bigint AS current, coalesce(total, 0)::bigint AS total, coalesce(message, '')::text AS message, reported_at,
+       checkpoint::bytea AS checkpoint, coalesce(checkpoint_epoch, 0)::bigint AS epoch, checkpointed_at
+FROM outbox.progress
+WHERE job_id = @job_id
+LIMIT 1;
+
 -- name: ListLogs :many
 -- ListLogs returns a job's lines after the given one, oldest first.
 SELECT epoch, line, logged_at, level, message

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -182,4 +185,57 @@ func TestTheAPIWritesAgainWhenTheDatabaseDoes(t *testing.T) {
 	if took := until(http.StatusAccepted); took > 5*time.Second {
 		t.Errorf("the API writes again after %s, want about a second", took)
 	}
+}
+
+// The console stands below /console/ of the API's address, or on one of its own, and the API goes on beside it.
+func TestTheConsoleStandsBesideTheAPI(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	see := func(url string) (int, string, string) {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := probe.Transport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, res.Header.Get("Content-Type") + res.Header.Get("Location"), readAll(t, res)
+	}
+	anonymous := api.Config{AnonymousLoopback: true}
+	beside := start(t, nil, alone(pool), Config{API: anonymous, Console: &console.Config{}})
+	beside.awaitReady()
+	for path, want := range map[string][2]string{
+		"/console/jobs": {"200", "text/html"}, "/console": {"303", "console/"}, "/jobs": {"200", "application/json"}, "/nothing": {"404", "application/problem+json"},
+	} {
+		if code, kind, body := see("http://" + beside.addr + path); strconv.Itoa(code) != want[0] || !strings.Contains(kind, want[1]) {
+			t.Errorf("%s: got %d %s %s", path, code, kind, body)
+		}
+	}
+	_, a, err := compose(alone(pool), Config{API: anonymous, NoAPI: true, Console: &console.Config{}, ConsoleAddr: "127.0.0.1:0"})
+	if err != nil || a.name != "console" || a.beside != nil {
+		t.Fatalf("got %+v, %v", a, err)
+	}
+	a.close()
+	closePoolOf(a)
+	_, a, err = compose(alone(pool), Config{API: anonymous, Addr: "127.0.0.1:0", Console: &console.Config{}, ConsoleAddr: "127.0.0.1:0"})
+	if err != nil || a.name != "api" || a.beside == nil || a.beside.addr == a.addr {
+		t.Fatalf("got %+v, %v", a, err)
+	}
+	for address, want := range map[string]int{a.addr: http.StatusNotFound, a.beside.addr: http.StatusOK} {
+		w := httptest.NewRecorder()
+		handler := map[string]http.Handler{a.addr: a.handler, a.beside.addr: a.beside.handler}[address]
+		req := httptest.NewRequestWithContext(t.Context(), "GET", "/console/jobs", nil)
+		req.RemoteAddr, req.Host = "127.0.0.1:7", "localhost"
+		if handler.ServeHTTP(w, req); w.Code != want {
+			t.Errorf("%s: got %d, want %d", address, w.Code, want)
+		}
+	}
+	a.close()
+	closePoolOf(a)
+}
+
+func closePoolOf(a *apiServer) {
+	a.stopping()
+	a.pool.Close()
 }

@@ -6,16 +6,24 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/console"
 )
 
-// Config is how the API is served.
+// Config is how the API and the console are served.
 type Config struct {
-	// Addr is where, such as "0.0.0.0:8080"; "" serves it nowhere. TLS ends in front of it.
+	// Addr is where, such as "0.0.0.0:8080"; "" serves the API nowhere. TLS ends in front of it.
 	Addr string
+	// NoAPI serves the console alone.
+	NoAPI bool
+	// Console is how the console is served; nil serves none. Its Logger is the process's; what it lacks of Pool,
+	// Authenticator and Kinds is the API's, and so is AnonymousLoopback.
+	Console *console.Config
+	// ConsoleAddr is where; "" is below /console/ of Addr.
+	ConsoleAddr string
 	// Connections is how many connections of clients there are at once; 0 is 4096.
 	// Others wait until one ends.
 	Connections int
-	// Optional goes on without the API if Addr is taken.
+	// Optional goes on without them if an address is taken.
 	Optional bool
 	// DatabaseURL is where the API connects to; "" is that of the process. With a login of
 	// its own, a member of outbox_api alone, row security keeps its tenants apart in a

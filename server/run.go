@@ -1,4 +1,4 @@
-// Package server makes one process of package app and the API: the command posthaste is
+// Package server makes one process of package app, the API and the console: the command posthaste is
 // server.Run with webhooks. It stands apart because a worker that serves no API should not
 // compile one.
 //
@@ -8,6 +8,7 @@
 //
 //	goroutine       started by   ended by                   owns
 //	API             app.Run      stop, after its requests   its connections, a pool
+//	console         app.Run      stop, after its requests   its connections, if it has an address of its own
 //	OIDC discovery  the API      its end, or success        nothing
 package server
 
@@ -22,8 +23,8 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher"
 )
 
-// Run is [app.Run] with the API as one more component, "api" in /readyz. A mistake in
-// config, too, is an error before anything has started.
+// Run is [app.Run] with the API as one more component, "api" in /readyz, and the console as another, "console", if
+// it has an address of its own. A mistake in config, too, is an error before anything has started.
 func Run(ctx context.Context, mux *dispatcher.Mux, process app.Config, config Config) error {
 	process, a, err := compose(process, config)
 	if err != nil {
@@ -35,9 +36,9 @@ func Run(ctx context.Context, mux *dispatcher.Mux, process app.Config, config Co
 	return app.Run(ctx, mux, process)
 }
 
-// compose adds the API, if there is to be one, to the components of a process.
+// compose adds the API and the console, if there are to be any, to the components of a process.
 func compose(process app.Config, config Config) (app.Config, *apiServer, error) {
-	if config.Addr == "" {
+	if config.Addr == "" && (config.Console == nil || config.ConsoleAddr == "") {
 		return process, nil, nil
 	}
 	if err := process.Validate(); err != nil {
@@ -53,7 +54,10 @@ func compose(process app.Config, config Config) (app.Config, *apiServer, error) 
 	if a == nil {
 		return process, nil, err
 	}
-	process.Components = append(process.Components[:len(process.Components):len(process.Components)],
-		app.Component{Name: "api", Run: a.run, Ready: a.provider.ready, Pool: a.pool})
+	added := []app.Component{{Name: a.name, Run: a.run, Ready: a.provider.ready, Pool: a.pool}}
+	if beside := a.beside; beside != nil {
+		added = append(added, app.Component{Name: beside.name, Run: beside.run})
+	}
+	process.Components = append(process.Components[:len(process.Components):len(process.Components)], added...)
 	return process, a, nil
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -40,18 +42,20 @@ type patience struct {
 // usual is the API's.
 var usual = patience{header: 5 * time.Second, request: 15 * time.Second, answer: 30 * time.Second, idle: time.Minute}
 
-// apiServer serves the API on an address of its own.
+// apiServer serves the API, the console, or both on an address of its own.
 type apiServer struct {
+	name        string // of the component
 	addr        string
 	listener    net.Listener // taken at the start, so that an address in use is a mistake found then
 	handler     http.Handler
-	producer    *outbox.Producer
+	producer    *outbox.Producer // nil without the API
 	pool        *pgxpool.Pool
 	provider    *lateOIDC // nil without
 	patience    patience
 	connections int           // of clients, at once
 	bound       time.Duration // of a stop
 	stopping    func()        // ends the streams of changes
+	beside      *apiServer    // the console on another address; nil without
 	log         *slog.Logger
 }
 
@@ -95,26 +99,89 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 	config.Stopping = stopping
 	config.Logger = log
 	config.CountAtOnce = true
-	handler, err := api.New(config)
-	if err != nil {
-		return nil, err
-	}
-	ln, err := net.Listen("tcp", c.Addr)
-	if err != nil {
-		return nil, fmt.Errorf("API address: %w", err)
-	}
-	return &apiServer{
-		addr: ln.Addr().String(), listener: ln, handler: handler, producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
+	a := &apiServer{
+		name: "api", producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
 		connections: cmp.Or(c.Connections, defaultConnections),
 		bound:       max(cmp.Or(process.GracePeriod, app.DefaultGracePeriod), 0) + answerMargin,
 		stopping:    sync.OnceFunc(func() { close(stopping) }),
-	}, nil
+	}
+	pages, err := newConsole(c, config, process.Logger)
+	if err != nil {
+		return nil, err
+	}
+	if a.handler, err = handlerOf(c, config, pages); err != nil {
+		return nil, err
+	}
+	addresses := []*apiServer{a}
+	a.addr = c.Addr
+	switch {
+	case pages == nil || c.ConsoleAddr == "":
+	case c.NoAPI || c.Addr == "":
+		a.name, a.addr, a.handler = "console", c.ConsoleAddr, pages
+	default:
+		beside := *a
+		beside.name, beside.addr, beside.handler, beside.provider, beside.producer = "console", c.ConsoleAddr, pages, nil, nil
+		a.beside = &beside
+		addresses = append(addresses, a.beside)
+	}
+	for _, one := range addresses {
+		if one.listener, err = net.Listen("tcp", one.addr); err != nil {
+			a.close()
+			return nil, fmt.Errorf("%s address: %w", map[string]string{"api": "API", "console": "console"}[one.name], err)
+		}
+		one.addr = one.listener.Addr().String()
+	}
+	return a, nil
+}
+
+// newConsole makes the console, if there is to be one, with what it shares with the API.
+func newConsole(c Config, shared api.Config, log *slog.Logger) (http.Handler, error) {
+	if c.Console == nil {
+		return nil, nil
+	}
+	config := *c.Console
+	config.Pool = cmp.Or(config.Pool, shared.Pool)
+	if config.Authenticator == nil {
+		config.Authenticator = shared.Authenticator
+	}
+	config.Kinds = cmp.Or(config.Kinds, shared.Kinds)
+	config.AnonymousLoopback = config.AnonymousLoopback || shared.AnonymousLoopback
+	config.Logger = log.With(slog.String("component", "console"))
+	return console.New(config)
+}
+
+// handlerOf is what Addr serves: the API, and the console below /console/ unless that has an address of its own.
+func handlerOf(c Config, config api.Config, pages http.Handler) (http.Handler, error) {
+	requests := http.NotFoundHandler()
+	if !c.NoAPI && c.Addr != "" {
+		var err error
+		if requests, err = api.New(config); err != nil {
+			return nil, err
+		}
+	}
+	if pages == nil || c.ConsoleAddr != "" {
+		return requests, nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/console/"):
+			pages.ServeHTTP(w, r)
+		case r.URL.Path == "/console", r.URL.Path == "/" && c.NoAPI:
+			w.Header().Set("Location", "console/") // relative: a proxy may have cut off what is before
+			w.WriteHeader(http.StatusSeeOther)
+		default:
+			requests.ServeHTTP(w, r)
+		}
+	}), nil
 }
 
 // close gives up the address of an API that was never served.
 func (a *apiServer) close() {
 	if a.listener != nil {
 		_ = a.listener.Close()
+	}
+	if a.beside != nil {
+		a.beside.close()
 	}
 }
 
@@ -144,7 +211,7 @@ func (a *apiServer) run(ctx context.Context) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
-	a.log.LogAttrs(ctx, slog.LevelInfo, "API listens", slog.String("addr", a.addr))
+	a.log.LogAttrs(ctx, slog.LevelInfo, map[string]string{"api": "API listens", "console": "console listens"}[a.name], slog.String("addr", a.addr))
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		bound, cancel := context.WithTimeout(background, a.bound)
@@ -154,7 +221,9 @@ func (a *apiServer) run(ctx context.Context) error {
 		if err != nil {
 			_ = server.Close() // cuts off requests that are in progress
 		}
-		_ = a.producer.Flush(bound) // the poll covers a lost wake-up
+		if a.producer != nil {
+			_ = a.producer.Flush(bound) // the poll covers a lost wake-up
+		}
 		stopped <- err
 	})
 	endIdle := func() {

@@ -27,7 +27,7 @@ const (
 // devSettings are the switches of dev: those of serve that do not name a database.
 var devSettings = []string{
 	"dispatch", "listen", "reap", "webhook", "queues", "worker", "poll-interval", "lease-ttl",
-	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "unread-events", "api-addr", "admin-addr", "log-level", "log-format",
+	"relay-config", "relay", "job-timeout", "grace-period", "keep", "keep-events", "unread-events", "api-addr", "console-addr", "console-name", "admin-addr", "log-level", "log-format",
 }
 
 func (p *program) devCommand() *cli.Command {
@@ -76,6 +76,7 @@ func (p *program) dev(ctx context.Context, s settings, folder string, port int) 
 	s.app.Migrate = migrate.Up
 	s.server.Addr, s.server.Optional = s.apiAddr, s.apiByDefault
 	s.server.API.AnonymousLoopback = true // like Postgres, which asks nobody on this machine
+	s.server.Console = &s.console
 	s.app.Logger = p.logger(s)
 	if s.app, err = withRelay(s); err != nil {
 		return err
@@ -129,6 +130,12 @@ func welcome(w io.Writer, server, folder string, s settings) {
   posthaste enqueue greet '{"name":"Ada"}'
   posthaste jobs list
 `, server, folder, s.app.DatabaseURL)
+	switch {
+	case s.server.ConsoleAddr != "":
+		fmt.Fprintf(w, "  open http://%s/\n", reachable(s.server.ConsoleAddr))
+	case s.server.Addr != "":
+		fmt.Fprintf(w, "  open http://%s/console/\n", reachable(s.server.Addr))
+	}
 	if s.server.Addr != "" {
 		fmt.Fprintf(w, "  open http://%s/docs\n", reachable(s.server.Addr))
 	}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"net"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -44,9 +46,9 @@ func parseOneOf(v string, wanted ...string) (string, error) {
 func parseRoles(v string) ([]string, error) {
 	var roles []string
 	for part := range strings.SplitSeq(v, ",") {
-		role, err := parseOneOf(strings.TrimSpace(part), "dispatch", "reap", "relay", "api")
+		role, err := parseOneOf(strings.TrimSpace(part), "dispatch", "reap", "relay", "api", "console")
 		if err != nil {
-			return nil, errors.New("want some of dispatch, reap, relay, api, separated by commas")
+			return nil, errors.New("want some of dispatch, reap, relay, api, console, separated by commas")
 		}
 		roles = append(roles, role)
 	}
@@ -275,6 +277,32 @@ func parseAPI(v string) (string, error) {
 func parseToken(v string) (string, error) {
 	if strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		return "", errors.New("want a token as \"posthaste tokens create\" prints it")
+	}
+	return v, nil
+}
+
+// parseConsoleKeys reads the key that seals sessions, and the one before it: base64 of 32 bytes each.
+func parseConsoleKeys(v string) (keys [][]byte, err error) {
+	if v == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(v, ",") {
+		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(part))
+		if err != nil || len(key) != 32 {
+			return nil, errors.New("want base64 of 32 bytes, as \"openssl rand -base64 32\" makes it, or two of them, separated by a comma")
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) > 2 {
+		return nil, errors.New("want two keys at most: the one that seals, and the one before it")
+	}
+	return keys, nil
+}
+
+func parseConsoleURL(v string) (string, error) {
+	u, err := url.Parse(v)
+	if v != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "") {
+		return "", errors.New("want something like https://host/path/, without user and query")
 	}
 	return v, nil
 }

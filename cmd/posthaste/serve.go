@@ -15,13 +15,14 @@ import (
 func (p *program) serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
-		Usage: "run jobs, the API, or both, until it is stopped",
+		Usage: "run jobs, the API, the console, or all of them, until it is stopped",
 		Description: `Waits for the database and the schema if they are not there yet, and for the
 database whenever it goes away. Jobs are carried out by webhooks; jobs of kinds
 without one are left alone, for programs with handlers of their own.
 
 The role api serves docs/api.md on --api-addr, and over NATS if --relay-config has
-rpc. The role relay publishes events to the brokers that --relay-config names; see
+rpc. The role console serves the web console below /console/ of that address, or on
+--console-addr. The role relay publishes events to the brokers that --relay-config names; see
 docs/relay.md and docs/nats.md.`,
 		Flags: flags(),
 		Action: func(ctx context.Context, c *cli.Command) error {

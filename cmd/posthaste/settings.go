@@ -9,6 +9,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -26,6 +27,7 @@ type settings struct {
 	apiURL   string
 	apiToken string
 	oidc     access.OIDCConfig
+	console  console.Config
 
 	relayConfig *relayConfig // nil is none
 	noRelay     bool
@@ -71,7 +73,7 @@ var allSettings = []setting{
 	{
 		"role",
 		[]string{"OUTBOX_ROLE"},
-		"dispatch,reap,relay", "what this process does: `dispatch,reap,relay,api`", nil,
+		"dispatch,reap,relay", "what this process does: `dispatch,reap,relay,api,console`", nil,
 		func(s *settings, v string) (err error) { s.roles, err = parseRoles(v); return err },
 	},
 	{
@@ -287,6 +289,41 @@ var allSettings = []setting{
 		func(s *settings, v string) (err error) { s.server.API.Kinds, err = readSchemas(v); return err },
 	},
 	{
+		"console-addr",
+		[]string{"OUTBOX_CONSOLE_ADDR"},
+		"", "`HOST:PORT` of the console, for the role console (default: below /console/ of the API's address)", nil,
+		func(s *settings, v string) (err error) {
+			if v != "" {
+				s.server.ConsoleAddr, err = parseAddr(v)
+			}
+			return err
+		},
+	},
+	{
+		"console-url",
+		[]string{"OUTBOX_CONSOLE_URL"},
+		"", "`URL` at which people open the console: one that is https makes the cookie Secure, and other hosts are refused (default: any host)", nil,
+		func(s *settings, v string) (err error) { s.console.PublicURL, err = parseConsoleURL(v); return err },
+	},
+	{
+		"console-key",
+		[]string{"OUTBOX_CONSOLE_KEY"},
+		"", "`KEY` that seals the console's sessions, base64 of 32 bytes; behind a comma the one before it (default: one that lasts as long as the process)", func(string) string { return redacted },
+		func(s *settings, v string) (err error) { s.console.Keys, err = parseConsoleKeys(v); return err },
+	},
+	{
+		"console-name",
+		[]string{"OUTBOX_CONSOLE_NAME"},
+		"", "`NAME` of this instance, which each page shows (default: the name of the database)", nil,
+		func(s *settings, v string) error { s.console.Name = v; return nil },
+	},
+	{
+		"console-read-only",
+		[]string{"OUTBOX_CONSOLE_READ_ONLY"},
+		"off", "refuse everything in the console that would change something: `on|off`", nil,
+		func(s *settings, v string) (err error) { s.console.ReadOnly, err = parseSwitch(v); return err },
+	},
+	{
 		"admin-addr",
 		[]string{"OUTBOX_ADMIN_ADDR"},
 		"127.0.0.1:9090", "`HOST:PORT` of /livez, /readyz, /metrics and /debug/pprof/, or off; it has no login", nil,
@@ -334,8 +371,16 @@ func (s settings) withRoles() settings {
 	s.app.NoListen = s.app.NoListen || !has("dispatch") // nobody to wake
 	s.noRelay = s.noRelay || !has("relay")
 	s.app.NoSchedule = s.app.NoSchedule || !has("dispatch") && !has("reap")
+	if has("console") {
+		s.server.Console, s.server.NoAPI = &s.console, !has("api")
+		if s.server.ConsoleAddr == "" {
+			s.server.Addr = s.apiAddr
+		}
+	}
 	if has("api") {
 		s.server.Addr = s.apiAddr
+	}
+	if has("api") || has("console") {
 		if s.oidc.Issuer != "" {
 			s.server.OIDC = &s.oidc
 		}

@@ -75,14 +75,15 @@ var allowed = map[string]string{
 	"internal/changefeed": "outbox internal/sqlgen",
 	"internal/callers":    "access outbox",
 
-	"kinds":  "outbox",
-	"api":    "protect outbox/codes internal/engine access outbox operator kinds internal/callers internal/changefeed internal/outage internal/pgsession",
-	"client": "",
+	"kinds":   "outbox",
+	"api":     "protect outbox/codes internal/engine access outbox operator kinds internal/callers internal/changefeed internal/outage internal/pgsession",
+	"console": "access kinds operator outbox protect internal/callers internal/outage internal/pgsession",
+	"client":  "",
 
 	// One process of the others, the same with the API, and the command.
 	"app":           "internal/engine outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn internal/pgsession",
-	"server":        "access api app dispatcher outbox internal/backoff",
-	"cmd/posthaste": "internal/engine protect internal/dsn access api app server client kinds outbox dispatcher operator doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
+	"server":        "access api app console dispatcher outbox internal/backoff",
+	"cmd/posthaste": "internal/engine protect internal/dsn access api app console server client kinds outbox dispatcher operator doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "",

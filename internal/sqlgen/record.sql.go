@@ -87,6 +87,53 @@ func (q *Queries) FindProgress(ctx context.Context, jobID pgtype.UUID) ([]FindPr
 	return items, nil
 }
 
+const FindReport = `-- name: FindReport :many
+SELECT coalesce(current, 0)::bigint AS current, coalesce(total, 0)::bigint AS total, coalesce(message, '')::text AS message, reported_at,
+       checkpoint::bytea AS checkpoint, coalesce(checkpoint_epoch, 0)::bigint AS epoch, checkpointed_at
+FROM outbox.progress
+WHERE job_id = $1
+LIMIT 1
+`
+
+type FindReportRow struct {
+	Current        int64
+	Total          int64
+	Message        string
+	ReportedAt     pgtype.Timestamptz
+	Checkpoint     []byte
+	Epoch          int64
+	CheckpointedAt pgtype.Timestamptz
+}
+
+// FindReport returns a job's progress and checkpoint together; nothing if it has reported neither.
+func (q *Queries) FindReport(ctx context.Context, jobID pgtype.UUID) ([]FindReportRow, error) {
+	rows, err := q.db.Query(ctx, FindReport, jobID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindReportRow
+	for rows.Next() {
+		var i FindReportRow
+		if err := rows.Scan(
+			&i.Current,
+			&i.Total,
+			&i.Message,
+			&i.ReportedAt,
+			&i.Checkpoint,
+			&i.Epoch,
+			&i.CheckpointedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FindStep = `-- name: FindStep :many
 SELECT result
 FROM outbox.job_steps

@@ -1,0 +1,112 @@
+// What scripts add to pages that are complete without them: ages that go on counting, buttons that copy, the browser's
+// time zone, and the key / that leads to the search. Everything is text: no HTML is made here.
+// @ts-check
+
+const root = document.documentElement;
+root.dataset.script = "";
+
+// The server's clock: the browser's own may be wrong.
+const skew = Date.parse(root.dataset.now ?? "") - performance.now();
+const now = () => skew + performance.now();
+
+/** age is how long something is, as show.go writes it. @param {number} ms */
+export function age(ms) {
+	const s = Math.max(0, Math.floor(ms / 1000)), m = Math.floor(s / 60), h = Math.floor(m / 60), d = Math.floor(h / 24);
+	const two = (/** @type {number} */ a, /** @type {string} */ unit, /** @type {number} */ b, /** @type {string} */ small) =>
+		b ? `${a} ${unit} ${b} ${small}` : `${a} ${unit}`;
+	if (s < 60) return `${s} s`;
+	if (m < 60) return `${m} min`;
+	if (h < 24) return two(h, "h", m % 60, "min");
+	return d < 100 ? two(d, "d", h % 24, "h") : `${d} d`;
+}
+
+/** count has the ages of a part of the page go on. @param {ParentNode} part */
+function count(part) {
+	const at = now();
+	for (const e of /** @type {NodeListOf<HTMLTimeElement>} */ (part.querySelectorAll("time[data-age],time[data-ago],time[data-in],time[data-live]"))) {
+		const d = at - Date.parse(e.dateTime);
+		let text = age(d);
+		if ("live" in e.dataset) text = (e.dataset.clock ??= e.textContent ?? "") + (d < 2000 ? "" : `, ${age(d)} ago`);
+		else if ("in" in e.dataset) text = d < 0 ? `in ${age(-d)}` : `${age(d)} ago`;
+		else if ("ago" in e.dataset) text = `${age(d)} ago`;
+		if (e.textContent !== text) e.textContent = text;
+	}
+}
+setInterval(() => document.hidden || count(document), 1000);
+
+/** copyable adds a button to what can be copied. @param {ParentNode} part */
+function copyable(part) {
+	for (const e of /** @type {NodeListOf<HTMLElement>} */ (part.querySelectorAll("[data-copy]:not([data-copies])"))) {
+		e.dataset.copies = "";
+		const button = document.createElement("button");
+		button.type = "button";
+		button.className = "copy";
+		button.textContent = "Copy";
+		button.addEventListener("click", async () => {
+			button.textContent = await copy(e) ? "Copied" : "Press Ctrl+C";
+			setTimeout(() => { button.textContent = "Copy"; }, 1600);
+		});
+		e.after(button);
+	}
+}
+
+/** copy copies a text, or selects it where that is all there is: on plain http. @param {HTMLElement} e */
+async function copy(e) {
+	try {
+		await navigator.clipboard.writeText(e.textContent ?? "");
+		return true;
+	} catch {
+		getSelection()?.selectAllChildren(e);
+		return false;
+	}
+}
+
+/** offerZone adds the browser's zone to the choice, and takes it the first time. */
+function offerZone() {
+	const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
+	const cookie = (/** @type {string} */ zone) => { document.cookie = `ph_zone=${zone}; max-age=31536000; samesite=lax`; };
+	if (!own || !/^[A-Za-z0-9_+\-/]+$/.test(own)) return;
+	if (!document.cookie.includes("ph_zone=")) {
+		cookie(own);
+		if (own !== root.dataset.zone) localise(own);
+	}
+	for (const fieldset of document.querySelectorAll("[data-zones] fieldset")) {
+		if ([...fieldset.querySelectorAll("button")].some((b) => b.value === own)) continue;
+		const button = document.createElement("button");
+		button.name = "zone";
+		button.value = button.textContent = own;
+		button.setAttribute("aria-pressed", "false");
+		fieldset.append(button);
+	}
+}
+
+/** localise writes the times of this page in a zone; the next page comes with it. @param {string} zone */
+function localise(zone) {
+	const day = (/** @type {number} */ t) => new Intl.DateTimeFormat("en-GB", { timeZone: zone, day: "numeric", month: "short", year: "numeric" }).format(t);
+	const clock = new Intl.DateTimeFormat("en-GB", { timeZone: zone, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+	for (const e of /** @type {NodeListOf<HTMLTimeElement>} */ (document.querySelectorAll("time:not([data-age],[data-ago],[data-in])"))) {
+		const t = Date.parse(e.dateTime), today = day(now()), then = day(t);
+		const date = then === today ? "" : (then.slice(-4) === today.slice(-4) ? then.slice(0, -5) : then) + " ";
+		e.textContent = date + clock.format(t);
+	}
+	const name = document.querySelector(".menu .zone");
+	if (name) name.textContent = zone.split("/").pop()?.replaceAll("_", " ") ?? zone;
+}
+
+document.addEventListener("keydown", (e) => {
+	const from = /** @type {HTMLElement} */ (e.target);
+	if (e.key === "Escape") document.querySelector(".menu[open]")?.removeAttribute("open");
+	if (e.ctrlKey || e.metaKey || e.altKey || from.closest("input,textarea,select,[contenteditable]")) return;
+	if (e.key === "/") {
+		const field = /** @type {HTMLElement | null} */ (document.querySelector("[data-key='/']"));
+		if (field) { e.preventDefault(); field.focus(); }
+	}
+});
+document.addEventListener("click", (e) => {
+	for (const menu of document.querySelectorAll(".menu[open]")) {
+		if (!menu.contains(/** @type {Node} */ (e.target))) menu.removeAttribute("open");
+	}
+});
+
+offerZone();
+copyable(document);

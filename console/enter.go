@@ -1,0 +1,239 @@
+package console
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/callers"
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+const (
+	maxForm   = 1 << 20                // bytes of a form
+	queueWait = 500 * time.Millisecond // that a page waits for its turn, at most
+)
+
+// ServeHTTP is around everything: the request's id, the headers of every answer, the time that a page may take, and
+// panics.
+func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	v := &visit{site: s, w: w, r: r, id: rand.Text(), nonce: rand.Text(), now: time.Now()}
+	v.setHeaders()
+	if hash, name, ok := assetOf(r.URL.Path); ok {
+		s.assets.serve(v, hash, name)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.config.Timeout)
+	defer cancel()
+	v.r = r.WithContext(ctx)
+	v.readPreferences()
+	returned := false
+	defer func() {
+		if p := recover(); !returned {
+			s.recovered(v, p)
+		}
+	}()
+	if err := s.enter(v); err != nil {
+		v.refuse(err)
+	}
+	returned = true
+}
+
+// recovered answers after a panic. What panicked is for the log alone.
+func (s *site) recovered(v *visit, p any) {
+	if p == http.ErrAbortHandler { //nolint:errorlint // the documented way to say it
+		panic(p)
+	}
+	s.log.LogAttrs(v.ctx(), slog.LevelError, "page panicked", slog.String("request_id", v.id), slog.String("path", v.r.URL.Path),
+		slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+	v.refuse(fmt.Errorf("page panicked: %v", p))
+}
+
+// setHeaders sets those of every answer. A Referrer-Policy of no-referrer would have browsers send Origin: null with
+// our own forms, and on plain http the Origin is all there is to tell them from those of another site.
+func (v *visit) setHeaders() {
+	h := v.w.Header()
+	h.Set("X-Request-Id", v.id)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
+	h.Set("X-Robots-Tag", "noindex")
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self' 'nonce-"+v.nonce+"'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
+		"worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "+
+		"require-trusted-types-for 'script'; trusted-types htmx posthaste")
+}
+
+// enter finds the page of a request and lets it in, or not. Each step needs what those above it have found.
+func (s *site) enter(v *visit) (err error) {
+	if err = s.checkHost(v.r); err != nil {
+		return err
+	}
+	var allowed []string
+	if v.route, allowed = routeOf(v.r); v.route == nil {
+		_ = s.authenticate(v) // for the navigation alone
+		if allowed != nil {
+			v.w.Header().Set("Allow", strings.Join(allowed, ", "))
+			return refusal{http.StatusMethodNotAllowed, "This address takes no such request", "Go back and use the page's own links and forms."}
+		}
+		return refusal{http.StatusNotFound, "There is no such page", "The address leads nowhere in this console."}
+	}
+	if err = s.checkOrigin(v.r); err != nil {
+		return err
+	}
+	if err = s.authenticate(v); err != nil && !v.route.gate.anyone {
+		return err
+	}
+	if err = v.readParameters(); err != nil {
+		return err
+	}
+	if err = s.admit(v); err != nil {
+		return err
+	}
+	leave, err := s.takePlace(v.ctx())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	v.r = v.r.WithContext(operator.TiedTo(v.ctx(), v.tenant()))
+	v.operator = s.operator.As(operator.Actor{Name: v.who.Name, RequestID: v.id})
+	return v.route.page(s, v)
+}
+
+// checkHost refuses requests to a name that is not ours: one of another site may lead here, and its scripts would then
+// be of this origin.
+func (s *site) checkHost(r *http.Request) error {
+	if s.public == nil || strings.EqualFold(r.Host, s.public.Host) || s.config.AnonymousLoopback && callers.IsLocal(r) {
+		return nil
+	}
+	return refusal{http.StatusMisdirectedRequest, "This console has another address", "Open it at its public address: " + s.public.String()}
+}
+
+// checkOrigin refuses what a page of another site sends.
+func (s *site) checkOrigin(r *http.Request) error {
+	err := s.origins.Check(r)
+	if err == nil && !slices.Contains([]string{http.MethodGet, http.MethodHead}, r.Method) &&
+		r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == "" {
+		err = errors.New("it says nothing of its origin")
+	}
+	if err != nil {
+		return refusal{http.StatusForbidden, "The request came from elsewhere", "Only this console's own pages may send it. If a proxy in front changes the Host, " +
+			"set the console's public URL."}
+	}
+	return nil
+}
+
+// authenticate finds out who makes the request.
+func (s *site) authenticate(v *visit) (err error) {
+	if s.config.Who != nil {
+		v.who, err = s.config.Who(v.r)
+	} else if kept, ok := s.cookie.read(v.r, v.now); ok && s.config.Authenticator != nil {
+		v.who, err = s.config.Authenticator.Authenticate(v.ctx(), kept.Bearer)
+		v.byToken = err == nil
+	} else if s.config.AnonymousLoopback && callers.IsLocal(v.r) {
+		v.who = callers.Everybody
+	} else {
+		err = access.ErrUnauthenticated
+	}
+	if err != nil {
+		v.who = access.Principal{}
+		return err
+	}
+	if v.who.Tenant.IsZero() && !v.who.AllTenants {
+		return refusal{http.StatusForbidden, "You belong to no tenant", "Sign in with a token that has one."}
+	}
+	v.known = true
+	return nil
+}
+
+// admit decides whether the principal may open the page.
+func (s *site) admit(v *visit) error {
+	g := v.route.gate
+	switch {
+	case v.route.acts() && s.config.ReadOnly:
+		return refusal{http.StatusForbidden, "This console only reads", "It was started read-only: nothing can be changed here."}
+	case g.anyone:
+		return nil
+	case g.missing(v.who) != "":
+		return notAllowed(string(g.missing(v.who)))
+	case g.everything && !v.who.AllTenants:
+		return refusal{http.StatusForbidden, "This page concerns all tenants", "It takes a login that sees all tenants."}
+	}
+	return nil
+}
+
+// takePlace waits until the page may be worked on.
+func (s *site) takePlace(ctx context.Context) (leave func(), err error) {
+	leave = func() { <-s.working }
+	select {
+	case s.working <- struct{}{}:
+		return leave, nil
+	default:
+	}
+	patience := time.NewTimer(queueWait)
+	defer patience.Stop()
+	select {
+	case s.working <- struct{}{}:
+		return leave, nil
+	case <-patience.C:
+		return nil, refusal{http.StatusTooManyRequests, "Too many pages are being made", "The console keeps the database free for jobs. Try again in a moment."}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// readParameters reads the query, or the form, and refuses what the row does not name.
+func (v *visit) readParameters() (err error) {
+	bad := func(why string) error { return refusal{http.StatusBadRequest, "The address cannot be read", why} }
+	text := v.r.URL.RawQuery
+	if v.r.Method == http.MethodPost {
+		if kind := v.r.Header.Get("Content-Type"); kind != "application/x-www-form-urlencoded" {
+			return refusal{http.StatusUnsupportedMediaType, "The form cannot be read", "It has to be sent as browsers send forms."}
+		}
+		if text != "" {
+			return bad("A form has its parameters in its body.")
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(v.w, v.r.Body, maxForm))
+		if err != nil {
+			return refusal{http.StatusRequestEntityTooLarge, "The form is too large", "It may have 1 MiB."}
+		}
+		text = string(body)
+	}
+	if v.params, err = url.ParseQuery(text); err != nil {
+		return bad("Its parameters are not escaped as they should be.")
+	}
+	allowed := strings.Fields(v.route.params)
+	for name, values := range v.params {
+		switch {
+		case !slices.Contains(allowed, name):
+			return bad("It has the parameter " + quoted(name) + ", which this page does not know.")
+		case len(values) > 1 && name != "status": // boxes that are checked
+			return bad("It has the parameter " + quoted(name) + " twice.")
+		case !utf8.ValidString(values[0]) || strings.IndexByte(values[0], 0) >= 0:
+			return bad("The parameter " + quoted(name) + " is not text.")
+		}
+	}
+	return nil
+}
+
+// quoted is a text of the request, cut short.
+func quoted(s string) string {
+	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "")
+	if len(s) > 64 {
+		s = s[:64] + "…"
+	}
+	return "“" + strings.ToValidUTF8(s, "") + "”"
+}

@@ -1,0 +1,194 @@
+package console
+
+import (
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const auditShown = 20 // entries of one job
+
+// shownJob is a job and all that is shown of it.
+type shownJob struct {
+	operator.Job
+	reports operator.Reports
+	payload content
+	result  content
+	headers []field
+	audit   []operator.AuditEntry
+	spans   []span
+	reveal  bool
+}
+
+type field struct{ name, value string }
+
+// jobOf is the job that the parameters name, of the viewer's tenant.
+func (s *site) jobOf(v *visit) (j operator.Job, err error) {
+	id, err := outbox.ParseID(v.param("id"))
+	if err != nil {
+		return j, refusal{http.StatusBadRequest, "That is no job’s id", "It has 36 characters, like 01976f0e-7a5c-7d3e-8f4b-0123456789ab."}
+	}
+	if tenant := v.tenant(); !tenant.IsZero() { // a foreign job costs what an absent one does
+		found, err := v.operator.Find(v.ctx(), []operator.Wanted{{ID: id, Tenant: tenant}})
+		if err != nil {
+			return j, err
+		} else if found[0].ID.IsZero() {
+			return j, operator.ErrNotFound
+		}
+	}
+	return v.operator.Job(v.ctx(), id)
+}
+
+func (s *site) job(v *visit) (err error) {
+	j, err := s.jobOf(v)
+	if err != nil {
+		return err
+	}
+	shown := shownJob{Job: j, spans: timeline(j, v.now), reveal: v.param("reveal") != ""}
+	if shown.reports, err = v.operator.Reports(v.ctx(), j.ID); err != nil {
+		return err
+	}
+	if v.can(access.AdminRead) {
+		if shown.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{JobID: j.ID, Tenant: v.tenant(), Limit: auditShown}); err != nil {
+			return err
+		}
+	}
+	if v.can(access.PayloadRead) {
+		whole := v.param("whole") != ""
+		shown.payload = s.contentOf(j.Payload, j.ContentType, shown.reveal, whole)
+		shown.result = s.contentOf(j.Result, "application/json", shown.reveal, whole)
+		shown.headers = headersOf(j.Headers, s.mask(shown.reveal))
+	}
+	return v.render(jobPage(v, shown))
+}
+
+// headersOf are a job's headers by name.
+func headersOf(stored json.RawMessage, hidden func([]string) bool) (all []field) {
+	var values map[string]string
+	if len(stored) == 0 || json.Unmarshal(stored, &values) != nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if value := values[name]; hidden([]string{name}) {
+			all = append(all, field{name, masked})
+		} else {
+			all = append(all, field{name, value})
+		}
+	}
+	return all
+}
+
+func (s *site) payload(v *visit) error {
+	j, err := s.jobOf(v)
+	if err != nil {
+		return err
+	}
+	return v.download(j.ID.String()+"-payload", j.ContentType, j.Payload)
+}
+
+func (s *site) result(v *visit) error {
+	j, err := s.jobOf(v)
+	if err != nil {
+		return err
+	}
+	if j.Result == nil {
+		return refusal{http.StatusNotFound, "The job has no result", "Its handler returned none, or it has not succeeded yet."}
+	}
+	return v.download(j.ID.String()+"-result", "application/json", j.Result)
+}
+
+// download has the browser keep bytes as they are stored, and look at nothing of them.
+func (v *visit) download(name, contentType string, stored []byte) error {
+	kind, _, _ := mime.ParseMediaType(contentType)
+	switch {
+	case strings.HasSuffix(kind, "json"):
+		name += ".json"
+	case strings.HasPrefix(kind, "text/"):
+		name += ".txt"
+	default:
+		name += ".bin"
+	}
+	h := v.w.Header()
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": name}))
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	return v.send("application/octet-stream", stored)
+}
+
+// levelClass is how a line of a log is marked.
+func levelClass(l slog.Level) string {
+	switch {
+	case l >= slog.LevelError:
+		return "is-error"
+	case l >= slog.LevelWarn:
+		return "is-warn"
+	case l < slog.LevelInfo:
+		return "is-debug"
+	}
+	return ""
+}
+
+// late is how long a job has waited beyond the time at which it was due; zero if it has not.
+func late(j operator.Job, now time.Time) time.Duration {
+	if j.Status != outbox.Pending && j.Status != outbox.Retrying && j.Status != outbox.Blocked {
+		return 0
+	}
+	return max(now.Sub(j.RunAt), 0)
+}
+
+// changes is what an act changed, in words: "paused false → true".
+func changes(e operator.AuditEntry) (words []string) {
+	var before, after map[string]json.RawMessage
+	_ = json.Unmarshal(e.Before, &before) // of another form: nothing is said
+	_ = json.Unmarshal(e.After, &after)
+	names := map[string]bool{}
+	for name := range before {
+		names[name] = true
+	}
+	for name := range after {
+		names[name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		was, became := shorten(before[name]), shorten(after[name])
+		switch {
+		case name == "payload_base64" || was == became || became == "":
+		case was == "":
+			words = append(words, name+" "+became)
+		default:
+			words = append(words, name+" "+was+" → "+became)
+		}
+	}
+	return words
+}
+
+// shorten is a JSON value on a line.
+func shorten(value json.RawMessage) string {
+	var text string
+	if json.Unmarshal(value, &text) != nil {
+		text = string(value)
+	}
+	if text == "null" {
+		text = "–"
+	}
+	if len(text) > 60 {
+		text = strings.ToValidUTF8(text[:60], "") + "…"
+	}
+	return text
+}
+
+// waits are those between a job's attempts.
+func waits(b outbox.Backoff) string {
+	words := make([]string, len(b))
+	for i, wait := range b {
+		words[i] = took(wait)
+	}
+	return strings.Join(words, ", ")
+}

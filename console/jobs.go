@@ -1,0 +1,122 @@
+package console
+
+import (
+	"cmp"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const jobsParams = "q kind queue status key tenant error since until before limit"
+
+// listed is a page of jobs.
+type listed struct {
+	search search
+	typed  string // what stands in the search field
+	fault  string // of what was typed
+	before outbox.ID
+	limit  int
+	page   operator.Page
+	tenant bool // whether the tenants are shown
+}
+
+// groups are the statuses as the filter shows them: open, waiting for a person, closed.
+var groups = [][]outbox.Status{
+	{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying},
+	{outbox.Failed, outbox.Dead},
+	{outbox.Succeeded, outbox.Cancelled, outbox.Expired, outbox.Skipped, outbox.Stale, outbox.Dismissed},
+}
+
+func statusWords() (words []string) {
+	for _, group := range groups {
+		for _, s := range group {
+			words = append(words, string(s))
+		}
+	}
+	return words
+}
+
+// jobs lists jobs. What was typed becomes parameters of the URL, which then says what the page shows.
+func (s *site) jobs(v *visit) (err error) {
+	l := listed{limit: operator.DefaultLimit}
+	if v.params.Has("q") {
+		typed := v.param("q")
+		if l.search, err = parseSearch(typed, v.now); err == nil {
+			return v.redirect(l.search.link())
+		}
+		l.typed, l.fault, v.status = typed, upperFirst(err.Error())+".", http.StatusBadRequest
+		return v.render(jobsPage(v, l))
+	}
+	if l.search, err = v.searchOf(); err != nil {
+		return err
+	}
+	filter, err := v.filter(l.search)
+	if err != nil {
+		return err
+	}
+	if before := v.param("before"); before != "" {
+		if filter.Before, err = outbox.ParseID(before); err != nil {
+			return refusal{http.StatusBadRequest, "The address cannot be read", "Its “before” is no job’s id."}
+		}
+	}
+	if limit := v.param("limit"); limit != "" {
+		if l.limit, err = strconv.Atoi(limit); err != nil || l.limit < 1 || l.limit > operator.MaxLimit {
+			return refusal{http.StatusBadRequest, "The address cannot be read", "Its “limit” is not 1 to " + strconv.Itoa(operator.MaxLimit) + "."}
+		}
+	}
+	filter.Limit, l.before, l.typed = l.limit, filter.Before, l.search.text()
+	if l.page, err = v.operator.Page(v.ctx(), filter); err != nil {
+		return err
+	}
+	for _, j := range l.page.Jobs {
+		l.tenant = l.tenant || v.who.AllTenants && j.Tenant != outbox.RootTenant
+	}
+	return v.render(jobsPage(v, l))
+}
+
+// older is the URL of the next page.
+func (l listed) older() (more []string) {
+	more = []string{"before", l.page.Next.String()}
+	if l.limit != operator.DefaultLimit {
+		more = append(more, "limit", strconv.Itoa(l.limit))
+	}
+	return more
+}
+
+// find leads to a job by its id, or to the jobs that the words mean.
+func (s *site) find(v *visit) error {
+	text := strings.TrimSpace(v.param("q"))
+	if id, err := outbox.ParseID(text); err == nil {
+		return v.redirect(link("job", "id", id.String()))
+	}
+	return v.redirect(link("jobs", "q", text))
+}
+
+// ran is how long the latest attempt of a closed job took; zero without one.
+func ran(j operator.Job) time.Duration {
+	if !j.Status.Closed() || j.StartedAt.IsZero() {
+		return 0
+	}
+	return j.FinishedAt.Sub(j.StartedAt)
+}
+
+// mistake is the error of a job, as far as the viewer may see it.
+func (v *visit) mistake(j operator.Job) string {
+	if !v.can(access.AdminRead) || j.ErrorMessage == "" {
+		return j.ErrorCode
+	}
+	return cmp.Or(j.ErrorCode, "error") + ": " + j.ErrorMessage
+}
+
+// tenantName is a tenant in a list.
+func tenantName(id outbox.ID) string {
+	if id == outbox.RootTenant {
+		return "root"
+	}
+	return shortID(id)
+}

@@ -1,0 +1,59 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/a-h/templ"
+
+	"github.com/posthaste-dev/posthaste/access"
+)
+
+// ownPage is the URL of one of our pages, relative: nothing that could lead elsewhere.
+var ownPage = regexp.MustCompile(`^([a-z][a-z-]*)?(\?[A-Za-z0-9%&=+_.~*-]*)?$`)
+
+// backTo is where people came from, if that is a page of ours; else the first one.
+func (v *visit) backTo() templ.SafeURL {
+	back := v.param("back")
+	if len(back) > 4096 || !ownPage.MatchString(back) || back == "" {
+		return "./"
+	}
+	return templ.SafeURL(back)
+}
+
+func (s *site) login(v *visit) error {
+	if s.config.Who != nil || s.config.Authenticator == nil {
+		return v.redirect("./")
+	}
+	return v.render(loginPage(v, ""))
+}
+
+// signIn takes a token. It is in the cookie from then on, sealed, and nowhere else.
+func (s *site) signIn(v *visit) error {
+	if s.config.Who != nil || s.config.Authenticator == nil {
+		return refusal{http.StatusNotFound, "There is no such page", "This console has no login of its own."}
+	}
+	bearer := strings.TrimSpace(v.param("token"))
+	who, err := s.config.Authenticator.Authenticate(v.ctx(), bearer)
+	switch {
+	case errors.Is(err, access.ErrUnauthenticated):
+		v.status = http.StatusUnauthorized
+		return v.render(loginPage(v, "No token is like this one. It may have been revoked, or it has expired."))
+	case err != nil:
+		return err
+	case who.Tenant.IsZero() && !who.AllTenants:
+		v.status = http.StatusForbidden
+		return v.render(loginPage(v, "The token belongs to no tenant."))
+	}
+	if err := s.cookie.keep(v.w, v.now, bearer); err != nil {
+		return err
+	}
+	return v.redirect(v.backTo())
+}
+
+func (s *site) signOut(v *visit) error {
+	s.cookie.forget(v.w)
+	return v.redirect("login")
+}

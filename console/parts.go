@@ -1,0 +1,61 @@
+package console
+
+import (
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// shapes tell statuses apart without their colours, in a box of 12 by 12.
+var shapes = map[outbox.Status]string{
+	outbox.Created:   "M4 2.5v7M8 2.5v7",
+	outbox.Pending:   "M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M6 3.5V6l1.8 1.2",
+	outbox.Blocked:   "M2.5 5.5h7v5h-7zM4 5.5V4a2 2 0 0 1 4 0v1.5",
+	outbox.Running:   "M3 1.5v9l7-4.5z",
+	outbox.Retrying:  "M10 6a4 4 0 1 1-1.2-2.9M10 1v2.6H7.4",
+	outbox.Failed:    "M2.5 2.5l7 7M9.5 2.5l-7 7",
+	outbox.Dead:      "M3.8 1h4.4L11 3.8v4.4L8.2 11H3.8L1 8.2V3.8z",
+	outbox.Succeeded: "M1.5 6.5l3 3 6-7",
+	outbox.Cancelled: "M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M2.9 9.1l6.2-6.2",
+	outbox.Expired:   "M3 1.5h6M3 10.5h6M3.5 1.5c0 2.5 5 6.5 5 9M8.5 1.5c0 2.5-5 6.5-5 9",
+	outbox.Skipped:   "M1.5 2.5L5 6 1.5 9.5M6.5 2.5L10 6 6.5 9.5",
+	outbox.Stale:     "M1 4.5c1.7-2 3.3 2 5 0s3.3 2 5 0M1 8.5c1.7-2 3.3 2 5 0s3.3 2 5 0",
+	outbox.Dismissed: "M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M3.8 6h4.4",
+}
+
+// solid are the shapes that are filled.
+var solid = map[outbox.Status]bool{outbox.Running: true, outbox.Dead: true}
+
+func pressed(on bool) string { return strconv.FormatBool(on) }
+
+// asset is the URL of one of our files.
+func (v *visit) asset(name string) string { return v.site.assets.url(name) }
+
+// isAt reports whether this page, or one that stands below it, is the row's.
+func (v *visit) isAt(r *route) bool {
+	return v.route != nil && (v.route.path == r.path || below[v.route.path] == r.path)
+}
+
+// below are the pages that stand below one of the navigation.
+var below = map[string]string{"job": "jobs", "queue": "queues", "kind": "kinds", "key": "keys", "schedule": "schedules", "letter": "letters", "sink": "sinks"}
+
+// sees is whose jobs the viewer sees, in words.
+func (v *visit) sees() string {
+	if v.who.AllTenants {
+		return "all tenants"
+	}
+	return "tenant " + v.who.Tenant.String()
+}
+
+// madeIn is how long this page has taken so far.
+func (v *visit) madeIn() time.Duration { return time.Since(v.now) }
+
+// buildVersion is of the program that we are compiled into.
+var buildVersion = func() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}()

@@ -1,0 +1,209 @@
+package console
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"mime"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/posthaste-dev/posthaste/protect"
+)
+
+const (
+	shownBytes  = 64 << 10 // of a content that a page shows, unless all of it was asked for
+	indentBytes = 1 << 20  // of a JSON text that is still laid out
+	dumpedBytes = 4 << 10  // of a content that is no text
+)
+
+// content is a payload, or a result, as a page shows it.
+type content struct {
+	contentType string
+	size        int
+	tokens      []token
+	masked      int  // values that are not shown
+	cut         bool // whether there is more
+	sealed      string
+	binary      bool
+	missing     bool // there is none
+}
+
+// token is a piece of a text, by what it is.
+type token struct{ class, text string }
+
+// contentOf prepares a content. JSON is laid out, and nothing of it is changed but the space between its tokens: no
+// number is read, no name is moved, no string is written anew.
+func (s *site) contentOf(stored []byte, contentType string, reveal, whole bool) content {
+	c := content{contentType: contentType, size: len(stored), missing: stored == nil}
+	if kind, _, _ := mime.ParseMediaType(contentType); strings.HasPrefix(kind, protect.SealedPrefix) {
+		c.sealed = kind
+		return c
+	} else if sealed := protect.SealedResult(stored); sealed != "" {
+		c.sealed = sealed
+		return c
+	} else if (kind == "application/json" || strings.HasSuffix(kind, "+json")) && len(stored) <= indentBytes && json.Valid(stored) {
+		return c.json(stored, s.mask(reveal), whole)
+	}
+	text := stored
+	if !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 {
+		c.binary, c.cut = true, len(text) > dumpedBytes
+		c.tokens = []token{{"", hex.Dump(text[:min(len(text), dumpedBytes)])}}
+		return c
+	}
+	if !whole && len(text) > shownBytes {
+		text, c.cut = []byte(strings.ToValidUTF8(string(text[:shownBytes]), "")), true
+	}
+	c.tokens = []token{{"", string(text)}}
+	return c
+}
+
+func (c content) json(stored []byte, hidden func([]string) bool, whole bool) content {
+	var laidOut bytes.Buffer
+	_ = json.Indent(&laidOut, stored, "", "  ") // it is valid
+	text := laidOut.String()
+	p := tokens{hidden: hidden, most: shownBytes}
+	if whole {
+		p.most = len(text)
+	}
+	c.tokens, c.masked, c.cut = p.read(text)
+	return c
+}
+
+// mask returns which values are hidden, by the names that lead to them.
+func (s *site) mask(reveal bool) func(path []string) bool {
+	if reveal {
+		return func([]string) bool { return false }
+	}
+	pointers := make([][]string, len(s.config.Redact))
+	unescape := strings.NewReplacer("~1", "/", "~0", "~")
+	for i, pointer := range s.config.Redact {
+		for segment := range strings.SplitSeq(pointer[1:], "/") {
+			pointers[i] = append(pointers[i], unescape.Replace(segment))
+		}
+	}
+	return func(path []string) bool {
+		return slices.ContainsFunc(path, secretName.MatchString) || slices.ContainsFunc(pointers, func(p []string) bool {
+			if len(p) > len(path) {
+				return false
+			}
+			for i, segment := range p {
+				if segment != "*" && segment != path[i] {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
+// secretName is what names look like whose values nobody wants on a screen.
+var secretName = regexp.MustCompile(`(?i)^(.*[_.-])?(pass(word|wd|phrase)?|pwd|secrets?|token|api_?key|private_?key|authorization|credentials?|cookie|ssn|cvv|cvc|pin)$|` +
+	`(password|secret|apiKey|accessToken|refreshToken|idToken|authToken|privateKey|clientSecret)$`)
+
+// masked stands for a value that is hidden.
+const masked = "•••"
+
+// tokens reads valid JSON that was laid out, and tells names, strings, numbers and words apart.
+type tokens struct {
+	hidden func(path []string) bool
+	most   int // bytes
+
+	all    []token
+	path   []string // the names and places that lead to what is read
+	array  []bool   // of each level, whether it is one
+	hides  int      // values
+	plain  strings.Builder
+	isName bool // the next string is a name
+}
+
+func (p *tokens) read(text string) (all []token, hides int, cut bool) {
+	for i := 0; i < len(text); {
+		if i >= p.most {
+			cut = true
+			break
+		}
+		n := 1
+		switch c := text[i]; {
+		case c == '"':
+			n = stringLength(text[i:])
+			p.string(text[i : i+n])
+		case c == '-' || c >= '0' && c <= '9':
+			n = len(text[i:]) - len(strings.TrimLeft(text[i:], "+-.0123456789eE"))
+			p.value("number", text[i:i+n])
+		case c >= 'a' && c <= 'z':
+			n = len(text[i:]) - len(strings.TrimLeft(text[i:], "abcdefghijklmnopqrstuvwxyz"))
+			p.value("word", text[i:i+n])
+		default:
+			p.mark(c)
+		}
+		i += n
+	}
+	p.flush()
+	return p.all, p.hides, cut
+}
+
+// mark reads a character between values.
+func (p *tokens) mark(c byte) {
+	p.plain.WriteByte(c)
+	switch c {
+	case '{', '[':
+		p.array, p.path, p.isName = append(p.array, c == '['), append(p.path, "0"), c == '{'
+	case '}', ']':
+		p.array, p.path, p.isName = p.array[:len(p.array)-1], p.path[:len(p.path)-1], false
+	case ',':
+		last := len(p.path) - 1
+		if p.isName = !p.array[last]; p.array[last] {
+			n, _ := strconv.Atoi(p.path[last]) // written here
+			p.path[last] = strconv.Itoa(n + 1)
+		}
+	}
+}
+
+func (p *tokens) string(text string) {
+	if !p.isName {
+		p.value("string", text)
+		return
+	}
+	p.isName = false
+	var name string
+	_ = json.Unmarshal([]byte(text), &name) // valid; what cannot be UTF-8 becomes U+FFFD
+	p.path[len(p.path)-1] = name
+	p.add("name", text)
+}
+
+func (p *tokens) value(class, text string) {
+	if p.hidden(p.path) {
+		p.hides++
+		class, text = "masked", masked
+	}
+	p.add(class, text)
+}
+
+func (p *tokens) add(class, text string) {
+	p.flush()
+	p.all = append(p.all, token{class, text})
+}
+
+func (p *tokens) flush() {
+	if p.plain.Len() > 0 {
+		p.all = append(p.all, token{"", p.plain.String()})
+		p.plain.Reset()
+	}
+}
+
+// stringLength is how long the string is that a text begins with.
+func stringLength(text string) int {
+	for i := 1; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return len(text)
+}

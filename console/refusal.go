@@ -1,0 +1,128 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// refusal is what is answered in place of a page: a sentence, and what to do next.
+type refusal struct {
+	status int
+	title  string
+	next   string
+}
+
+func (r refusal) Error() string { return r.title + ". " + r.next }
+
+// notAllowed is for principals that lack a capability.
+func notAllowed(capability string) refusal {
+	return refusal{http.StatusForbidden, "You may not see this", "It takes the capability " + capability + ", which your login does not have. " +
+		"Ask the person who created it."}
+}
+
+// refusalOf maps an error to what people read. What they must not know is in the log alone.
+func refusalOf(err error) refusal {
+	if r, ok := errors.AsType[refusal](err); ok {
+		return r
+	}
+	if bad, ok := errors.AsType[*outbox.InvalidError](err); ok {
+		return refusal{http.StatusBadRequest, "That is not acceptable", bad.Error() + "."}
+	}
+	if found, ok := errors.AsType[*operator.StatusError](err); ok {
+		return refusal{http.StatusConflict, "The job is " + string(found.Status), "It is in no status in which this can be done. Nothing was changed."}
+	}
+	switch {
+	case errors.Is(err, access.ErrUnauthenticated):
+		return refusal{http.StatusUnauthorized, "You are not signed in", "Sign in, and come back to this page."}
+	case errors.Is(err, operator.ErrNotFound):
+		return refusal{http.StatusNotFound, "There is no such job", "It never existed, its transaction has not committed, it was removed when its retention ended, " +
+			"or it belongs to another tenant."}
+	case errors.Is(err, operator.ErrKeyNotFound):
+		return refusal{http.StatusNotFound, "There is no such key", "No open job bears it."}
+	case errors.Is(err, operator.ErrScheduleNotFound):
+		return refusal{http.StatusNotFound, "There is no such schedule", "It was deleted, or belongs to another tenant."}
+	case errors.Is(err, operator.ErrSinkNotFound):
+		return refusal{http.StatusNotFound, "There is no such sink", "No relay has ever published to a sink of the name."}
+	case errors.Is(err, operator.ErrPastDeadline):
+		return refusal{http.StatusConflict, "Its deadline has passed", "It would only expire. Nothing was changed."}
+	case errors.Is(err, access.ErrCrowd):
+		return refusal{http.StatusTooManyRequests, "Too many people sign in at once", "Try again in a moment."}
+	case errors.Is(err, access.ErrProviderAway):
+		return refusal{http.StatusServiceUnavailable, "The sign-in provider does not answer", "Nothing is wrong with your login. Try again in a moment."}
+	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), pgsession.State(err) == pgsession.QueryCanceled, pgsession.State(err) == pgsession.LockNotAvailable:
+		return refusal{http.StatusGatewayTimeout, "The database took too long", "The page was given up, to keep the database free for jobs. Ask for less, or try again."}
+	case pgsession.State(err) == pgsession.UndefinedTable, pgsession.State(err) == pgsession.InvalidSchema:
+		return refusal{http.StatusServiceUnavailable, "The database is not migrated", "Run “posthaste migrate up” with this build, and reload."}
+	case pgsession.State(err) == pgsession.ReadOnly:
+		return refusal{http.StatusForbidden, "The database takes no changes now", "It is a standby, or was made read-only. Nothing was changed."}
+	case pgsession.IsAway(err):
+		return refusal{http.StatusServiceUnavailable, databaseAway, "Nothing is wrong with the request. This page tries again in 4 seconds."}
+	}
+	return refusal{http.StatusInternalServerError, "Something went wrong here", "The log of the server tells more under the request’s id."}
+}
+
+const databaseAway = "The database cannot be reached"
+
+// refuse answers with the page that an error is.
+func (v *visit) refuse(err error) {
+	if errors.Is(err, context.Canceled) {
+		return // nobody reads it
+	}
+	r := refusalOf(err)
+	if r.status == http.StatusUnauthorized && v.sendToLogin() {
+		return
+	}
+	v.log(r, err)
+	h := v.w.Header()
+	switch {
+	case r.title == databaseAway && v.r.Method == http.MethodGet:
+		h.Set("Refresh", "4")
+		fallthrough
+	case r.status == http.StatusTooManyRequests, r.status == http.StatusServiceUnavailable:
+		h.Set("Retry-After", "4")
+	}
+	v.status = r.status
+	if err := v.render(refused(v, r)); err != nil {
+		http.Error(v.w, r.Error(), r.status)
+	}
+}
+
+// sendToLogin leads people to the login and then back, if there is one and they have not sent a form.
+func (v *visit) sendToLogin() bool {
+	if v.site.config.Who != nil || v.site.config.Authenticator == nil || v.r.Method != http.MethodGet || v.route == nil {
+		return false
+	}
+	v.params = v.r.URL.Query()
+	_ = v.redirect(link("login", "back", v.here()))
+	return true
+}
+
+// log tells of what is nobody's mistake; of an outage once in ten seconds.
+func (v *visit) log(r refusal, err error) {
+	level := slog.LevelWarn
+	switch r.status {
+	case http.StatusInternalServerError:
+		level = slog.LevelError
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	default:
+		return
+	}
+	missed, due := 0, true
+	if level == slog.LevelWarn {
+		missed, due = v.site.complaints.Due(r.title, time.Now())
+	}
+	if due {
+		v.site.log.LogAttrs(v.ctx(), level, "page failed", slog.String("request_id", v.id), slog.String("path", v.r.URL.Path),
+			slog.String("err", err.Error()), slog.Int("since_last_line", missed))
+	}
+}

@@ -1,0 +1,286 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/a-h/templ"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// search is a filter of jobs, as it stands in a URL and as people type it.
+type search struct {
+	kind, queue, key, fingerprint string
+	tenant                        outbox.ID
+	statuses                      []outbox.Status
+	since, until                  instantText
+}
+
+// instantText is a time as it was written: so long ago, or an instant with its offset.
+type instantText struct {
+	text string
+	at   time.Time
+}
+
+// names are the words of the search, in the order in which they are written.
+var names = []string{"kind", "queue", "status", "key", "tenant", "error", "since", "until"}
+
+// set sets a condition by its name. The error is a sentence for the person who wrote it.
+func (f *search) set(name, value string, now time.Time) (err error) {
+	switch name {
+	case "kind":
+		f.kind = value
+	case "queue":
+		f.queue = value
+	case "key":
+		f.key = value
+	case "error":
+		f.fingerprint = value
+	case "status":
+		return f.setStatuses(value)
+	case "tenant":
+		if f.tenant, err = outbox.ParseID(value); err != nil {
+			return fmt.Errorf("%s is no tenant’s id: it has 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab", quoted(value))
+		}
+	case "since":
+		f.since, err = parseInstant(value, now)
+	case "until":
+		f.until, err = parseInstant(value, now)
+	default:
+		return fmt.Errorf("%s is no condition: there are %s", quoted(name), strings.Join(names, ", "))
+	}
+	return err
+}
+
+func (f *search) setStatuses(list string) error {
+	f.statuses = nil
+	for word := range strings.SplitSeq(list, ",") {
+		status, err := operator.ParseStatus(word)
+		if err != nil {
+			return fmt.Errorf("%s is no status: there are %s", quoted(word), strings.Join(statusWords(), ", "))
+		}
+		if !slices.Contains(f.statuses, status) {
+			f.statuses = append(f.statuses, status)
+		}
+	}
+	return nil
+}
+
+// parseInstant reads 90s, 2h, 7d (so long ago) or 2027-01-31T09:00:00+01:00.
+func parseInstant(text string, now time.Time) (instantText, error) {
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		return instantText{text, at}, nil
+	}
+	number, unit := text, time.Duration(0)
+	if n := len(text); n > 1 {
+		number = text[:n-1]
+		unit = map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour}[text[n-1]]
+	}
+	n, err := strconv.Atoi(number)
+	if err != nil || unit == 0 || n < 0 || n > 100_000 || time.Duration(n) > 100*365*24*time.Hour/unit {
+		return instantText{}, fmt.Errorf("%s is no time: write how long ago, like 30m, 2h or 7d, or an instant like 2027-01-31T09:00:00Z", quoted(text))
+	}
+	return instantText{text, now.Add(-time.Duration(n) * unit)}, nil
+}
+
+// get is a condition as it is written; "" if it is not set.
+func (f search) get(name string) string {
+	switch name {
+	case "kind":
+		return f.kind
+	case "queue":
+		return f.queue
+	case "key":
+		return f.key
+	case "error":
+		return f.fingerprint
+	case "status":
+		words := make([]string, len(f.statuses))
+		for i, s := range f.statuses {
+			words[i] = string(s)
+		}
+		return strings.Join(words, ",")
+	case "tenant":
+		if !f.tenant.IsZero() {
+			return f.tenant.String()
+		}
+	case "since":
+		return f.since.text
+	case "until":
+		return f.until.text
+	}
+	return ""
+}
+
+// parseSearch reads what was typed: conditions like kind:receipt.send, and words, which are statuses or kinds.
+func parseSearch(text string, now time.Time) (f search, err error) {
+	for rest := strings.TrimSpace(text); rest != ""; rest = strings.TrimSpace(rest) {
+		var word string
+		if word, rest, err = nextWord(rest); err != nil {
+			return f, err
+		}
+		name, value, named := strings.Cut(word, ":")
+		if !named || !slices.Contains(names, name) {
+			if name, value = "kind", word; isStatus(word) {
+				name = "status"
+			}
+		}
+		if value = strings.Trim(value, `"`); value == "" {
+			return f, fmt.Errorf("%s has no value", quoted(name+":"))
+		}
+		if err := f.set(name, value, now); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// nextWord cuts off a word, which has spaces only between quotation marks.
+func nextWord(text string) (word, rest string, err error) {
+	within := false
+	for i, c := range text {
+		switch {
+		case c == '"':
+			within = !within
+		case (c == ' ' || c == '\t' || c == '\n') && !within:
+			return text[:i], text[i:], nil
+		}
+	}
+	if within {
+		return "", "", fmt.Errorf("a quotation mark is open")
+	}
+	return text, "", nil
+}
+
+func isStatus(word string) bool {
+	for part := range strings.SplitSeq(word, ",") {
+		if _, err := operator.ParseStatus(part); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// text is the search as people type it.
+func (f search) text() string {
+	var words []string
+	for _, name := range names {
+		value := f.get(name)
+		if value == "" {
+			continue
+		}
+		if strings.ContainsAny(value, " \t\n") {
+			value = `"` + value + `"`
+		}
+		words = append(words, name+":"+value)
+	}
+	return strings.Join(words, " ")
+}
+
+// link is the list of jobs with this search, and more parameters.
+func (f search) link(more ...string) templ.SafeURL {
+	for _, name := range names {
+		more = append(more, name, f.get(name))
+	}
+	return link("jobs", more...)
+}
+
+// without is the search with a condition taken off.
+func (f search) without(name string) search {
+	switch name {
+	case "kind":
+		f.kind = ""
+	case "queue":
+		f.queue = ""
+	case "key":
+		f.key = ""
+	case "error":
+		f.fingerprint = ""
+	case "status":
+		f.statuses = nil
+	case "tenant":
+		f.tenant = outbox.ID{}
+	case "since":
+		f.since = instantText{}
+	case "until":
+		f.until = instantText{}
+	}
+	return f
+}
+
+// toggled is the search with a status put in or taken out.
+func (f search) toggled(s outbox.Status) search {
+	if i := slices.Index(f.statuses, s); i >= 0 {
+		f.statuses = slices.Delete(slices.Clone(f.statuses), i, i+1)
+		return f
+	}
+	f.statuses = append(slices.Clone(f.statuses), s)
+	return f
+}
+
+func (f search) has(s outbox.Status) bool { return slices.Contains(f.statuses, s) }
+
+// command is the same question on the command line.
+func (f search) command() string {
+	flags := map[string]string{"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key", "error": "--fingerprint", "since": "--created-since", "until": "--created-until"}
+	line := "posthaste jobs list"
+	for _, name := range names {
+		if value := f.get(name); value != "" && flags[name] != "" {
+			line += " " + flags[name] + " " + shellQuoted(value)
+		}
+	}
+	return line
+}
+
+// shellQuoted is a word for a POSIX shell.
+func shellQuoted(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:/@%+=-") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// searchOf is the search that the parameters of a page are.
+func (v *visit) searchOf() (f search, err error) {
+	for _, name := range names {
+		value := v.param(name)
+		if name == "status" {
+			value = strings.Join(slices.DeleteFunc(slices.Clone(v.params[name]), func(s string) bool { return s == "" }), ",")
+		}
+		if value == "" {
+			continue
+		}
+		if err := f.set(name, value, v.now); err != nil {
+			return f, refusal{http.StatusBadRequest, "The address cannot be read", upperFirst(err.Error()) + "."}
+		}
+	}
+	return f, nil
+}
+
+// filter is the search for the operator, within the viewer's tenant.
+func (v *visit) filter(f search) (operator.Filter, error) {
+	of := operator.Filter{
+		Kind: f.kind, Queue: f.queue, Key: f.key, Fingerprint: f.fingerprint, Tenant: f.tenant, Statuses: f.statuses,
+		CreatedAfter: f.since.at, CreatedBefore: f.until.at,
+	}
+	if own := v.tenant(); !own.IsZero() {
+		if !f.tenant.IsZero() && f.tenant != own {
+			return of, refusal{http.StatusForbidden, "That is another tenant", "Your login sees the jobs of one tenant."}
+		}
+		of.Tenant = own
+	}
+	return of, nil
+}
+
+func upperFirst(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}

@@ -1,0 +1,115 @@
+package console
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// keyBytes is the size of a key: AES-256.
+const keyBytes = 32
+
+// sessionLength is how long a login lasts, whatever its token does.
+const sessionLength = 12 * time.Hour
+
+// session is what the cookie seals. The bearer is authenticated again by every request: nothing here says what a
+// person may do.
+type session struct {
+	Bearer string    `json:"bearer"`
+	Ends   time.Time `json:"ends"`
+}
+
+// cookie seals sessions into a cookie and opens them.
+type cookie struct {
+	name   string
+	path   string // "" is the folder of the page that sets it, as the browser sees it
+	secure bool
+	seals  []cipher.AEAD
+}
+
+// newCookie makes the cookie of a console at a public URL, or anywhere. The prefixes of its name have browsers refuse
+// one that another site or a plain connection has set; they need https.
+func newCookie(public *url.URL, keys [][]byte) cookie {
+	c := cookie{name: "ph"}
+	if public != nil && public.Scheme == "https" {
+		c.secure = true
+		if c.name, c.path = "__Host-ph", "/"; public.Path != "/" {
+			c.name, c.path = "__Secure-ph", public.Path
+		}
+	}
+	if len(keys) == 0 {
+		keys = [][]byte{make([]byte, keyBytes)}
+		_, _ = rand.Read(keys[0]) // it never fails
+	}
+	for _, key := range keys {
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			panic(err) // its length was checked
+		}
+		aead, err := cipher.NewGCMWithRandomNonce(block)
+		if err != nil {
+			panic(err) // of an AES block
+		}
+		c.seals = append(c.seals, aead)
+	}
+	return c
+}
+
+// seal returns a text that only open with the same purpose reads.
+func (c cookie) seal(purpose string, what any) (string, error) {
+	plain, err := json.Marshal(what)
+	if err != nil {
+		return "", err
+	}
+	return base64.RawURLEncoding.EncodeToString(c.seals[0].Seal(nil, nil, plain, []byte(purpose))), nil
+}
+
+var errNotOurs = errors.New("it was not sealed here, or the key has changed since")
+
+// open reads what seal has made with one of the keys.
+func (c cookie) open(purpose, text string, into any) error {
+	sealed, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil {
+		return errNotOurs
+	}
+	for _, aead := range c.seals {
+		if plain, err := aead.Open(nil, nil, sealed, []byte(purpose)); err == nil {
+			return json.Unmarshal(plain, into)
+		}
+	}
+	return errNotOurs
+}
+
+// keep has the browser remember the session.
+func (c cookie) keep(w http.ResponseWriter, now time.Time, bearer string) error {
+	text, err := c.seal("session", session{Bearer: bearer, Ends: now.Add(sessionLength)})
+	if err == nil {
+		c.set(w, c.name, text, int(sessionLength/time.Second), true)
+	}
+	return err
+}
+
+// forget has the browser forget it.
+func (c cookie) forget(w http.ResponseWriter) { c.set(w, c.name, "", -1, true) }
+
+// read is the session of a request; false without one that is good.
+func (c cookie) read(r *http.Request, now time.Time) (session, bool) {
+	var s session
+	found := r.CookiesNamed(c.name)
+	if len(found) != 1 || c.open("session", found[0].Value, &s) != nil || s.Bearer == "" || !now.Before(s.Ends) {
+		return session{}, false
+	}
+	return s, true
+}
+
+// set sets a cookie of the console. Lax, because Strict would leave out links from elsewhere, such as a chat.
+func (c cookie) set(w http.ResponseWriter, name, value string, maxAge int, hidden bool) {
+	text := &http.Cookie{Name: name, Value: value, MaxAge: maxAge, HttpOnly: hidden, Secure: c.secure, SameSite: http.SameSiteLaxMode, Path: c.path}
+	http.SetCookie(w, text)
+}

@@ -1,0 +1,100 @@
+package console
+
+import (
+	"net/http"
+	"time"
+	_ "time/tzdata" // zones are known wherever the program runs
+
+	"github.com/posthaste-dev/posthaste/access"
+)
+
+// The names of the cookies of a viewer's preferences. The zone's is also set by app.js, which knows the browser's.
+const (
+	themeCookie   = "ph_theme"
+	zoneCookie    = "ph_zone"
+	densityCookie = "ph_density"
+)
+
+const yearSeconds = 365 * 24 * 60 * 60
+
+// readPreferences reads the viewer's. What cannot be read is the default.
+func (v *visit) readPreferences() {
+	value := func(name string) string {
+		if c, err := v.r.Cookie(name); err == nil {
+			return c.Value
+		}
+		return ""
+	}
+	v.zone = time.UTC
+	if zone, ok := zoneOf(value(zoneCookie)); ok {
+		v.zone = zone
+	}
+	if theme := value(themeCookie); theme == "light" || theme == "dark" {
+		v.theme = theme
+	}
+	if value(densityCookie) == "compact" {
+		v.density = "compact"
+	}
+}
+
+// zoneOf is the zone of an IANA name.
+func zoneOf(name string) (*time.Location, bool) {
+	if name == "" || name == "Local" || len(name) > 64 {
+		return nil, false
+	}
+	zone, err := time.LoadLocation(name) // refuses paths
+	return zone, err == nil
+}
+
+// settings sets the preferences that the form has, and leaves the others.
+func (s *site) settings(v *visit) error {
+	if v.params.Has("theme") {
+		theme := v.param("theme")
+		if theme != "light" && theme != "dark" && theme != "system" {
+			return refusal{http.StatusBadRequest, "There is no such theme", "There are light, dark and system."}
+		}
+		s.cookie.set(v.w, themeCookie, theme, yearSeconds, true)
+	}
+	if v.params.Has("density") {
+		density := v.param("density")
+		if density != "compact" && density != "usual" {
+			return refusal{http.StatusBadRequest, "There is no such density", "There are usual and compact."}
+		}
+		s.cookie.set(v.w, densityCookie, density, yearSeconds, true)
+	}
+	if v.params.Has("zone") {
+		if _, ok := zoneOf(v.param("zone")); !ok {
+			return refusal{http.StatusBadRequest, "There is no such time zone", "Zones have names like UTC, Europe/Berlin or Asia/Kolkata."}
+		}
+		s.cookie.set(v.w, zoneCookie, v.param("zone"), yearSeconds, false)
+	}
+	return v.redirect(v.backTo())
+}
+
+// zones are those that the page offers; any other can be typed.
+var zones = []string{
+	"UTC", "America/Los_Angeles", "America/Chicago", "America/New_York", "America/Sao_Paulo", "Europe/London", "Europe/Berlin", "Europe/Kyiv", "Africa/Lagos",
+	"Asia/Dubai", "Asia/Kolkata", "Asia/Singapore", "Asia/Shanghai", "Asia/Tokyo", "Australia/Sydney", "Pacific/Auckland",
+}
+
+// abilities are what each capability lets people do here.
+var abilities = []struct {
+	capability access.Capability
+	what       string
+}{
+	{access.JobsRead, "see jobs and how they stand"},
+	{access.AdminRead, "see how jobs are carried out: attempts, workers, queues, keys, schedules, the audit"},
+	{access.PayloadRead, "see payloads, results and headers"},
+	{access.AdminStream, "have pages update themselves"},
+	{access.JobsCancel, "cancel jobs"},
+	{access.AdminMutate, "retry, dismiss and release jobs; pause and limit queues; act on keys and schedules"},
+	{access.JobsEnqueue, "enqueue jobs"},
+}
+
+func (s *site) me(v *visit) error { return v.render(mePage(v)) }
+
+// sessionEnds is when the login is over, whatever its token does.
+func (v *visit) sessionEnds() time.Time {
+	kept, _ := v.site.cookie.read(v.r, v.now)
+	return kept.Ends
+}

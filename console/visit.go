@@ -1,0 +1,142 @@
+package console
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/a-h/templ"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// visit is one request, and what its page may use.
+type visit struct {
+	site  *site
+	w     http.ResponseWriter
+	r     *http.Request
+	route *route // nil if there is none
+
+	id     string    // of the request
+	nonce  string    // of the page's scripts, and of the elements that htmx may work on
+	now    time.Time // when the page is of; ages count from here
+	params url.Values
+
+	who     access.Principal
+	known   bool // whether who is somebody
+	byToken bool // signed in with a token, so that there is a way out
+
+	operator *operator.Operator // acts as who
+	zone     *time.Location
+	theme    string // "light", "dark" or "" for the system's
+	density  string // "compact" or ""
+	status   int    // of the answer; 0 is 200
+}
+
+// ctx is the request's, tied to the principal's tenant.
+func (v *visit) ctx() context.Context { return v.r.Context() }
+
+// param is a parameter's value; "" without.
+func (v *visit) param(name string) string { return v.params.Get(name) }
+
+// tenant is whose jobs the principal sees; zero is everybody's.
+func (v *visit) tenant() outbox.ID {
+	if v.who.AllTenants {
+		return outbox.ID{}
+	}
+	return v.who.Tenant
+}
+
+// can reports whether the principal has the capability.
+func (v *visit) can(c access.Capability) bool { return v.who.Can(c) }
+
+// nav is the rows that the principal may open and that have a name.
+func (v *visit) nav() (rows []*route) {
+	for _, r := range navigation {
+		if v.known && r.gate.admits(v.who) {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+// here is this page's own URL, relative, for what leads back to it.
+func (v *visit) here() string {
+	if v.r.Method != http.MethodGet || v.route == nil {
+		return "./"
+	}
+	if v.r.URL.RawQuery == "" {
+		return cmp.Or(v.route.path, "./")
+	}
+	return v.route.path + "?" + v.params.Encode()
+}
+
+// link is the URL of a page of ours with parameters, name and value in turns; empty ones are left out.
+func link(path string, pairs ...string) templ.SafeURL {
+	q := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	if path == "" {
+		path = "./"
+	}
+	if len(q) == 0 {
+		return templ.SafeURL(path)
+	}
+	return templ.SafeURL(path + "?" + q.Encode())
+}
+
+// redirect sends people on to another page. The Location is relative: whatever strips a prefix in front of us cannot
+// break it.
+func (v *visit) redirect(to templ.SafeURL) error {
+	v.w.Header().Set("Location", string(to))
+	v.w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// render answers with a page. It is complete before its first byte is sent, so that a failure is a page of its own.
+func (v *visit) render(c templ.Component) error {
+	var page bytes.Buffer
+	if err := c.Render(v.ctx(), &page); err != nil {
+		return err
+	}
+	return v.send("text/html; charset=utf-8", page.Bytes())
+}
+
+// leastGzip is from what size on an answer is compressed.
+const leastGzip = 1400
+
+// send answers with a content.
+func (v *visit) send(contentType string, content []byte) error {
+	h := v.w.Header()
+	h.Set("Content-Type", contentType)
+	if len(content) >= leastGzip && strings.Contains(v.r.Header.Get("Accept-Encoding"), "gzip") {
+		content = gzipped(content, gzip.DefaultCompression)
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Add("Vary", "Accept-Encoding, Cookie")
+	h.Set("Content-Length", strconv.Itoa(len(content)))
+	v.w.WriteHeader(cmp.Or(v.status, http.StatusOK))
+	if v.r.Method != http.MethodHead {
+		_, _ = v.w.Write(content) // the client went away
+	}
+	return nil
+}
+
+func gzipped(content []byte, level int) []byte {
+	var b bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&b, level) // the level is one
+	_, _ = w.Write(content)                // to memory
+	_ = w.Close()
+	return b.Bytes()
+}
