@@ -92,7 +92,7 @@ var (
 	requestTimeout    = code{"request_timeout", http.StatusRequestTimeout, "The body took too long to arrive"}
 	jobStatusConflict = code{"job_status_conflict", http.StatusConflict, "The job's status does not allow this"}
 	eventNotWaiting   = code{"event_not_waiting", http.StatusConflict, "The event does not wait for the sink"}
-	nothingToReplay   = code{"nothing_to_replay", http.StatusConflict, "No event is meant"}
+	nothingToReplay   = code{"nothing_to_replay", http.StatusConflict, "Nothing is meant"}
 	jobNotFinished    = code{"job_not_finished", http.StatusConflict, "The job has not finished"}
 	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this key"}
 	keyFull           = code{"key_full", http.StatusConflict, "The key's queue is full"}
@@ -150,6 +150,10 @@ func problemOf(err error) *Problem {
 		return replayNotFound.because("The sink has no replay of the id, or it is not visible to this tenant.")
 	case errors.Is(err, operator.ErrNothingToReplay):
 		return nothingToReplay.because("The log has no such event.")
+	case errors.Is(err, operator.ErrNoJobsToReplay):
+		return nothingToReplay.because("The history has no such job.")
+	case errors.Is(err, operator.ErrTooManyToReplay):
+		return invalidInput.because("They are more than 20 000 jobs or 64 MiB: name a shorter time.")
 	case errors.Is(err, operator.ErrNotWaiting):
 		return eventNotWaiting.because("The sink has published it, or has passed it by, or there is no such event.")
 	case errors.Is(err, context.Canceled):

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -98,6 +99,10 @@ func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*starte
 	}
 	wanted.Until = plan.Until
 	started, err := s.by(ctx).Because(in.Body.Reason).ReplayEvents(ctx, in.Sink, wanted)
+	// Which sinks there are is for tokens of all tenants.
+	if errors.Is(err, operator.ErrSinkNotFound) && !within(ctx).IsZero() {
+		err = operator.ErrNothingToReplay
+	}
 	if err != nil {
 		return nil, err
 	}

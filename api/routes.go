@@ -63,6 +63,7 @@ var routes = []route{
 	{"POST", "/jobs/release", access.AdminMutate, false, "Release many held jobs", ok((*server).releaseJobs)},
 	{"POST", "/jobs/retry", access.AdminMutate, false, "Retry many jobs", ok((*server).retryJobs)},
 	{"POST", "/jobs/dismiss", access.AdminMutate, false, "Dismiss many dead letters", ok((*server).dismissJobs)},
+	{"POST", "/jobs/replay", access.AdminMutate, false, "Enqueue jobs of the history again", ok((*server).replayHistory)},
 	{"GET", "/dead-letters", access.AdminRead, false, "List dead letters, newest first", ok((*server).listDeadLetters)},
 	{"GET", "/dead-letters/groups", access.AdminRead, false, "Group dead letters by error, and count them", ok((*server).groupDeadLetters)},
 	{"POST", "/dead-letters/replay", access.AdminMutate, false, "Replay dead letters, up to 1 000 a request", ok((*server).replayDeadLetters)},

@@ -160,12 +160,52 @@ func TestReplaysAreOfTheTokensTenant(t *testing.T) {
 	}
 	r.as("root").post("/sinks/orders/replays/"+ofAll.ID+"/stop", "").want(200, nil)
 	r.as("root").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z"}`).problem(404, "sink_not_found")
-	r.as("operator-a").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z"}`).problem(404, "sink_not_found")
+	// Which sinks there are is not for tenants.
+	none := r.as("operator-a").post("/sinks/orders/replays", `{"since":"2020-01-01T00:00:00Z","topics":["nothing"]}`).problem(409, "nothing_to_replay")
+	lake := r.as("operator-a").post("/sinks/lake/replays", `{"since":"2020-01-01T00:00:00Z"}`).problem(409, "nothing_to_replay")
+	if none.Detail != lake.Detail {
+		t.Errorf("a tenant reads %q where nothing is meant, and %q where there is no such sink", none.Detail, lake.Detail)
+	}
 	r.as("root").post("/sinks/orders/replays", `{"since":"2020-01-01T00:00:00Z","topics":["nothing"]}`).problem(409, "nothing_to_replay")
 	p := r.as("root").post("/sinks/orders/replays", `{"since":"2020-01-01T00:00:00Z","topics":["a*b"]}`).problem(422, "invalid_input")
 	if len(p.Errors) != 1 || p.Errors[0].Pointer != "#/topics" {
 		t.Errorf("errors = %+v, want one of topics", p.Errors)
 	}
+}
+
+// A tenant's token enqueues its own jobs again, one of all tenants those of all or of one.
+func TestJobsAreEnqueuedAgainOfTheTokensTenant(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, tenant := range []outbox.ID{tenantA, tenantB, tenantB} {
+		r.exec(`INSERT INTO outbox.history (id, tenant_id, run_at, created_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type)
+			VALUES (gen_random_uuid(), $1, now(), now(), 1, 'succeeded', 'running', 1, 25, 0, 0, 'q', 'order.announce', '{}', 'application/json')`, tenant)
+	}
+	replay := func(token, query, more string) (a api.JobReplay) {
+		t.Helper()
+		r.as(token).post("/jobs/replay"+query, `{"kind":"order.announce","since":"2020-01-01T00:00:00Z"`+more+`}`).want(200, &a)
+		return a
+	}
+	if a := replay("root", "", `,"dryRun":true,"ratePerSecond":0.5`); a.Jobs != 3 || a.Bytes != 6 || a.TakesSeconds != 6 || a.Replay != "" || a.OldestAt.IsZero() {
+		t.Errorf("a dry run of all tenants: %+v", a)
+	}
+	if a := replay("operator-a", "", `,"reason":"lost"`); a.Jobs != 1 || a.Replay == "" {
+		t.Errorf("of the tenant: %+v", a)
+	}
+	if a := replay("root", "?tenant="+tenantB.String(), ""); a.Jobs != 2 {
+		t.Errorf("of another: %+v", a)
+	}
+	var n int
+	if err := r.db.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE tenant_id = $1) * 10 + count(*) FROM outbox.jobs`, tenantA).Scan(&n); err != nil || n != 13 {
+		t.Errorf("%d jobs, %v; want one of the tenant and three together", n, err)
+	}
+	var audit struct{ Acts []api.Act }
+	if r.as("operator-a").get("/audit").want(200, &audit); len(audit.Acts) != 1 || audit.Acts[0].Act != "job.replay_history" || audit.Acts[0].Reason != "lost" {
+		t.Errorf("the audit has %+v", audit.Acts)
+	}
+	r.as("operator-a").post("/jobs/replay?tenant="+tenantB.String(), `{"kind":"k","since":"2020-01-01T00:00:00Z"}`).problem(403, "forbidden")
+	r.as("operator-a").post("/jobs/replay", `{"kind":"k","since":"2020-01-01T00:00:00Z"}`).problem(409, "nothing_to_replay")
+	r.as("operator-a").post("/jobs/replay", `{"kind":"relay:orders","since":"2020-01-01T00:00:00Z"}`).problem(422, "invalid_input")
 }
 
 // runningReplay is a replay of the tenant to the sink orders.

@@ -95,6 +95,9 @@ var methods = map[string]route{
 	"POST /sinks/{sink}/skip": calling(SkippedEvent{}, Sink{}, func(ctx context.Context, c *Client) (Sink, error) {
 		return c.SkipEvent(ctx, "s", SkippedEvent{})
 	}),
+	"POST /jobs/replay": calling(NewJobReplay{}, JobReplay{}, func(ctx context.Context, c *Client) (JobReplay, error) {
+		return c.ReplayJobs(ctx, NewJobReplay{Tenant: "x", Kind: "x"})
+	}),
 	"POST /sinks/{sink}/replays": calling(NewReplay{}, ReplayAnswer{}, func(ctx context.Context, c *Client) (ReplayAnswer, error) {
 		return c.StartReplay(ctx, "s", NewReplay{Tenant: "x"})
 	}),

@@ -82,3 +82,34 @@ func (c *Client) StopReplay(ctx context.Context, sink, id string) (Replay, error
 	set(r.query, "reason", reason)
 	return ask[Replay](ctx, c, r.segment("sink", sink, "/replays").segment("replay", id, "/stop"))
 }
+
+// NewJobReplay is which jobs of the history are to be enqueued again.
+type NewJobReplay struct {
+	Tenant        string    `json:"-"` // whose: for tokens of all tenants; others have their own
+	Kind          string    `json:"kind"`
+	Since         time.Time `json:"since"`          // succeeded from then on
+	Until         time.Time `json:"until,omitzero"` // succeeded before; zero is now
+	Key           string    `json:"key,omitempty"`
+	RatePerSecond float64   `json:"ratePerSecond,omitempty"` // that become due; 0 is all at once
+	Again         bool      `json:"again,omitempty"`         // messages of jobs that a sink carries out have new ids
+	DryRun        bool      `json:"dryRun,omitempty"`        // only say what it would enqueue
+	Reason        string    `json:"reason,omitempty"`        // for the audit
+}
+
+// JobReplay is jobs of the history that were enqueued again, or would be.
+type JobReplay struct {
+	Jobs         int64     `json:"jobs"`              // that are meant
+	Bytes        int64     `json:"bytes"`             // of their payloads
+	OldestAt     time.Time `json:"oldestAt,omitzero"` // when the first of them succeeded
+	NewestAt     time.Time `json:"newestAt,omitzero"`
+	Until        time.Time `json:"until"`
+	TakesSeconds float64   `json:"takesSeconds,omitempty"` // until the last is due, at the rate
+	Replay       string    `json:"replay,omitempty"`       // the copies have it in the header posthaste-replay; "" after a dry run
+}
+
+// ReplayJobs enqueues jobs of the history again, all of them or none. A token of one tenant replays its own.
+func (c *Client) ReplayJobs(ctx context.Context, which NewJobReplay) (JobReplay, error) {
+	r := post("/jobs/replay", which)
+	r.query = tenant(which.Tenant)
+	return ask[JobReplay](ctx, c, r)
+}

@@ -124,3 +124,57 @@ SET remembers = @remembers::interval
 WHERE sink = @sink
   AND owner = @owner::text
   AND epoch = @epoch;
+
+-- name: CountHistory :one
+-- CountHistory returns what ReplayHistory would store again: how many jobs, and their bytes.
+-- Copies are no jobs to be copied.
+SELECT count(*) AS jobs, coalesce(sum(octet_length(payload)), 0)::bigint AS bytes,
+       min(finished_at)::timestamptz AS oldest, max(finished_at)::timestamptz AS newest
+FROM outbox.history
+WHERE finished_at >= @since::timestamptz
+  AND finished_at < @until::timestamptz
+  AND status = 'succeeded'
+  AND kind = @kind
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR tenant_id = sqlc.narg(tenant_id))
+  AND (@key::text = '' OR key = @key)
+  AND NOT coalesce(jsonb_exists(headers, 'posthaste-replay'), false);
+
+-- name: ReplayHistory :one
+-- ReplayHistory stores copies of jobs that have succeeded, in the order in which they did,
+-- each due @spacing after the one before: all of them, or none if they are more than
+-- @max_rows. Copies of a key are ordered, and a dead one holds up nothing.
+WITH found AS MATERIALIZED (
+    SELECT done.id, done.tenant_id, done.queue, done.kind, done.payload, done.content_type, done.key, done.headers, done.timeout, done.backoff,
+           done.max_attempts, done.priority, done.streamed, row_number() OVER (ORDER BY done.finished_at, done.id) - 1 AS place
+    FROM outbox.history AS done
+    WHERE done.finished_at >= @since::timestamptz
+      AND done.finished_at < @until::timestamptz
+      AND done.status = 'succeeded'
+      AND done.kind = @kind::text
+      AND (sqlc.narg(tenant_id)::uuid IS NULL OR done.tenant_id = sqlc.narg(tenant_id))
+      AND (@key::text = '' OR done.key = @key)
+      AND NOT coalesce(jsonb_exists(done.headers, 'posthaste-replay'), false)
+    LIMIT 1 + @max_rows::bigint
+), counted AS MATERIALIZED (
+    SELECT count(found.id) AS jobs, count(found.id) <= @max_rows::bigint AS fit FROM found
+), stored AS (
+    INSERT INTO outbox.jobs (id, tenant_id, run_at, queue, kind, payload, content_type, key, headers, timeout, backoff, max_attempts, priority, ordered, on_death, streamed)
+    SELECT outbox.uuid_v7(), found.tenant_id, statement_timestamp() + found.place * @spacing::interval, found.queue, found.kind, found.payload, found.content_type, found.key,
+        coalesce(found.headers, '{}') || jsonb_build_object('posthaste-replay', @id::text)
+            || CASE WHEN @again::boolean THEN '{}' ELSE jsonb_build_object('posthaste-original-id', found.id) END,
+        found.timeout, found.backoff, found.max_attempts, found.priority,
+        CASE WHEN found.key IS NOT NULL THEN true END, CASE WHEN found.key IS NOT NULL THEN 'skip' END, CASE WHEN found.streamed IS NOT NULL THEN 1 END
+    FROM found
+    CROSS JOIN counted
+    WHERE counted.fit
+    ORDER BY found.place
+    RETURNING jobs.id
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.replay_history', sqlc.narg(tenant_id)::uuid, @kind::text,
+        '{"replay": null}', jsonb_build_object('replay', @id::text, 'jobs', counted.jobs, 'since', @since::timestamptz, 'until', @until::timestamptz, 'key', @key::text, 'again', @again::boolean)
+    FROM counted
+    WHERE counted.fit AND counted.jobs > 0
+)
+SELECT counted.jobs, counted.fit, pg_notify('outbox_jobs', '')::text AS notified
+FROM counted;

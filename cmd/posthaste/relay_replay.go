@@ -19,6 +19,9 @@ type sinkReplays interface {
 	Replays(ctx context.Context, sink string, tenant outbox.ID) ([]operator.Replay, error)
 	Replay(ctx context.Context, sink string, id, tenant outbox.ID) (operator.Replay, error)
 	StopReplay(ctx context.Context, sink string, id, tenant outbox.ID) error
+
+	WouldReplayHistory(ctx context.Context, r operator.HistoryReplay) (operator.HistoryPlan, error)
+	ReplayHistory(ctx context.Context, r operator.HistoryReplay) (outbox.ID, operator.HistoryPlan, error)
 }
 
 var (
@@ -34,15 +37,21 @@ broker would drop because it remembers their ids.
 
 What the sink refuses is counted and passed by. Without --detach the command waits to
 the end and shows how far it is; Ctrl-C ends the command and not the replay: see "relay
-replays".`
+replays".
+
+With --kind and no SINK it enqueues jobs of the kind again that have succeeded, such as
+those that a sink carries out. They have the header posthaste-replay and, unless --again
+is said, posthaste-original-id, which is then the id of such a message, too. At a --rate
+they become due one after the other.`
 
 func (p *program) replayCommand() *cli.Command {
 	return &cli.Command{
-		Name: "replay", Usage: "publish events of the past to a sink again", ArgsUsage: "SINK", Description: replayEventsDescription,
+		Name: "replay", Usage: "publish events of the past to a sink again, or enqueue jobs of the history again", ArgsUsage: "SINK | --kind KIND", Description: replayEventsDescription,
 		Flags: append(operatorFlags(), reasonFlag(),
 			&cli.StringFlag{Name: "since", Usage: "stored at or after this `TIME`, like 2027-01-31T09:00:00Z, or so long ago: 2h, 7d"},
 			&cli.StringFlag{Name: "until", Usage: "stored before this `TIME`; now, if left out"},
 			&cli.StringSliceFlag{Name: "topic", Usage: "only this `TOPIC`, or order.* for all that begin with \"order.\"; repeated or separated by commas"},
+			&cli.StringFlag{Name: "kind", Usage: "jobs of this `KIND` that have succeeded since, and not events"},
 			&cli.StringFlag{Name: "key", Usage: "only with this `KEY`"},
 			onlyTenantFlag(),
 			&cli.StringFlag{Name: "rate", Usage: "no more than `N` a second, like 500 or 500/s"},
@@ -72,6 +81,9 @@ func readReplay(c *cli.Command) (r operator.ReplayEvents, err error) {
 }
 
 func (p *program) replayEvents(ctx context.Context, c *cli.Command) error {
+	if c.IsSet("kind") {
+		return p.replayJobsOfHistory(ctx, c)
+	}
 	if err := wantArgs(c, 1, 1); err != nil {
 		return err
 	}
@@ -106,6 +118,53 @@ func (p *program) replayEvents(ctx context.Context, c *cli.Command) error {
 		}
 		return p.awaitReplay(ctx, o, started)
 	})
+}
+
+func (p *program) replayJobsOfHistory(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 0, 0); err != nil {
+		return err
+	}
+	e, err := readReplay(c)
+	if c.IsSet("topic") || c.IsSet("detach") {
+		err = errors.Join(err, errors.New("--topic and --detach are for events, and --kind is for jobs"))
+	}
+	if err != nil {
+		return &usageError{err}
+	}
+	r := operator.HistoryReplay{
+		Kind: c.String("kind"), Since: e.Since, Until: e.Until, Key: e.Key, Tenant: e.Tenant, PerSecond: e.PerSecond, Again: e.Again,
+	}
+	return operate(ctx, p, c, func(ctx context.Context, o sinkReplays) error {
+		plan, err := o.WouldReplayHistory(ctx, r)
+		if err != nil {
+			return inFlagWords(err)
+		}
+		if c.Bool("dry-run") || plan.Jobs == 0 {
+			_, err := fmt.Fprint(p.stdout, historyPlanText(plan))
+			return err
+		}
+		if err := p.sure(ctx, c, "enqueue again", int(plan.Jobs), "jobs"); err != nil {
+			return err
+		}
+		r.Until = plan.Until
+		id, done, err := o.ReplayHistory(ctx, r)
+		if err != nil {
+			return inFlagWords(err)
+		}
+		_, err = fmt.Fprintf(p.stdout, "enqueued %d jobs: replay %s\n", done.Jobs, id)
+		return err
+	})
+}
+
+func historyPlanText(plan operator.HistoryPlan) string {
+	if plan.Jobs == 0 {
+		return "would enqueue 0 jobs\n"
+	}
+	text := fmt.Sprintf("would enqueue %d jobs, which succeeded from %s to %s", plan.Jobs, plan.Oldest.Local().Format(time.RFC3339), plan.Newest.Local().Format(time.RFC3339))
+	if plan.Takes > 0 {
+		text += fmt.Sprintf("; the last is due in about %s", short(plan.Takes.Round(time.Second)))
+	}
+	return text + "\n"
 }
 
 func planText(plan operator.ReplayPlan) string {

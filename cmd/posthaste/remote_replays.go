@@ -80,3 +80,29 @@ func operatorsReplay(r client.Replay) operator.Replay {
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt, Stopped: r.State == "stopped",
 	}
 }
+
+func (r *remote) newJobReplay(h operator.HistoryReplay) client.NewJobReplay {
+	return client.NewJobReplay{
+		Tenant: textOf(h.Tenant), Kind: h.Kind, Since: h.Since, Until: h.Until, Key: h.Key, RatePerSecond: h.PerSecond, Again: h.Again, Reason: r.reason,
+	}
+}
+
+func historyPlan(a client.JobReplay) operator.HistoryPlan {
+	return operator.HistoryPlan{Jobs: a.Jobs, Bytes: a.Bytes, Oldest: a.OldestAt, Newest: a.NewestAt, Until: a.Until, Takes: seconds(a.TakesSeconds)}
+}
+
+func (r *remote) WouldReplayHistory(ctx context.Context, h operator.HistoryReplay) (operator.HistoryPlan, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	which := r.newJobReplay(h)
+	which.DryRun = true
+	a, err := r.api.ReplayJobs(ctx, which)
+	return historyPlan(a), err
+}
+
+func (r *remote) ReplayHistory(ctx context.Context, h operator.HistoryReplay) (outbox.ID, operator.HistoryPlan, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	a, err := r.api.ReplayJobs(ctx, r.newJobReplay(h))
+	return idOf(a.Replay), historyPlan(a), err
+}

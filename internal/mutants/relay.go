@@ -214,6 +214,23 @@ var relayed = []Mutant{
 		Checks: []Check{test("relay", "TestReplaysOutliveTheirOwners", "it published")},
 	},
 	{
+		Name:      "jobs of every tenant are enqueued again",
+		Breaks:    "a tenant's replay of jobs enqueues those of others again",
+		Invariant: "A replay publishes what was asked for, beside what is new",
+		Edits:     []Edit{{"internal/sqlgen.ReplayHistory", `OR done.tenant_id = $4)`, `OR $4 IS NOT NULL)`}},
+		Checks: []Check{
+			test("operator", "TestJobsOfTheHistoryAreEnqueuedAgain", "00000000-0000-0000-0000-000000000001"),
+			test("api", "TestJobsAreEnqueuedAgainOfTheTokensTenant", "of another"),
+		},
+	},
+	{
+		Name:      "copies are copied",
+		Breaks:    "a second replay of jobs enqueues the copies of the first one, too",
+		Invariant: "A replay publishes what was asked for, beside what is new",
+		Edits:     []Edit{{"internal/sqlgen.ReplayHistory", `AND NOT coalesce(jsonb_exists(done.headers, 'posthaste-replay'), false)`, ``}},
+		Checks:    []Check{test("operator", "TestJobsOfTheHistoryAreEnqueuedAgain", "the second time")},
+	},
+	{
 		Name:      "a replay moves the cursor",
 		Breaks:    "an event is never published, because a replay has moved the cursor past it",
 		Invariant: "A replay publishes what was asked for, beside what is new",

@@ -73,6 +73,54 @@ func (q *Queries) AdvanceReplay(ctx context.Context, arg AdvanceReplayParams) ([
 	return items, nil
 }
 
+const CountHistory = `-- name: CountHistory :one
+SELECT count(*) AS jobs, coalesce(sum(octet_length(payload)), 0)::bigint AS bytes,
+       min(finished_at)::timestamptz AS oldest, max(finished_at)::timestamptz AS newest
+FROM outbox.history
+WHERE finished_at >= $1::timestamptz
+  AND finished_at < $2::timestamptz
+  AND status = 'succeeded'
+  AND kind = $3
+  AND ($4::uuid IS NULL OR tenant_id = $4)
+  AND ($5::text = '' OR key = $5)
+  AND NOT coalesce(jsonb_exists(headers, 'posthaste-replay'), false)
+`
+
+type CountHistoryParams struct {
+	Since    pgtype.Timestamptz
+	Until    pgtype.Timestamptz
+	Kind     string
+	TenantID pgtype.UUID
+	Key      string
+}
+
+type CountHistoryRow struct {
+	Jobs   int64
+	Bytes  int64
+	Oldest pgtype.Timestamptz
+	Newest pgtype.Timestamptz
+}
+
+// CountHistory returns what ReplayHistory would store again: how many jobs, and their bytes.
+// Copies are no jobs to be copied.
+func (q *Queries) CountHistory(ctx context.Context, arg CountHistoryParams) (CountHistoryRow, error) {
+	row := q.db.QueryRow(ctx, CountHistory,
+		arg.Since,
+		arg.Until,
+		arg.Kind,
+		arg.TenantID,
+		arg.Key,
+	)
+	var i CountHistoryRow
+	err := row.Scan(
+		&i.Jobs,
+		&i.Bytes,
+		&i.Oldest,
+		&i.Newest,
+	)
+	return i, err
+}
+
 const CountReplay = `-- name: CountReplay :one
 SELECT count(*) AS events, coalesce(min(position), 0)::bigint AS first_position, coalesce(max(position), 0)::bigint AS last_position,
        min(at)::timestamptz AS oldest, max(at)::timestamptz AS newest,
@@ -305,6 +353,88 @@ func (q *Queries) NextReplays(ctx context.Context, sink string) ([]NextReplaysRo
 		return nil, err
 	}
 	return items, nil
+}
+
+const ReplayHistory = `-- name: ReplayHistory :one
+WITH found AS MATERIALIZED (
+    SELECT done.id, done.tenant_id, done.queue, done.kind, done.payload, done.content_type, done.key, done.headers, done.timeout, done.backoff,
+           done.max_attempts, done.priority, done.streamed, row_number() OVER (ORDER BY done.finished_at, done.id) - 1 AS place
+    FROM outbox.history AS done
+    WHERE done.finished_at >= $1::timestamptz
+      AND done.finished_at < $2::timestamptz
+      AND done.status = 'succeeded'
+      AND done.kind = $3::text
+      AND ($4::uuid IS NULL OR done.tenant_id = $4)
+      AND ($5::text = '' OR done.key = $5)
+      AND NOT coalesce(jsonb_exists(done.headers, 'posthaste-replay'), false)
+    LIMIT 1 + $6::bigint
+), counted AS MATERIALIZED (
+    SELECT count(found.id) AS jobs, count(found.id) <= $6::bigint AS fit FROM found
+), stored AS (
+    INSERT INTO outbox.jobs (id, tenant_id, run_at, queue, kind, payload, content_type, key, headers, timeout, backoff, max_attempts, priority, ordered, on_death, streamed)
+    SELECT outbox.uuid_v7(), found.tenant_id, statement_timestamp() + found.place * $7::interval, found.queue, found.kind, found.payload, found.content_type, found.key,
+        coalesce(found.headers, '{}') || jsonb_build_object('posthaste-replay', $8::text)
+            || CASE WHEN $9::boolean THEN '{}' ELSE jsonb_build_object('posthaste-original-id', found.id) END,
+        found.timeout, found.backoff, found.max_attempts, found.priority,
+        CASE WHEN found.key IS NOT NULL THEN true END, CASE WHEN found.key IS NOT NULL THEN 'skip' END, CASE WHEN found.streamed IS NOT NULL THEN 1 END
+    FROM found
+    CROSS JOIN counted
+    WHERE counted.fit
+    ORDER BY found.place
+    RETURNING jobs.id
+), recorded AS (
+    INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)
+    SELECT $10, nullif($11::text, ''), nullif($12::text, ''), 'job.replay_history', $4::uuid, $3::text,
+        '{"replay": null}', jsonb_build_object('replay', $8::text, 'jobs', counted.jobs, 'since', $1::timestamptz, 'until', $2::timestamptz, 'key', $5::text, 'again', $9::boolean)
+    FROM counted
+    WHERE counted.fit AND counted.jobs > 0
+)
+SELECT counted.jobs, counted.fit, pg_notify('outbox_jobs', '')::text AS notified
+FROM counted
+`
+
+type ReplayHistoryParams struct {
+	Since     pgtype.Timestamptz
+	Until     pgtype.Timestamptz
+	Kind      string
+	TenantID  pgtype.UUID
+	Key       string
+	MaxRows   int64
+	Spacing   pgtype.Interval
+	ID        string
+	Again     bool
+	Actor     string
+	RequestID string
+	Reason    string
+}
+
+type ReplayHistoryRow struct {
+	Jobs     int64
+	Fit      bool
+	Notified string
+}
+
+// ReplayHistory stores copies of jobs that have succeeded, in the order in which they did,
+// each due @spacing after the one before: all of them, or none if they are more than
+// @max_rows. Copies of a key are ordered, and a dead one holds up nothing.
+func (q *Queries) ReplayHistory(ctx context.Context, arg ReplayHistoryParams) (ReplayHistoryRow, error) {
+	row := q.db.QueryRow(ctx, ReplayHistory,
+		arg.Since,
+		arg.Until,
+		arg.Kind,
+		arg.TenantID,
+		arg.Key,
+		arg.MaxRows,
+		arg.Spacing,
+		arg.ID,
+		arg.Again,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+	)
+	var i ReplayHistoryRow
+	err := row.Scan(&i.Jobs, &i.Fit, &i.Notified)
+	return i, err
 }
 
 const SinkRemembers = `-- name: SinkRemembers :exec

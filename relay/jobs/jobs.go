@@ -31,7 +31,8 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Mapping is what message a job is. {topic} is its kind, {key} its key, and {id} its id, which is the message's, too.
+// Mapping is what message a job is. {topic} is its kind, {key} its key, and {id} its id, which is the message's, too;
+// of one that was enqueued again that of its first time.
 type Mapping struct {
 	Destination string            // as in [relay.Route]; "" is "{topic}"
 	CloudEvents relay.CloudEvents // "" is binary
@@ -102,11 +103,19 @@ func (h *handler) publish(ctx context.Context, claimed []*outbox.Claimed) []erro
 	return outcomes
 }
 
+// HeaderOriginal is the header of a job that was enqueued again ("posthaste relay replay --kind"): its value is the id
+// of the job's first time, which is that of the message, too.
+const HeaderOriginal = "posthaste-original-id"
+
 // event is a job as what messages are made of.
 func event(c *outbox.Claimed) *relay.Event {
-	return &relay.Event{
+	e := &relay.Event{
 		At: c.CreatedAt, ID: c.ID, Tenant: c.Tenant, Topic: c.Kind, Key: c.Key, ContentType: c.ContentType, Payload: c.Payload, Headers: c.Headers(),
 	}
+	if original, err := outbox.ParseID(e.Headers[HeaderOriginal]); err == nil {
+		e.ID = original
+	}
+	return e
 }
 
 func isMissing(err error) bool {

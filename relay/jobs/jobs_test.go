@@ -16,6 +16,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/jobs"
@@ -257,6 +258,35 @@ func TestAJobsMessage(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, headers); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+}
+
+// A job that is enqueued again is the same message, unless it is to be another.
+func TestAJobThatIsEnqueuedAgainIsTheSameMessage(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		db := pgtest.New(t)
+		got := make(chan relay.Message, 1)
+		s := &sink{answer: func(batch []relay.Message) []error { got <- batch[0]; return make([]error, len(batch)) }}
+		run(t, db, s, jobs.Mapping{Destination: "{id}"})
+		first := enqueue(t, db, `{"n": 7}`, outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k"}})
+		<-got
+		for ended(t, db)["succeeded at 1"] == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		for _, again := range []bool{false, true} {
+			replay, _, err := operator.New(db).ReplayHistory(t.Context(), operator.HistoryReplay{Kind: "order.announce", Tenant: tenant, Again: again})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := <-got
+			if (m.ID == first.String()) == again || m.Destination != m.ID || m.Key != "k" || string(m.Body) != `{"n": 7}` {
+				t.Errorf("again = %v: %+v", again, m)
+			}
+			if !slices.Contains(m.Headers, relay.Header{Name: relay.HeaderReplay, Value: replay.String()}) {
+				t.Errorf("again = %v: headers %v, want the replay's id", again, m.Headers)
+			}
+		}
 	}
 }
 

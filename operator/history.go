@@ -1,0 +1,139 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const (
+	maxHistoryJobs  = 20_000
+	maxHistoryBytes = 64 << 20
+)
+
+var (
+	// ErrNoJobsToReplay says that no job of the history is meant.
+	ErrNoJobsToReplay = errors.New("no job of the history is meant")
+	// ErrTooManyToReplay says that a replay of jobs would store more than 20,000 of them, or 64 MiB.
+	ErrTooManyToReplay = errors.New("more than 20 000 jobs or 64 MiB: name a shorter time")
+)
+
+// HistoryReplay is which jobs of the history are to be enqueued again: those that have succeeded, but for copies of
+// another such replay.
+type HistoryReplay struct {
+	Kind         string
+	Since, Until time.Time // when they succeeded, Until not included; zero is now
+	Key          string    // "" is any
+	Tenant       outbox.ID // zero is any
+	PerSecond    float64   // no more than so many become due; 0 is all at once
+	// Again has a message of a job that a sink carries out (relay/jobs) a new id. Without it the message has the id of the
+	// job's first time, by which brokers and consumers drop repeats.
+	Again bool
+}
+
+// HistoryPlan is what a replay of jobs would store.
+type HistoryPlan struct {
+	Jobs, Bytes    int64
+	Oldest, Newest time.Time // when the first and the last of them succeeded
+	Until          time.Time // the replay's, or now
+	Takes          time.Duration
+}
+
+func (r *HistoryReplay) validate() error {
+	var errs []error
+	if fault := engine.NameFault(r.Kind); fault != "" {
+		errs = append(errs, invalid.Field("kind", "%s", fault))
+	}
+	if strings.HasPrefix(r.Kind, engine.HeldKind("")) {
+		errs = append(errs, invalid.Field("kind", "is that of messages that a sink has refused: replay their events"))
+	}
+	if err := validTexts(map[string]string{"key": r.Key}); err != nil {
+		errs = append(errs, err)
+	}
+	if !r.Until.IsZero() && !r.Since.Before(r.Until) {
+		errs = append(errs, invalid.Field("until", "is not after since"))
+	}
+	if r.PerSecond != 0 && !(r.PerSecond >= minRate && r.PerSecond <= maxRate) { // also not a number
+		errs = append(errs, invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", r.PerSecond, minRate, maxRate))
+	}
+	return errors.Join(errs...)
+}
+
+// WouldReplayHistory returns what [Operator.ReplayHistory] would do, and changes nothing. A plan may be too large.
+func (o *Operator) WouldReplayHistory(ctx context.Context, r HistoryReplay) (HistoryPlan, error) {
+	if err := r.validate(); err != nil {
+		return HistoryPlan{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
+	if r.Until.IsZero() {
+		now, err := o.db.ReadClock(ctx)
+		if err != nil {
+			return HistoryPlan{}, fmt.Errorf("read the database's clock: %w", err)
+		}
+		r.Until = now.Time
+	}
+	row, err := o.db.CountHistory(ctx, sqlgen.CountHistoryParams{
+		Since: from(r.Since), Until: until(r.Until), Kind: r.Kind, TenantID: tenantOrAny(r.Tenant), Key: r.Key,
+	})
+	if err != nil {
+		return HistoryPlan{}, fmt.Errorf("count the jobs of a replay: %w", err)
+	}
+	plan := HistoryPlan{Jobs: row.Jobs, Bytes: row.Bytes, Oldest: row.Oldest.Time, Newest: row.Newest.Time, Until: r.Until}
+	if r.PerSecond > 0 {
+		plan.Takes = time.Duration(float64(plan.Jobs) / r.PerSecond * float64(time.Second))
+	}
+	return plan, nil
+}
+
+// ReplayHistory enqueues jobs of the history again, all of them in one transaction and in the order in which they
+// succeeded: with their kind, queue, payload, headers and key, and as many attempts. Their header posthaste-replay has
+// the id that is returned; posthaste-original-id, unless Again is set, that of the job. Those with a key are ordered
+// among themselves and behind what the key has already; one that becomes a dead letter holds up nothing. Deadlines,
+// results and idempotency keys are not repeated. It returns [ErrNoJobsToReplay], [ErrTooManyToReplay] and
+// [*outbox.InvalidError]s.
+func (o *Operator) ReplayHistory(ctx context.Context, r HistoryReplay) (outbox.ID, HistoryPlan, error) {
+	fail := func(err error) (outbox.ID, HistoryPlan, error) {
+		return outbox.ID{}, HistoryPlan{}, fmt.Errorf("replay jobs of kind %s: %w", r.Kind, err)
+	}
+	plan, err := o.WouldReplayHistory(ctx, r)
+	switch {
+	case err != nil:
+		return outbox.ID{}, HistoryPlan{}, err
+	case plan.Jobs == 0:
+		return fail(ErrNoJobsToReplay)
+	case plan.Jobs > maxHistoryJobs || plan.Bytes > maxHistoryBytes:
+		return fail(ErrTooManyToReplay)
+	}
+	params := sqlgen.ReplayHistoryParams{
+		ID: outbox.NewID().String(), Kind: r.Kind, Since: from(r.Since), Until: until(plan.Until), TenantID: tenantOrAny(r.Tenant), Key: r.Key,
+		Again: r.Again, MaxRows: maxHistoryJobs, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	}
+	var spacing time.Duration
+	if r.PerSecond > 0 {
+		spacing = time.Duration(float64(time.Second) / r.PerSecond)
+	}
+	params.Spacing = pgvalue.Interval(spacing)
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
+	row, err := o.db.ReplayHistory(ctx, params)
+	switch {
+	case err != nil:
+		return fail(err)
+	case !row.Fit:
+		return fail(ErrTooManyToReplay)
+	case row.Jobs == 0: // the reaper was faster
+		return fail(ErrNoJobsToReplay)
+	}
+	plan.Jobs = row.Jobs
+	id, err := outbox.ParseID(params.ID)
+	return id, plan, err
+}
