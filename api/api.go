@@ -19,6 +19,7 @@ import (
 	"github.com/posthaste-dev/posthaste/kinds"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/watch"
 )
 
 // Config is how the API works. With a Pool and an Authenticator its zero value is a
@@ -56,6 +57,9 @@ type Config struct {
 	// CountAtOnce makes New begin to count the open jobs of all tenants, twice a minute
 	// until Stopping is closed, so that no request waits for a count.
 	CountAtOnce bool
+	// Watch is what the console of this process reads, too. nil is a state of the API's own, which CountAtOnce
+	// is for.
+	Watch *watch.State
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers no metrics
@@ -74,12 +78,7 @@ func (c Config) withDefaults() Config {
 	c.MaxBodies = cmp.Or(c.MaxBodies, 4*batchFactor*c.MaxBodyBytes)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 256)
 	c.CallerStreams = cmp.Or(c.CallerStreams, max(c.MaxStreams/4, 4))
-	c.lookEvery, c.keepAlive, c.writeTimeout = cmp.Or(c.lookEvery, lookEvery), cmp.Or(c.keepAlive, keepAlive), cmp.Or(c.writeTimeout, writeTimeout)
-	c.deafAfter = cmp.Or(c.deafAfter, deafAfter)
-	if c.restAfter == nil {
-		c.restAfter = restAfter
-	}
-	c.maxChanges, c.maxWaiting = cmp.Or(c.maxChanges, maxChanges), cmp.Or(c.maxWaiting, maxWaiting)
+	c.keepAlive, c.writeTimeout = cmp.Or(c.keepAlive, keepAlive), cmp.Or(c.writeTimeout, writeTimeout)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -131,8 +130,7 @@ type server struct {
 	inserts      *group[outbox.Request, stored]
 	keyedInserts *group[outbox.Request, stored]
 	lookups      *group[operator.Wanted, operator.Job]
-	stats        *statsCache
-	hub          *hub
+	watch        *watch.State
 	bodies       *bodies
 	streams      *quota
 	answers      *quota        // requests that are worked on, and answers that are being read
@@ -169,13 +167,10 @@ func New(config Config) (http.Handler, error) {
 	if config.RequestsLimit > 0 {
 		s.limits = callers.NewLimits(config.RequestsLimit)
 	}
-	s.stats = &statsCache{count: s.count, keepAll: config.CountAtOnce, stopping: config.Stopping}
-	if config.CountAtOnce {
-		s.stats.get(outbox.ID{})
-	}
+	s.watch = newWatch(s)
 	s.inserts, s.keyedInserts = newGroup(2, 256, s.storeGroup), newGroup(2, keyedGroup, s.storeGroup)
 	s.lookups = newGroup(2, 256, s.findGroup)
-	s.hub, s.streams, s.checks = newHub(s), newQuota("streams open", 10, config.MaxStreams, config.CallerStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
+	s.streams, s.checks = newQuota("streams open", 10, config.MaxStreams, config.CallerStreams), make(chan struct{}, runtime.GOMAXPROCS(0))
 	mux := http.NewServeMux()
 	if _, err := s.register(mux, routes); err != nil {
 		return nil, err

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/internal/changefeed"
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/watch"
 )
 
 // watchEvery is how often a stream of one job reads that job. One statement reads the jobs of
@@ -25,10 +25,10 @@ type changesInput struct {
 // streamChanges streams the changes of the jobs that the principal may see and the filter matches,
 // from now on or from the client's position on.
 func (s *server) streamChanges(ctx context.Context, in *changesInput) (*source, error) {
-	var from changefeed.Position
+	var from watch.Position
 	if in.LastEventID != "" {
 		var err error
-		if from, err = changefeed.ParsePosition(in.LastEventID); err != nil {
+		if from, err = watch.ParsePosition(in.LastEventID); err != nil {
 			return nil, invalidInput.because("", Fault{Header: "Last-Event-ID", Detail: "is not one that was given here"})
 		}
 	}
@@ -40,40 +40,33 @@ func (s *server) streamChanges(ctx context.Context, in *changesInput) (*source, 
 	if err != nil {
 		return nil, err
 	}
-	r := s.hub.join(tenant, wanted, from)
-	select {
-	case err := <-r.begun:
-		if err != nil {
-			s.hub.leave(tenant, r)
-			return nil, err
-		}
-	case <-ctx.Done():
-		s.hub.leave(tenant, r)
-		return nil, ctx.Err()
+	r, err := s.watch.Changes.Open(ctx, tenant, wanted, from)
+	if err != nil {
+		return nil, err
 	}
-	return &source{sendTo: func(out *stream) { out.sendBatches(r) }, close: func() { s.hub.leave(tenant, r) }}, nil
+	return &source{sendTo: func(out *stream) { out.sendBatches(r) }, close: r.Close}, nil
 }
 
 // sendBatches sends a reader's batches until the stream ends.
-func (o *stream) sendBatches(r *reader) {
+func (o *stream) sendBatches(r *watch.Reader) {
 	quiet := time.NewTicker(o.server.config.keepAlive)
 	defer quiet.Stop()
 	first, at := true, ""
 	for {
 		select {
-		case b, ok := <-r.batches:
+		case b, ok := <-r.Batches():
 			if !ok {
 				o.server.metrics.slow.Inc()
 				o.send(tooSlow)
 				return
 			}
-			r.took(b)
-			at = b.after.String()
+			r.Took(b)
+			at = b.After.String()
 			if first && !o.send(preamble(startOf(b))) {
 				return
 			}
-			if first = false; !o.sendUnless(r.ended, b.text) {
-				if r.isEnded() {
+			if first = false; !o.sendUnless(r.Ended(), b.Text) {
+				if r.IsEnded() {
 					o.server.metrics.slow.Inc()
 				}
 				return
@@ -90,16 +83,16 @@ func (o *stream) sendBatches(r *reader) {
 
 // startOf is the id in the preamble. It is empty if changes follow at once: a client that loses the
 // connection among them has to go on from the position that it brought.
-func startOf(b *batch) string {
-	if len(b.text) > 0 {
+func startOf(b *watch.Batch) string {
+	if len(b.Text) > 0 {
 		return ""
 	}
-	return b.after.String()
+	return b.After.String()
 }
 
 var tooSlow = func() []byte {
 	var text bytes.Buffer
-	writeEvent(&text, "resync", "", struct{}{})
+	watch.WriteEvent(&text, "resync", "", struct{}{})
 	return text.Bytes()
 }()
 
@@ -137,7 +130,7 @@ func (o *stream) sendStates(job operator.Job, sent string) {
 	for {
 		if now := stateID(job); now != sent {
 			var text bytes.Buffer
-			writeEvent(&text, "job", now, view(principal(o.ctx), job))
+			watch.WriteEvent(&text, "job", now, view(principal(o.ctx), job))
 			if sent = now; !o.send(text.Bytes()) {
 				return
 			}

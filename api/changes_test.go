@@ -3,8 +3,6 @@ package api_test
 import (
 	"bufio"
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
@@ -24,9 +22,9 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/internal/apitest"
-	"github.com/posthaste-dev/posthaste/internal/changefeed"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/watch"
 )
 
 const patience = time.Minute
@@ -34,7 +32,7 @@ const patience = time.Minute
 // event is a server-sent event as a client reads it.
 type event struct {
 	name, id string
-	data     api.JobChange
+	data     watch.JobChange
 }
 
 // listening is a client with a stream open.
@@ -256,7 +254,7 @@ func TestAClientThatComesBackHasMissedNothing(t *testing.T) {
 			}
 		})
 	}
-	got := map[string]api.JobChange{}
+	got := map[string]watch.JobChange{}
 	reconnects, missing := 0, func() (n int) {
 		committed.Range(func(id, _ any) bool {
 			if got[id.(string)].Status != "succeeded" {
@@ -441,69 +439,6 @@ func TestWhatCannotBeSentIsAMark(t *testing.T) {
 		}
 	}
 	r.do("GET", "/changes", "", "Last-Event-ID", "nonsense").problem(422, "invalid_input")
-}
-
-// Readers that come back in the same moment share one reading of what they have missed.
-// A position of another database has no part in it: its reader gets a resync, and the
-// others miss nothing, although its time is later than theirs.
-func TestAnotherDatabasesPositionBesideAGoodOneIsAMark(t *testing.T) {
-	t.Parallel()
-	r := newOwnersRig(t)
-	var good changefeed.Position
-	err := pgx.BeginFunc(t.Context(), r.db, func(tx pgx.Tx) (err error) {
-		good, err = changefeed.Now(t.Context(), tx)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	missed := r.reach(outbox.Succeeded)
-	// It was committed two minutes ago, by a statement that began then and waited.
-	if _, err := r.db.Exec(t.Context(), `UPDATE outbox.history SET finished_at = finished_at - interval '2 minutes' WHERE id = $1`, missed); err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
-	text, err := base64.RawURLEncoding.DecodeString(good.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	same := binary.BigEndian.Uint64(text)
-	for name, other := range map[string]struct {
-		horizon uint64
-		since   time.Time
-		marked  bool
-	}{
-		"a transaction of the future":        {1 << 40, now.Add(-time.Minute), true},
-		"a time of the future":               {1, now.Add(time.Hour), true},
-		"too long ago":                       {1, now.Add(-3 * time.Hour), true},
-		"too long ago, the same horizon":     {same, now.Add(-3 * time.Hour), true},
-		"an earlier one that nobody detects": {1, now, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var b [16]byte
-			binary.BigEndian.PutUint64(b[:8], other.horizon)
-			binary.BigEndian.PutUint64(b[8:], uint64(other.since.UnixMicro()))
-			strange, err := changefeed.ParsePosition(base64.RawURLEncoding.EncodeToString(b[:]))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, order := range [][]changefeed.Position{{good, strange}, {strange, good}} {
-				got, err := api.CatchUp(t.Context(), r.pool, outbox.ID{}, order...)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for i, from := range order {
-					marked := strings.HasPrefix(got[i], "event: resync")
-					if from.String() == good.String() && (marked || !strings.Contains(got[i], missed)) {
-						t.Errorf("the good one is told %q, want the job %s", got[i], missed)
-					}
-					if from.String() == strange.String() && marked != other.marked {
-						t.Errorf("the other one is told %q, want a mark: %t", got[i], other.marked)
-					}
-				}
-			}
-		})
-	}
 }
 
 func TestAStreamIsItsTenants(t *testing.T) {

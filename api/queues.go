@@ -6,6 +6,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/watch"
 )
 
 // Queue is what waits in a queue and whether it is worked.
@@ -26,12 +27,12 @@ type queuesOutput struct {
 
 // queues returns the jobs that are meant, as they were counted, and the rules of queues
 // as they are.
-func (s *server) queues(ctx context.Context, of *OfTenant) (count *counted, rules []operator.Queue, err error) {
+func (s *server) queues(ctx context.Context, of *OfTenant) (count *watch.Counted, rules []operator.Queue, err error) {
 	tenant, err := of.tenant(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	if count, err = s.stats.look(ctx, tenant); err != nil {
+	if count, err = s.watch.Counts.Look(ctx, tenant); err != nil {
 		return nil, nil, err
 	}
 	if rules, err = s.operator.QueueRules(ctx); err != nil {
@@ -46,9 +47,9 @@ func (s *server) listQueues(ctx context.Context, in *OfTenant) (*queuesOutput, e
 	if err != nil {
 		return nil, err
 	}
-	queues := counted.jobs.In(rules)
+	queues := counted.Jobs.In(rules)
 	out := &queuesOutput{}
-	out.Body.AsOf = counted.asOf
+	out.Body.AsOf = counted.AsOf
 	out.Body.Queues = make([]Queue, len(queues))
 	for i, q := range queues {
 		jobs := map[string]int64{}
@@ -108,13 +109,13 @@ func (s *server) getStats(ctx context.Context, in *OfTenant) (*statsOutput, erro
 	if err != nil {
 		return nil, err
 	}
-	stats := Stats{Jobs: map[string]int64{}, AsOf: counted.asOf}
+	stats := Stats{Jobs: map[string]int64{}, AsOf: counted.AsOf}
 	for _, q := range rules {
 		if !q.PausedSince.IsZero() {
 			stats.Paused++
 		}
 	}
-	for _, jobs := range counted.jobs { // of all queues, also beyond those that are listed
+	for _, jobs := range counted.Jobs { // of all queues, also beyond those that are listed
 		for status, n := range jobs {
 			stats.Jobs[string(status)] += n
 			stats.Open += n

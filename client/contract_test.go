@@ -76,6 +76,7 @@ var methods = map[string]route{
 	}),
 	"GET /jobs/{id}":              onID(Job{}, (*Client).Job),
 	"GET /jobs/{id}/result":       onID(Result{}, (*Client).Result),
+	"GET /jobs/{id}/why":          onID(Why{}, (*Client).Why),
 	"GET /jobs/{id}/attempts":     onID(attemptsAnswer{}, (*Client).Attempts),
 	"POST /jobs/{id}/retry":       acting((*Client).RetryJob),
 	"POST /jobs/{id}/dismiss":     acting((*Client).DismissJob),
@@ -105,6 +106,10 @@ var methods = map[string]route{
 	"POST /sinks/{sink}/replays/{replay}/stop": calling(nil, Replay{}, func(ctx context.Context, c *Client) (Replay, error) {
 		return c.StopReplay(WithReason(ctx, "x"), "s", someID)
 	}),
+	"GET /problems":           calling(nil, Findings{}, func(ctx context.Context, c *Client) (Findings, error) { return c.Problems(ctx, "x") }),
+	"GET /overview":           calling(nil, Overview{}, func(ctx context.Context, c *Client) (Overview, error) { return c.Overview(ctx, "x") }),
+	"GET /me":                 of(Me{}, (*Client).Me),
+	"GET /doctor":             of(Examination{}, (*Client).Doctor),
 	"GET /stats":              calling(nil, Stats{}, func(ctx context.Context, c *Client) (Stats, error) { return c.Stats(ctx, "x") }),
 	"GET /workers":            of(workersAnswer{}, (*Client).Workers),
 	"POST /jobs/{id}/cancel":  acting((*Client).CancelJob),

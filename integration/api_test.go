@@ -193,6 +193,7 @@ func (c *caller) tellOfJobs() {
 	c.until(slow, outbox.Cancelled)
 
 	held := c.enqueue(`{"kind":"mail","hold":true}`)
+	c.wantIn(c.ask("GET /jobs/{id}/why", held, "", http.StatusOK), `"code":"held"`, "posthaste jobs release "+held["id"])
 	c.wantIn(c.ask("POST /jobs/{id}/release", held, "", http.StatusOK), held["id"])
 	c.until(held, outbox.Succeeded)
 	c.ask("POST /jobs/{id}/release", held, "", http.StatusConflict)
@@ -237,7 +238,16 @@ func (c *caller) tellOfDeadLetters() {
 	c.wantIn(c.ask("POST /dead-letters/replay", nil, `{"filter":{"kind":"mail"},"dryRun":true}`, http.StatusOK), `"matched":1`, `"done":0`)
 	c.wantIn(c.ask("POST /dead-letters/replay", nil, `{"filter":{"kind":"mail"}}`, http.StatusOK), `"done":1`)
 	c.await("the dead letter to be one again", func() bool { return c.count(`SELECT count(*) FROM outbox.jobs WHERE status = 'failed'`) == 1 })
+	c.tellOfProblems()
 	c.wantIn(c.ask("POST /dead-letters/dismiss", nil, `{"filter":{"kind":"mail"}}`, http.StatusOK), `"done":1`)
+}
+
+// tellOfProblems is called while there is a dead letter.
+func (c *caller) tellOfProblems() {
+	c.wantIn(c.ask("GET /me", nil, "", http.StatusOK), `"name":"ops"`, `"allTenants":true`, `"payload.read"`)
+	c.wantIn(c.ask("GET /doctor", nil, "", http.StatusOK), `"question":"schema"`, `"severity":"ok"`)
+	c.wantIn(c.ask("GET /overview", nil, "", http.StatusOK), `"queue":"default"`, `"recent":[{"jobs":`)
+	c.wantIn(c.ask("GET /problems", nil, "", http.StatusOK), `"kind":"dead_letters"`, `"errorCode":"http_410"`, `"severity":"problem"`)
 }
 
 func (c *caller) tellOfKeys() {

@@ -93,3 +93,9 @@ func (o *Operator) byIndex(ctx context.Context, ask func(*sqlgen.Queries) error)
 		return ask(sqlgen.New(tx))
 	})
 }
+
+// atOneMoment runs statements that see one snapshot, and scan indexes.
+func (o *Operator) atOneMoment(ctx context.Context, ask func(pgx.Tx) error) error {
+	begin := "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off"
+	return pgx.BeginTxFunc(ctx, o.pool.Pool, pgx.TxOptions{BeginQuery: begin + setTenant(ctx)}, ask)
+}

@@ -80,14 +80,14 @@ func (v Overview) OldestDue() (oldest time.Time) {
 	return oldest
 }
 
-// Overview looks at everything at once. With more than some ten thousand open jobs
-// it counts a sample of the table, good to a few per cent, so that a queue with few jobs may be missing
-// or a little off; what runs and the dead letters are counted in full up to 10,000,
-// and a queue that has due jobs is never missing.
+// Overview looks at everything at once: at all tenants', unless row security keeps the pool's login to the tenant
+// that the context is [TiedTo]. With more than some ten thousand open jobs it counts a sample of the table, good to
+// a few per cent, so that a queue with few jobs may be missing or a little off; what runs and the dead letters are
+// counted in full up to 10,000, and a queue that has due jobs is never missing.
 func (o *Operator) Overview(ctx context.Context) (v Overview, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	err = pgx.BeginTxFunc(ctx, o.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, o.pool.Pool, pgx.TxOptions{BeginQuery: "BEGIN READ ONLY" + setTenant(ctx)}, func(tx pgx.Tx) error {
 		v, err = overview(ctx, tx)
 		return err
 	})

@@ -152,3 +152,19 @@ func (r tiedRow) Scan(dest ...any) error {
 	r.rows.Close()
 	return r.rows.err
 }
+
+// setTenant is what a BeginQuery ends with in a context that [TiedTo] made.
+func setTenant(ctx context.Context) string {
+	if tenant, ok := ctx.Value(tenantKey{}).(string); ok {
+		return "; SET LOCAL app.tenant_id = '" + tenant + "'" // an id in hex, or *
+	}
+	return ""
+}
+
+// tiedTo is the tenant of a context that [TiedTo] made; zero is all of them, or no such context.
+func tiedTo(ctx context.Context) (tenant outbox.ID) {
+	if value, ok := ctx.Value(tenantKey{}).(string); ok && value != allTenants {
+		tenant, _ = outbox.ParseID(value) // as TiedTo wrote it
+	}
+	return tenant
+}

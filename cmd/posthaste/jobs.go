@@ -33,6 +33,7 @@ func (p *program) jobsCommand() *cli.Command {
 				Flags:     append(operatorFlags(), outputFlag()),
 				Action:    p.showJob,
 			},
+			p.whyCommand(),
 			p.actCommand(cancelAct),
 			p.actCommand(releaseAct),
 			p.jobLogsCommand(),

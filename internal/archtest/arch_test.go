@@ -76,7 +76,8 @@ var allowed = map[string]string{
 	"internal/callers":    "access outbox",
 
 	"kinds":   "outbox",
-	"api":     "protect outbox/codes internal/engine access outbox operator kinds internal/callers internal/changefeed internal/outage internal/pgsession",
+	"watch":   "access doctor outbox operator internal/changefeed",
+	"api":     "protect outbox/codes internal/engine access outbox operator watch kinds internal/callers internal/outage internal/pgsession",
 	"console": "access kinds operator outbox protect internal/callers internal/outage internal/pgsession",
 	"client":  "",
 

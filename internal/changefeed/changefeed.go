@@ -1,5 +1,5 @@
 // Package changefeed reads the changes of jobs from the database: which jobs have a row version that a
-// reader has not seen, and how far the reader has come. The API's streams are made of it.
+// reader has not seen, and how far the reader has come. Package watch makes streams of it.
 package changefeed
 
 import (

@@ -1,4 +1,4 @@
-package api
+package watch
 
 import (
 	"context"
@@ -15,15 +15,15 @@ import (
 // feed is what the readers of one tenant share; the zero tenant stands for all tenants.
 type feed struct {
 	tenant  outbox.ID
-	readers map[*reader]bool
-	joining []*reader
-	at      changefeed.Position // where the readers are; zero: it has not begun
+	readers map[*Reader]bool
+	joining []*Reader
+	at      Position // where the readers are; zero: it has not begun
 
 	// Of the hub's goroutine alone.
 	failed   error                  // of the latest look
 	heard    time.Time              // when the latest look without an error ended
 	deaf     bool                   // looks have failed for longer than deafAfter
-	position changefeed.Position    // zero: it has not begun
+	position Position               // zero: it has not begun
 	sent     [2]map[outbox.ID]state // the states that were sent last, of the newest jobs
 	full     bool                   // the latest look found more than a quarter of maxChanges
 
@@ -54,12 +54,12 @@ type state struct {
 // later looks leave out what they wrote. If it asks before it looks, the look returns all
 // that they wrote. After a look that could not return everything it asks before it sends
 // the resync: a client that gets it asks for the jobs, and sees what had committed by then.
-func (h *hub) look(ctx context.Context, f *feed) (*batch, error) {
+func (h *Changes) look(ctx context.Context, f *feed) (*Batch, error) {
 	if f.position.IsZero() {
 		return nil, h.begin(ctx, f)
 	}
 	var changes []changefeed.Change
-	var after changefeed.Position
+	var after Position
 	var more bool
 	err := h.inTx(ctx, f.tenant, func(tx pgx.Tx) (err error) {
 		var committed changefeed.Committed
@@ -94,7 +94,7 @@ func (h *hub) look(ctx context.Context, f *feed) (*batch, error) {
 }
 
 // begin sets the position to now: what had committed is not sent, even if the position is before it.
-func (h *hub) begin(ctx context.Context, f *feed) error {
+func (h *Changes) begin(ctx context.Context, f *feed) error {
 	return h.inTx(ctx, f.tenant, func(tx pgx.Tx) error {
 		now, err := changefeed.Now(ctx, tx)
 		if err != nil {
@@ -111,17 +111,17 @@ func (h *hub) begin(ctx context.Context, f *feed) error {
 
 // missed has the changes since a position, for readers at that position and at later ones.
 type missed struct {
-	batch    *batch
-	since    changefeed.Position
+	batch    *Batch
+	since    Position
 	snapshot changefeed.Snapshot // taken before the changes were read
 }
 
 // has reports whether the batch has every change since the position that a reader brought.
-func (m *missed) has(from changefeed.Position) bool {
-	return !m.lost(from) && !(m.batch.resync && m.since.Before(from))
+func (m *missed) has(from Position) bool {
+	return !m.lost(from) && !(m.batch.Resync && m.since.Before(from))
 }
 
-func (m *missed) lost(from changefeed.Position) bool {
+func (m *missed) lost(from Position) bool {
 	_, err := from.At(m.snapshot)
 	return err != nil
 }
@@ -129,7 +129,7 @@ func (m *missed) lost(from changefeed.Position) bool {
 // readMissed reads the changes since the positions that clients brought, once for all of
 // them. It ignores positions that are lost: they are another database's, and would leave
 // out what the others have missed.
-func (h *hub) readMissed(f *feed, readers []*reader) (*missed, error) {
+func (h *Changes) readMissed(f *feed, readers []*Reader) (*missed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	m := &missed{batch: resync(f.position)}
@@ -166,7 +166,7 @@ func (h *hub) readMissed(f *feed, readers []*reader) (*missed, error) {
 }
 
 // inTx runs fn under the row-level security of the tenant.
-func (h *hub) inTx(ctx context.Context, tenant outbox.ID, fn func(pgx.Tx) error) error {
+func (h *Changes) inTx(ctx context.Context, tenant outbox.ID, fn func(pgx.Tx) error) error {
 	return access.InTx(ctx, h.pool, access.Principal{Tenant: tenant, AllTenants: tenant.IsZero()}, fn)
 }
 

@@ -1,6 +1,7 @@
-package api
+package watch
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -28,7 +29,7 @@ const (
 	maxWaiting  = 4 << 20                // bytes in them, unless there is only one batch
 )
 
-// hub looks for changes of jobs for all readers of this process, one tenant after the
+// Changes looks for changes of jobs for all readers of this process, one tenant after the
 // other, and not at all while there are none. It looks in transactions that are tied to
 // the tenant, so a reader cannot get another tenant's changes.
 //
@@ -36,7 +37,7 @@ const (
 // misses nothing, however late it commits; see changefeed.List. It reads all open jobs,
 // so each round begins with one snapshot for all feeds, which reads no table: a feed
 // that cannot have changed is left out, one that has hardly changed is read less often.
-type hub struct {
+type Changes struct {
 	pool outbox.Beginner
 
 	every      time.Duration
@@ -53,37 +54,86 @@ type hub struct {
 	nudged  chan struct{} // one slot: a reader joined or left
 }
 
-// reader is one stream. Its batches are shared with the other readers of its feed, unless
+// Reader is one stream. Its batches are shared with the other readers of its feed, unless
 // it has a filter.
-type reader struct {
-	from    changefeed.Position // zero: from now on
-	filter  filter
+type Reader struct {
+	of      *Changes
+	tenant  outbox.ID
+	from    Position // zero: from now on
+	filter  Filter
 	begun   chan error   // one slot: nil once it has its first batch
-	batches chan *batch  // closed, and emptied, when the hub has ended it
+	batches chan *Batch  // closed, and emptied, when the hub has ended it
 	waiting atomic.Int64 // bytes in batches
 	ended   chan struct{}
 }
 
-func newHub(s *server) *hub {
-	return &hub{
-		pool: s.config.Pool, every: s.config.lookEvery, deafAfter: s.config.deafAfter, rest: s.config.restAfter, maxChanges: s.config.maxChanges, maxWaiting: int64(s.config.maxWaiting),
-		complain: func(ctx context.Context, err error) { _ = s.explain(ctx, err) },
-		feeds:    map[outbox.ID]*feed{}, nudged: make(chan struct{}, 1),
+// ChangesConfig is how changes are looked for. Its zero value is a sane production setup.
+type ChangesConfig struct {
+	LookEvery time.Duration // between two looks, while there are readers; 0 is 500 ms
+	DeafAfter time.Duration // after looks have failed for so long, readers are ended; 0 is 30 s
+	// Rest is after a look that took so long, while no change is known; nil is up to a minute.
+	Rest       func(took time.Duration) time.Duration
+	MaxChanges int                          // of one look, more become a resync; 0 is 20 000
+	MaxWaiting int                          // bytes that wait for a reader; 0 is 4 MiB
+	Complain   func(context.Context, error) // is given the errors of looks; nil drops them
+}
+
+// NewChanges looks for changes in the database of pool, once somebody reads them. Each look is tied to the reader's
+// tenant: see [access.InTx].
+func NewChanges(pool outbox.Beginner, c ChangesConfig) *Changes {
+	h := &Changes{
+		pool: pool, every: cmp.Or(c.LookEvery, lookEvery), deafAfter: cmp.Or(c.DeafAfter, deafAfter), rest: c.Rest, complain: c.Complain,
+		maxChanges: cmp.Or(c.MaxChanges, maxChanges), maxWaiting: int64(cmp.Or(c.MaxWaiting, maxWaiting)),
+		feeds: map[outbox.ID]*feed{}, nudged: make(chan struct{}, 1),
+	}
+	if h.rest == nil {
+		h.rest = restAfter
+	}
+	if h.complain == nil {
+		h.complain = func(context.Context, error) {}
+	}
+	return h
+}
+
+// Open begins to read the changes of a tenant's jobs, or of all, that the filter lets through: from a position on, or
+// from now on if that is zero. The first batch has the reader's position. Close the reader when you are done.
+func (h *Changes) Open(ctx context.Context, tenant outbox.ID, w Filter, from Position) (*Reader, error) {
+	r := h.join(tenant, w, from)
+	select {
+	case err := <-r.begun:
+		if err != nil {
+			r.Close()
+			return nil, err
+		}
+		return r, nil
+	case <-ctx.Done():
+		r.Close()
+		return nil, ctx.Err()
 	}
 }
 
+// Batches are what the reader is to be sent, until the reader is closed or dropped, when the channel is closed. Call
+// Took with each that was taken out.
+func (r *Reader) Batches() <-chan *Batch { return r.batches }
+
+// Ended is closed when the reader was dropped: it was too slow, or looks have failed for too long.
+func (r *Reader) Ended() <-chan struct{} { return r.ended }
+
+// Close ends the reading. It may be called more than once.
+func (r *Reader) Close() { r.of.leave(r.tenant, r) }
+
 // join adds a reader. Its first batch has its position. A reader without a position begins
 // where the feed is, at once if the feed has begun: that needs no look.
-func (h *hub) join(tenant outbox.ID, w filter, from changefeed.Position) *reader {
-	r := &reader{from: from, filter: w, begun: make(chan error, 1), batches: make(chan *batch, maxBatches), ended: make(chan struct{})}
+func (h *Changes) join(tenant outbox.ID, w Filter, from Position) *Reader {
+	r := &Reader{of: h, tenant: tenant, from: from, filter: w, begun: make(chan error, 1), batches: make(chan *Batch, maxBatches), ended: make(chan struct{})}
 	h.mu.Lock()
 	f := h.feeds[tenant]
 	if f == nil {
-		f = &feed{tenant: tenant, readers: map[*reader]bool{}}
+		f = &feed{tenant: tenant, readers: map[*Reader]bool{}}
 		h.feeds[tenant] = f
 	}
 	if from.IsZero() && !f.at.IsZero() {
-		f.admit(r, &batch{after: f.at})
+		f.admit(r, &Batch{After: f.at})
 	} else {
 		f.joining = append(f.joining, r)
 	}
@@ -98,20 +148,20 @@ func (h *hub) join(tenant outbox.ID, w filter, from changefeed.Position) *reader
 }
 
 // admit gives a reader its first batch. The caller holds the hub's lock.
-func (f *feed) admit(r *reader, first *batch) {
+func (f *feed) admit(r *Reader, first *Batch) {
 	first = first.matching(r.filter)
 	f.readers[r] = true
 	r.batches <- first // there is room
-	r.waiting.Add(int64(len(first.text)))
+	r.waiting.Add(int64(len(first.Text)))
 	r.begun <- nil
 }
 
 // leave removes a reader.
-func (h *hub) leave(tenant outbox.ID, r *reader) {
+func (h *Changes) leave(tenant outbox.ID, r *Reader) {
 	h.mu.Lock()
 	if f := h.feeds[tenant]; f != nil {
 		delete(f.readers, r)
-		f.joining = slices.DeleteFunc(f.joining, func(other *reader) bool { return other == r })
+		f.joining = slices.DeleteFunc(f.joining, func(other *Reader) bool { return other == r })
 		if len(f.readers)+len(f.joining) == 0 {
 			delete(h.feeds, tenant)
 		}
@@ -120,7 +170,7 @@ func (h *hub) leave(tenant outbox.ID, r *reader) {
 	h.nudge()
 }
 
-func (h *hub) nudge() {
+func (h *Changes) nudge() {
 	select {
 	case h.nudged <- struct{}{}:
 	default:
@@ -129,7 +179,7 @@ func (h *hub) nudge() {
 
 // run looks for changes until there are no readers. It decides that, and that it ends,
 // under one lock: a reader that joins later starts another run.
-func (h *hub) run() {
+func (h *Changes) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var nextLook, nextCatchUp time.Time
@@ -155,7 +205,7 @@ func (h *hub) run() {
 }
 
 // listening returns the feeds in random order; nil if there are none.
-func (h *hub) listening() []*feed {
+func (h *Changes) listening() []*feed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.feeds) == 0 {
@@ -166,7 +216,7 @@ func (h *hub) listening() []*feed {
 }
 
 // pause waits for the next look, or until readers that have joined can catch up.
-func (h *hub) pause(timer *time.Timer, nextLook, nextCatchUp time.Time) {
+func (h *Changes) pause(timer *time.Timer, nextLook, nextCatchUp time.Time) {
 	for {
 		next := nextLook
 		h.mu.Lock()
@@ -191,7 +241,7 @@ func (h *hub) pause(timer *time.Timer, nextLook, nextCatchUp time.Time) {
 }
 
 // round looks once for each of the feeds.
-func (h *hub) round(feeds []*feed) {
+func (h *Changes) round(feeds []*feed) {
 	if len(feeds) == 0 {
 		return
 	}
@@ -211,10 +261,10 @@ func (h *hub) round(feeds []*feed) {
 }
 
 // serve looks once for a feed, unless the snapshot failed.
-func (h *hub) serve(f *feed, now changefeed.Snapshot, err error) {
+func (h *Changes) serve(f *feed, now changefeed.Snapshot, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	var found *batch
+	var found *Batch
 	if err == nil {
 		if found, err = h.unlessSame(ctx, f, now); err != nil {
 			h.complain(ctx, err)
@@ -233,14 +283,14 @@ func (h *hub) serve(f *feed, now changefeed.Snapshot, err error) {
 		}
 	}
 	if f.at = f.position; f.deaf {
-		f.at = changefeed.Position{} // readers that join get the error
+		f.at = Position{} // readers that join get the error
 	}
 }
 
 // drop ends a reader that reads too slowly, or whose feed has failed for too long. Its
 // batches are released now, however long its connection takes to notice. The caller holds
 // the hub's lock.
-func (f *feed) drop(r *reader) {
+func (f *feed) drop(r *Reader) {
 	delete(f.readers, r)
 	close(r.ended)
 	close(r.batches)
@@ -254,7 +304,7 @@ func (f *feed) drop(r *reader) {
 //
 // The reading is newer than the feed, so the feed's next batch may repeat a change, but
 // never sends an older state after it.
-func (h *hub) catchUp(feeds []*feed, until time.Time) {
+func (h *Changes) catchUp(feeds []*feed, until time.Time) {
 	for _, f := range feeds {
 		var found *missed
 		joiners := h.joiners(f)
@@ -262,7 +312,7 @@ func (h *hub) catchUp(feeds []*feed, until time.Time) {
 			if !h.stillJoins(f, r) {
 				continue
 			}
-			first, err := &batch{after: f.position}, error(nil)
+			first, err := &Batch{After: f.position}, error(nil)
 			switch {
 			case f.position.IsZero(), f.deaf:
 				err = f.failed
@@ -296,18 +346,18 @@ func (h *hub) catchUp(feeds []*feed, until time.Time) {
 	}
 }
 
-func (h *hub) stillJoins(f *feed, r *reader) bool {
+func (h *Changes) stillJoins(f *feed, r *Reader) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Contains(f.joining, r)
 }
 
 // joiners returns the readers that are joining, those that missed most first.
-func (h *hub) joiners(f *feed) []*reader {
+func (h *Changes) joiners(f *feed) []*Reader {
 	h.mu.Lock()
 	joining := slices.Clone(f.joining)
 	h.mu.Unlock()
-	slices.SortFunc(joining, func(a, b *reader) int {
+	slices.SortFunc(joining, func(a, b *Reader) int {
 		switch {
 		case a.from.Before(b.from):
 			return -1
@@ -326,11 +376,11 @@ func (h *hub) joiners(f *feed) []*reader {
 // visible to that look, and the feed moves on as if it had looked again. Statistics that
 // count no change prove nothing: they may not have counted what committed a moment ago. So
 // the feed stays where it is, and a later look finds it.
-func (h *hub) unlessSame(ctx context.Context, f *feed, now changefeed.Snapshot) (*batch, error) {
+func (h *Changes) unlessSame(ctx context.Context, f *feed, now changefeed.Snapshot) (*Batch, error) {
 	if !f.position.IsZero() && now.SameAs(f.snapshot) {
 		if after, err := f.position.At(now); err == nil { // a look reports a position that is too old
 			f.position = after
-			return &batch{after: after}, nil
+			return &Batch{After: after}, nil
 		}
 	}
 	begun := time.Now()
@@ -350,11 +400,11 @@ func restAfter(took time.Duration) time.Duration {
 }
 
 // give hands a batch to the reader, unless too much waits for it already.
-func (r *reader) give(b *batch, most int64) bool {
-	if len(b.text) == 0 && len(r.batches) > 0 {
+func (r *Reader) give(b *Batch, most int64) bool {
+	if len(b.Text) == 0 && len(r.batches) > 0 {
 		return true // a later batch has a later position
 	}
-	size, waiting := int64(len(b.text)), r.waiting.Load()
+	size, waiting := int64(len(b.Text)), r.waiting.Load()
 	if waiting > 0 && waiting+size > most {
 		return false
 	}
@@ -367,8 +417,8 @@ func (r *reader) give(b *batch, most int64) bool {
 	}
 }
 
-// isEnded reports whether the hub has dropped the reader.
-func (r *reader) isEnded() bool {
+// IsEnded reports whether the hub has dropped the reader.
+func (r *Reader) IsEnded() bool {
 	select {
 	case <-r.ended:
 		return true
@@ -377,5 +427,5 @@ func (r *reader) isEnded() bool {
 	}
 }
 
-// took counts a batch that was taken from the channel.
-func (r *reader) took(b *batch) { r.waiting.Add(-int64(len(b.text))) }
+// Took counts a batch that was taken from the channel.
+func (r *Reader) Took(b *Batch) { r.waiting.Add(-int64(len(b.Text))) }

@@ -1,4 +1,4 @@
-package api
+package watch
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 
 // slowCounts is a cache whose counts take a second of virtual time, or so long.
 type slowCounts struct {
-	*statsCache
+	*Counts
 	t        *testing.T
 	stop     chan struct{}
 	mu       sync.Mutex
@@ -27,7 +27,7 @@ type slowCounts struct {
 
 func newSlowCounts(t *testing.T) *slowCounts {
 	s := &slowCounts{t: t, stop: make(chan struct{}), made: map[outbox.ID]int64{}, takes: time.Second}
-	s.statsCache = &statsCache{stopping: s.stop, count: func(tenant outbox.ID) (jobs operator.OpenJobs, byTenant map[outbox.ID]operator.OpenJobs, err error) {
+	s.Counts = &Counts{stopping: s.stop, count: func(tenant outbox.ID) (jobs operator.OpenJobs, byTenant map[outbox.ID]operator.OpenJobs, err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.running {
@@ -58,17 +58,17 @@ func jobsOf(tenant outbox.ID, n int64) operator.OpenJobs {
 func (s *slowCounts) ask(tenant outbox.ID) (n int64, took time.Duration, err error) {
 	s.t.Helper()
 	began := time.Now()
-	got, err := s.look(s.t.Context(), tenant)
+	got, err := s.Look(s.t.Context(), tenant)
 	if err != nil {
 		return 0, time.Since(began), err
 	}
-	if age := time.Since(got.asOf); age > recountBy {
+	if age := time.Since(got.AsOf); age > recountBy {
 		s.t.Errorf("shown after %s", age)
 	}
-	if len(got.jobs) != 1 || got.jobs[tenant.String()] == nil {
-		s.t.Errorf("%s was shown %v", tenant, got.jobs)
+	if len(got.Jobs) != 1 || got.Jobs[tenant.String()] == nil {
+		s.t.Errorf("%s was shown %v", tenant, got.Jobs)
 	}
-	return got.jobs[tenant.String()][outbox.Pending], time.Since(began), nil
+	return got.Jobs[tenant.String()][outbox.Pending], time.Since(began), nil
 }
 
 func (s *slowCounts) want(tenant outbox.ID, n int64, took time.Duration) {
@@ -153,7 +153,7 @@ func TestAfterAnActACountIsWaitedForButNotForLong(t *testing.T) {
 		s.takes = patience - time.Millisecond
 		s.want(outbox.ID{}, 1, s.takes)
 		time.Sleep(time.Millisecond)
-		s.outdate()
+		s.Outdate()
 		s.want(outbox.ID{}, 2, s.takes)
 		s.want(outbox.ID{}, 2, 0)
 
@@ -161,7 +161,7 @@ func TestAfterAnActACountIsWaitedForButNotForLong(t *testing.T) {
 		s.takes = time.Second
 		s.mu.Unlock()
 		time.Sleep(time.Millisecond)
-		s.outdate()
+		s.Outdate()
 		s.want(outbox.ID{}, 2, patience)
 		time.Sleep(time.Second)
 		s.want(outbox.ID{}, 3, 0)
@@ -173,12 +173,12 @@ func TestAfterAnActACountIsWaitedForButNotForLong(t *testing.T) {
 		s.mu.Lock()
 		s.takes = 10 * time.Millisecond
 		s.mu.Unlock()
-		s.outdate()
+		s.Outdate()
 		s.want(outbox.ID{}, 5, 20*time.Millisecond)
 
 		s.fail(errors.New("no database"))
 		time.Sleep(time.Millisecond)
-		s.outdate()
+		s.Outdate()
 		s.want(outbox.ID{}, 5, 10*time.Millisecond)
 	})
 }
@@ -207,10 +207,10 @@ func TestATenantIsShownItsPartOfAllWhileThatIsKept(t *testing.T) {
 		s.want(a, 1000+n, 0) // older than it may be, so made anew beside the answer
 		time.Sleep(countedFor)
 		s.want(a, 1001+n, 0)
-		if got, err := s.look(t.Context(), none); err != nil || len(got.jobs) != 0 {
+		if got, err := s.Look(t.Context(), none); err != nil || len(got.Jobs) != 0 {
 			t.Errorf("a tenant without jobs is shown %v, %v", got, err)
 		}
-		s.outdate()
+		s.Outdate()
 		s.want(a, 1001+n, patience)
 		time.Sleep(time.Second)
 		s.want(a, 1002+n, 0)

@@ -1,4 +1,4 @@
-package api
+package watch
 
 import (
 	"context"
@@ -24,12 +24,15 @@ const (
 	patience     = 50 * time.Millisecond
 )
 
+// allTenants is the tenant that stands for all of them.
+var allTenants outbox.ID
+
 // maxCounts bounds the tenants whose counts are remembered.
 const maxCounts = 1000
 
-// statsCache remembers the counts of each tenant. However many ask, one counts, and one
+// Counts remembers the counts of each tenant. However many ask, one counts, and one
 // count is made at a time; see counting. Its timers end by themselves, and with stopping.
-type statsCache struct {
+type Counts struct {
 	count    func(tenant outbox.ID) (jobs operator.OpenJobs, byTenant map[outbox.ID]operator.OpenJobs, err error)
 	keepAll  bool // the count of all tenants is made whether anybody asks or not
 	stopping <-chan struct{}
@@ -40,32 +43,45 @@ type statsCache struct {
 	counting
 }
 
+// NewCounts counts by o. With keepAll the count of all tenants is made from now on, twice a minute until stopping is
+// closed, whether anybody asks or not; nil never is.
+func NewCounts(o *operator.Operator, keepAll bool, stopping <-chan struct{}) *Counts {
+	c := &Counts{keepAll: keepAll, stopping: stopping}
+	c.count = func(tenant outbox.ID) (operator.OpenJobs, map[outbox.ID]operator.OpenJobs, error) {
+		return o.CountOpen(operator.TiedTo(context.Background(), tenant), tenant)
+	}
+	if keepAll {
+		c.get(outbox.ID{})
+	}
+	return c
+}
+
 // counts is what is known of a tenant, or of all.
 type counts struct {
 	tenant outbox.ID
-	made   *counted      // the latest that there is; nil before the first
+	made   *Counted      // the latest that there is; nil before the first
 	err    error         // of the latest try; nil if made is of it
 	next   chan struct{} // closed when the count that is being made, or is to be, is there; nil for none
 	asked  time.Time     // when somebody last did
 	timer  *time.Timer   // to the next count that nobody asks for; nil before the first
 }
 
-type counted struct {
-	asOf     time.Time // what is counted is at least as new
-	jobs     operator.OpenJobs
+type Counted struct {
+	AsOf     time.Time // what is counted is at least as new
+	Jobs     operator.OpenJobs
 	byTenant map[outbox.ID]operator.OpenJobs // nil if it is not known
 }
 
-// outdate has those who ask wait a little for a count of what is so now.
-func (c *statsCache) outdate() {
+// Outdate has those who ask wait a little for a count of what is so now.
+func (c *Counts) Outdate() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.acted = time.Now()
 }
 
-// look returns a count that may be shown. The count itself does not end with the request
-// that set it off: others wait for it.
-func (c *statsCache) look(ctx context.Context, tenant outbox.ID) (*counted, error) {
+// Look returns a count of the open jobs of a tenant, or of all, that may be shown. The count itself does not end with
+// the request that set it off: others wait for it.
+func (c *Counts) Look(ctx context.Context, tenant outbox.ID) (*Counted, error) {
 	waited := time.NewTimer(patience)
 	defer waited.Stop()
 	for {
@@ -92,7 +108,7 @@ func (c *statsCache) look(ctx context.Context, tenant outbox.ID) (*counted, erro
 	}
 }
 
-func (c *statsCache) failure(known *counts) error {
+func (c *Counts) failure(known *counts) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return known.err
@@ -100,12 +116,12 @@ func (c *statsCache) failure(known *counts) error {
 
 // get returns a count that may be shown, if there is one, and what to wait for if it
 // is better to; and has a count made if it is time.
-func (c *statsCache) get(tenant outbox.ID) (known *counts, made *counted, next <-chan struct{}) {
+func (c *Counts) get(tenant outbox.ID) (known *counts, made *Counted, next <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known = c.of(tenant)
 	made = known.made
-	if made == nil || made.asOf.Before(c.acted) || time.Since(made.asOf) > countedFor {
+	if made == nil || made.AsOf.Before(c.acted) || time.Since(made.AsOf) > countedFor {
 		c.request(known)
 	}
 	if known.tenant != tenant {
@@ -114,10 +130,10 @@ func (c *statsCache) get(tenant outbox.ID) (known *counts, made *counted, next <
 		known.asked = time.Now()
 	}
 	switch {
-	case made == nil || time.Since(made.asOf) >= recountBy:
+	case made == nil || time.Since(made.AsOf) >= recountBy:
 		c.hurry(known)
 		return known, nil, known.next
-	case made.asOf.Before(c.acted):
+	case made.AsOf.Before(c.acted):
 		c.hurry(known)
 		return known, made, known.next
 	}
@@ -125,7 +141,7 @@ func (c *statsCache) get(tenant outbox.ID) (known *counts, made *counted, next <
 }
 
 // of returns what is known of a tenant: of all, if that says enough. mu is held.
-func (c *statsCache) of(tenant outbox.ID) *counts {
+func (c *Counts) of(tenant outbox.ID) *counts {
 	all := c.counts[outbox.ID{}]
 	if c.serves(all) {
 		return all
@@ -149,31 +165,31 @@ func (c *statsCache) of(tenant outbox.ID) *counts {
 
 // serves reports whether what is known of all is made anew, and says what each tenant
 // has. One that was not made yet is waited for: it may.
-func (c *statsCache) serves(all *counts) bool {
+func (c *Counts) serves(all *counts) bool {
 	if all == nil || !c.kept(all) {
 		return false
 	}
 	if all.made == nil {
 		return all.err == nil && all.next != nil
 	}
-	return all.made.byTenant != nil && (all.err == nil || time.Since(all.made.asOf) < recountBy)
+	return all.made.byTenant != nil && (all.err == nil || time.Since(all.made.AsOf) < recountBy)
 }
 
 // kept reports whether a count is made anew though nobody asks for it just now.
-func (c *statsCache) kept(known *counts) bool {
+func (c *Counts) kept(known *counts) bool {
 	return time.Since(known.asked) < keptFor || c.keepAll && known.tenant.IsZero()
 }
 
 // of is what a count of all tenants, if there is one, says of one of them.
-func (c *counted) of(tenant outbox.ID) *counted {
+func (c *Counted) of(tenant outbox.ID) *Counted {
 	if c == nil || c.byTenant == nil {
 		return nil
 	}
-	return &counted{asOf: c.asOf, jobs: c.byTenant[tenant]}
+	return &Counted{AsOf: c.AsOf, Jobs: c.byTenant[tenant]}
 }
 
 // note remembers a count, and has the next one made after a while; mu is held.
-func (c *statsCache) note(known *counts, made *counted, err error) {
+func (c *Counts) note(known *counts, made *Counted, err error) {
 	if known.err = err; err == nil {
 		known.made = made
 	}
@@ -188,7 +204,7 @@ func (c *statsCache) note(known *counts, made *counted, err error) {
 
 // again counts what nobody asks for just now, but did lately. What the count of all says
 // as well is not counted.
-func (c *statsCache) again(known *counts) {
+func (c *Counts) again(known *counts) {
 	select {
 	case <-c.stopping:
 		return
@@ -199,9 +215,4 @@ func (c *statsCache) again(known *counts) {
 	if c.counts[known.tenant] == known && c.kept(known) && c.of(known.tenant) == known {
 		c.request(known)
 	}
-}
-
-// count counts the open jobs of a tenant, or of all, in a transaction that is tied to it.
-func (s *server) count(tenant outbox.ID) (operator.OpenJobs, map[outbox.ID]operator.OpenJobs, error) {
-	return s.operator.CountOpen(operator.TiedTo(context.Background(), tenant), tenant)
 }

@@ -1,4 +1,4 @@
-package api
+package watch
 
 import (
 	"slices"
@@ -23,7 +23,7 @@ type counting struct {
 }
 
 // request has a count made, unless it is about to be; mu is held.
-func (c *statsCache) request(known *counts) {
+func (c *Counts) request(known *counts) {
 	if known.next != nil {
 		return
 	}
@@ -33,7 +33,7 @@ func (c *statsCache) request(known *counts) {
 }
 
 // hurry has a count made before those that nobody waits for; mu is held.
-func (c *statsCache) hurry(known *counts) {
+func (c *Counts) hurry(known *counts) {
 	if i := slices.Index(c.later, known); i >= 0 {
 		c.later = slices.Delete(c.later, i, i+1)
 		c.urgent = append(c.urgent, known)
@@ -42,7 +42,7 @@ func (c *statsCache) hurry(known *counts) {
 }
 
 // advance begins the next count, if none is being made; mu is held.
-func (c *statsCache) advance() {
+func (c *Counts) advance() {
 	switch rest := time.Until(c.rested); {
 	case c.making:
 	case len(c.urgent) > 0:
@@ -69,12 +69,12 @@ func take(queue *[]*counts) *counts {
 }
 
 // make makes a count, and begins the next.
-func (c *statsCache) make(known *counts, rest bool) {
+func (c *Counts) make(known *counts, rest bool) {
 	began := time.Now()
 	jobs, byTenant, err := c.count(known.tenant)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.note(known, &counted{asOf: began.UTC(), jobs: jobs, byTenant: byTenant}, err)
+	c.note(known, &Counted{AsOf: began.UTC(), Jobs: jobs, byTenant: byTenant}, err)
 	if rest {
 		c.rested = time.Now().Add(min(countRest*time.Since(began), maxCountRest))
 	}

@@ -1,0 +1,31 @@
+package watch
+
+import (
+	"context"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// CatchUp returns what is sent first to readers that come back with these positions at the
+// same moment.
+func CatchUp(ctx context.Context, pool outbox.Beginner, tenant outbox.ID, positions ...Position) ([]string, error) {
+	h := &Changes{pool: pool, maxChanges: maxChanges}
+	f := &feed{tenant: tenant, readers: map[*Reader]bool{}}
+	if err := h.begin(ctx, f); err != nil {
+		return nil, err
+	}
+	for _, from := range positions {
+		f.joining = append(f.joining, &Reader{from: from, begun: make(chan error, 1), batches: make(chan *Batch, 1), ended: make(chan struct{})})
+	}
+	readers := append([]*Reader{}, f.joining...)
+	h.catchUp([]*feed{f}, time.Now().Add(time.Minute))
+	sent := make([]string, len(readers))
+	for i, r := range readers {
+		if err := <-r.begun; err != nil {
+			return nil, err
+		}
+		sent[i] = string((<-r.batches).Text)
+	}
+	return sent, nil
+}

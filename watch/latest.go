@@ -1,0 +1,49 @@
+package watch
+
+import (
+	"context"
+	"time"
+)
+
+// latest is a look at the database that is under way, or what it has found: those that ask meanwhile, and for a while
+// afterwards, share it.
+type latest[T any] struct {
+	begun time.Time
+	done  chan struct{}
+	found T // when done is closed
+	err   error
+}
+
+// begin looks. The look does not end with the caller that set it off: others wait for it.
+func begin[T any](within time.Duration, look func(context.Context) (T, error)) *latest[T] {
+	l := &latest[T]{begun: time.Now(), done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		ctx, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		l.found, l.err = look(ctx)
+	}()
+	return l
+}
+
+// serves reports whether it is under way, or has found something not long ago. nil does not.
+func (l *latest[T]) serves(long time.Duration) bool {
+	if l == nil {
+		return false
+	}
+	select {
+	case <-l.done:
+		return l.err == nil && time.Since(l.begun) < long
+	default:
+		return true
+	}
+}
+
+func (l *latest[T]) wait(ctx context.Context) (found T, err error) {
+	select {
+	case <-l.done:
+		return l.found, l.err
+	case <-ctx.Done():
+		return found, ctx.Err()
+	}
+}

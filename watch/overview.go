@@ -1,0 +1,78 @@
+package watch
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/doctor"
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+const (
+	overviewFor = 5 * time.Second // how long an overview is shown before the next is made
+	lookWithin  = 20 * time.Second
+)
+
+// Overviews are overviews of all tenants. However many look, one is made in five seconds, and none while nobody looks.
+type Overviews struct {
+	operator *operator.Operator
+
+	mu     sync.Mutex
+	latest *latest[operator.Overview]
+}
+
+// NewOverviews looks by o.
+func NewOverviews(o *operator.Operator) *Overviews { return &Overviews{operator: o} }
+
+// Look returns what there is to do and how it goes, a few seconds old at most.
+func (o *Overviews) Look(ctx context.Context) (operator.Overview, error) {
+	o.mu.Lock()
+	if !o.latest.serves(overviewFor) {
+		o.latest = begin(lookWithin, func(ctx context.Context) (operator.Overview, error) {
+			return o.operator.Overview(operator.TiedTo(ctx, allTenants))
+		})
+	}
+	l := o.latest
+	o.mu.Unlock()
+	return l.wait(ctx)
+}
+
+// Examination is what package doctor has found.
+type Examination struct {
+	AsOf     time.Time
+	Findings []doctor.Finding
+}
+
+// Examinations are those of an installation, shared by all that ask for one.
+type Examinations struct {
+	examine func(context.Context) ([]doctor.Finding, error)
+
+	mu     sync.Mutex
+	latest *latest[Examination]
+}
+
+// NewExaminations examines the installation that pool connects to.
+func NewExaminations(pool *pgxpool.Pool) *Examinations {
+	return &Examinations{examine: func(ctx context.Context) ([]doctor.Finding, error) {
+		return doctor.Examine(ctx, doctor.Patient{Pool: pool})
+	}}
+}
+
+// Look returns an examination that was begun no longer ago than that.
+func (e *Examinations) Look(ctx context.Context, noOlder time.Duration) (Examination, error) {
+	e.mu.Lock()
+	if !e.latest.serves(noOlder) {
+		e.latest = begin(lookWithin, func(ctx context.Context) (Examination, error) {
+			x := Examination{AsOf: time.Now().UTC()}
+			var err error
+			x.Findings, err = e.examine(ctx)
+			return x, err
+		})
+	}
+	l := e.latest
+	e.mu.Unlock()
+	return l.wait(ctx)
+}

@@ -1,0 +1,356 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/doctor"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Problem is something that is wrong now.
+type Problem struct {
+	Kind     string          // one of ProblemKinds
+	Severity doctor.Severity // Problem: jobs do not run, or will not; Warning
+	Sentence string
+	Since    time.Time // zero: not known
+	Evidence
+	Do  string       // in words; "" if there is a command alone
+	Act operator.Act // zero: there is no command for it
+}
+
+// Evidence is what a problem is about. What does not apply is zero.
+type Evidence struct {
+	Tenant      outbox.ID
+	Queue       string
+	JobKind     string
+	Key         string
+	Fingerprint string
+	ErrorCode   string
+	Message     string    // an error's
+	Job         outbox.ID // an example, or the dead letter because of which a key is parked
+	Schedule    string
+	Worker      string
+	Sink        string
+	Jobs        int64
+}
+
+// Findings are the problems that there were at an instant, the worst first.
+type Findings struct {
+	AsOf     time.Time
+	Problems []Problem
+}
+
+// The kinds of problems. Those of the installation are found by package doctor, and only for viewers of all
+// tenants.
+const (
+	DeadLetters     = "dead_letters"     // jobs that failed alike; Problem while they grow
+	NoHandler       = "no_handler"       // due jobs of a kind that no present dispatcher handles
+	LeaseLapsed     = "lease_lapsed"     // running jobs that no reaper takes back
+	Late            = "late"             // due jobs of a queue that is worked
+	QueueFull       = "queue_full"       // due jobs of a queue at its limit
+	QueuePaused     = "queue_paused"     // a paused queue with jobs
+	KeyParked       = "key_parked"       // a key of which nothing starts
+	DependencyAway  = "dependency_away"  // what a kind needs is unavailable
+	ScheduleOverdue = "schedule_overdue" // a tick that has not fired
+	WorkerMissing   = "worker_missing"   // a dispatcher that is silent
+	WorkerDeaf      = "worker_deaf"      // a dispatcher that wake-ups do not reach
+	Installation    = "installation"     // of the server, the schema, vacuum, tables or sinks
+	Unanswered      = "unanswered"       // a question that could not be answered: nobody knows
+)
+
+// ProblemKinds returns every kind of a problem.
+func ProblemKinds() []string {
+	return []string{
+		DeadLetters, NoHandler, LeaseLapsed, Late, QueueFull, QueuePaused, KeyParked, DependencyAway, ScheduleOverdue,
+		WorkerMissing, WorkerDeaf, Installation, Unanswered,
+	}
+}
+
+const (
+	foundFor    = 30 * time.Second // how long findings are shown before they are looked for again
+	examinedFor = 5 * time.Minute  // the same for what package doctor finds
+	lateAfter   = time.Minute      // a due job is late, a tick overdue
+	growing     = 5 * time.Minute  // dead letters that are no older make their group grow
+	mostOfAKind = 20               // problems: more are of no use to a person
+	maxTenants  = 1000             // whose findings are remembered
+)
+
+// Problems finds what is wrong. However many look, a tenant's problems are looked for at most once in 30 seconds,
+// and not at all while nobody looks; what package doctor asks is asked once in five minutes.
+type Problems struct {
+	operator *operator.Operator
+	doctor   *Examinations
+
+	mu     sync.Mutex
+	latest map[outbox.ID]*latest[Findings] // by tenant; zero is all
+}
+
+// NewProblems looks by o and e.
+func NewProblems(o *operator.Operator, e *Examinations) *Problems {
+	return &Problems{operator: o, doctor: e, latest: map[outbox.ID]*latest[Findings]{}}
+}
+
+// Look returns the problems of a tenant's jobs or, if it is zero, of all and of the installation. They were looked
+// for no more than 30 seconds ago.
+func (p *Problems) Look(ctx context.Context, tenant outbox.ID) (Findings, error) {
+	p.mu.Lock()
+	l := p.latest[tenant]
+	if !l.serves(foundFor) {
+		if len(p.latest) >= maxTenants {
+			clear(p.latest)
+		}
+		l = begin(lookWithin, func(ctx context.Context) (Findings, error) { return p.search(ctx, tenant) })
+		p.latest[tenant] = l
+	}
+	p.mu.Unlock()
+	return l.wait(ctx)
+}
+
+// search asks each question. One that is not answered is a problem itself, unless none is.
+func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, error) {
+	ctx = operator.TiedTo(ctx, tenant)
+	l := look{Problems: p, tenant: tenant, now: time.Now().UTC()}
+	questions := []struct {
+		name string
+		ask  func(context.Context) error
+	}{
+		{"jobs", l.jobs}, {"dead letters", l.deadLetters}, {"keys", l.keys}, {"schedules", l.schedules},
+	}
+	if tenant.IsZero() {
+		questions = append(questions, struct {
+			name string
+			ask  func(context.Context) error
+		}{"installation", l.installation})
+	}
+	var failed []error
+	for _, q := range questions {
+		if err := q.ask(ctx); err != nil {
+			failed = append(failed, err)
+			l.find(Problem{Kind: Unanswered, Severity: doctor.Problem, Sentence: fmt.Sprintf("What is wrong with %s is not known: %v.", q.name, err)})
+		}
+	}
+	if len(failed) == len(questions) {
+		return Findings{}, failed[0]
+	}
+	slices.SortStableFunc(l.found, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Jobs, a.Jobs))
+	})
+	return Findings{AsOf: l.now, Problems: l.found}, nil
+}
+
+func rank(p Problem) int {
+	return map[doctor.Severity]int{doctor.Problem: 0, doctor.Warning: 1}[p.Severity]
+}
+
+// look is one search.
+type look struct {
+	*Problems
+	tenant outbox.ID
+	now    time.Time
+	found  []Problem
+	ofKind map[string]int
+}
+
+func (l *look) find(p Problem) {
+	if l.ofKind == nil {
+		l.ofKind = map[string]int{}
+	}
+	if l.ofKind[p.Kind]++; l.ofKind[p.Kind] <= mostOfAKind {
+		l.found = append(l.found, p)
+	}
+}
+
+// queue is what jobs asks of one.
+type queue struct {
+	operator.Queue
+	waiting, due, running int64
+	oldest                time.Time // due, of a kind with a handler
+}
+
+// jobs asks what is late, and why.
+func (l *look) jobs(ctx context.Context) error {
+	kinds, err := l.operator.Survey(ctx, l.tenant)
+	if err != nil {
+		return err
+	}
+	rules, err := l.operator.QueueRules(ctx)
+	if err != nil {
+		return err
+	}
+	var workers []operator.Worker
+	if l.tenant.IsZero() { // of dispatchers a single tenant sees nothing
+		if workers, err = l.operator.Workers(ctx); err != nil {
+			return err
+		}
+	}
+	queues := map[string]*queue{}
+	for _, rule := range rules {
+		queues[rule.Name] = &queue{Queue: rule}
+	}
+	for _, k := range kinds {
+		q := queues[k.Queue]
+		if q == nil {
+			q = &queue{Queue: operator.Queue{Name: k.Queue}}
+			queues[k.Queue] = q
+		}
+		l.kind(k, q, workers)
+	}
+	for _, q := range queues {
+		l.queue(q)
+	}
+	l.workers(workers)
+	return nil
+}
+
+// kind looks at the jobs of a kind in a queue, and adds them to the queue's.
+func (l *look) kind(k operator.OpenKind, q *queue, workers []operator.Worker) {
+	q.waiting, q.due, q.running = q.waiting+k.Waiting, q.due+k.Due, q.running+k.Running
+	about := Evidence{Queue: k.Queue, JobKind: k.Kind, Jobs: k.Due, Tenant: l.tenant}
+	handled := !l.tenant.IsZero() || slices.ContainsFunc(workers, func(w operator.Worker) bool {
+		_, works := w.Queues[k.Queue]
+		return works && !w.Missing && slices.Contains(w.Kinds, k.Kind)
+	})
+	switch {
+	case k.Due > 0 && !handled && q.PausedSince.IsZero():
+		l.find(Problem{
+			Kind: NoHandler, Severity: doctor.Problem, Since: k.OldestDue, Evidence: about,
+			Sentence: fmt.Sprintf("%s of kind %s in queue %s due, and no present dispatcher of the queue has a handler.", doctor.Count(k.Due, "job"), k.Kind, k.Queue),
+			Do:       "Start a program that has a handler for the kind and works the queue.",
+		})
+	case !k.UnavailableSince.IsZero():
+		l.find(Problem{
+			Kind: DependencyAway, Severity: doctor.Warning, Since: k.UnavailableSince, Evidence: about,
+			Sentence: fmt.Sprintf("What kind %s of queue %s needs is unavailable: its jobs wait, and spend no attempts.", k.Kind, k.Queue),
+			Do:       "Look at what its handler needs: the log has the error. The jobs start by themselves when it is back.",
+		})
+	case k.Due > 0 && (q.oldest.IsZero() || k.OldestDue.Before(q.oldest)):
+		q.oldest = k.OldestDue
+	}
+	if k.Lapsed > 0 && l.tenant.IsZero() {
+		about.Jobs = k.Lapsed
+		l.find(Problem{
+			Kind: LeaseLapsed, Severity: doctor.Problem, Since: k.OldestLease, Evidence: about,
+			Sentence: fmt.Sprintf("The leases of %s of kind %s in queue %s have lapsed, and nobody has taken the jobs back.", doctor.Count(k.Lapsed, "running job"), k.Kind, k.Queue),
+			Do:       "Run a reaper: OUTBOX_REAP=on in at least one process.",
+		})
+	}
+}
+
+func (l *look) queue(q *queue) {
+	about := Evidence{Queue: q.Name, Jobs: q.waiting, Tenant: l.tenant}
+	late := !q.oldest.IsZero() && l.now.Sub(q.oldest) > lateAfter
+	switch {
+	case !q.PausedSince.IsZero() && q.waiting > 0:
+		l.find(Problem{
+			Kind: QueuePaused, Severity: doctor.Warning, Since: q.PausedSince, Evidence: about, Act: operator.ResumeAct(q.Name),
+			Sentence: fmt.Sprintf("Queue %s is paused, and %s in it wait.", q.Name, doctor.Count(q.waiting, "job")),
+		})
+	case !q.PausedSince.IsZero():
+	case late && l.tenant.IsZero() && q.MaxRunning > 0 && q.running >= int64(q.MaxRunning):
+		about.Jobs = q.due
+		l.find(Problem{
+			Kind: QueueFull, Severity: doctor.Warning, Since: q.oldest, Evidence: about, Act: operator.LimitAct(q.Name),
+			Sentence: fmt.Sprintf("Queue %s is at its limit, %d of %d running, and %s are due.", q.Name, q.running, q.MaxRunning, doctor.Count(q.due, "job")),
+		})
+	case late:
+		about.Jobs = q.due
+		l.find(Problem{
+			Kind: Late, Severity: doctor.Warning, Since: q.oldest, Evidence: about,
+			Sentence: fmt.Sprintf("%s of queue %s are due, the first for more than a minute.", doctor.Count(q.due, "job"), q.Name),
+			Do:       "Add dispatchers or concurrency, or see what they wait for.",
+		})
+	}
+}
+
+func (l *look) workers(workers []operator.Worker) {
+	for _, w := range workers {
+		about := Evidence{Worker: w.Name, Jobs: w.Running}
+		switch {
+		case w.Missing:
+			l.find(Problem{
+				Kind: WorkerMissing, Severity: doctor.Warning, Since: w.SeenAt, Evidence: about, Sentence: fmt.Sprintf("Dispatcher %s (%s) is silent.", w.Name, w.Version),
+				Do: "See whether it was killed or cannot reach the database; its jobs run elsewhere.",
+			})
+		case !w.Hearing && w.SeenAt.After(w.StartedAt): // its first row comes before it can hear
+			l.find(Problem{
+				Kind: WorkerDeaf, Severity: doctor.Warning, Evidence: about, Sentence: fmt.Sprintf("Wake-ups do not reach dispatcher %s: it polls.", w.Name),
+				Do: "See what posthaste doctor finds of wake-ups, and the dispatcher's /readyz.",
+			})
+		}
+	}
+}
+
+// deadLetters asks what waits for a person.
+func (l *look) deadLetters(ctx context.Context) error {
+	groups, err := l.operator.DeadLetterGroups(ctx, operator.DeadLetterFilter{Tenant: l.tenant}, mostOfAKind)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		p := Problem{
+			Kind: DeadLetters, Severity: doctor.Warning, Since: g.Oldest, Sentence: fmt.Sprintf("%s of kind %s failed alike", doctor.Count(g.Jobs, "job"), g.Kind),
+			Evidence: Evidence{JobKind: g.Kind, Fingerprint: g.Fingerprint, ErrorCode: g.ErrorCode, Message: g.Message, Job: g.Example, Jobs: g.Jobs, Tenant: l.tenant},
+			Act:      operator.Act{Command: "posthaste dlq replay --fingerprint " + g.Fingerprint, Method: "POST", Path: "/dead-letters/replay"},
+		}
+		if g.Fingerprint == "" {
+			p.Act = operator.Act{}
+		}
+		if l.now.Sub(g.Newest) < growing {
+			p.Severity = doctor.Problem
+			p.Sentence += ", and there are more and more"
+		}
+		p.Sentence += ": " + cmp.Or(g.ErrorCode, "no code") + "."
+		l.find(p)
+	}
+	return nil
+}
+
+// keys asks which are parked.
+func (l *look) keys(ctx context.Context) error {
+	keys, err := l.operator.Keys(ctx, operator.KeyFilter{Parked: true, Tenant: l.tenant, Limit: mostOfAKind})
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		l.find(Problem{
+			Kind: KeyParked, Severity: doctor.Warning, Since: k.ParkedSince, Sentence: fmt.Sprintf("Key %q of queue %s is parked, and %s of it wait.", k.Key, k.Queue, doctor.Count(k.Blocked+k.Waiting, "job")),
+			Evidence: Evidence{Tenant: k.Tenant, Queue: k.Queue, Key: k.Key, Job: k.ParkedFor, Jobs: k.Blocked + k.Waiting},
+			Act:      operator.UnblockAct(k.KeyName),
+		})
+	}
+	return nil
+}
+
+// schedules asks which have not fired.
+func (l *look) schedules(ctx context.Context) error {
+	schedules, err := l.operator.SchedulesOf(ctx, l.tenant)
+	if err != nil {
+		return err
+	}
+	for _, s := range schedules {
+		if s.PausedSince.IsZero() && l.now.Sub(s.NextAt) > lateAfter {
+			l.find(Problem{
+				Kind: ScheduleOverdue, Severity: doctor.Problem, Since: s.NextAt, Evidence: Evidence{Tenant: s.Tenant, Schedule: s.Name, JobKind: s.Kind, Queue: s.Queue},
+				Sentence: fmt.Sprintf("Schedule %s has not fired.", s.Name), Do: "Run a scheduler, and see its log: a declaration that is refused does not fire.",
+			})
+		}
+	}
+	return nil
+}
+
+// installation asks package doctor. What that asks of workers and jobs is asked here, more often.
+func (l *look) installation(ctx context.Context) error {
+	x, err := l.doctor.Look(ctx, examinedFor)
+	for _, f := range x.Findings {
+		if f.Severity != doctor.OK && f.Question != "workers" && f.Question != "jobs" {
+			l.find(Problem{Kind: Installation, Severity: f.Severity, Sentence: f.Question + ": " + f.What, Do: f.Do})
+		}
+	}
+	return err
+}

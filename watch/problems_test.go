@@ -1,0 +1,214 @@
+package watch_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/doctor"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/watch"
+)
+
+type rig struct {
+	*testing.T
+	db *pgxpool.Pool
+	of outbox.ID
+}
+
+func (r *rig) exec(sql string, args ...any) {
+	r.Helper()
+	if _, err := r.db.Exec(r.Context(), sql, args...); err != nil {
+		r.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// enqueue stores a job that has been due for five minutes.
+func (r *rig) enqueue(opts outbox.Options) outbox.ID {
+	r.Helper()
+	opts.Tenant = r.of
+	id, err := outbox.Enqueue(r.Context(), r.db, outbox.Raw{KindName: "mail", Payload: []byte("{}")}, opts)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.exec(`UPDATE outbox.jobs SET run_at = now() - interval '5 minutes' WHERE id = $1`, id)
+	return id
+}
+
+const runSQL = `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = 1, lease_owner = 'w1', started_at = now(), lease_expires_at = now() + $2::interval WHERE id = $1`
+
+// Each problem is found while it is there, of root and of another tenant, and a single tenant sees of it what is
+// its own.
+func TestEachProblemIsFound(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		cause  func(*rig)
+		want   string // kinds, with ! for a problem
+		single string // what the tenant sees
+	}{
+		"nothing": {func(r *rig) {}, "", ""},
+		"no handler": {func(r *rig) {
+			r.exec(`UPDATE outbox.workers SET kinds = '{bill}'`)
+			r.enqueue(outbox.Options{})
+		}, "no_handler!", "late"},
+		"late": {func(r *rig) { r.enqueue(outbox.Options{}) }, "late", "late"},
+		"paused": {func(r *rig) {
+			r.enqueue(outbox.Options{})
+			r.exec(`INSERT INTO outbox.queues (queue, paused_at) VALUES ('default', now())`)
+		}, "queue_paused", "queue_paused"},
+		"paused, and nothing waits": {func(r *rig) {
+			r.exec(`INSERT INTO outbox.queues (queue, paused_at) VALUES ('default', now())`)
+		}, "", ""},
+		"full": {func(r *rig) {
+			r.exec(`INSERT INTO outbox.queues (queue, max_running) VALUES ('default', 1)`)
+			r.exec(runSQL, r.enqueue(outbox.Options{}), "1 minute")
+			r.enqueue(outbox.Options{})
+		}, "queue_full", "late"},
+		"lapsed": {func(r *rig) { r.exec(runSQL, r.enqueue(outbox.Options{}), "-1 minute") }, "lease_lapsed!", ""},
+		"dead": {func(r *rig) {
+			r.exec(`UPDATE outbox.jobs SET status = 'dead', failed_at = now() - interval '1 hour', error_fingerprint = 'f', last_error_code = 'smtp' WHERE id = $1`, r.enqueue(outbox.Options{}))
+		}, "dead_letters", "dead_letters"},
+		"dying": {func(r *rig) {
+			id := r.enqueue(outbox.Options{})
+			r.exec(runSQL, id, "1 minute")
+			r.exec(`UPDATE outbox.jobs SET status = 'dead', lease_owner = NULL, lease_expires_at = NULL, failed_at = now(), error_fingerprint = 'f' WHERE id = $1`, id)
+		}, "dead_letters!", "dead_letters!"},
+		"away": {func(r *rig) {
+			r.exec(`UPDATE outbox.jobs SET unavailable_since = now() WHERE id = $1`, r.enqueue(outbox.Options{}))
+		}, "dependency_away", "dependency_away"},
+		"parked": {func(r *rig) {
+			r.exec(`UPDATE outbox.jobs SET status = 'blocked' WHERE id = $1`, r.enqueue(outbox.Options{Key: outbox.KeyRules{Name: "k"}}))
+			r.exec(`INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'default', 'k', now())`, r.of)
+		}, "key_parked", "key_parked"},
+		"overdue": {func(r *rig) {
+			r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'nightly', '1 day', 'mail', '{}', now() - interval '1 hour')`, r.of)
+		}, "schedule_overdue!", "schedule_overdue!"},
+		"silent": {func(r *rig) { r.exec(`UPDATE outbox.workers SET seen_at = now() - interval '10 minutes'`) }, "worker_missing", ""},
+		"deaf":   {func(r *rig) { r.exec(`UPDATE outbox.workers SET hearing = false`) }, "worker_deaf", ""},
+		"several": {func(r *rig) {
+			r.exec(`UPDATE outbox.jobs SET unavailable_since = now() WHERE id = $1`, r.enqueue(outbox.Options{}))
+			r.exec(`UPDATE outbox.workers SET hearing = false`)
+			r.exec(runSQL, r.enqueue(outbox.Options{Queue: "other"}), "-1 minute")
+		}, "lease_lapsed! dependency_away worker_deaf", "dependency_away"},
+	} {
+		for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+			t.Run(fmt.Sprintf("%s/%t", name, tenant == outbox.RootTenant), func(t *testing.T) {
+				t.Parallel()
+				r := &rig{T: t, db: pgtest.New(t), of: tenant}
+				r.exec(`ALTER TABLE outbox.jobs DISABLE TRIGGER USER`) // which would refuse some of the short cuts
+				r.exec(`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, started_at) VALUES ('w1', 'v', '{default,other}', '{3,3}', '{mail}', true, now() - interval '1 hour')`)
+				tt.cause(r)
+				for login, pool := range map[string]*pgxpool.Pool{"the owner": r.db, "the API": pgtest.Login(t, r.db, "outbox_api")} {
+					p := watch.NewProblems(operator.New(pool), watch.NewExaminations(r.db))
+					for tenant, want := range map[outbox.ID]string{{}: tt.want, r.of: tt.single, outbox.NewID(): ""} {
+						if strings.HasPrefix(name, "paused") && want == "" {
+							continue
+						}
+						found, err := p.Look(t.Context(), tenant)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if got := kindsOf(found); got != want {
+							t.Errorf("by %s, tenant %s: %q, want %q: %+v", login, tenant, got, want, found.Problems)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// kindsOf leaves out what a test server's settings make doctor find.
+func kindsOf(f watch.Findings) string {
+	var kinds []string
+	for _, p := range f.Problems {
+		if p.Kind == watch.Installation {
+			continue
+		}
+		kinds = append(kinds, p.Kind+map[doctor.Severity]string{doctor.Problem: "!"}[p.Severity])
+	}
+	return strings.Join(kinds, " ")
+}
+
+// Hundreds that look at once look once, and so do those of the next half minute.
+func TestProblemsAreLookedForOnceForAll(t *testing.T) {
+	t.Parallel()
+	r := &rig{T: t, db: pgtest.New(t), of: outbox.RootTenant}
+	p := watch.NewProblems(operator.New(r.db), watch.NewExaminations(r.db))
+	first, err := p.Look(t.Context(), outbox.ID{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.enqueue(outbox.Options{})
+	seen := make(chan watch.Findings)
+	for range 100 {
+		go func() {
+			found, _ := p.Look(context.Background(), outbox.ID{})
+			seen <- found
+		}()
+	}
+	for range 100 {
+		if found := <-seen; !found.AsOf.Equal(first.AsOf) {
+			t.Fatalf("looked at %s and again at %s", first.AsOf, found.AsOf)
+		}
+	}
+	if found, err := p.Look(t.Context(), r.of); err != nil || kindsOf(found) != "late" {
+		t.Errorf("another tenant's look: %+v, %v; want one of its own", found, err)
+	}
+}
+
+func TestTheInstallationIsExaminedForAllTenantsOnly(t *testing.T) {
+	t.Parallel()
+	r := &rig{T: t, db: pgtest.New(t), of: outbox.RootTenant}
+	r.exec(`DO $$ DECLARE day text; BEGIN
+		FOR day IN SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'history_2%' AND relname > 'history_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD') LOOP
+			EXECUTE 'DROP TABLE outbox.' || day;
+		END LOOP; END $$`)
+	p := watch.NewProblems(operator.New(r.db), watch.NewExaminations(r.db))
+	missing := func(tenant outbox.ID) bool {
+		found, err := p.Look(t.Context(), tenant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(found.Problems, func(p watch.Problem) bool {
+			return p.Kind == watch.Installation && p.Severity == doctor.Problem && strings.Contains(p.Sentence, "partitions for 0 days ahead")
+		})
+	}
+	if !missing(outbox.ID{}) || missing(r.of) {
+		t.Errorf("tomorrow has no partition: all tenants see it: %t, one: %t", missing(outbox.ID{}), missing(r.of))
+	}
+}
+
+func TestAnOverviewIsMadeOnceForAll(t *testing.T) {
+	t.Parallel()
+	r := &rig{T: t, db: pgtest.New(t), of: outbox.NewID()}
+	r.enqueue(outbox.Options{})
+	o := watch.NewOverviews(operator.New(pgtest.Login(t, r.db, "outbox_api")))
+	first, err := o.Look(t.Context())
+	if err != nil || first.Jobs(outbox.Pending) != 1 || first.OldestDue().IsZero() {
+		t.Fatalf("overview %+v, %v; want a job of any tenant", first, err)
+	}
+	if again, err := o.Look(t.Context()); err != nil || !again.AsOf.Equal(first.AsOf) {
+		t.Errorf("looked at %s and again at %s, %v", first.AsOf, again.AsOf, err)
+	}
+}
+
+func TestTheDocumentationListsEveryKindOfProblem(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range watch.ProblemKinds() {
+		if !strings.Contains(string(page), "\n| `"+kind+"` |") {
+			t.Errorf("docs/operations.md does not list %s", kind)
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package watch
+
+import (
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/operator"
+)
+
+// State is one of each, which the API and the console of a process share.
+type State struct {
+	Counts       *Counts
+	Changes      *Changes
+	Overviews    *Overviews
+	Problems     *Problems
+	Examinations *Examinations
+}
+
+// Config is how the state is watched. Its zero value is a sane production setup.
+type Config struct {
+	CountAtOnce bool            // see [NewCounts]
+	Stopping    <-chan struct{} // see [NewCounts]
+	Changes     ChangesConfig
+}
+
+// New watches the database that pool connects to.
+func New(pool *pgxpool.Pool, c Config) *State {
+	o, examinations := operator.New(pool), NewExaminations(pool)
+	return &State{
+		Counts: NewCounts(o, c.CountAtOnce, c.Stopping), Changes: NewChanges(pool, c.Changes), Overviews: NewOverviews(o),
+		Problems: NewProblems(o, examinations), Examinations: examinations,
+	}
+}
