@@ -18,8 +18,8 @@
 //	assets.go    scripts and styles
 //	show.go      how times, durations and sizes are written
 //
-// and a file for each page with its templates beside it (jobs.go, jobs.templ); layout.templ and parts.templ are what
-// pages are made of.
+// and a file for each page with its templates beside it (jobs.go, jobs.templ); layout.templ, parts.templ and
+// confirm.templ are what pages are made of.
 //
 // # Guarantees
 //

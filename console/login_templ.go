@@ -92,7 +92,7 @@ func loginPage(v *visit, fault string) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "\"> <label for=\"token\">Token</label> <input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" spellcheck=\"false\" required autofocus placeholder=\"ph_…\" aria-describedby=\"help\"> <button class=\"button primary\">Sign in</button><p id=\"help\" class=\"soft\">It stays in a sealed cookie for 12 hours. Whoever runs this instance makes one with</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "\"> <label for=\"token\">Token</label> <input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" spellcheck=\"false\" required autofocus placeholder=\"ph_…\" aria-describedby=\"help\"> <button class=\"button primary\">Sign in</button><p id=\"help\" class=\"soft\">It stays in a sealed cookie for 12 hours. An operator of this instance makes one with</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -183,7 +183,7 @@ func (a answer) text() string {
 	return strings.TrimSpace(unescape.Replace(spaces.ReplaceAllString(tags.ReplaceAllString(body, " "), " ")))
 }
 
-// statements counts what a page asks of the database: what is sent behind SET LOCAL app.tenant_id counts once.
+// statements counts what a page asks of the database, settings left out.
 type statements struct {
 	mu  sync.Mutex
 	all []string
@@ -192,7 +192,7 @@ type statements struct {
 func (s *statements) note(sql string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !strings.Contains(sql, "set_config('app.tenant_id'") && !strings.HasPrefix(sql, "BEGIN") && !strings.EqualFold(sql, "commit") {
+	if !strings.Contains(sql, "set_config('app.tenant_id'") && !strings.HasPrefix(sql, "BEGIN") && !strings.HasPrefix(sql, "SET LOCAL") && !strings.EqualFold(sql, "commit") {
 		s.all = append(s.all, sql)
 	}
 }

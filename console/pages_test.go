@@ -21,7 +21,7 @@ import (
 func TestHostileTextStaysText(t *testing.T) {
 	r := newRig(t)
 	id := r.evilJob(outbox.RootTenant)
-	for _, page := range []string{"jobs", "jobs?status=dead", "job?id=" + id.String(), "job?reveal=1&id=" + id.String(), "jobs?key=%3Cimg%20src%3Dx%3E", "jobs?q=%3Cimg%20src%3Dx%3E%3A%22"} {
+	for _, page := range []string{"jobs", "jobs?status=dead", "job?id=" + id.String(), "job?reveal=1&id=" + id.String(), "jobs?key=%3Cimg%20src%3Dx%3E", "queues", "queue?queue=default", "queue?queue=%3Cimg%20src%3Dx%3E", "queue-pause?queue=%3Cimg%20src%3Dx%3E", "kinds", "kind?kind=evil.kind", "kind?kind=%3Cimg%3E", "jobs?q=%3Cimg%20src%3Dx%3E%3A%22"} {
 		a := r.get(page)
 		if a.Code >= 500 {
 			t.Errorf("%s: got %d", page, a.Code)
@@ -42,7 +42,7 @@ func TestAPageAsksLittle(t *testing.T) {
 	for range 60 {
 		r.enqueue("greet", `{}`, outbox.Options{})
 	}
-	for _, page := range []string{"jobs", "jobs?kind=greet&status=pending", "job?id=" + id.String(), "me"} {
+	for _, page := range []string{"jobs", "jobs?kind=greet&status=pending", "job?id=" + id.String(), "me", "queues", "queue?queue=default", "kinds", "kind?kind=evil.kind"} {
 		cookies := r.cookies()
 		r.asked.take()
 		req := httptest.NewRequestWithContext(t.Context(), "GET", "/"+page, nil)
@@ -224,7 +224,7 @@ func TestAnyPathWillDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(mount.handler)
 			defer server.Close()
-			for _, page := range []string{"jobs", "job?id=" + id, "me", "login", "nothing", "jobs?limit=x"} {
+			for _, page := range []string{"jobs", "job?id=" + id, "me", "login", "nothing", "jobs?limit=x", "queues", "queue?queue=default", "kinds", "kind?kind=greet", "queue-limits?queue=a"} {
 				req := httptest.NewRequestWithContext(t.Context(), "GET", mount.prefix+page, nil)
 				for _, c := range r.cookies() {
 					req.AddCookie(c)
@@ -236,7 +236,7 @@ func TestAnyPathWillDo(t *testing.T) {
 					if strings.HasPrefix(to, "/") || strings.Contains(to, "//") {
 						t.Errorf("%s leads to %s, want a relative URL", page, to)
 					}
-					if strings.HasPrefix(to, "#") || to == page || to == "settings" || to == "logout" {
+					if strings.HasPrefix(to, "#") || to == page || to == "settings" || to == "logout" || to == "queue-limits" {
 						continue
 					}
 					at, err := req.URL.Parse(to)

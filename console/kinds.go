@@ -1,0 +1,111 @@
+package console
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// shownKind is a kind of jobs, and what is known of its payload and its workers.
+type shownKind struct {
+	name    string
+	schema  json.RawMessage // nil without
+	workers []operator.Worker
+	jobs    []operator.Job // the newest
+	groups  []operator.DeadLetterGroup
+}
+
+// present is how many of the workers are there.
+func (k shownKind) present() (n int) {
+	for _, w := range k.workers {
+		if !w.Missing {
+			n++
+		}
+	}
+	return n
+}
+
+// knownKinds are those with a schema and those with a handler, by name. Workers are shown to viewers of all tenants.
+func (s *site) knownKinds(v *visit) (known map[string]*shownKind, err error) {
+	known = map[string]*shownKind{}
+	named := func(name string) *shownKind {
+		if known[name] == nil {
+			known[name] = &shownKind{name: name}
+		}
+		return known[name]
+	}
+	for name, schema := range s.config.Kinds.All() {
+		named(name).schema = schema
+	}
+	if !v.who.AllTenants {
+		return known, nil
+	}
+	workers, err := v.operator.Workers(v.ctx())
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range workers {
+		for _, name := range w.Kinds {
+			named(name).workers = append(named(name).workers, w)
+		}
+	}
+	return known, nil
+}
+
+func (s *site) kinds(v *visit) error {
+	known, err := s.knownKinds(v)
+	if err != nil {
+		return err
+	}
+	all := make([]*shownKind, 0, len(known))
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		all = append(all, known[name])
+	}
+	return v.render(kindsPage(v, all))
+}
+
+const (
+	kindJobs   = 10
+	kindGroups = 5
+	lettersOf  = 7 * 24 * time.Hour // how old the dead letters of a group may be: all are read to be grouped
+)
+
+func (s *site) kind(v *visit) error {
+	name := v.param("kind")
+	if name == "" {
+		return refusal{http.StatusBadRequest, "Which kind?", "The address names none."}
+	}
+	known, err := s.knownKinds(v)
+	if err != nil {
+		return err
+	}
+	k := shownKind{name: name}
+	if found := known[name]; found != nil {
+		k = *found
+	}
+	page, err := v.operator.Page(v.ctx(), operator.Filter{Kind: name, Tenant: v.tenant(), Limit: kindJobs})
+	if err != nil {
+		return err
+	}
+	k.jobs = page.Jobs
+	letters := operator.DeadLetterFilter{Kind: name, Tenant: v.tenant(), CreatedSince: v.now.Add(-lettersOf)}
+	if k.groups, err = v.operator.DeadLetterGroups(v.ctx(), letters, kindGroups); err != nil {
+		return err
+	}
+	return v.render(kindPage(v, k))
+}
+
+// schemaOf lays a schema out.
+func (s *site) schemaOf(k shownKind) content {
+	return s.contentOf(k.schema, "application/json", true, true)
+}
+
+// lettersIn are the dead letters of a kind, of one group of errors.
+func lettersIn(kind string, g operator.DeadLetterGroup) search {
+	return search{kind: kind, fingerprint: g.Fingerprint, statuses: []outbox.Status{outbox.Failed, outbox.Dead}}
+}

@@ -1,0 +1,293 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// shownQueue is a queue and all that is shown of it.
+type shownQueue struct {
+	operator.Queue
+	running []operator.Job // those that run longest first, of the newest 200
+	more    bool           // whether there are more of them
+	next    []operator.Job // that wait, the newest first
+	workers []operator.Worker
+	audit   []operator.AuditEntry
+	done    string // what was just done, as a sentence
+	undo    string // the page that undoes it
+}
+
+// atLimit reports whether as many jobs of a queue run as may.
+func atLimit(q operator.Queue) bool {
+	return q.MaxRunning > 0 && q.Jobs[outbox.Running] >= int64(q.MaxRunning)
+}
+
+// openJobs is how many there are, dead letters left out.
+func openJobs(q operator.Queue) (n int64) {
+	for status, jobs := range q.Jobs {
+		if status != outbox.Failed && status != outbox.Dead {
+			n += jobs
+		}
+	}
+	return n
+}
+
+// counted is the queues with the open jobs that the viewer may see.
+func (v *visit) counted() ([]operator.Queue, error) {
+	jobs, _, err := v.operator.CountOpen(v.ctx(), v.tenant())
+	if err != nil {
+		return nil, err
+	}
+	rules, err := v.operator.QueueRules(v.ctx())
+	if err != nil {
+		return nil, err
+	}
+	return jobs.In(rules), nil
+}
+
+func (s *site) queues(v *visit) error {
+	queues, err := v.counted()
+	if err != nil {
+		return err
+	}
+	return v.render(queuesPage(v, queues))
+}
+
+const (
+	runningRead  = operator.MaxLimit
+	runningShown = 10
+)
+
+func (s *site) queue(v *visit) (err error) {
+	q, err := s.queueOf(v)
+	if err != nil {
+		return err
+	}
+	if said, ok := queueDone[v.param("done")]; ok && said.holds(q.Queue) {
+		q.done, q.undo = said.sentence, said.undo
+	}
+	page, err := v.operator.Page(v.ctx(), operator.Filter{Queue: q.Name, Tenant: v.tenant(), Statuses: []outbox.Status{outbox.Running}, Limit: runningRead})
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(page.Jobs, func(a, b operator.Job) int { return a.StartedAt.Compare(b.StartedAt) })
+	q.more = !page.Next.IsZero() || len(page.Jobs) > runningShown
+	q.running = page.Jobs[:min(len(page.Jobs), runningShown)]
+	if v.who.AllTenants {
+		workers, err := v.operator.Workers(v.ctx())
+		if err != nil {
+			return err
+		}
+		for _, w := range workers {
+			if _, works := w.Queues[q.Name]; works {
+				q.workers = append(q.workers, w)
+			}
+		}
+	}
+	if q.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{Queue: q.Name, Tenant: v.tenant(), Limit: 10}); err != nil {
+		return err
+	}
+	return v.render(queuePage(v, q))
+}
+
+// queueOf is the queue that the parameters name, with its jobs and rules. One that nothing is known of has none.
+func (s *site) queueOf(v *visit) (shownQueue, error) {
+	name := v.param("queue")
+	if name == "" {
+		return shownQueue{}, refusal{http.StatusBadRequest, "Which queue?", "The address names none."}
+	}
+	queues, err := v.counted()
+	if err != nil {
+		return shownQueue{}, err
+	}
+	for _, q := range queues {
+		if q.Name == name {
+			return shownQueue{Queue: q}, nil
+		}
+	}
+	return shownQueue{Queue: operator.Queue{Name: name, Jobs: map[outbox.Status]int64{}}}, nil
+}
+
+// queueDone is what an act says afterwards, and the page of the opposite one.
+var queueDone = map[string]struct {
+	sentence, undo string
+	holds          func(operator.Queue) bool // or somebody else has acted since
+}{
+	"paused": {
+		"The queue is paused: jobs that are running go on, and no others start.", "queue-resume",
+		func(q operator.Queue) bool { return !q.PausedSince.IsZero() },
+	},
+	"resumed": {"The queue goes on.", "queue-pause", func(q operator.Queue) bool { return q.PausedSince.IsZero() }},
+	"limited": {
+		"The limits hold from the next claim on, in all processes.", "queue-limits",
+		func(operator.Queue) bool { return true },
+	},
+}
+
+func (s *site) askPause(v *visit) error {
+	q, err := s.queueOf(v)
+	if err != nil {
+		return err
+	}
+	c := s.pauseOrResume(v, q.Queue, true)
+	return v.render(confirmPage(v, c))
+}
+
+func (s *site) askResume(v *visit) error {
+	q, err := s.queueOf(v)
+	if err != nil {
+		return err
+	}
+	return v.render(confirmPage(v, s.pauseOrResume(v, q.Queue, false)))
+}
+
+func (s *site) pauseOrResume(v *visit, q operator.Queue, pause bool) confirmation {
+	c := confirmation{
+		title: "Resume queue " + q.Name, action: "queue-resume", label: "Resume the queue", back: link("queue", "queue", q.Name), crumb: q.Name,
+		hidden: []field{{"queue", q.Name}}, command: "posthaste queues resume " + shellQuoted(q.Name),
+		will: []string{
+			fmt.Sprintf("%s waiting may start again, in all processes, as soon as workers are free.", plural(int(waiting(q)), "job")),
+			"It can be undone: pause the queue again.",
+		},
+	}
+	if pause {
+		c.title, c.action, c.label, c.command = "Pause queue "+q.Name, "queue-pause", "Pause the queue", "posthaste queues pause "+shellQuoted(q.Name)
+		c.will = []string{
+			fmt.Sprintf("No process starts jobs of this queue any more; %s waiting now.", plural(int(waiting(q)), "job")),
+			fmt.Sprintf("%s running now, and go on to their end.", plural(int(q.Jobs[outbox.Running]), "job")),
+			"New jobs are stored as before. It can be undone: resume the queue.",
+		}
+	}
+	return c
+}
+
+// waiting is how many jobs of a queue could start, now or later.
+func waiting(q operator.Queue) int64 {
+	return q.Jobs[outbox.Pending] + q.Jobs[outbox.Retrying] + q.Jobs[outbox.Blocked]
+}
+
+func (s *site) pause(v *visit) error {
+	return v.actOnQueue("paused", func(o *operator.Operator, queue string) error { return o.Pause(v.ctx(), queue) })
+}
+
+func (s *site) resume(v *visit) error {
+	return v.actOnQueue("resumed", func(o *operator.Operator, queue string) error { return o.Resume(v.ctx(), queue) })
+}
+
+func (v *visit) actOnQueue(done string, act func(*operator.Operator, string) error) error {
+	queue := v.param("queue")
+	if err := act(v.operator.Because(v.param("reason")), queue); err != nil {
+		return err
+	}
+	return v.redirect(link("queue", "queue", queue, "done", done))
+}
+
+func (s *site) askLimits(v *visit) error {
+	q, err := s.queueOf(v)
+	if err != nil {
+		return err
+	}
+	return v.render(limitsPage(v, q.Queue, limitsForm{
+		running: numberOrEmpty(q.MaxRunning), starts: numberOrEmpty(q.Rate.Starts), interval: cmp.Or(intervalText(q.Rate.Interval), "1s"),
+	}))
+}
+
+// limitsForm is what stands in the form of a queue's limits.
+type limitsForm struct{ running, starts, interval, fault string }
+
+// limit sets both limits; an empty field lifts one.
+func (s *site) limit(v *visit) error {
+	form := limitsForm{running: v.param("running"), starts: v.param("starts"), interval: v.param("interval")}
+	limits, fault := form.read()
+	if fault != "" {
+		form.fault, v.status = fault, http.StatusBadRequest
+		return v.render(limitsPage(v, operator.Queue{Name: v.param("queue")}, form))
+	}
+	return v.actOnQueue("limited", func(o *operator.Operator, queue string) error {
+		_, _, err := o.Limit(v.ctx(), queue, limits)
+		return err
+	})
+}
+
+func (f limitsForm) read() (limits operator.Limits, fault string) {
+	limits = operator.Limits{MaxRunning: new(0), Rate: &operator.Rate{}}
+	var err error
+	if f.running != "" {
+		if *limits.MaxRunning, err = strconv.Atoi(f.running); err != nil || *limits.MaxRunning < 1 || *limits.MaxRunning > operator.MaxRunningLimit {
+			return limits, fmt.Sprintf("Jobs at once is a number from 1 to %d, or empty for any number.", operator.MaxRunningLimit)
+		}
+	}
+	if f.starts != "" {
+		if limits.Rate.Starts, err = strconv.Atoi(f.starts); err != nil || limits.Rate.Starts < 1 || limits.Rate.Starts > operator.MaxRateStarts {
+			return limits, fmt.Sprintf("Starts is a number from 1 to %d, or empty for any number.", operator.MaxRateStarts)
+		}
+		if limits.Rate.Interval, err = time.ParseDuration(f.interval); err != nil || limits.Rate.Interval < operator.MinRateInterval || limits.Rate.Interval > operator.MaxRateInterval {
+			return limits, "The interval is a time like 1s, 5m or 24h."
+		}
+	}
+	return limits, ""
+}
+
+func numberOrEmpty(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+// intervalText is an interval as the form and the command line take it.
+func intervalText(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// limitsText is the limits of a queue in words; "" without any.
+func limitsText(q operator.Queue) string {
+	var words []string
+	if q.MaxRunning > 0 {
+		words = append(words, fmt.Sprintf("%d at once", q.MaxRunning))
+	}
+	if q.Rate.Starts > 0 {
+		words = append(words, fmt.Sprintf("%d in %s", q.Rate.Starts, intervalText(q.Rate.Interval)))
+	}
+	return strings.Join(words, ", ")
+}
+
+// noQueueActs says why the viewer may not act on queues; "" if they may.
+func (v *visit) noQueueActs() string {
+	switch {
+	case v.site.config.ReadOnly:
+		return "This console only reads"
+	case !v.can(access.AdminMutate):
+		return "Needs admin.mutate"
+	case !v.who.AllTenants:
+		return "Queues are shared by all tenants: needs a login that sees all of them"
+	}
+	return ""
+}
+
+// jobsOf is how many jobs of a queue have one of the statuses.
+func jobsOf(q operator.Queue, statuses ...outbox.Status) (n int64) {
+	for _, s := range statuses {
+		n += q.Jobs[s]
+	}
+	return n
+}
