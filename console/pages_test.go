@@ -21,7 +21,10 @@ import (
 func TestHostileTextStaysText(t *testing.T) {
 	r := newRig(t)
 	id := r.evilJob(outbox.RootTenant)
-	for _, page := range []string{"jobs", "jobs?status=dead", "job?id=" + id.String(), "job?reveal=1&id=" + id.String(), "jobs?key=%3Cimg%20src%3Dx%3E", "queues", "queue?queue=default", "queue?queue=%3Cimg%20src%3Dx%3E", "queue-pause?queue=%3Cimg%20src%3Dx%3E", "kinds", "kind?kind=evil.kind", "kind?kind=%3Cimg%3E", "jobs?q=%3Cimg%20src%3Dx%3E%3A%22"} {
+	for _, page := range []string{
+		"jobs", "jobs?status=dead", "job?id=" + id.String(), "job?reveal=1&id=" + id.String(), "jobs?key=%3Cimg%20src%3Dx%3E", "queues", "queue?queue=default", "queue?queue=%3Cimg%20src%3Dx%3E", "queue-pause?queue=%3Cimg%20src%3Dx%3E", "kinds", "kind?kind=evil.kind", "kind?kind=%3Cimg%3E", "jobs?q=%3Cimg%20src%3Dx%3E%3A%22",
+		"letters", "letters?kind=evil.kind", "letters?code=%3Cimg%20src%3Dx%3E", "keys", "audit", "audit?actor=%3Cimg%20src%3Dx%3E",
+	} {
 		a := r.get(page)
 		if a.Code >= 500 {
 			t.Errorf("%s: got %d", page, a.Code)
@@ -42,7 +45,10 @@ func TestAPageAsksLittle(t *testing.T) {
 	for range 60 {
 		r.enqueue("greet", `{}`, outbox.Options{})
 	}
-	for _, page := range []string{"jobs", "jobs?kind=greet&status=pending", "job?id=" + id.String(), "me", "queues", "queue?queue=default", "kinds", "kind?kind=evil.kind"} {
+	for _, page := range []string{
+		"jobs", "jobs?kind=greet&status=pending", "job?id=" + id.String(), "me", "queues", "queue?queue=default", "kinds", "kind?kind=evil.kind",
+		"letters", "letters?error=x", "keys", "schedules", "workers", "sinks", "audit",
+	} {
 		cookies := r.cookies()
 		r.asked.take()
 		req := httptest.NewRequestWithContext(t.Context(), "GET", "/"+page, nil)

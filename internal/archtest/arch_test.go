@@ -78,7 +78,7 @@ var allowed = map[string]string{
 	"kinds":   "outbox",
 	"watch":   "access doctor outbox operator internal/changefeed",
 	"api":     "protect outbox/codes internal/engine access outbox operator watch kinds internal/callers internal/outage internal/pgsession",
-	"console": "access kinds operator outbox protect internal/callers internal/outage internal/pgsession",
+	"console": "access doctor kinds operator outbox protect schedule watch internal/callers internal/outage internal/pgsession",
 	"client":  "",
 
 	// One process of the others, the same with the API, and the command.

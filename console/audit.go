@@ -1,0 +1,83 @@
+package console
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const auditParams = "actor act queue target request job tenant since until before"
+
+// acts is a page of the audit.
+type acts struct {
+	filter  operator.AuditFilter
+	entries []operator.AuditEntry
+}
+
+func (s *site) audit(v *visit) (err error) {
+	var l acts
+	if l.filter, err = v.auditFilter(); err != nil {
+		return err
+	}
+	if l.entries, err = v.operator.Audit(v.ctx(), l.filter); err != nil {
+		return err
+	}
+	return v.render(auditPage(v, l))
+}
+
+func (v *visit) auditFilter() (f operator.AuditFilter, err error) {
+	f = operator.AuditFilter{
+		Actor: v.param("actor"), Act: v.param("act"), Queue: v.param("queue"), Target: v.param("target"),
+		RequestID: v.param("request"), Tenant: v.tenant(), Limit: operator.DefaultLimit,
+	}
+	if text := v.param("job"); text != "" {
+		if f.JobID, err = outbox.ParseID(text); err != nil {
+			return f, unreadable("job", "is no job’s id")
+		}
+	}
+	if text := v.param("tenant"); text != "" {
+		if f.Tenant, err = v.tenantParam(text); err != nil {
+			return f, err
+		}
+	}
+	if text := v.param("before"); text != "" {
+		if f.Before, err = strconv.ParseInt(text, 10, 64); err != nil || f.Before < 1 {
+			return f, unreadable("before", "is no number of an act")
+		}
+	}
+	for name, to := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
+		if text := v.param(name); text != "" {
+			at, err := parseInstant(text, v.now)
+			if err != nil {
+				return f, refusal{http.StatusBadRequest, "The address cannot be read", upperFirst(err.Error()) + "."}
+			}
+			*to = at.at
+		}
+	}
+	return f, nil
+}
+
+// conditions are the conditions of the URL, in the order of the parameters; the place of the page is none.
+func (v *visit) conditions() (names []string) {
+	for _, name := range v.route.names() {
+		if name != "before" && v.param(name) != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// names are the parameters of a row.
+func (r *route) names() []string { return strings.Fields(r.params) }
+
+// firstOf is the beginning of a text.
+func firstOf(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,122 @@
+package console
+
+import (
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+const keysParams = "tenant queue parked after_since after_tenant after_queue after_key"
+
+// keyList is a page of keys that hold jobs up.
+type keyList struct {
+	keys   []operator.Key
+	parked bool
+	first  bool // whether it is the first page
+}
+
+func (s *site) keys(v *visit) (err error) {
+	f := operator.KeyFilter{Tenant: v.tenant(), Queue: v.param("queue"), Parked: v.param("parked") != ""}
+	if tenant := v.param("tenant"); tenant != "" {
+		if f.Tenant, err = v.tenantParam(tenant); err != nil {
+			return err
+		}
+	}
+	if f.After, err = v.keyPlace(); err != nil {
+		return err
+	}
+	l := keyList{parked: f.Parked, first: f.After == (operator.KeyPlace{})}
+	if l.keys, err = v.operator.Keys(v.ctx(), f); err != nil {
+		return err
+	}
+	return v.render(keysPage(v, l))
+}
+
+// keyPlace is where the page begins; zero is at the first key.
+func (v *visit) keyPlace() (p operator.KeyPlace, err error) {
+	p.Queue, p.Key = v.param("after_queue"), v.param("after_key")
+	if p.Key == "" {
+		return operator.KeyPlace{}, nil
+	}
+	if since := v.param("after_since"); since != "" {
+		if p.BlockedSince, err = time.Parse(time.RFC3339Nano, since); err != nil {
+			return p, unreadable("after_since", "is no instant")
+		}
+	}
+	if p.Tenant, err = outbox.ParseID(v.param("after_tenant")); err != nil {
+		return p, unreadable("after_tenant", "is no tenant’s id")
+	}
+	return p, nil
+}
+
+// after is the parameters of the page behind a key.
+func after(k operator.Key) []string {
+	p := k.Place()
+	pairs := []string{"after_tenant", p.Tenant.String(), "after_queue", p.Queue, "after_key", p.Key}
+	if !p.BlockedSince.IsZero() {
+		pairs = append(pairs, "after_since", p.BlockedSince.UTC().Format(time.RFC3339Nano))
+	}
+	return pairs
+}
+
+// shownKey is a key with the jobs that bear it.
+type shownKey struct {
+	operator.Key
+	jobs []operator.Job
+	more bool
+}
+
+func (s *site) key(v *visit) (err error) {
+	name := operator.KeyName{Tenant: v.who.Tenant, Queue: v.param("queue"), Key: v.param("key")}
+	if tenant := v.param("tenant"); tenant != "" {
+		if name.Tenant, err = v.tenantParam(tenant); err != nil {
+			return err
+		}
+	}
+	if name.Key == "" {
+		return unreadable("key", "is missing")
+	}
+	var k shownKey
+	if k.Key, err = v.operator.Key(v.ctx(), name); err != nil {
+		return err
+	}
+	tenant := name.Tenant
+	if tenant.IsZero() {
+		tenant = outbox.RootTenant
+	}
+	found, err := v.operator.Page(v.ctx(), operator.Filter{
+		Tenant: tenant, Queue: k.Queue, Key: k.Key.Key,
+		Statuses: []outbox.Status{outbox.Created, outbox.Pending, outbox.Blocked, outbox.Running, outbox.Retrying, outbox.Failed, outbox.Dead},
+	})
+	if err != nil {
+		return err
+	}
+	k.jobs, k.more = found.Jobs, !found.Next.IsZero()
+	return v.render(keyPage(v, k))
+}
+
+// keyPairs are the parameters of a key's page.
+func keyPairs(n operator.KeyName) []string {
+	return []string{"tenant", n.Tenant.String(), "queue", n.Queue, "key", n.Key}
+}
+
+// unblockCommand takes a key up again on the command line.
+func unblockCommand(n operator.KeyName) string {
+	return "posthaste keys unblock " + shellQuoted(n.Key) + " --queue " + n.Queue + tenantFlag(n.Tenant)
+}
+
+// standing is how a key stands, in words.
+func standing(k operator.Key) string {
+	switch {
+	case !k.ParkedSince.IsZero():
+		return "parked"
+	case !k.ParkedFor.IsZero():
+		return "behind a dead letter"
+	case k.Blocked > 0 && k.Running > 0:
+		return "at its limit"
+	case k.Blocked > 0:
+		return "blocked"
+	}
+	return "free"
+}

@@ -1,0 +1,145 @@
+package console
+
+import (
+	"cmp"
+	"maps"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/a-h/templ"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// The dead letters are shown as groups of those that failed alike; with an error in the URL, as the letters of one.
+const (
+	lettersParams = "error kind queue status code key tenant since until before"
+	maxGroups     = 100
+)
+
+// letters is the groups, or the letters of one of them.
+type letters struct {
+	filter  operator.DeadLetterFilter
+	groups  []operator.DeadLetterGroup
+	jobs    []operator.DeadLetter
+	before  outbox.ID
+	tenants bool // whether the tenants are shown
+}
+
+// total is how many dead letters all shown groups have.
+func (l letters) total() (n int64) {
+	for _, g := range l.groups {
+		n += g.Jobs
+	}
+	return n
+}
+
+// group is the one of the page; zero if none is left.
+func (l letters) group() operator.DeadLetterGroup {
+	if len(l.groups) == 0 {
+		return operator.DeadLetterGroup{}
+	}
+	return l.groups[0]
+}
+
+func (s *site) letters(v *visit) (err error) {
+	l := letters{}
+	if l.filter, err = v.letterFilter(); err != nil {
+		return err
+	}
+	if before := v.param("before"); before != "" {
+		if l.before, err = outbox.ParseID(before); err != nil {
+			return unreadable("before", "is no job’s id")
+		}
+	}
+	if l.groups, err = v.operator.DeadLetterGroups(v.ctx(), l.filter, maxGroups); err != nil {
+		return err
+	}
+	if l.filter.Fingerprint == "" {
+		return v.render(lettersPage(v, l))
+	}
+	if l.jobs, err = v.operator.DeadLetters(v.ctx(), l.filter, l.before, 0); err != nil {
+		return err
+	}
+	for _, j := range l.jobs {
+		l.tenants = l.tenants || v.who.AllTenants && j.Tenant != outbox.RootTenant
+	}
+	return v.render(groupPage(v, l))
+}
+
+// letterFilter is the one that the URL says, bounded to what the viewer may see.
+func (v *visit) letterFilter() (f operator.DeadLetterFilter, err error) {
+	f = operator.DeadLetterFilter{
+		Fingerprint: v.param("error"), Kind: v.param("kind"), Queue: v.param("queue"),
+		Status: outbox.Status(v.param("status")), ErrorCode: v.param("code"), Key: v.param("key"), Tenant: v.tenant(),
+	}
+	if f.Status != "" && f.Status != outbox.Failed && f.Status != outbox.Dead {
+		return f, unreadable("status", "is neither failed nor dead")
+	}
+	if tenant := v.param("tenant"); tenant != "" {
+		if f.Tenant, err = v.tenantParam(tenant); err != nil {
+			return f, err
+		}
+	}
+	for name, to := range map[string]*time.Time{"since": &f.FailedSince, "until": &f.FailedUntil} {
+		if text := v.param(name); text != "" {
+			at, err := parseInstant(text, v.now)
+			if err != nil {
+				return f, refusal{http.StatusBadRequest, "The address cannot be read", upperFirst(err.Error()) + "."}
+			}
+			*to = at.at
+		}
+	}
+	return f, nil
+}
+
+// tenantParam is a tenant of the URL, if the viewer may see it.
+func (v *visit) tenantParam(text string) (outbox.ID, error) {
+	id, err := outbox.ParseID(text)
+	if err != nil {
+		return id, unreadable("tenant", "is no tenant’s id")
+	}
+	if !v.who.AllTenants && id != v.who.Tenant {
+		return id, refusal{http.StatusForbidden, "You may not see this", "It belongs to another tenant."}
+	}
+	return id, nil
+}
+
+// unreadable refuses a parameter of the URL.
+func unreadable(name, why string) refusal {
+	return refusal{http.StatusBadRequest, "The address cannot be read", "Its “" + name + "” " + why + "."}
+}
+
+// groupCommand is how the letters of a group are replayed on the command line.
+func groupCommand(g operator.DeadLetterGroup, v *visit) string {
+	return "posthaste dlq replay --fingerprint " + g.Fingerprint + " --failed-until " + v.now.UTC().Format(time.RFC3339) + " --rate 10 --dry-run"
+}
+
+// errorName is what a group is called: its code and its message.
+func errorName(g operator.DeadLetterGroup) string {
+	return cmp.Or(g.Message, g.ErrorCode, "no error was recorded")
+}
+
+// without is this page's URL without a parameter, and from the first page on.
+func (v *visit) without(name string) templ.SafeURL {
+	q := maps.Clone(v.params)
+	q.Del(name)
+	q.Del("before")
+	return pageURL(v.route.path, q)
+}
+
+// with is this page's URL with a parameter.
+func (v *visit) with(name, value string) templ.SafeURL {
+	q := maps.Clone(v.params)
+	q.Set(name, value)
+	return pageURL(v.route.path, q)
+}
+
+func pageURL(path string, q url.Values) templ.SafeURL {
+	if len(q) == 0 {
+		return templ.SafeURL(path)
+	}
+	return templ.SafeURL(path + "?" + q.Encode())
+}

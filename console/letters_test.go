@@ -1,0 +1,109 @@
+package console_test
+
+import (
+	"net/url"
+	"strconv"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// deadLetter is a job of the tenant that died of an error.
+func (r *rig) deadLetter(tenant outbox.ID, kind, code, message string) outbox.ID {
+	r.t.Helper()
+	id := r.enqueue(kind, `{}`, outbox.Options{Tenant: tenant, MaxAttempts: 1})
+	r.exec(`UPDATE outbox.jobs SET status = 'running', epoch = epoch + 1, attempt = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 h', started_at = now() WHERE id = $1`, id)
+	r.exec(`UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_expires_at = NULL, lease_owner = NULL, last_error_code = $2, last_error_message = $3, failed_at = clock_timestamp(),
+		error_fingerprint = $4 WHERE id = $1`, id, code, message, code+strconv.Itoa(len(message)))
+	return id
+}
+
+func TestDeadLettersAreGroupedByError(t *testing.T) {
+	r := newRig(t)
+	r.get("letters").is(200).has("Nothing waits for a person")
+	for range 3 {
+		r.deadLetter(outbox.RootTenant, "receipt.send", "smtp", "connection refused by 192.0.2.7")
+	}
+	other := r.deadLetter(tenantA, "invoice.render", "panic", "nil map")
+	r.get("letters").is(200).has("4 in 2 groups", "connection refused", "nil map")
+	r.get("letters?kind=receipt.send").is(200).has("3 in 1 group").hasNot("nil map")
+	r.get("letters?error=panic7&kind=invoice.render").is(200).has("nil map", "1 job").hasNot("connection refused")
+	r.as("a").get("letters").is(200).has("nil map").hasNot("connection refused")
+	r.as("a").get("letters?error=panic7").is(200).has(other.String()[:8])
+	r.as("b").get("letters").is(200).has("Nothing waits for a person")
+	r.as("b").get("letters?error=panic7").is(200).has("None is left").hasNot("nil map")
+	r.as("b").get("letters?tenant=" + tenantA.String()).is(403)
+	r.get("letters?status=running").is(400).has("neither failed nor dead")
+	r.get("letters?before=x").is(400)
+	r.get("letters?since=later").is(400)
+}
+
+func TestALetterListGoesOn(t *testing.T) {
+	r := newRig(t)
+	for range operator.DefaultLimit + 1 {
+		r.deadLetter(outbox.RootTenant, "k", "c", "m")
+	}
+	r.get("letters?error=c1&kind=k").is(200).has("50 jobs shown", "Older")
+	letters, err := operator.New(r.db).DeadLetters(t.Context(), operator.DeadLetterFilter{}, outbox.ID{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.get("letters?error=c1&kind=k&before="+letters[49].ID.String()).is(200).has("1 job shown", "Newest")
+}
+
+func TestKeysThatHoldJobsUp(t *testing.T) {
+	r := newRig(t)
+	r.get("keys").is(200).has("No key holds jobs up")
+	hostile := `a/b?c=%&d "e" ` + evil
+	for range 2 {
+		r.enqueue("k", `{}`, outbox.Options{Queue: "mail", Key: outbox.KeyRules{Name: hostile}, Tenant: tenantA})
+	}
+	r.exec(`UPDATE outbox.jobs SET status = 'blocked' WHERE id = (SELECT max(id::text)::uuid FROM outbox.jobs)`)
+	r.get("keys").is(200).has(hostile, "mail")
+	r.as("b").get("keys").is(200).hasNot("mail")
+	key := "key?" + url.Values{"tenant": {tenantA.String()}, "queue": {"mail"}, "key": {hostile}}.Encode()
+	r.get(key).is(200).has(hostile, "pending", "blocked", "posthaste keys unblock")
+	r.as("a").get(key).is(200)
+	r.as("b").get(key).is(403)
+	r.get("key?queue=mail&key=none").is(404).has("There is no such key")
+	r.get("key?queue=mail").is(400)
+	r.get("keys?after_key=x&after_tenant=1").is(400)
+}
+
+func TestSchedulesShowTheirTicks(t *testing.T) {
+	r := newRig(t)
+	r.get("schedules").is(200).has("No schedules")
+	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, expression, time_zone, kind, payload, next_at)
+		VALUES ($1, 'weekday-report', '0 7 * * 1-5', 'Europe/Berlin', 'report.build', '{}', now() + interval '1 hour')`, tenantA)
+	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'sync', '1 hour', 'sync', '{}', now() + interval '1 hour')`, outbox.RootTenant)
+	r.get("schedules").is(200).has("weekday-report", "0 7 * * 1-5", "Europe/Berlin", "every 1 h", "on time")
+	r.as("a").get("schedules").is(200).has("weekday-report").hasNot("every 1 h")
+	r.as("a").get("schedule?name=weekday-report").is(200).has("07:00:00 CE", "posthaste schedules pause weekday-report")
+	r.as("b").get("schedule?name=weekday-report").is(404)
+	r.as("b").get("schedule?name=weekday-report&tenant=" + tenantA.String()).is(403)
+	r.exec(`UPDATE outbox.schedules SET paused_at = now(), next_at = now() - interval '1 day' WHERE name = 'sync'`)
+	r.get("schedule?name=sync").is(200).has("Paused since")
+}
+
+func TestWorkersSinksAndTheAudit(t *testing.T) {
+	r := newRig(t)
+	r.get("workers").is(200).has("No dispatcher is there")
+	r.get("sinks").is(200).has("No sinks")
+	r.get("audit").is(200).has("Nobody has done anything yet")
+	o := operator.New(r.db).As(operator.Actor{Name: "ada"}).Because("the provider asks")
+	if err := o.Pause(t.Context(), "mail"); err != nil {
+		t.Fatal(err)
+	}
+	id := r.evilJob(tenantA)
+	r.get("audit").is(200).has("ada", "queue.pause", "mail", "the provider asks", evil)
+	r.get("audit?actor=ada").is(200).has("queue.pause").hasNot("job.retry")
+	r.get("audit?job=" + id.String()).is(200).has("job.retry").hasNot("queue.pause")
+	r.as("a").get("audit").is(200).has("job.retry").hasNot("queue.pause")
+	r.as("b").get("audit").is(200).hasNot("job.retry", "queue.pause")
+	r.get("audit?act=none").is(200).has("No act matches")
+	r.get("audit?before=0").is(400)
+	r.as("a").get("workers").is(403)
+	r.as("a").get("sinks").is(403)
+	r.get("sink?name=none").is(404).has("There is no such sink")
+}

@@ -1,0 +1,107 @@
+package console
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/schedule"
+)
+
+func (s *site) schedules(v *visit) (err error) {
+	tenant := v.tenant()
+	if text := v.param("tenant"); text != "" {
+		if tenant, err = v.tenantParam(text); err != nil {
+			return err
+		}
+	}
+	all, err := v.operator.SchedulesOf(v.ctx(), tenant)
+	if err != nil {
+		return err
+	}
+	return v.render(schedulesPage(v, all))
+}
+
+// nextTicks is how many ticks a schedule's page shows.
+const nextTicks = 5
+
+// shownSchedule is a schedule with its next ticks.
+type shownSchedule struct {
+	operator.Schedule
+	ticks []time.Time
+}
+
+func (s *site) schedule(v *visit) error {
+	tenant, err := v.who.Tenant, error(nil)
+	if text := v.param("tenant"); text != "" {
+		if tenant, err = v.tenantParam(text); err != nil {
+			return err
+		}
+	}
+	if tenant.IsZero() {
+		tenant = outbox.RootTenant
+	}
+	all, err := v.operator.SchedulesOf(v.ctx(), tenant)
+	if err != nil {
+		return err
+	}
+	for _, found := range all {
+		if found.Name == v.param("name") {
+			return v.render(schedulePage(v, shownSchedule{found, ticksOf(found)}))
+		}
+	}
+	return operator.ErrScheduleNotFound
+}
+
+// ticksOf are the ticks that will come, from the one on that the database waits for.
+func ticksOf(s operator.Schedule) (ticks []time.Time) {
+	declared := schedule.Every(s.Name, s.Every, stored(s.Kind), schedule.Options{})
+	if s.Expression != "" {
+		declared = schedule.Cron(s.Name, s.Expression, s.Zone, stored(s.Kind), schedule.Options{})
+	}
+	for at := s.NextAt; len(ticks) < nextTicks; {
+		ticks = append(ticks, at)
+		next, err := declared.Next(at)
+		if err != nil { // an expression that another version understood
+			break
+		}
+		at = next
+	}
+	return ticks
+}
+
+// stored is the arguments of a schedule that is stored: only their kind is known here.
+type stored string
+
+func (s stored) Kind() string { return string(s) }
+
+func (s stored) MarshalJSON() ([]byte, error) { return json.Marshal(nil) }
+
+// scheduleGrace is how long after its tick a schedule is overdue: processes look at least every minute.
+const scheduleGrace = 2 * time.Minute
+
+// rhythm is when a schedule ticks.
+func rhythm(s operator.Schedule) string {
+	if s.Expression == "" {
+		return "every " + took(s.Every)
+	}
+	return s.Expression
+}
+
+// inZone is an instant in the schedule's own zone, which names it.
+func inZone(t time.Time, zone string) string {
+	at, err := time.LoadLocation(zone)
+	if err != nil {
+		return t.UTC().Format("Mon 2 Jan 15:04 MST")
+	}
+	return t.In(at).Format("Mon 2 Jan 15:04:05 MST")
+}
+
+// tenantFlag names a tenant on the command line; root is the default.
+func tenantFlag(id outbox.ID) string {
+	if id.IsZero() || id == outbox.RootTenant {
+		return ""
+	}
+	return " --tenant " + id.String()
+}
