@@ -104,7 +104,7 @@ type JobReplay struct {
 	NewestAt     time.Time `json:"newestAt,omitzero"`
 	Until        time.Time `json:"until"`
 	TakesSeconds float64   `json:"takesSeconds,omitempty"` // until the last is due, at the rate
-	Replay       string    `json:"replay,omitempty"`       // the copies have it in the header posthaste-replay; "" after a dry run
+	Replay       string    `json:"replay,omitempty"`       // which copies have as posthaste-replay; "" after a dry run
 }
 
 // ReplayJobs enqueues jobs of the history again, all of them or none. A token of one tenant replays its own.

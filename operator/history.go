@@ -34,7 +34,7 @@ type HistoryReplay struct {
 	Key          string    // "" is any
 	Tenant       outbox.ID // zero is any
 	PerSecond    float64   // no more than so many become due; 0 is all at once
-	// Again has a message of a job that a sink carries out (relay/jobs) a new id. Without it the message has the id of the
+	// Again gives the message of a job that a sink carries out (relay/jobs) a new id. Without it that is the id of the
 	// job's first time, by which brokers and consumers drop repeats.
 	Again bool
 }

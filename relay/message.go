@@ -78,10 +78,7 @@ func (e *Event) envelope(mode CloudEvents, source string) (Message, error) {
 }
 
 func (e *Event) makeEnvelope(mode CloudEvents, source string) (m Message, err error) {
-	m = Message{ID: e.ID.String(), Key: e.Key, ContentType: e.ContentType, Body: e.Payload, At: e.At, Position: e.Position}
-	if e.again {
-		m.ID += "/" + e.replay
-	}
+	m = Message{ID: e.messageID(), Key: e.Key, ContentType: e.ContentType, Body: e.Payload, At: e.At, Position: e.Position}
 	if mode == Structured {
 		if m.Body, err = structured(e, m.ID, source); err != nil {
 			return Message{}, &RefusedError{CodeRefused, err}
@@ -105,6 +102,14 @@ func (e *Event) makeEnvelope(mode CloudEvents, source string) (m Message, err er
 	slices.SortFunc(m.Headers[ours:], func(a, b Header) int { return strings.Compare(a.Name, b.Name) })
 	m.Headers = slices.Clip(m.Headers)
 	return m, nil
+}
+
+// messageID is the event's ID, or in a replay under new ids that and the replay's.
+func (e *Event) messageID() string {
+	if e.again {
+		return e.ID.String() + "/" + e.replay
+	}
+	return e.ID.String()
 }
 
 // appendAttributes appends the attributes of CloudEvents 1.0, with the extensions

@@ -10,8 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/lifecycle"
 )
 
-// Preset names subjects and bodies that others have agreed on, for the events of streamed jobs
-// (package lifecycle): a route that has one needs neither topics nor a destination.
+// Preset names destinations, headers and bodies that others have agreed on: a route that has one needs neither topics
+// nor a destination. But for PresetDebezium they are for the events of streamed jobs (package lifecycle).
 type Preset string
 
 const (
@@ -19,12 +19,17 @@ const (
 	PresetPosthaste Preset = "posthaste"
 	// PresetTrellis publishes what Trellis does: its subjects, and JobEventWire as the body.
 	PresetTrellis Preset = "trellis"
+	// PresetDebezium publishes what Debezium's outbox event router does, of all topics: to outbox.event.TOPIC, with the
+	// header id, which is the event's, and without attributes of CloudEvents. The header type is that of the view
+	// outbox.debezium_events: the producer's own, or the topic.
+	PresetDebezium Preset = "debezium"
 )
 
 // presets are the destinations.
 var presets = map[Preset]string{
 	PresetPosthaste: "posthaste.jobs.{tenant}.{queue|token}.{kind|token}.{key|token}.{event}",
 	PresetTrellis:   "trellis.jobs.{queue|token}.{kind|token}.{key|token}.{event}",
+	PresetDebezium:  "outbox.event.{topic|kafka}",
 }
 
 // withPreset fills in what the route leaves to its preset.
@@ -38,6 +43,12 @@ func (r Route) withPreset() (Route, error) {
 	}
 	if len(r.Topics) == 0 {
 		r.Topics = []string{"job.*"}
+		if r.Preset == PresetDebezium {
+			r.Topics = []string{"*"}
+		}
+	}
+	if r.CloudEvents == "" && r.Preset == PresetDebezium {
+		r.CloudEvents = Off
 	}
 	if r.Destination == "" {
 		r.Destination = destination
@@ -47,7 +58,11 @@ func (r Route) withPreset() (Route, error) {
 
 // asPreset returns the event as the route's preset publishes it.
 func (r *route) asPreset(e *Event) (*Event, error) {
-	if r.Preset != PresetTrellis {
+	switch r.Preset {
+	case PresetDebezium:
+		return asDebezium(e), nil
+	case PresetTrellis:
+	default:
 		return e, nil
 	}
 	of, err := lifecycle.Decode(e.Payload)
@@ -58,6 +73,22 @@ func (r *route) asPreset(e *Event) (*Event, error) {
 	changed.made = nil
 	changed.Payload, changed.Headers, err = lifecycle.EncodeTrellis(of, e.Headers)
 	return &changed, err
+}
+
+// asDebezium is the event with the headers of Debezium's outbox event router.
+func asDebezium(e *Event) *Event {
+	changed := *e
+	changed.made = nil
+	changed.Headers = maps.Clone(e.Headers)
+	if changed.Headers == nil {
+		changed.Headers = map[string]string{}
+	}
+	maps.DeleteFunc(changed.Headers, func(name, _ string) bool { return strings.EqualFold(name, "id") })
+	changed.Headers["id"] = e.messageID()
+	if changed.Headers["type"] == "" {
+		changed.Headers["type"] = e.Topic
+	}
+	return &changed
 }
 
 // jobField is a placeholder's value of an event of a streamed job.

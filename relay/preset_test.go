@@ -91,8 +91,42 @@ func TestPresetTrellis(t *testing.T) {
 	}
 }
 
+// What Debezium's outbox event router makes of the row of the view outbox.debezium_events.
+func TestPresetDebezium(t *testing.T) {
+	id := outbox.NewID()
+	e := func(headers map[string]string) *Event {
+		return &Event{
+			Position: 7, At: time.Now(), ID: id, Tenant: outbox.RootTenant, Topic: "order", Key: "7", ContentType: "application/json",
+			Payload: []byte(`{"cents": 1200}`), Headers: headers, made: new(envelopes),
+		}
+	}
+	r, err := compile(Route{Preset: PresetDebezium})
+	if err != nil || !r.has("order") {
+		t.Fatal(err, r.Topics)
+	}
+	replayed := e(nil)
+	replayed.replay, replayed.again = "r", true
+	for _, tt := range []struct {
+		of   *Event
+		id   string
+		want []Header
+	}{
+		{e(nil), id.String(), []Header{{"id", id.String()}, {"type", "order"}}},
+		{e(map[string]string{"type": "OrderPaid", "Id": "mine", "user": "ada"}), id.String(), []Header{{"id", id.String()}, {"type", "OrderPaid"}, {"user", "ada"}}},
+		{replayed, id.String() + "/r", []Header{{HeaderReplay, "r"}, {"id", id.String() + "/r"}, {"type", "order"}}},
+	} {
+		if _, err := tt.of.envelope(Off, "shop"); err != nil { // as another sink has it
+			t.Fatal(err)
+		}
+		m, err := messageOf(tt.of, &r, "shop")
+		if err != nil || m.ID != tt.id || m.Destination != "outbox.event.order" || m.Key != "7" || string(m.Body) != `{"cents": 1200}` || !slices.Equal(m.Headers, tt.want) {
+			t.Errorf("%+v, %v; want the headers %v", m, err, tt.want)
+		}
+	}
+}
+
 func TestAPresetThatThereIsNot(t *testing.T) {
-	if err := (Route{Preset: "celery"}).Validate(); err == nil || !strings.Contains(err.Error(), `is "celery", want one of ["posthaste" "trellis"]`) {
+	if err := (Route{Preset: "celery"}).Validate(); err == nil || !strings.Contains(err.Error(), `is "celery", want one of ["debezium" "posthaste" "trellis"]`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -179,7 +179,7 @@ var relayed = []Mutant{
 		Name:      "new ids that are the old ones",
 		Breaks:    "a broker drops what is to be published under new ids",
 		Invariant: "A replay publishes what was asked for, beside what is new",
-		Edits:     []Edit{{"relay.Event.makeEnvelope", `if e.again {`, `if false {`}},
+		Edits:     []Edit{{"relay.Event.messageID", `if e.again {`, `if false {`}},
 		Checks:    []Check{test("relay", "TestAReplayPublishesAgain", "a message has the id")},
 	},
 	{
