@@ -10,11 +10,15 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // ErrSinkInUse says that a process publishes to the sink, or has done so within the last
 // minute.
 var ErrSinkInUse = errors.New("a process publishes to the sink, or did within the last minute")
+
+// ErrSinkHolds says that messages of the sink are open jobs, which no process would carry out any more.
+var ErrSinkHolds = errors.New("messages that it has refused, or that are behind those, are open jobs: publish or dismiss them first, or give them up")
 
 // countTimeout bounds statements that go through many events.
 const countTimeout = time.Minute
@@ -80,17 +84,56 @@ func (o *Operator) SeekSink(ctx context.Context, sink string, to SinkTarget) (Si
 }
 
 // RemoveSink forgets a sink. A relay that has it in its configuration makes it known again, as
-// a new one, which begins with the oldest event. It returns [ErrSinkNotFound], and
-// [ErrSinkInUse].
-func (o *Operator) RemoveSink(ctx context.Context, sink string) error {
-	ctx, cancel := bounded(ctx)
+// a new one, which begins with the oldest event. It returns [ErrSinkNotFound],
+// [ErrSinkInUse], and [ErrSinkHolds] unless giveUp is set: then messages that are jobs are
+// closed first, each in the audit: those that wait are cancelled, and dead letters dismissed.
+func (o *Operator) RemoveSink(ctx context.Context, sink string, giveUp bool) error {
+	found, err := o.removeSink(ctx, sink)
+	if err == nil && found.Free && found.Held > 0 && giveUp {
+		if err := o.giveUpHeld(ctx, sink); err != nil {
+			return fmt.Errorf("remove sink %s: %w", sink, err)
+		}
+		found, err = o.removeSink(ctx, sink)
+	}
+	switch {
+	case err != nil:
+		return err
+	case !found.Free:
+		return fmt.Errorf("remove sink %s: %w", sink, ErrSinkInUse)
+	case found.Held > 0:
+		return fmt.Errorf("remove sink %s: %d %w", sink, found.Held, ErrSinkHolds)
+	}
+	return nil
+}
+
+func (o *Operator) removeSink(ctx context.Context, sink string) (sqlgen.RemoveSinkRow, error) {
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	found, err := o.db.RemoveSink(ctx, sqlgen.RemoveSinkParams{Sink: sink, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason})
 	if err := onSink("remove", sink, len(found), err); err != nil {
-		return err
+		return sqlgen.RemoveSinkRow{}, err
 	}
-	if !found[0].Removed {
-		return fmt.Errorf("remove sink %s: %w", sink, ErrSinkInUse)
+	return found[0], nil
+}
+
+// giveUpHeld closes the jobs that messages of a sink are. One whose process was killed while it published runs until
+// its lease has lapsed, and is left.
+func (o *Operator) giveUpHeld(ctx context.Context, sink string) error {
+	for after := (HeldPlace{}); ; {
+		page, err := o.Held(ctx, sink, after, MaxLimit)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, m := range page {
+			after = m.Place()
+			if m.Status == outbox.Failed || m.Status == outbox.Dead {
+				err = o.Dismiss(ctx, m.Job.ID)
+			} else {
+				_, err = o.Cancel(ctx, m.Job.ID)
+			}
+			if _, moved := errors.AsType[*StatusError](err); err != nil && !moved && !errors.Is(err, ErrNotFound) {
+				return err
+			}
+		}
 	}
-	return nil
 }

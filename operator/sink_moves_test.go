@@ -97,7 +97,7 @@ func TestASinkIsRemoved(t *testing.T) {
 	exec(t, db, `INSERT INTO outbox.sinks (sink, top, published, owner, lease_expires_at) VALUES
 		('owned', 1, 1, 'host-1', now() + interval '1 hour'), ('killed', 1, 1, 'host-1', now() - interval '10 seconds'), ('left', 7, 3, NULL, NULL), ('dead', 1, 1, 'host-1', now() - interval '2 minutes')`)
 	for sink, want := range map[string]error{"owned": operator.ErrSinkInUse, "killed": operator.ErrSinkInUse, "left": nil, "dead": nil, "none": operator.ErrSinkNotFound} {
-		if err := o.Because("moved").RemoveSink(t.Context(), sink); !errors.Is(err, want) {
+		if err := o.Because("moved").RemoveSink(t.Context(), sink, false); !errors.Is(err, want) {
 			t.Errorf("of the sink %s: %v, want %v", sink, err, want)
 		}
 	}

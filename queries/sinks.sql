@@ -101,11 +101,13 @@ WITH skipped AS (
 SELECT skipped.sink, pg_notify('outbox_events', '')::text AS notified FROM skipped;
 
 -- name: RemoveSink :many
--- RemoveSink forgets a sink that no process has had for a minute. It returns the sink, if
--- there is one, and whether it is gone.
+-- RemoveSink forgets a sink that no process has had for a minute and whose messages are no
+-- open jobs, and which of its events were jobs: under its name another one may begin. It
+-- returns the sink, if there is one, and whether it is gone.
 WITH found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.published,
-           (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free
+           (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free,
+           (SELECT count(*) FROM outbox.held_messages AS held JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id]) WHERE held.sink = sinks.sink) AS held
     FROM outbox.sinks
     WHERE sinks.sink = @sink
     FOR UPDATE
@@ -114,14 +116,23 @@ WITH found AS MATERIALIZED (
     USING found
     WHERE sinks.sink = found.sink
       AND found.free
+      AND found.held = 0
     RETURNING sinks.sink
+), forgotten AS (
+    DELETE FROM outbox.held_messages
+    USING removed
+    WHERE held_messages.sink = removed.sink
+), freed AS (
+    DELETE FROM outbox.idempotency_keys
+    USING removed
+    WHERE idempotency_keys.kind = 'relay:' || removed.sink
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, before)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.remove', found.sink,
         jsonb_build_object('position', found.top, 'published', found.published)
     FROM found, removed
 )
-SELECT found.sink, found.free::boolean AS removed FROM found;
+SELECT found.sink, found.free::boolean AS free, found.held FROM found;
 
 -- name: PositionSince :one
 -- PositionSince returns the position before the first event that was stored from a time on;
@@ -147,7 +158,8 @@ WHERE sink = @sink;
 -- name: SeekSink :many
 -- SeekSink has a sink go on behind a position. To go forward is to count all events as
 -- published that can be seen up to there; of the last ten thousand positions those without
--- an event become holes, whose transactions may run. The sink has no owner then: the one that
+-- an event become holes, whose transactions may run. To go back is to let events become jobs
+-- again whose jobs are closed, if the sink refuses them again. The sink has no owner then: the one that
 -- it had reads the cursor anew, and what it has under way is refused.
 WITH target AS (
     SELECT @position::bigint AS position
@@ -175,6 +187,12 @@ WITH target AS (
     FROM passed, seen, target
     WHERE sinks.sink = passed.sink
     RETURNING sinks.sink, passed.top AS was
+), freed AS (
+    DELETE FROM outbox.idempotency_keys
+    USING passed
+    WHERE NOT passed.forward
+      AND idempotency_keys.kind = 'relay:' || passed.sink
+      AND NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = ANY (ARRAY[idempotency_keys.job_id]))
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, before, after)
     SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'sink.seek', moved.sink,

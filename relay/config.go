@@ -50,9 +50,10 @@ type Config struct {
 // another name it begins with the oldest event that is kept. It has 1 to 122 letters, digits
 // and _ . : / -, because jobs have the kind relay:NAME.
 type SinkConfig struct {
-	Name   string
-	Sink   Sink
-	Routes []Route
+	Name    string
+	Sink    Sink
+	Routes  []Route
+	MaxHeld int // 0 is that of [Config]
 }
 
 const (
@@ -107,6 +108,9 @@ func (c Config) validate() error {
 			errs = append(errs, invalid.Field("Sinks", "sink %q is nil", s.Name))
 		}
 		names[s.Name] = true
+		if s.MaxHeld < 0 {
+			errs = append(errs, invalid.Field("MaxHeld", "of sink %q is %d, want at least 1, or 0 for that of all sinks", s.Name, s.MaxHeld))
+		}
 		if _, err := compileAll(s.Routes); err != nil {
 			errs = append(errs, fmt.Errorf("sink %q: %w", s.Name, err))
 		}

@@ -3,8 +3,10 @@ package relay
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,7 +50,9 @@ import (
 // becomes a job of a sink once: its ID is the job's idempotency key, which is kept as long as the
 // job's history. So what an operator has dismissed does not come back, and a job that is open
 // keeps its place. Those of its key that the cursor had published before it may become jobs now:
-// they are repeats, and in order before it.
+// they are repeats, and in order before it. An operator who moves the sink back wants it to be
+// published again, to a broker that may have lost it, and one who removes the sink may have
+// another broker under its name: they free the IDs of closed jobs.
 //
 // These transactions wait for the disk, which others of the relay do not: a job that a crash
 // could lose would leave a key that is blocked without one, and a message that is lost.
@@ -149,7 +153,7 @@ func (o *ownership) isAnyBlocked() bool {
 func (o *ownership) room() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.publisher.config.MaxHeld - len(o.held.jobs)
+	return o.publisher.maxHeld - len(o.held.jobs)
 }
 
 // hold stores that the sink has come to c, with so many messages published, and makes jobs of
@@ -181,6 +185,7 @@ func (o *ownership) hold(ctx context.Context, c cursor, published int, events []
 	s.params.Published += int64(published)
 	s.params.Lazily = false
 	var made []sqlgen.KeepHeldRow
+	open := keep.Positions
 	err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) (err error) {
 		q := sqlgen.New(tx)
 		if err := s.advance(ctx, q); err != nil {
@@ -189,11 +194,18 @@ func (o *ownership) hold(ctx context.Context, c cursor, published int, events []
 		if err := q.EnqueueJobsOnce(ctx, jobs.Once(ids)); err != nil {
 			return fmt.Errorf("make jobs of messages: %w", err)
 		}
-		made, err = q.KeepHeld(ctx, keep)
+		if made, err = q.KeepHeld(ctx, keep); err == nil && len(made) < len(events) {
+			open, err = q.HeldAmong(ctx, p.name, keep.Positions)
+		}
 		return err
 	})
 	if err != nil {
 		return err
+	}
+	for i := range events {
+		if e := events[i].Event; !slices.Contains(open, e.Position) {
+			p.complain(ctx, "message passed by: the job that it was is closed", named(e, errors.New("it has been refused, or held, before")))
+		}
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -267,7 +267,7 @@ func TestTooManyRefusedMessagesStopTheSink(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	sink := &picky{refuses: tooLarge(bad)}
-	start(t, db, sink, func(c *relay.Config) { c.MaxHeld = 3 })
+	start(t, db, sink, func(c *relay.Config) { c.MaxHeld, c.Sinks[0].MaxHeld = 1, 3 })
 	publish(t, db, "t", "k", "bad 1", "2")
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2 }, func() string { return "two are held" })
 	publish(t, db, "t", "", "bad 3")
@@ -429,6 +429,55 @@ func TestARewindMakesNoJobTwice(t *testing.T) {
 	sink.now(takesAll)
 	end(t, func(ctx context.Context) error { return operator.New(db).Retry(ctx, deadLetters(t, db, 1)) })
 	sink.awaitKey(t, "k", "1", "bad 2", "3", "6")
+}
+
+// An operator who moves a sink back, or removes it, has events published again: one that was a job, and is refused
+// again, is a job again, and not passed by.
+func TestWhatIsRefusedAgainIsNotLost(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		t.Run(tenant.String(), func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			sink := &picky{refuses: tooLarge(bad)}
+			stop := start(t, db, sink, nil)
+			for _, e := range [][2]string{{"k", "bad 1"}, {"k", "2"}, {"", "bad 3"}} {
+				publishOf(t, db, tenant, "t", e[0], e[1])
+			}
+			o := operator.New(db)
+			for range 2 {
+				end(t, func(ctx context.Context) error { return o.Dismiss(ctx, deadLetters(t, db, 2)) })
+				end(t, func(ctx context.Context) error { return o.Dismiss(ctx, deadLetters(t, db, 1)) })
+				sink.awaitKey(t, "k", "2")
+				waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 0 }, func() string { return "nothing is held" })
+				if _, err := o.SeekSink(t.Context(), "s", operator.SinkTarget{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			deadLetters(t, db, 2)
+			stop()
+			if err := o.RemoveSink(t.Context(), "s", false); !errors.Is(err, operator.ErrSinkHolds) {
+				t.Errorf("to remove a sink that holds messages: %v", err)
+			}
+			if err := o.Because("moved").RemoveSink(t.Context(), "s", true); err != nil {
+				t.Fatal(err)
+			}
+			if n := ask[int](t, db, `SELECT (SELECT count(*) FROM outbox.jobs) + (SELECT count(*) FROM outbox.held_messages) + (SELECT count(*) FROM outbox.sinks)`); n != 0 {
+				t.Errorf("%d jobs, held messages and sinks are left", n)
+			}
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.audit WHERE reason = 'moved' AND act IN ('job.dismiss', 'job.cancel', 'sink.remove')`); n != 4 {
+				t.Errorf("%d acts are in the audit, want two that dismiss, one that cancels and one that removes", n)
+			}
+			next := &picky{refuses: tooLarge(bad)}
+			start(t, db, next, nil)
+			letter := deadLetters(t, db, 2)
+			next.now(takesAll)
+			end(t, func(ctx context.Context) error { return o.Retry(ctx, letter) })
+			end(t, func(ctx context.Context) error { return o.Retry(ctx, deadLetters(t, db, 1)) })
+			next.awaitKey(t, "k", "bad 1", "2")
+			next.awaitKey(t, "", "bad 3")
+		})
+	}
 }
 
 // Whatever a sink refuses, and whenever its owner dies: all messages of a key come in their

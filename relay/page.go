@@ -234,7 +234,7 @@ func (d *delivery) refuse(ctx context.Context, i int, refused *RefusedError) boo
 	if !d.hold(i, refused) {
 		return false
 	}
-	d.complain(ctx, "message refused: it is a job now", named(e, refused))
+	d.complain(ctx, "message refused: it becomes a job", named(e, refused))
 	return true
 }
 
@@ -249,7 +249,7 @@ func (d *delivery) hold(i int, cause *RefusedError) bool {
 		return true
 	}
 	if d.failure == nil {
-		err := fmt.Errorf("%d messages that it has refused, or that are behind them, are jobs, and more may not be", d.config.MaxHeld)
+		err := fmt.Errorf("%d messages that it has refused, or that are behind them, are jobs, and more may not be", d.maxHeld)
 		if cause != nil {
 			err = fmt.Errorf("%w: %w", err, named(e, cause))
 		}

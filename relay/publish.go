@@ -33,6 +33,7 @@ type publisher struct {
 	name    string
 	sink    Sink
 	routes  []route
+	maxHeld int
 	owner   string
 	config  *Config
 	pool    *pgxpool.Pool

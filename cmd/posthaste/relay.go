@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,6 +72,7 @@ type sinkActs interface {
 	PauseSink(ctx context.Context, sink string) error
 	ResumeSink(ctx context.Context, sink string) error
 	SkipEvent(ctx context.Context, sink string, event outbox.ID) error
+	Held(ctx context.Context, sink string, after operator.HeldPlace, limit int) ([]operator.HeldMessage, error)
 }
 
 var (
@@ -110,6 +112,12 @@ func (p *program) relayCommand() *cli.Command {
 				Flags:  append(operatorFlags(), reasonFlag()),
 				Action: p.skipEvent,
 			},
+			{
+				Name: "held", Usage: "list messages that a sink has refused, and those behind them of the same key, in the order of the log", ArgsUsage: "SINK",
+				Description: heldDescription,
+				Flags:       append(operatorFlags(), outputFlag(), &cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: fmt.Sprintf("at most `N`, %d at most", operator.MaxLimit)}),
+				Action:      p.listHeld,
+			},
 			p.tailEventsCommand(),
 			p.seekCommand(),
 			p.removeCommand(),
@@ -137,6 +145,38 @@ func (p *program) listSinks(ctx context.Context, c *cli.Command) error {
 		l := listing{header: []string{"sink", "state", "published", "lag", "oldest", "moved", "holes", "held", "owner", "code", "reason"}}
 		for _, s := range sinks {
 			l.add(s.Name, s.State(), s.Published, s.Lag, instant(s.Oldest), instant(s.MovedAt), s.Holes, s.HeldMessages, s.Owner, s.AwayCode, s.AwayReason)
+		}
+		return p.print(c, l)
+	})
+}
+
+const heldDescription = `They are jobs of the kind and queue relay:SINK: "dlq replay ID" publishes one that failed
+for good again, with --payload as another, "dlq dismiss ID" never, and those behind it of
+its key follow.`
+
+func (p *program) listHeld(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 1, 1); err != nil {
+		return err
+	}
+	sink, limit := c.Args().First(), c.Int("limit")
+	if limit < 1 || limit > operator.MaxLimit {
+		return usagef("--limit is %d, want 1 to %d", limit, operator.MaxLimit)
+	}
+	return operate(ctx, p, c, func(ctx context.Context, o sinkActs) error {
+		sinks, err := o.Sinks(ctx)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(sinks, func(s operator.Sink) bool { return s.Name == sink }) {
+			return fmt.Errorf("sink %s: %w", sink, operator.ErrSinkNotFound)
+		}
+		messages, err := o.Held(ctx, sink, operator.HeldPlace{}, limit)
+		if err != nil {
+			return err
+		}
+		l := listing{header: []string{"position", "topic", "key", "status", "attempt", "error_code", "job", "event", "tenant", "at", "error_message"}, onScreen: 8}
+		for _, m := range messages {
+			l.add(m.Position, m.Topic, textOrNull(m.Key), string(m.Status), m.Attempt, textOrNull(m.ErrorCode), m.Job.ID, optional(m.Event), m.Tenant, instant(m.At), textOrNull(m.ErrorMessage))
 		}
 		return p.print(c, l)
 	})

@@ -214,6 +214,9 @@ func (c *relayConfig) sinks() ([]relay.SinkConfig, error) {
 			return nil, fmt.Errorf("sink %s: %w", name, err)
 		}
 		s := relay.SinkConfig{Name: name, Sink: sink}
+		if most := c.Sinks[name].MaxHeld; most != nil {
+			s.MaxHeld = *most
+		}
 		for _, r := range c.Routes {
 			if r.To == name {
 				s.Routes = append(s.Routes, r.route())

@@ -53,13 +53,14 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"topics of one name": {sinks + "routes:\n  - {topics: [\"*\"], to: a, destination: \"shop.{topic|token}\"}\ntopics: [order.paid, order_paid]\n", []string{
 			"line 6: topics[1]: order.paid and order_paid have the same destination in sink a, shop.order_paid",
 		}},
-		"a bridge from nowhere": {"bridges:\n  b: {kind: k}\n", []string{"line 2: bridges.b: where from? want one of nats and kafka"}},
-		"a bridge to no kind":   {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t}\n", []string{"line 2: bridges.b: ", "kind"}},
-		"a bridge's stream":     {"bridges:\n  b: {nats: {url: \"nats://h:1\"}, kind: k}\n", []string{`line 2: bridges.b: `, `the Stream is ""`}},
-		"a bridge of two":       {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, stream: S, kind: k}\n", []string{"stream, consumer and subjects are fields of nats"}},
-		"a bridge's tenant":     {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, kind: k, tenant: x}\n", []string{"line 2: bridges.b: tenant: "}},
-		"two documents":         {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
-		"a list":                {"- a\n", []string{"line 1: "}},
+		"a bridge from nowhere":       {"bridges:\n  b: {kind: k}\n", []string{"line 2: bridges.b: where from? want one of nats and kafka"}},
+		"a bridge to no kind":         {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t}\n", []string{"line 2: bridges.b: ", "kind"}},
+		"a bridge's stream":           {"bridges:\n  b: {nats: {url: \"nats://h:1\"}, kind: k}\n", []string{`line 2: bridges.b: `, `the Stream is ""`}},
+		"a bridge of two":             {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, stream: S, kind: k}\n", []string{"stream, consumer and subjects are fields of nats"}},
+		"a bridge's tenant":           {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, kind: k, tenant: x}\n", []string{"line 2: bridges.b: tenant: "}},
+		"two documents":               {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
+		"no room for what is refused": {"sinks:\n  a: {nats: {url: \"nats://h:1\"}, maxHeld: 0}\n" + routes, []string{"line 2: sinks.a: maxHeld is 0: want at least 1"}},
+		"a list":                      {"- a\n", []string{"line 1: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := posthaste(t, env{}, "", "relay", "check", "--relay-config", writeRelayConfig(t, test.content))
@@ -80,13 +81,15 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		})
 	}
 	all := "sinks:\n  n: {nats: {url: \"nats://h:1\"}}\n  k: {kafka: {brokers: [\"h:1\"], mechanism: SCRAM-SHA-512, user: u, passwordFile: f}}\n" +
-		"  a: {amqp: {url: \"amqp://h:1/v\", user: u, password: \"${RELAY_TEST_TOKEN}\", pipelined: true}}\n  r: {redis: {url: \"redis://h:1/0\"}}\n" +
+		"  a: {amqp: {url: \"amqp://h:1/v\", user: u, password: \"${RELAY_TEST_TOKEN}\", pipelined: true}}\n  r: {maxHeld: 7, redis: {url: \"redis://h:1/0\"}}\n" +
 		"  w: {webhook: {url: \"https://h\", hosts: [\"i\"], secretFile: f, allow: [\"10.0.0.0/8\"], concurrency: 3, timeout: 2s, caFile: c}}\nroutes:\n"
 	for _, to := range []string{"n", "k", "a", "r", "w"} {
 		all += "  - {topics: [\"*\"], to: " + to + "}\n"
 	}
 	if c, err := parseRelayConfig(writeRelayConfig(t, all)); err != nil || !c.Sinks["a"].AMQP.Pipelined || c.Sinks["a"].AMQP.Password != "s3cret" {
 		t.Errorf("sinks of every kind: %+v, %v", c, err)
+	} else if sinks, err := c.sinks(); err != nil || sinks[3].Name != "r" || sinks[3].MaxHeld != 7 || sinks[0].MaxHeld != 0 {
+		t.Errorf("they become %+v, %v", sinks, err)
 	}
 	good := "sinks:\n  a:\n    nats: {urls: [\"nats://h:1\", \"nats://i:1\"], token: \"${RELAY_TEST_TOKEN}\"}\n" + routes
 	c, err := parseRelayConfig(writeRelayConfig(t, good))

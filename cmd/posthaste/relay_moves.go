@@ -13,7 +13,7 @@ import (
 type sinkMoves interface {
 	WouldSeekSink(ctx context.Context, sink string, to operator.SinkTarget) (operator.SinkMove, error)
 	SeekSink(ctx context.Context, sink string, to operator.SinkTarget) (operator.SinkMove, error)
-	RemoveSink(ctx context.Context, sink string) error
+	RemoveSink(ctx context.Context, sink string, giveUp bool) error
 }
 
 var _ sinkMoves = (*operator.Operator)(nil)
@@ -95,16 +95,19 @@ func (p *program) removeCommand() *cli.Command {
 	return &cli.Command{
 		Name: "remove", Usage: "forget a sink that is not wanted any more", ArgsUsage: "SINK",
 		Description: `Take it out of every relay.yaml first, and stop the processes that publish to it: it is
-refused while one does, and for a minute after one was killed. A sink that is there holds
-the days of the log that it has not read.`,
-		Flags: append(operatorFlags(), reasonFlag()),
+refused while one does, and for a minute after one was killed, and while messages that the
+sink has refused are jobs ("relay held"): --force gives them up. A sink that is there
+holds the days of the log that it has not read.`,
+		Flags: append(operatorFlags(), reasonFlag(),
+			&cli.BoolFlag{Name: "force", Usage: "cancel and dismiss messages that are jobs: they are never published"},
+		),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := wantArgs(c, 1, 1); err != nil {
 				return err
 			}
 			sink := c.Args().First()
 			return operate(ctx, p, c, func(ctx context.Context, o sinkMoves) error {
-				if err := o.RemoveSink(ctx, sink); err != nil {
+				if err := o.RemoveSink(ctx, sink, c.Bool("force")); err != nil {
 					return err
 				}
 				_, err := fmt.Fprintf(p.stdout, "removed: %s\n", sink)

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/webhook"
 )
 
-// sinkSpec has one of its fields.
+// sinkSpec has one of the fields that say of what kind it is.
 type sinkSpec struct {
 	NATS  *natsSpec  `yaml:"nats"`
 	Kafka *kafkaSpec `yaml:"kafka"`
@@ -22,6 +22,8 @@ type sinkSpec struct {
 	Redis *redisSpec `yaml:"redis"`
 
 	Webhook *webhookSpec `yaml:"webhook"`
+
+	MaxHeld *int `yaml:"maxHeld"` // of any of them
 }
 
 // certificates are the files that every sink can have.
@@ -106,6 +108,9 @@ func (s sinkSpec) open() (relay.Sink, error) {
 	}
 	if w := s.Webhook; w != nil {
 		sinks = append(sinks, w.open)
+	}
+	if m := s.MaxHeld; m != nil && *m < 1 {
+		return nil, fmt.Errorf("maxHeld is %d: want at least 1", *m)
 	}
 	if len(sinks) != 1 {
 		return nil, errors.New("of what kind is it? want one of nats, kafka, amqp, redis and webhook")

@@ -125,3 +125,40 @@ func TestServePublishesEvents(t *testing.T) {
 		}
 	}
 }
+
+func TestHeldMessagesAreListed(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	sqlExec(t, db, `INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	sqlExec(t, db, `
+		WITH job AS (
+			INSERT INTO outbox.jobs (id, tenant_id, queue, kind, payload, key, ordered, line_position, headers, last_error_code, created_at)
+			SELECT gen_random_uuid(), '00000000-0000-0000-0000-00000000000a', 'relay:orders', 'relay:orders', '{}', 'k', true, i,
+				jsonb_build_object('posthaste-event', '{"id": "01a2175a-3d24-728e-b9f6-e3596a53baf' || i || '", "topic": "order.paid", "position": ' || i || ', "at": "2026-11-26T10:00:00Z"}'),
+				CASE i WHEN 1 THEN 'relay_too_large' END, now()
+			FROM generate_series(1, 2) AS i
+			RETURNING id, tenant_id, key, line_position)
+		INSERT INTO outbox.held_messages (sink, job_id, tenant_id, key, position) SELECT 'orders', id, tenant_id, key, line_position FROM job`)
+	for _, way := range []env{direct, through} {
+		held := rows(t, way, "relay", "held", "orders")
+		if len(held) != 2 || held[0]["event"] != "01a2175a-3d24-728e-b9f6-e3596a53baf1" || held[0]["topic"] != "order.paid" || held[0]["key"] != "k" || held[0]["position"] != 1.0 ||
+			held[0]["error_code"] != "relay_too_large" || held[0]["tenant"] != "00000000-0000-0000-0000-00000000000a" || held[1]["error_code"] != nil || held[1]["job"] == held[0]["job"] {
+			t.Errorf("relay held printed %v", held)
+		}
+		if held := rows(t, way, "relay", "held", "orders", "--limit", "1"); len(held) != 1 {
+			t.Errorf("with a limit it printed %v", held)
+		}
+		if r := posthaste(t, way, "", "relay", "held", "none"); r.code != exitFailed || !strings.Contains(r.errOut, "sink not found") {
+			t.Errorf("held of a sink that there is not: %+v", r)
+		}
+		if r := posthaste(t, way, "", "relay", "held", "orders", "--limit", "1000"); r.code != exitUsage {
+			t.Errorf("with too high a limit: %+v", r)
+		}
+	}
+	if r := posthaste(t, direct, "", "relay", "remove", "orders"); r.code != exitFailed || !strings.Contains(r.errOut, "2 messages that it has refused") {
+		t.Errorf("remove of a sink that holds messages: %+v", r)
+	}
+	if out := ok(t, direct, "relay", "remove", "orders", "--force"); out != "removed: orders\n" {
+		t.Errorf("remove --force printed %q", out)
+	}
+}

@@ -231,6 +231,21 @@ var relayed = []Mutant{
 		Checks:    []Check{test("operator", "TestJobsOfTheHistoryAreEnqueuedAgain", "the second time")},
 	},
 	{
+		Name:      "what was a job is none again when a sink goes back",
+		Breaks:    "an event that an operator has published again, and that is refused again, is passed by without a dead letter",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"internal/sqlgen.SeekSink", `WHERE NOT passed.forward`, `WHERE passed.forward`}},
+		Checks:    []Check{test("relay", "TestWhatIsRefusedAgainIsNotLost", "there are 2 dead letters")},
+	},
+	{
+		Name:      "a sink is removed with its messages",
+		Breaks:    "messages that a sink has refused stay open jobs that no process carries out",
+		Invariant: "No event is lost",
+		Edits: []Edit{{"internal/sqlgen.RemoveSink", `      AND found.held = 0
+`, ``}},
+		Checks: []Check{test("relay", "TestWhatIsRefusedAgainIsNotLost", "sink not found")},
+	},
+	{
 		Name:      "a replay moves the cursor",
 		Breaks:    "an event is never published, because a replay has moved the cursor past it",
 		Invariant: "A replay publishes what was asked for, beside what is new",

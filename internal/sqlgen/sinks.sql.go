@@ -201,7 +201,8 @@ func (q *Queries) PositionSince(ctx context.Context, since pgtype.Timestamptz) (
 const RemoveSink = `-- name: RemoveSink :many
 WITH found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.published,
-           (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free
+           (sinks.lease_expires_at IS NULL OR sinks.lease_expires_at < clock_timestamp() - interval '1 minute') AS free,
+           (SELECT count(*) FROM outbox.held_messages AS held JOIN outbox.jobs ON jobs.id = ANY (ARRAY[held.job_id]) WHERE held.sink = sinks.sink) AS held
     FROM outbox.sinks
     WHERE sinks.sink = $1
     FOR UPDATE
@@ -210,14 +211,23 @@ WITH found AS MATERIALIZED (
     USING found
     WHERE sinks.sink = found.sink
       AND found.free
+      AND found.held = 0
     RETURNING sinks.sink
+), forgotten AS (
+    DELETE FROM outbox.held_messages
+    USING removed
+    WHERE held_messages.sink = removed.sink
+), freed AS (
+    DELETE FROM outbox.idempotency_keys
+    USING removed
+    WHERE idempotency_keys.kind = 'relay:' || removed.sink
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, before)
     SELECT $2, nullif($3::text, ''), nullif($4::text, ''), 'sink.remove', found.sink,
         jsonb_build_object('position', found.top, 'published', found.published)
     FROM found, removed
 )
-SELECT found.sink, found.free::boolean AS removed FROM found
+SELECT found.sink, found.free::boolean AS free, found.held FROM found
 `
 
 type RemoveSinkParams struct {
@@ -228,12 +238,14 @@ type RemoveSinkParams struct {
 }
 
 type RemoveSinkRow struct {
-	Sink    string
-	Removed bool
+	Sink string
+	Free bool
+	Held int64
 }
 
-// RemoveSink forgets a sink that no process has had for a minute. It returns the sink, if
-// there is one, and whether it is gone.
+// RemoveSink forgets a sink that no process has had for a minute and whose messages are no
+// open jobs, and which of its events were jobs: under its name another one may begin. It
+// returns the sink, if there is one, and whether it is gone.
 func (q *Queries) RemoveSink(ctx context.Context, arg RemoveSinkParams) ([]RemoveSinkRow, error) {
 	rows, err := q.db.Query(ctx, RemoveSink,
 		arg.Sink,
@@ -248,7 +260,7 @@ func (q *Queries) RemoveSink(ctx context.Context, arg RemoveSinkParams) ([]Remov
 	var items []RemoveSinkRow
 	for rows.Next() {
 		var i RemoveSinkRow
-		if err := rows.Scan(&i.Sink, &i.Removed); err != nil {
+		if err := rows.Scan(&i.Sink, &i.Free, &i.Held); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -343,6 +355,12 @@ WITH target AS (
     FROM passed, seen, target
     WHERE sinks.sink = passed.sink
     RETURNING sinks.sink, passed.top AS was
+), freed AS (
+    DELETE FROM outbox.idempotency_keys
+    USING passed
+    WHERE NOT passed.forward
+      AND idempotency_keys.kind = 'relay:' || passed.sink
+      AND NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = ANY (ARRAY[idempotency_keys.job_id]))
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, before, after)
     SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'sink.seek', moved.sink,
@@ -367,7 +385,8 @@ type SeekSinkRow struct {
 
 // SeekSink has a sink go on behind a position. To go forward is to count all events as
 // published that can be seen up to there; of the last ten thousand positions those without
-// an event become holes, whose transactions may run. The sink has no owner then: the one that
+// an event become holes, whose transactions may run. To go back is to let events become jobs
+// again whose jobs are closed, if the sink refuses them again. The sink has no owner then: the one that
 // it had reads the cursor anew, and what it has under way is refused.
 func (q *Queries) SeekSink(ctx context.Context, arg SeekSinkParams) ([]SeekSinkRow, error) {
 	rows, err := q.db.Query(ctx, SeekSink,
