@@ -26,7 +26,8 @@ func (e *examination) sinks(ctx context.Context) error {
 				"posthaste relay resume "+s.Name)
 		case late && !s.AwaySince.IsZero():
 			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name, s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
-				"mend the broker or the route; if it is stuck, replay or dismiss what it has refused: posthaste dlq list --kind relay:"+s.Name)
+				"mend the broker or the route; if it is stuck, replay or dismiss what it has refused: posthaste dlq list --kind relay:"+s.Name+
+					"; if it waits for gaps, end the transactions that are open: pg_stat_activity")
 		case late && s.Owner == "":
 			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name, waits.Round(time.Second)),
 				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if there is no such sink any more, delete its row in outbox.sinks")

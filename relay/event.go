@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -149,11 +152,14 @@ func (l log) atHoles(ctx context.Context, holes []hole, most int) ([]Event, erro
 
 // isFull reports whether a look has ended before it had read everything.
 func isFull(found []Event, most int) bool {
-	n := 0
-	for i := range found {
-		n += len(found[i].Payload)
+	return len(found) >= most || payloadBytes(found) >= maxPageBytes
+}
+
+func payloadBytes(of []Event) (n int) {
+	for i := range of {
+		n += len(of[i].Payload)
 	}
-	return len(found) >= most || n >= maxPageBytes
+	return n
 }
 
 func positions(of []Event) []int64 {
@@ -176,9 +182,11 @@ func (l log) number(ctx context.Context, c cursor) (cursor, error) {
 }
 
 // events reads rows of the log.
-func events(rows pgx.Rows) ([]Event, error) {
-	var all []Event
+func events(rows pgx.Rows) (all []Event, err error) {
 	for rows.Next() {
+		if len(all) == cap(all) && len(all) >= 32 { // there will be a page
+			all = slices.Grow(all, maxBatch)
+		}
 		var e Event
 		var id, tenant [16]byte
 		var key *string
@@ -191,11 +199,41 @@ func events(rows pgx.Rows) ([]Event, error) {
 			e.Key = *key
 		}
 		if headers != nil {
-			if err := json.Unmarshal(headers, &e.Headers); err != nil {
+			if e.Headers, err = parseHeaders(headers); err != nil {
 				e.fault = fmt.Errorf("its headers are no texts: %w", err)
 			}
 		}
 		all = append(all, e)
 	}
 	return all, rows.Err()
+}
+
+// parseHeaders reads a JSON object of texts. Most have neither escapes nor anything else in them, and are read without
+// a decoder, which would take a third of the time that an event takes.
+func parseHeaders(object []byte) (headers map[string]string, err error) {
+	if headers, ok := parsePlain(string(object)); ok {
+		return headers, nil
+	}
+	err = json.Unmarshal(object, &headers)
+	return headers, err
+}
+
+// parsePlain reads an object as jsonb is printed, {"a": "b", "c": "d"}, if nothing in it is escaped.
+func parsePlain(object string) (headers map[string]string, ok bool) {
+	rest, opened := strings.CutPrefix(object, "{")
+	rest, closed := strings.CutSuffix(rest, `"}`)
+	if !opened || !closed || strings.Contains(rest, `\`) || !utf8.ValidString(rest) {
+		return nil, false
+	}
+	headers = make(map[string]string, 1)
+	for more := true; more; {
+		var pair, name, value string
+		pair, rest, more = strings.Cut(rest, `", `)
+		name, value, ok = strings.Cut(pair, `": "`)
+		if !ok || len(name) == 0 || name[0] != '"' || strings.Contains(name[1:], `"`) || strings.Contains(value, `"`) {
+			return nil, false
+		}
+		headers[name[1:]] = value
+	}
+	return headers, true
 }

@@ -194,6 +194,17 @@ func (o *ownership) stand(why *away) {
 	o.poke()
 }
 
+// wait has keep store that the sink waits for transactions that are open, or that it does not any more.
+func (o *ownership) wait(waits bool) {
+	if !waits {
+		o.stand(nil)
+		return
+	}
+	err := fmt.Errorf("transactions that are open hold %d gaps in the log, and more are not remembered", maxHoles)
+	o.publisher.complain(context.Background(), "sink waits", err)
+	o.stand(&away{time.Now(), CodeGaps, err.Error()})
+}
+
 func (o *ownership) poke() {
 	select {
 	case o.changed <- struct{}{}:

@@ -276,6 +276,12 @@ func (p *publisher) follow(ctx context.Context, o *ownership, most, pages int, f
 	c := o.current()
 	events := log{p.pool, o.timeline, p.shared}
 	var numbered time.Time
+	waited := false // for transactions that are open
+	defer func() {
+		if waited {
+			o.wait(false)
+		}
+	}()
 	for n := 0; pages == 0 || n < pages; n++ {
 		read, err := events.read(ctx, c, most)
 		if err != nil {
@@ -289,8 +295,9 @@ func (p *publisher) follow(ctx context.Context, o *ownership, most, pages int, f
 			}
 		}
 		c = read.after
-		if len(c.holes) >= maxHoles {
-			p.complain(ctx, "sink waits for transactions that are open", fmt.Errorf("they hold %d gaps in the log, and %d are the most", len(c.holes), maxHoles))
+		if waits := len(c.holes) >= maxHoles && pages == 0; waits != waited {
+			waited = waits
+			o.wait(waits)
 		}
 		if !c.isNumbered() && time.Since(numbered) >= numberInterval {
 			numbered = time.Now()

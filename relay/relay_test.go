@@ -85,9 +85,14 @@ func TestTooManyGapsWaitForTheirTransactions(t *testing.T) {
 	if n := published(); n >= events {
 		t.Errorf("%d are published beside 10,000 gaps that may be filled", n)
 	}
+	code := func() string { return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) }
+	if got := code(); got != relay.CodeGaps {
+		t.Errorf("the sink waits with the code %q", got)
+	}
 	end(t, open.Commit)
 	waitFor(t, func() bool { return published() == events+1 }, func() string { return fmt.Sprintf("all are published, there are %d", published()) })
 	waitFor(t, func() bool { return ask[string](t, db, `SELECT holes::text FROM outbox.sinks`) == "{}" }, func() string { return "the gaps are closed" })
+	waitFor(t, func() bool { return code() == "" }, func() string { return "it does not wait any more" })
 }
 
 // A hole is remembered by the next owner, too.

@@ -8,9 +8,12 @@ import (
 	"time"
 )
 
-// maxLooks is how many looks are kept for other sinks. One that is further behind reads for itself, and nobody waits
-// for it.
-const maxLooks = 4
+// What is kept for other sinks at most. One that is further behind reads for itself, and nobody waits for it. With less
+// sinks that read as fast as they can would lose each other whenever one of them does not run for a while.
+const (
+	maxLooks     = 16
+	maxLookBytes = 2 * maxPageBytes
+)
 
 // lookLife is for how long.
 var lookLife = time.Second
@@ -59,6 +62,7 @@ type look struct {
 
 	// once done is closed
 	events []Event
+	bytes  int // of their payloads
 	full   bool
 	err    error
 }
@@ -97,10 +101,18 @@ func (s *shared) find(timeline string, top int64) (l *look, isOurs bool) {
 	}
 	l = &look{timeline: timeline, top: top, began: time.Now(), wakes: s.wakes.Load(), done: make(chan struct{})}
 	s.looks = append(s.looks, l)
-	if n := len(s.looks); n > maxLooks {
-		s.looks = slices.Delete(s.looks, 0, n-maxLooks)
-	}
+	s.trim()
 	return l, true
+}
+
+// trim forgets the oldest looks, down to what is kept. The caller has the lock.
+func (s *shared) trim() {
+	n, bytes := len(s.looks), 0
+	for n > 0 && len(s.looks)-n < maxLooks && bytes < maxLookBytes {
+		n--
+		bytes += s.looks[n].bytes
+	}
+	s.looks = slices.Delete(s.looks, 0, n)
 }
 
 // has reports whether a look has the first event behind a position. The caller has shared's lock.
@@ -121,7 +133,8 @@ func (l *look) behind(top int64) int {
 
 // end lets others have what a look has found.
 func (s *shared) end(l *look) {
-	l.full = isFull(l.events, maxBatch)
+	l.bytes = payloadBytes(l.events)
+	l.full = len(l.events) >= maxBatch || l.bytes >= maxPageBytes
 	made := make([]envelopes, len(l.events))
 	for i := range l.events {
 		l.events[i].made = &made[i]
