@@ -16,6 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/kinds"
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/watch"
 )
 
 // Config is how the console works. With a Pool and an Authenticator its zero value is a sane production setup.
@@ -41,6 +42,9 @@ type Config struct {
 
 	// Name tells people which instance they look at; "" is the name of the database.
 	Name string
+	// Watch is what the API of this process reads, too: counts, changes, what is wrong. nil is a state of the console's
+	// own.
+	Watch *watch.State
 	// Kinds has the schemas of payloads; nil is none.
 	Kinds *kinds.Schemas
 	// Redact are JSON pointers into payloads whose values are masked until a person asks for them; * stands for any one
@@ -109,6 +113,7 @@ type site struct {
 	config   Config
 	log      *slog.Logger
 	operator *operator.Operator
+	watch    *watch.State
 	public   *url.URL // nil without
 	cookie   cookie
 	origins  *http.CrossOriginProtection
@@ -127,9 +132,12 @@ func New(config Config) (http.Handler, error) {
 	}
 	public, _ := config.publicURL() // validate has seen it
 	s := &site{
-		config: config, log: config.Logger, operator: operator.New(config.Pool), public: public,
+		config: config, log: config.Logger, operator: operator.New(config.Pool), watch: config.Watch, public: public,
 		cookie: newCookie(public, config.Keys), origins: http.NewCrossOriginProtection(), assets: newAssets(),
 		working: make(chan struct{}, config.MaxInFlight),
+	}
+	if s.watch == nil {
+		s.watch = watch.New(config.Pool, watch.Config{Changes: watch.ChangesConfig{Complain: s.complain}})
 	}
 	if public != nil {
 		if err := s.origins.AddTrustedOrigin(public.Scheme + "://" + public.Host); err != nil {

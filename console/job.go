@@ -26,6 +26,7 @@ type shownJob struct {
 	headers []field
 	audit   []operator.AuditEntry
 	spans   []span
+	why     []operator.Reason // why it does not run; the first is the one that holds
 	reveal  bool
 }
 
@@ -58,6 +59,13 @@ func (s *site) job(v *visit) (err error) {
 		return err
 	}
 	if v.can(access.AdminRead) {
+		if waits(j) {
+			e, err := v.operator.Explain(v.ctx(), j.ID)
+			if err != nil {
+				return err
+			}
+			shown.why = e.Reasons
+		}
 		if shown.audit, err = v.operator.Audit(v.ctx(), operator.AuditFilter{JobID: j.ID, Tenant: v.tenant(), Limit: auditShown}); err != nil {
 			return err
 		}
@@ -69,6 +77,15 @@ func (s *site) job(v *visit) (err error) {
 		shown.headers = headersOf(j.Headers, s.mask(shown.reveal))
 	}
 	return v.render(jobPage(v, shown))
+}
+
+// waits reports whether a job is one that may be asked why it does not run.
+func waits(j operator.Job) bool {
+	switch j.Status {
+	case outbox.Pending, outbox.Blocked, outbox.Retrying, outbox.Created:
+		return true
+	}
+	return false
 }
 
 // headersOf are a job's headers by name.
@@ -184,8 +201,8 @@ func shorten(value json.RawMessage) string {
 	return text
 }
 
-// waits are those between a job's attempts.
-func waits(b outbox.Backoff) string {
+// backoffs are the waits between a job's attempts.
+func backoffs(b outbox.Backoff) string {
 	words := make([]string, len(b))
 	for i, wait := range b {
 		words[i] = took(wait)

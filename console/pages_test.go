@@ -50,6 +50,7 @@ func TestAPageAsksLittle(t *testing.T) {
 		"letters", "letters?error=x", "keys", "schedules", "workers", "sinks", "audit",
 	} {
 		cookies := r.cookies()
+		r.get(page) // what package watch reads for all pages together is there then
 		r.asked.take()
 		req := httptest.NewRequestWithContext(t.Context(), "GET", "/"+page, nil)
 		for _, c := range cookies {
@@ -75,6 +76,28 @@ func TestWhatACallerMayNotSeeIsNotThere(t *testing.T) {
 		hasNot("Failed attempts", "w<b>", "197067", "What people did to it", "Epoch", tenantA.String()+"</code>")
 	r.as("a+jobs.read").get("jobs").is(200).has("evil.kind", "panic").hasNot("onerror")
 	r.as("a+jobs.read,admin.read").get("job?id="+id).is(200).hasNot("197067", "hunter2")
+}
+
+func TestAJobSaysWhyItDoesNotRun(t *testing.T) {
+	r := newRig(t)
+	id := r.enqueue("greet", `{}`, outbox.Options{Queue: "mail"}).String()
+	cookies := r.cookies()
+	r.asked.take()
+	req := httptest.NewRequestWithContext(t.Context(), "GET", "/job?id="+id, nil)
+	for _, c := range cookies {
+		req.AddCookie(c)
+	}
+	r.send(req).is(200).has("Why it does not run", "No present dispatcher works queue mail")
+	if asked := r.asked.take(); len(asked) > 14 { // those of a page, and Explain's
+		t.Errorf("a job that waits takes %d statements:\n%s", len(asked), strings.Join(asked, "\n"))
+	} else {
+		t.Logf("%d statements", len(asked))
+	}
+	r.exec(`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w-1', 'v1', '{mail}', '{4}', '{greet}', true)`)
+	r.post("queue-pause", map[string][]string{"queue": {"mail"}, "reason": {"the relay is down"}}).is(303)
+	r.get("job?id="+id).is(200).has("paused", "posthaste queues resume mail")
+	r.as("a+jobs.read").get("job?id=" + id).is(404)
+	r.as("+jobs.read").get("job?id=" + id).is(200).hasNot("Why it does not run")
 }
 
 func TestReadOnly(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 // shownQueue is a queue and all that is shown of it.
 type shownQueue struct {
 	operator.Queue
+	asOf    time.Time      // when its jobs were counted
+	oldest  time.Time      // since when the first due job waits; zero for none
 	running []operator.Job // those that run longest first, of the newest 200
 	more    bool           // whether there are more of them
 	next    []operator.Job // that wait, the newest first
@@ -41,25 +43,48 @@ func openJobs(q operator.Queue) (n int64) {
 	return n
 }
 
-// counted is the queues with the open jobs that the viewer may see.
-func (v *visit) counted() ([]operator.Queue, error) {
-	jobs, _, err := v.operator.CountOpen(v.ctx(), v.tenant())
+// counted is the queues with the open jobs that the viewer may see, as they were counted last, and the rules as they
+// are.
+func (v *visit) counted() (queues []operator.Queue, asOf time.Time, err error) {
+	count, err := v.site.watch.Counts.Look(v.ctx(), v.tenant())
 	if err != nil {
-		return nil, err
+		return nil, asOf, err
 	}
 	rules, err := v.operator.QueueRules(v.ctx())
 	if err != nil {
+		return nil, asOf, err
+	}
+	return count.Jobs.In(rules), count.AsOf, nil
+}
+
+// oldestDue is since when the first due job of each queue waits. It is known to viewers of all tenants.
+func (v *visit) oldestDue() (map[string]time.Time, error) {
+	if !v.who.AllTenants {
+		return nil, nil
+	}
+	overview, err := v.site.watch.Overviews.Look(v.ctx())
+	if err != nil {
 		return nil, err
 	}
-	return jobs.In(rules), nil
+	oldest := map[string]time.Time{}
+	for _, q := range overview.Queues {
+		if !q.OldestDue.IsZero() {
+			oldest[q.Name] = q.OldestDue
+		}
+	}
+	return oldest, nil
 }
 
 func (s *site) queues(v *visit) error {
-	queues, err := v.counted()
+	queues, asOf, err := v.counted()
 	if err != nil {
 		return err
 	}
-	return v.render(queuesPage(v, queues))
+	oldest, err := v.oldestDue()
+	if err != nil {
+		return err
+	}
+	return v.render(queuesPage(v, queues, oldest, asOf))
 }
 
 const (
@@ -75,6 +100,11 @@ func (s *site) queue(v *visit) (err error) {
 	if said, ok := queueDone[v.param("done")]; ok && said.holds(q.Queue) {
 		q.done, q.undo = said.sentence, said.undo
 	}
+	oldest, err := v.oldestDue()
+	if err != nil {
+		return err
+	}
+	q.oldest = oldest[q.Name]
 	page, err := v.operator.Page(v.ctx(), operator.Filter{Queue: q.Name, Tenant: v.tenant(), Statuses: []outbox.Status{outbox.Running}, Limit: runningRead})
 	if err != nil {
 		return err
@@ -105,16 +135,16 @@ func (s *site) queueOf(v *visit) (shownQueue, error) {
 	if name == "" {
 		return shownQueue{}, refusal{http.StatusBadRequest, "Which queue?", "The address names none."}
 	}
-	queues, err := v.counted()
+	queues, asOf, err := v.counted()
 	if err != nil {
 		return shownQueue{}, err
 	}
 	for _, q := range queues {
 		if q.Name == name {
-			return shownQueue{Queue: q}, nil
+			return shownQueue{Queue: q, asOf: asOf}, nil
 		}
 	}
-	return shownQueue{Queue: operator.Queue{Name: name, Jobs: map[outbox.Status]int64{}}}, nil
+	return shownQueue{Queue: operator.Queue{Name: name, Jobs: map[outbox.Status]int64{}}, asOf: asOf}, nil
 }
 
 // queueDone is what an act says afterwards, and the page of the opposite one.

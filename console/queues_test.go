@@ -12,11 +12,11 @@ import (
 )
 
 func TestQueues(t *testing.T) {
+	newRig(t).get("queues").is(200).has("No queue has open jobs or rules", "counted")
 	r := newRig(t)
-	r.get("queues").is(200).has("No queue has open jobs or rules")
 	r.enqueue("greet", `{}`, outbox.Options{Queue: "a/b:c"})
 	r.enqueue("greet", `{}`, outbox.Options{Queue: "mail", Tenant: tenantA})
-	r.get("queues").is(200).has("a/b:c waiting 1 0 0 0 0 0 none", "mail waiting 1")
+	r.get("queues").is(200).has("a/b:c waiting 1 0 0 0 0 0 0 s none", "mail waiting 1")
 	r.as("a").get("queues").is(200).has("mail waiting 1").hasNot("a/b:c")
 	r.as("b").get("queues").is(200).has("No queue")
 	r.get("queue?queue=a%2Fb%3Ac").is(200).has("a/b:c waiting", "1 pending", "Nothing runs", "No dispatcher works this queue now")

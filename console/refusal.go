@@ -107,6 +107,13 @@ func (v *visit) sendToLogin() bool {
 	return true
 }
 
+// complain logs what went wrong while nobody's page was made, once in ten seconds.
+func (s *site) complain(ctx context.Context, err error) {
+	if missed, due := s.complaints.Due("watch", time.Now()); due {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "look failed", slog.String("err", err.Error()), slog.Int("since_last_line", missed))
+	}
+}
+
 // log tells of what is nobody's mistake; of an outage once in ten seconds.
 func (v *visit) log(r refusal, err error) {
 	level := slog.LevelWarn

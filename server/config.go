@@ -16,7 +16,7 @@ type Config struct {
 	// NoAPI serves the console alone.
 	NoAPI bool
 	// Console is how the console is served; nil serves none. Its Logger is the process's; what it lacks of Pool,
-	// Authenticator and Kinds is the API's, and so is AnonymousLoopback.
+	// Authenticator, Kinds and Watch is the API's, and so is AnonymousLoopback.
 	Console *console.Config
 	// ConsoleAddr is where; "" is below /console/ of Addr.
 	ConsoleAddr string

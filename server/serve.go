@@ -19,6 +19,7 @@ import (
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/watch"
 )
 
 // apiConnections bounds what the API can ask of the database at once: however many
@@ -99,6 +100,13 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 	config.Stopping = stopping
 	config.Logger = log
 	config.CountAtOnce = true
+	if c.Console != nil && config.Watch == nil {
+		config.Watch = watch.New(config.Pool, watch.Config{CountAtOnce: true, Stopping: stopping, Changes: watch.ChangesConfig{
+			Complain: func(ctx context.Context, err error) {
+				log.LogAttrs(ctx, slog.LevelWarn, "look for changes failed", slog.String("err", err.Error()))
+			},
+		}})
+	}
 	a := &apiServer{
 		name: "api", producer: config.Producer, pool: pool, log: log, provider: provider, patience: usual,
 		connections: cmp.Or(c.Connections, defaultConnections),
@@ -144,7 +152,7 @@ func newConsole(c Config, shared api.Config, log *slog.Logger) (http.Handler, er
 	if config.Authenticator == nil {
 		config.Authenticator = shared.Authenticator
 	}
-	config.Kinds = cmp.Or(config.Kinds, shared.Kinds)
+	config.Kinds, config.Watch = cmp.Or(config.Kinds, shared.Kinds), cmp.Or(config.Watch, shared.Watch)
 	config.AnonymousLoopback = config.AnonymousLoopback || shared.AnonymousLoopback
 	config.Logger = log.With(slog.String("component", "console"))
 	return console.New(config)
