@@ -153,7 +153,7 @@ func TestJobsByFilter(t *testing.T) {
 			t.Errorf("%q led to %s, want %s", typed, got, want)
 		}
 	}
-	r.get("jobs?q=status%3Anonsense").is(400).has("is no status", "retrying")
+	r.get("jobs?q=status%3Anonsense").is(400).has("“nonsense” is no status", "retrying")
 	if got := r.get("find?q=" + mail.String()).is(303).Header().Get("Location"); got != "job?id="+mail.String() {
 		t.Errorf("an id led to %s", got)
 	}

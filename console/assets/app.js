@@ -46,7 +46,11 @@ function copyable(part) {
 			button.textContent = await copy(e) ? "Copied" : "Press Ctrl+C";
 			setTimeout(() => { button.textContent = "Copy"; }, 1600);
 		});
-		e.after(button);
+		const row = e.nextElementSibling;
+		if (e.tagName === "PRE" && row?.matches("p.row")) {
+			button.className = "button";
+			row.prepend(button);
+		} else e.after(button);
 	}
 }
 
