@@ -19,24 +19,25 @@ import (
 
 // attempt is one claimed job on its way through the process.
 type attempt struct {
-	job     *outbox.Claimed
-	route   *route
-	waker   *waker    // of its queue
-	claimed time.Time // when the claim was sent, by the monotonic clock
-	arrived time.Time // when its answer was there, by which the job waits for a worker
-	until   time.Time // the job's deadline by the monotonic clock; zero: it has none
-	outcome outcome.Outcome
-	err     error             // what the handler returned, for the log
-	unused  bool              // given back without having been started
-	tenant  *scheduler.Tenant // in whose hands it counts; nil: in nobody's
-	probe   bool              // finds out whether what its kind needs is still away
-	follows bool              // there are follow-ups to store with a success
-	extra   int               // bytes of them
-	took    time.Duration     // by the handler
-	stored  bool              // by a try that failed later on, see closeCalledOff
-	place   pgtype.TID        // where its claim has left the row; not valid: not known
-	batch   *batch            // of which this is the first; nil for a job by itself
-	reports report.Reports
+	job      *outbox.Claimed
+	route    *route
+	waker    *waker    // of its queue
+	claimed  time.Time // when the claim was sent, by the monotonic clock
+	arrived  time.Time // when its answer was there, by which the job waits for a worker
+	until    time.Time // the job's deadline by the monotonic clock; zero: it has none
+	outcome  outcome.Outcome
+	err      error             // what the handler returned, for the log
+	unused   bool              // given back without having been started
+	tenant   *scheduler.Tenant // in whose hands it counts; nil: in nobody's
+	probe    bool              // finds out whether what its kind needs is still away
+	follows  bool              // there are follow-ups to store with a success
+	extra    int               // bytes of them
+	took     time.Duration     // by the handler
+	stored   bool              // by a try that failed later on, see closeCalledOff
+	place    pgtype.TID        // where its claim has left the row; not valid: not known
+	streamed bool              // each change of the job is an event
+	batch    *batch            // of which this is the first; nil for a job by itself
+	reports  report.Reports
 
 	returned atomic.Bool // the handler has, of the first of a batch: for reportOverrun
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -81,10 +82,18 @@ type querier interface {
 // claimJobs leases jobs without a key, the most urgent first.
 func (c claims) claimJobs(ctx context.Context, r claimRequest) *claimBatch {
 	p, sent := newShareParams(r.shares, r.front), time.Now()
-	// The error is also that of Err.
-	rows, _ := c.db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL),
-		p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, c.limits, int32(r.room))
+	var rows pgx.Rows
+	if c.streams.Load() { // the error is also that of Err
+		rows, _ = c.db.Query(ctx, sqlgen.ClaimStreamedJobs, p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID,
+			c.queue, r.kinds, c.limits, int32(r.room), c.worker, pgvalue.Interval(c.leaseTTL))
+	} else {
+		rows, _ = c.db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL),
+			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, c.limits, int32(r.room))
+	}
 	b := c.read(rows, r.room, sent, nil)
+	if len(b.claimed) > 0 {
+		c.streams.Store(slices.ContainsFunc(b.claimed, func(a *attempt) bool { return a.streamed }))
+	}
 	slices.SortFunc(b.claimed, byUrgency) // UPDATE … RETURNING promises no order
 	return b
 }
@@ -134,6 +143,10 @@ type claimReader struct {
 	waker    *waker
 	recorder *report.Recorder
 	handlers outbox.Beginner // the pool that handlers begin on: Claimed.Tx
+
+	// streams says that the last claim of jobs without a key has leased streamed ones: the next one stores their events
+	// itself. After a claim that has found others a trigger does, more slowly.
+	streams atomic.Bool
 }
 
 // read reads the jobs of a claim. When jobs have become far larger than the
@@ -173,12 +186,13 @@ type claimRow struct {
 	backoff           pgtype.FlatArray[pgtype.Interval] // takes all that SQL by hand can store, or it stopped claims
 	deadline          pgtype.Timestamptz
 	watched           pgtype.Bool
+	streamed          pgtype.Int4
 	place             pgtype.TID
 	columns           []any // in the order of the columns
 }
 
 // claimColumns is how many columns into points.
-const claimColumns = 19
+const claimColumns = 20
 
 // newClaimRow is for the rows of ClaimJobs or, with a tally, for those
 // of ClaimKeyedJobs, which have its columns in place of the last one.
@@ -197,7 +211,7 @@ func (r *claimRow) into(job *outbox.Claimed) []any {
 	copy(r.columns, []any{ // an ID as bytes: its Scan is for texts, too, and costs half a microsecond a job
 		(*[16]byte)(&job.ID), (*[16]byte)(&job.Tenant), &r.kind, &job.Priority, &job.Attempt, &job.MaxAttempts, &job.LostLeases,
 		&job.Epoch, &r.key, &job.Payload, &r.contentType, &job.RawHeaders, &r.timeout, &r.backoff,
-		&job.RunAt, &job.CreatedAt, &job.StartedAt, &r.deadline, &r.watched,
+		&job.RunAt, &job.CreatedAt, &job.StartedAt, &r.deadline, &r.watched, &r.streamed,
 	})
 	return r.columns
 }
@@ -237,6 +251,7 @@ func (c *claimReader) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) 
 		kept.FollowUps.Hook = func() engine.Row { return hookRow(job, hook.kind, hook.withResult) }
 	}
 	a.job, a.waker, a.claimed, a.leaseUntil, a.place = job, c.waker, sent, sent.Add(c.trust), row.place
+	a.streamed = row.streamed.Valid
 	if row.deadline.Valid {
 		// Both are readings of the database's clock. The claim was sent before the
 		// second, so we are early by the time that it was on its way, and never late.

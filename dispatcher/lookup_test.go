@@ -175,6 +175,12 @@ func TestABurstAfterAQuietTimeIsNotScanned(t *testing.T) {
 			})
 			return err
 		},
+		"settle with events in place": func(id pgtype.UUID) error {
+			_, err := q.SettleStreamedInPlace(t.Context(), sqlgen.SettleStreamedInPlaceParams{
+				Places: []pgtype.TID{{Valid: true}}, Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
+			})
+			return err
+		},
 		"close": func(id pgtype.UUID) error {
 			_, err := conn.Exec(t.Context(), `SELECT outbox.close_jobs(ARRAY[$1]::uuid[], '{1}', '{cancelled}')`, id)
 			return err

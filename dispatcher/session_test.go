@@ -182,7 +182,11 @@ func judgePlan(t *testing.T, name, plan string) {
 	if name == "ClaimJobs" && (strings.Count(plan, "queues_pkey") != 1 || !strings.Contains(plan, "One-Time Filter")) {
 		t.Errorf("the claim asks for what an operator has set more than once:\n%s", plan)
 	}
-	if (name == "SurveyQueue" || name == "ClaimJobs") && strings.Contains(plan, "Sort Key: jobs") {
+	// The list of those chosen is made once, and what is true of the statement asked once, before the first is changed.
+	if name == "ClaimStreamedJobs" && (strings.Count(plan, "queues_pkey") != 1 || strings.Count(plan, "One-Time Filter") != 2 || !strings.Contains(plan, "CTE Scan on taken") || strings.Contains(plan, "Hash")) {
+		t.Errorf("the claim of streamed jobs does not choose them once and apart:\n%s", plan)
+	}
+	if (name == "SurveyQueue" || name == "ClaimJobs" || name == "ClaimStreamedJobs") && strings.Contains(plan, "Sort Key: jobs") {
 		t.Errorf("the index is read to the end of a tenant's jobs:\n%s", plan)
 	}
 	if name == "SurveyQueue" && strings.Count(plan, "Scan Backward using jobs_") != 8 {
@@ -216,6 +220,13 @@ func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStateme
 			})
 			return err
 		}, "jobs_due_idx"},
+		"ClaimStreamedJobs": {func() error {
+			_, err := q.ClaimStreamedJobs(ctx, sqlgen.ClaimStreamedJobsParams{
+				Worker: "w", LeaseTtl: pgvalue.Interval(1), Queue: "default", Kinds: []string{"a"}, MaxJobs: 10,
+				TenantIds: []pgtype.UUID{id}, Quotas: []int32{1}, Firsts: []int32{1}, Lasts: []int32{1}, Priorities: []int16{0}, FromRunAt: []pgtype.Timestamptz{front}, FromID: []pgtype.UUID{id},
+			})
+			return err
+		}, "jobs_due_idx"},
 		"MeasureQueue": {func() error {
 			_, err := q.MeasureQueue(ctx, "default")
 			return err
@@ -242,6 +253,12 @@ func hotStatements(ctx context.Context, q *sqlgen.Queries) map[string]hotStateme
 		}, "Tid Scan on jobs"},
 		"SettleResultsInPlace": {func() error {
 			_, err := q.SettleResultsInPlace(ctx, sqlgen.SettleResultsInPlaceParams{
+				Places: []pgtype.TID{{Valid: true}}, Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
+			})
+			return err
+		}, "Tid Scan on jobs"},
+		"SettleStreamedInPlace": {func() error {
+			_, err := q.SettleStreamedInPlace(ctx, sqlgen.SettleStreamedInPlaceParams{
 				Places: []pgtype.TID{{Valid: true}}, Ids: []pgtype.UUID{id}, Epochs: []int64{1}, Results: [][]byte{nil},
 			})
 			return err

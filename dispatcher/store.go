@@ -32,6 +32,7 @@ type store struct {
 type settleStatements interface {
 	SettleInPlace(context.Context, sqlgen.SettleInPlaceParams) ([]pgtype.UUID, error)
 	SettleResultsInPlace(context.Context, sqlgen.SettleResultsInPlaceParams) ([]pgtype.UUID, error)
+	SettleStreamedInPlace(context.Context, sqlgen.SettleStreamedInPlaceParams) ([]pgtype.UUID, error)
 	SettleSucceeded(context.Context, sqlgen.SettleSucceededParams) ([]pgtype.UUID, error)
 	SettleUnfinished(context.Context, sqlgen.SettleUnfinishedParams) ([]pgtype.UUID, error)
 	SettleUnavailable(context.Context, sqlgen.SettleUnavailableParams) ([]sqlgen.SettleUnavailableRow, error)
@@ -112,37 +113,72 @@ func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedPa
 // have left them, and returns the others. Each that it stores is noted as stored: what
 // comes next may fail, and the whole batch be tried again.
 //
-// The batch is in the order of its ids (see settle), and so is what is left.
+// The batch is in the order of its ids (see settle), and so is what is left. Streamed jobs
+// have a statement of their own, so that others do not pay for events.
 func (s *store) storeInPlace(ctx context.Context, batch []*attempt) (stored []pgtype.UUID, left []*attempt, err error) {
-	inPlace := make([]*attempt, 0, len(batch))
+	plain, streamed := make([]*attempt, 0, len(batch)), []*attempt(nil)
 	now := time.Now()
 	for _, a := range batch {
 		switch {
 		case a.stored:
-		case unmoved(a, now, s.leaseTTL):
-			inPlace = append(inPlace, a)
-		default:
+		case !unmoved(a, now, s.leaseTTL):
 			left = append(left, a)
+		case a.streamed && len(a.job.Result) <= maxStreamedResult:
+			streamed = append(streamed, a)
+		default:
+			plain = append(plain, a)
 		}
 	}
-	if len(inPlace) == 0 {
-		return nil, left, nil
+	if len(plain) > 0 {
+		stored, err = s.settleInPlace(ctx, plain)
+		left = append(left, noteStored(plain, stored)...)
 	}
-	stored, err = s.settleInPlace(ctx, inPlace)
-	if err != nil || len(stored) == len(inPlace) && len(left) == 0 {
-		return stored, left, err
+	if len(streamed) > 0 && err == nil {
+		var others []pgtype.UUID
+		others, err = s.settleStreamedInPlace(ctx, streamed)
+		left = append(left, noteStored(streamed, others)...)
+		stored = append(stored, others...)
+	}
+	slices.SortFunc(left, byID)
+	return stored, left, err
+}
+
+// noteStored notes which of the batch are stored, and returns the others.
+func noteStored(batch []*attempt, stored []pgtype.UUID) (left []*attempt) {
+	if len(stored) == len(batch) {
+		for _, a := range batch {
+			a.stored = true
+		}
+		return nil
 	}
 	settled := make(map[pgtype.UUID]bool, len(stored))
 	for _, id := range stored {
 		settled[id] = true
 	}
-	for _, a := range inPlace {
+	for _, a := range batch {
 		if a.stored = settled[pgvalue.UUID(a.job.ID)]; !a.stored {
 			left = append(left, a)
 		}
 	}
-	slices.SortFunc(left, byID)
-	return stored, left, nil
+	return left
+}
+
+// maxStreamedResult is how many bytes of a result fit into an event, however they are spelled. A larger one is left to
+// stream_job, which measures the event.
+const maxStreamedResult = 1 << 20
+
+// settleStreamedInPlace stores the events of the jobs, too.
+func (s *store) settleStreamedInPlace(ctx context.Context, batch []*attempt) ([]pgtype.UUID, error) {
+	p := sqlgen.SettleStreamedInPlaceParams{
+		Places:  make([]pgtype.TID, len(batch)),
+		Ids:     make([]pgtype.UUID, len(batch)),
+		Epochs:  make([]int64, len(batch)),
+		Results: make([][]byte, len(batch)),
+	}
+	for i, a := range batch {
+		p.Places[i], p.Ids[i], p.Epochs[i], p.Results[i] = a.place, pgvalue.UUID(a.job.ID), a.job.Epoch, a.job.Result
+	}
+	return s.db.SettleStreamedInPlace(ctx, p)
 }
 
 // settleInPlace takes those without results as a list, which is quicker, and gives up if

@@ -154,6 +154,12 @@ func Decode(body []byte) (Event, error) {
 		Payload: w.PayloadBase64, ContentType: w.ContentType, Result: w.ResultBase64, PayloadBytes: w.PayloadBytes, ResultBytes: w.ResultBytes,
 		Progress: w.Progress, Lines: w.Lines, Refused: w.Refused,
 	}
+	if e.Tenant.IsZero() {
+		e.Tenant = outbox.RootTenant
+	}
+	if e.Name == Created && e.RunAt.IsZero() { // at once
+		e.RunAt = e.At
+	}
 	if w.Payload != nil {
 		e.Payload, e.ContentType = w.Payload, "application/json"
 	}

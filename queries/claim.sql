@@ -1,3 +1,37 @@
+{{define "due"}}{{- /* the jobs that a claim chooses: their places, and their states if that is said to be true */}}    FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id,
+                 unnest(@quotas::integer[])  AS quota,
+                 unnest(@firsts::integer[])  AS first,
+                 unnest(@lasts::integer[])   AS last) AS share
+    CROSS JOIN LATERAL (
+        SELECT candidate.place{{if .}}, candidate.status{{end}}
+        FROM (SELECT unnest((@priorities::smallint[])[share.first:share.last])     AS priority,
+                     unnest((@from_run_at::timestamptz[])[share.first:share.last]) AS run_at,
+                     unnest((@from_id::uuid[])[share.first:share.last])            AS id) AS cursor
+        CROSS JOIN LATERAL (
+            -- One cursor's range of the index ends at now(), so that rows due tomorrow
+            -- at a high priority are never read.
+            SELECT (jobs).ctid AS place{{if .}}, jobs.status{{end}}
+            FROM outbox.jobs
+            WHERE jobs.queue = @queue
+              AND jobs.tenant_id = share.tenant_id
+              AND jobs.priority = cursor.priority
+              AND jobs.key IS NULL -- those with one: queries/keys.sql
+              AND jobs.status IN ('pending', 'retrying')
+              AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
+              AND jobs.run_at <= now()
+              AND jobs.kind = ANY (@kinds::text[])
+              AND (jobs.deadline IS NULL OR jobs.deadline > now())
+            ORDER BY jobs.run_at, jobs.id
+            LIMIT share.quota
+            FOR UPDATE SKIP LOCKED
+        ) AS candidate
+        LIMIT share.quota
+    ) AS taken
+    WHERE NOT EXISTS (
+        SELECT FROM outbox.queues
+        WHERE queues.queue = @queue AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT @within_limits::boolean)))
+    LIMIT @max_jobs
+{{end -}}
 -- name: ClaimJobs :many
 -- ClaimJobs leases due jobs without a key to @worker: of each of @tenant_ids no more than
 -- its quota, highest priority first, and no more than @max_jobs of all. A tenant's cursors,
@@ -24,41 +58,40 @@ SET status           = 'running',
     started_at       = statement_timestamp()
 WHERE jobs.ctid = ANY (ARRAY(
     SELECT taken.place
-    FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id,
-                 unnest(@quotas::integer[])  AS quota,
-                 unnest(@firsts::integer[])  AS first,
-                 unnest(@lasts::integer[])   AS last) AS share
-    CROSS JOIN LATERAL (
-        SELECT candidate.place
-        FROM (SELECT unnest((@priorities::smallint[])[share.first:share.last])     AS priority,
-                     unnest((@from_run_at::timestamptz[])[share.first:share.last]) AS run_at,
-                     unnest((@from_id::uuid[])[share.first:share.last])            AS id) AS cursor
-        CROSS JOIN LATERAL (
-            -- One cursor's range of the index ends at now(), so that rows due tomorrow
-            -- at a high priority are never read.
-            SELECT (jobs).ctid AS place
-            FROM outbox.jobs
-            WHERE jobs.queue = @queue
-              AND jobs.tenant_id = share.tenant_id
-              AND jobs.priority = cursor.priority
-              AND jobs.key IS NULL -- those with one: queries/keys.sql
-              AND jobs.status IN ('pending', 'retrying')
-              AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
-              AND jobs.run_at <= now()
-              AND jobs.kind = ANY (@kinds::text[])
-              AND (jobs.deadline IS NULL OR jobs.deadline > now())
-            ORDER BY jobs.run_at, jobs.id
-            LIMIT share.quota
-            FOR UPDATE SKIP LOCKED
-        ) AS candidate
-        LIMIT share.quota
-    ) AS taken
-    WHERE NOT EXISTS (
-        SELECT FROM outbox.queues
-        WHERE queues.queue = @queue AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT @within_limits::boolean)))
-    LIMIT @max_jobs
-))
+{{template "due"}}))
 RETURNING {{claimed "jobs"}}, (jobs).ctid::tid AS place;
+
+-- name: ClaimStreamedJobs :many
+-- ClaimStreamedJobs is ClaimJobs for a queue with streamed jobs: it stores their events with
+-- one INSERT, where a trigger would store each by itself. It is sent where the claim before it
+-- has leased such jobs, and leases others as well.
+WITH taken AS MATERIALIZED (
+    SELECT taken.place, taken.status
+{{template "due" true}}), claimed AS (
+    UPDATE outbox.jobs
+    SET status           = 'running',
+        attempt          = jobs.attempt + 1,
+        epoch            = jobs.epoch + 1,
+        lease_owner      = @worker::text,
+        lease_expires_at = clock_timestamp() + @lease_ttl::interval,
+        started_at       = statement_timestamp()
+    FROM taken
+    WHERE jobs.ctid = taken.place
+      AND (SELECT outbox.stores_events())
+    RETURNING {{claimed "jobs"}}, (jobs).ctid AS place, jobs.queue, jobs.lease_owner, taken.status AS previous
+), stored AS (
+    INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
+    SELECT outbox.job_event_id(id, streamed, epoch, 'started'), tenant_id, 'job.started', id, 'application/json',
+           convert_to(outbox.job_event_fields(id, tenant_id, 'started', streamed, previous::text, 'running', epoch, attempt, queue, kind, key,
+               started_at, ',"worker":' || to_json(lease_owner)::text || CASE WHEN lost_leases > 0 THEN ',"lost_leases":' || lost_leases::text ELSE '' END)
+               || '}', 'UTF8'),
+           outbox.job_event_headers(headers)
+    FROM claimed
+    WHERE streamed IS NOT NULL
+)
+SELECT {{claimed "claimed"}}, claimed.place::tid AS place
+FROM claimed
+LIMIT 100000;
 
 -- name: SurveyQueue :many
 -- SurveyQueue tells when the next job of each known cursor becomes due, and which tenants

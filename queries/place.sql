@@ -43,3 +43,32 @@ INSERT INTO outbox.history ({{history}}, result)
 SELECT {{closed "'succeeded'"}}, result
 FROM done
 RETURNING id;
+
+-- name: SettleStreamedInPlace :many
+-- SettleStreamedInPlace is SettleResultsInPlace for streamed jobs: it stores their events with
+-- one INSERT, where a trigger would store each by itself.
+WITH input AS MATERIALIZED (
+    SELECT unnest(@places::tid[]) AS place, unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
+), done AS (
+    DELETE FROM outbox.jobs
+    USING input
+    WHERE jobs.ctid = input.place
+      AND uuid_eq(jobs.id, input.id)
+      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+      AND jobs.epoch = input.epoch
+      AND (SELECT outbox.stores_events())
+    RETURNING {{jobs}}, (input).result AS result, clock_timestamp() AS finished_at
+), stored AS (
+    INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers)
+    SELECT outbox.job_event_id(id, streamed + 1, epoch, 'completed'), tenant_id, 'job.completed', id, 'application/json',
+           convert_to(outbox.job_event_fields(id, tenant_id, 'completed', streamed + 1, status::text, 'succeeded', epoch, attempt, queue, kind, key,
+               finished_at, CASE WHEN lost_leases > 0 THEN ',"lost_leases":' || lost_leases::text END)
+               || coalesce(outbox.job_event_result(result), '') || '}', 'UTF8'),
+           outbox.job_event_headers(headers)
+    FROM done
+    WHERE streamed IS NOT NULL
+)
+INSERT INTO outbox.history ({{history}}, result, finished_at)
+SELECT {{closed "'succeeded'"}}, result, finished_at
+FROM done
+RETURNING id;

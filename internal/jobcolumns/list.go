@@ -50,6 +50,7 @@ var columns = []column{
 	{name: "started_at", shown: "started_at", history: "started_at", claimed: true},
 	{name: "deadline", shown: "deadline", history: "deadline", given: "sqlc.narg('deadline')::timestamptz", array: "timestamptz deadlines", value: "deadline", claimed: true},
 	{name: "watched", given: "nullif(@watched::boolean, false)", array: "boolean watched", value: "nullif(watched, false)", claimed: true},
+	{name: "streamed", history: "streamed", given: "CASE WHEN @streamed::boolean THEN 1 END", array: "boolean streamed", value: "CASE WHEN streamed THEN 1 END", claimed: true},
 
 	{name: "queue", shown: "queue", history: "queue", given: "@queue::text", array: "text queues", value: "coalesce(queue, 'default')"},
 	{
@@ -61,7 +62,6 @@ var columns = []column{
 	{name: "last_error_code", shown: "error_code", open: "coalesce(%s.last_error_code, '')::text", closed: "coalesce(%s.last_error_code, '')::text", history: "last_error_code"},
 	{name: "last_error_message", shown: "error_message", open: "coalesce(%s.last_error_message, '')::text", closed: "coalesce(%s.last_error_message, '')::text", history: "last_error_message"},
 	{name: "cancel_requested_at", shown: "cancel_requested_at", history: "cancel_requested_at"},
-	{name: "streamed", history: "streamed", given: "CASE WHEN @streamed::boolean THEN 1 END", array: "boolean streamed", value: "CASE WHEN streamed THEN 1 END"},
 	{name: "parent_id", shown: "parent_id", history: "parent_id"},
 	{name: "lease_expires_at", shown: "lease_expires_at", closed: "NULL::timestamptz"},
 	{name: "finished_at", shown: "finished_at", open: "NULL::timestamptz"},

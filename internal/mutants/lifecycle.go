@@ -37,4 +37,35 @@ var lifecycles = []Mutant{
 		Edits:     []Edit{{"dispatcher.reporter.report", "\n\tr.streamRefused(lost)", "\n\t_ = lost"}},
 		Checks:    []Check{test("dispatcher", "TestARefusedOutcomeIsInTheStream", "the refusal is not in the stream")},
 	},
+	{
+		Name:      "a claim that stores no event",
+		Breaks:    "jobs run, and their streams say that they wait",
+		Invariant: "The stream is the job's life",
+		Edits:     []Edit{{"internal/sqlgen.ClaimStreamedJobs", `WHERE streamed IS NOT NULL`, `WHERE false`}},
+		Checks: []Check{
+			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn/root", "events are missing"),
+			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn/another_tenant", "events are missing"),
+			test("internal/verify/model", "TestEventsRebuildStreamedJobs", "events are missing"),
+		},
+	},
+	{
+		Name:      "a settlement that stores no event",
+		Breaks:    "jobs that have ended run forever for those who read the stream",
+		Invariant: "The stream is the job's life",
+		Edits:     []Edit{{"internal/sqlgen.SettleStreamedInPlace", `WHERE streamed IS NOT NULL`, `WHERE false`}},
+		Checks: []Check{
+			test("dispatcher", "TestStreamedJobsHaveStatementsOfTheirOwn", "is rebuilt as"),
+			test("internal/verify/model", "TestEventsRebuildStreamedJobs", "is rebuilt as"),
+		},
+	},
+	{
+		Name:      "a transaction that is trusted with its events",
+		Breaks:    "a change that follows a claim in the same transaction has no event",
+		Invariant: "The stream is the job's life",
+		Edits:     []Edit{{"migrations.outbox.stream_job", `current_setting('outbox.stores_events', true) = statement_timestamp()::text`, `current_setting('outbox.stores_events', true) <> ''`}},
+		Checks: []Check{
+			test("dispatcher", "TestTheNextChangeOfATransactionHasItsEvent/root", "is rebuilt as"),
+			test("dispatcher", "TestTheNextChangeOfATransactionHasItsEvent/another_tenant", "is rebuilt as"),
+		},
+	},
 }

@@ -17,11 +17,13 @@ var settle = []Mutant{
 			{"internal/sqlgen.SettleResultsInPlace", `      AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id`, `    RETURNING jobs.id, jobs.tenant_id`},
 			{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL`},
+			{"internal/sqlgen.SettleStreamedInPlace", `      AND jobs.epoch = input.epoch` + "\n", ``},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestFence/succeed_after_claimed_by_another", "took effect = true"),
 			test("dispatcher", "TestFence/succeed_in_place_after_claimed_by_another", "took effect = true"),
 			test("dispatcher", "TestFence/succeed_in_place_with_results_after_claimed_by_another", "took effect = true"),
+			test("dispatcher", "TestFence/succeed_in_place_with_events_after_claimed_by_another", "took effect = true"),
 			test("dispatcher", "TestFence/fail_after_claimed_by_another", "took effect = true"),
 			row("B1", "late succeed: refused with the lease lost"),
 		},
@@ -80,7 +82,7 @@ var settle = []Mutant{
 		Name:      "what moved is lost",
 		Breaks:    "a success whose job was written since its claim is not stored, and the job runs again",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{"dispatcher.store.storeInPlace", `!a.stored {
+		Edits: []Edit{{"dispatcher.noteStored", `!a.stored {
 			left = append(left, a)`, `!a.stored && false {
 			left = append(left, a)`}},
 		Checks: []Check{test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/SettleInPlace/one_has_moved", "settled 2 jobs")},
@@ -89,7 +91,7 @@ var settle = []Mutant{
 		Name:      "what was stored in its place is forgotten when the rest fails",
 		Breaks:    "successes that are stored are reported as lost leases",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.store.storeInPlace", `a.stored = settled[pgvalue.UUID(a.job.ID)]; !a.stored`, `!settled[pgvalue.UUID(a.job.ID)]`}},
+		Edits:     []Edit{{"dispatcher.noteStored", `a.stored = settled[pgvalue.UUID(a.job.ID)]; !a.stored`, `!settled[pgvalue.UUID(a.job.ID)]`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails", "SettleSucceeded CloseAttempts")},
 	},
 	{

@@ -6,7 +6,7 @@ package sqlgen
 const ClaimedColumns = `(job).id, (job).tenant_id, (job).kind, (job).priority, (job).attempt, (job).max_attempts,
     (job).lost_leases, (job).epoch, (job).key, (job).payload, (job).content_type, (job).headers,
     (job).timeout, (job).backoff, (job).run_at, (job).created_at, (job).started_at, (job).deadline,
-    (job).watched`
+    (job).watched, (job).streamed`
 
 // Once is the same for EnqueueJobOnceParams.
 func (p *EnqueueJobParams) Once(key string) EnqueueJobOnceParams {
@@ -26,9 +26,9 @@ func (p *EnqueueJobParams) Once(key string) EnqueueJobOnceParams {
 		Delay:          p.Delay,
 		Deadline:       p.Deadline,
 		Watched:        p.Watched,
+		Streamed:       p.Streamed,
 		Queue:          p.Queue,
 		Hold:           p.Hold,
-		Streamed:       p.Streamed,
 		MaxActive:      p.MaxActive,
 		Ordered:        p.Ordered,
 		Position:       p.Position,
@@ -57,9 +57,9 @@ func (p *EnqueueJobsParams) Once(keys []string) EnqueueJobsOnceParams {
 		RunAts:          p.RunAts,
 		Deadlines:       p.Deadlines,
 		Watched:         p.Watched,
+		Streamed:        p.Streamed,
 		Queues:          p.Queues,
 		Holds:           p.Holds,
-		Streamed:        p.Streamed,
 		MaxActives:      p.MaxActives,
 		Ordereds:        p.Ordereds,
 		Positions:       p.Positions,
@@ -89,9 +89,9 @@ func (p *EnqueueJobsParams) Follow() SettleSucceededThenParams {
 		RunAts:       p.RunAts,
 		Deadlines:    p.Deadlines,
 		Watched:      p.Watched,
+		Streamed:     p.Streamed,
 		Queues:       p.Queues,
 		Holds:        p.Holds,
-		Streamed:     p.Streamed,
 		MaxActives:   p.MaxActives,
 		Ordereds:     p.Ordereds,
 		Positions:    p.Positions,

@@ -13,17 +13,17 @@ import (
 
 const EnqueueJob = `-- name: EnqueueJob :exec
 INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
-    run_at, deadline, watched, queue, status, streamed, max_active, ordered, line_position, on_death,
+    run_at, deadline, watched, streamed, queue, status, max_active, ordered, line_position, on_death,
     park_after, on_lapse)
 VALUES ($1::uuid, $2::uuid, $3::text, $4::smallint, $5::integer,
     $6::text, $7::bytea, $8::text, $9::text::jsonb,
     $10::interval, $11::text::interval[],
     coalesce($12::timestamptz, statement_timestamp() + $13::interval, statement_timestamp()),
-    $14::timestamptz, nullif($15::boolean, false), $16::text,
-    CASE WHEN $17::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
-    CASE WHEN $18::boolean THEN 1 END, $19::smallint,
-    $20::boolean, $21::bigint, $22::text,
-    $23::interval, $24::text)
+    $14::timestamptz, nullif($15::boolean, false),
+    CASE WHEN $16::boolean THEN 1 END, $17::text,
+    CASE WHEN $18::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
+    $19::smallint, $20::boolean, $21::bigint,
+    $22::text, $23::interval, $24::text)
 RETURNING CASE WHEN $25::boolean THEN pg_notify('outbox_jobs', '') END
 `
 
@@ -43,9 +43,9 @@ type EnqueueJobParams struct {
 	Delay       pgtype.Interval
 	Deadline    pgtype.Timestamptz
 	Watched     bool
+	Streamed    bool
 	Queue       string
 	Hold        bool
-	Streamed    bool
 	MaxActive   *int16
 	Ordered     *bool
 	Position    *int64
@@ -75,9 +75,9 @@ func (q *Queries) EnqueueJob(ctx context.Context, arg EnqueueJobParams) error {
 		arg.Delay,
 		arg.Deadline,
 		arg.Watched,
+		arg.Streamed,
 		arg.Queue,
 		arg.Hold,
-		arg.Streamed,
 		arg.MaxActive,
 		arg.Ordered,
 		arg.Position,
@@ -97,17 +97,17 @@ WITH first AS (
     RETURNING job_id
 ), stored AS (
     INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
-    run_at, deadline, watched, queue, status, streamed, max_active, ordered, line_position, on_death,
+    run_at, deadline, watched, streamed, queue, status, max_active, ordered, line_position, on_death,
     park_after, on_lapse)
     SELECT $5::uuid, $2::uuid, $3::text, $7::smallint, $8::integer,
     $9::text, $10::bytea, $11::text, $12::text::jsonb,
     $13::interval, $14::text::interval[],
     coalesce($15::timestamptz, statement_timestamp() + $16::interval, statement_timestamp()),
-    $17::timestamptz, nullif($18::boolean, false), $19::text,
+    $17::timestamptz, nullif($18::boolean, false),
+    CASE WHEN $19::boolean THEN 1 END, $20::text,
     CASE WHEN $6::boolean THEN 'created' ELSE 'pending' END::outbox.job_status,
-    CASE WHEN $20::boolean THEN 1 END, $21::smallint,
-    $22::boolean, $23::bigint, $24::text,
-    $25::interval, $26::text
+    $21::smallint, $22::boolean, $23::bigint,
+    $24::text, $25::interval, $26::text
     FROM first
     RETURNING id
 )
@@ -135,8 +135,8 @@ type EnqueueJobOnceParams struct {
 	Delay          pgtype.Interval
 	Deadline       pgtype.Timestamptz
 	Watched        bool
-	Queue          string
 	Streamed       bool
+	Queue          string
 	MaxActive      *int16
 	Ordered        *bool
 	Position       *int64
@@ -173,8 +173,8 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 		arg.Delay,
 		arg.Deadline,
 		arg.Watched,
-		arg.Queue,
 		arg.Streamed,
+		arg.Queue,
 		arg.MaxActive,
 		arg.Ordered,
 		arg.Position,
@@ -203,16 +203,16 @@ func (q *Queries) EnqueueJobOnce(ctx context.Context, arg EnqueueJobOnceParams) 
 const EnqueueJobs = `-- name: EnqueueJobs :exec
 WITH stored AS (
     INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
-    run_at, deadline, watched, queue, status, streamed, max_active, ordered, line_position, on_death,
+    run_at, deadline, watched, streamed, queue, status, max_active, ordered, line_position, on_death,
     park_after, on_lapse)
     SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), kind, coalesce(priority, 0),
     coalesce(max_attempts, 25), nullif(key, ''), payload, coalesce(content_type, 'application/json'),
     nullif(headers, '')::jsonb, timeout, nullif(backoff, '')::interval[],
     coalesce(run_at, statement_timestamp() + delay, statement_timestamp()), deadline,
-    nullif(watched, false), coalesce(queue, 'default'),
-    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, CASE WHEN streamed THEN 1 END,
-    nullif(max_active, 0), nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''),
-    park_after, nullif(on_lapse, '')
+    nullif(watched, false), CASE WHEN streamed THEN 1 END, coalesce(queue, 'default'),
+    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(max_active, 0),
+    nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after,
+    nullif(on_lapse, '')
     FROM (
         SELECT unnest($2::uuid[])                AS id,
                unnest($3::interval[]) AS delay,
@@ -229,9 +229,9 @@ WITH stored AS (
     unnest($14::timestamptz[]) AS run_at,
     unnest($15::timestamptz[]) AS deadline,
     unnest($16::boolean[]) AS watched,
-    unnest($17::text[]) AS queue,
-    unnest($18::boolean[]) AS hold,
-    unnest($19::boolean[]) AS streamed,
+    unnest($17::boolean[]) AS streamed,
+    unnest($18::text[]) AS queue,
+    unnest($19::boolean[]) AS hold,
     unnest($20::smallint[]) AS max_active,
     unnest($21::boolean[]) AS ordered,
     unnest($22::bigint[]) AS line_position,
@@ -260,9 +260,9 @@ type EnqueueJobsParams struct {
 	RunAts       []pgtype.Timestamptz
 	Deadlines    []pgtype.Timestamptz
 	Watched      []bool
+	Streamed     []bool
 	Queues       []string
 	Holds        []bool
-	Streamed     []bool
 	MaxActives   []int16
 	Ordereds     []bool
 	Positions    []int64
@@ -292,9 +292,9 @@ func (q *Queries) EnqueueJobs(ctx context.Context, arg EnqueueJobsParams) error 
 		arg.RunAts,
 		arg.Deadlines,
 		arg.Watched,
+		arg.Streamed,
 		arg.Queues,
 		arg.Holds,
-		arg.Streamed,
 		arg.MaxActives,
 		arg.Ordereds,
 		arg.Positions,
@@ -322,9 +322,9 @@ WITH input AS MATERIALIZED (
     unnest($14::timestamptz[]) AS run_at,
     unnest($15::timestamptz[]) AS deadline,
     unnest($16::boolean[]) AS watched,
-    unnest($17::text[]) AS queue,
-    unnest($18::boolean[]) AS hold,
-    unnest($19::boolean[]) AS streamed,
+    unnest($17::boolean[]) AS streamed,
+    unnest($18::text[]) AS queue,
+    unnest($19::boolean[]) AS hold,
     unnest($20::smallint[]) AS max_active,
     unnest($21::boolean[]) AS ordered,
     unnest($22::bigint[]) AS line_position,
@@ -342,16 +342,16 @@ WITH input AS MATERIALIZED (
     RETURNING job_id
 ), stored AS (
     INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
-    run_at, deadline, watched, queue, status, streamed, max_active, ordered, line_position, on_death,
+    run_at, deadline, watched, streamed, queue, status, max_active, ordered, line_position, on_death,
     park_after, on_lapse)
     SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), kind, coalesce(priority, 0),
     coalesce(max_attempts, 25), nullif(key, ''), payload, coalesce(content_type, 'application/json'),
     nullif(headers, '')::jsonb, timeout, nullif(backoff, '')::interval[],
     coalesce(run_at, statement_timestamp() + delay, statement_timestamp()), deadline,
-    nullif(watched, false), coalesce(queue, 'default'),
-    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, CASE WHEN streamed THEN 1 END,
-    nullif(max_active, 0), nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''),
-    park_after, nullif(on_lapse, '')
+    nullif(watched, false), CASE WHEN streamed THEN 1 END, coalesce(queue, 'default'),
+    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(max_active, 0),
+    nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after,
+    nullif(on_lapse, '')
     FROM input
     WHERE idempotency_key IS NULL
        OR id IN (SELECT job_id FROM first)
@@ -376,9 +376,9 @@ type EnqueueJobsOnceParams struct {
 	RunAts          []pgtype.Timestamptz
 	Deadlines       []pgtype.Timestamptz
 	Watched         []bool
+	Streamed        []bool
 	Queues          []string
 	Holds           []bool
-	Streamed        []bool
 	MaxActives      []int16
 	Ordereds        []bool
 	Positions       []int64
@@ -410,9 +410,9 @@ func (q *Queries) EnqueueJobsOnce(ctx context.Context, arg EnqueueJobsOnceParams
 		arg.RunAts,
 		arg.Deadlines,
 		arg.Watched,
+		arg.Streamed,
 		arg.Queues,
 		arg.Holds,
-		arg.Streamed,
 		arg.MaxActives,
 		arg.Ordereds,
 		arg.Positions,

@@ -54,9 +54,9 @@ WITH input AS MATERIALIZED (
     unnest($18::timestamptz[]) AS run_at,
     unnest($19::timestamptz[]) AS deadline,
     unnest($20::boolean[]) AS watched,
-    unnest($21::text[]) AS queue,
-    unnest($22::boolean[]) AS hold,
-    unnest($23::boolean[]) AS streamed,
+    unnest($21::boolean[]) AS streamed,
+    unnest($22::text[]) AS queue,
+    unnest($23::boolean[]) AS hold,
     unnest($24::smallint[]) AS max_active,
     unnest($25::boolean[]) AS ordered,
     unnest($26::bigint[]) AS line_position,
@@ -73,25 +73,25 @@ WITH input AS MATERIALIZED (
     RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, jobs.streamed, (input).result AS result
 ), closed AS (
     INSERT INTO outbox.history (status, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
-    headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, closed_from, worker,
-    last_error_code, last_error_message, cancel_requested_at, streamed, parent_id, result)
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed, queue, closed_from,
+    worker, last_error_code, last_error_message, cancel_requested_at, parent_id, result)
     SELECT 'succeeded', id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
-    headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, status, lease_owner,
-    last_error_code, last_error_message, cancel_requested_at, streamed, parent_id, result
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed, queue, status,
+    lease_owner, last_error_code, last_error_message, cancel_requested_at, parent_id, result
     FROM done
     RETURNING id
 ), added AS (
     INSERT INTO outbox.jobs (id, tenant_id, kind, priority, max_attempts, key, payload, content_type, headers, timeout, backoff,
-    run_at, deadline, watched, queue, status, streamed, max_active, ordered, line_position, on_death,
+    run_at, deadline, watched, streamed, queue, status, max_active, ordered, line_position, on_death,
     park_after, on_lapse, parent_id)
     SELECT id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000001'), kind, coalesce(priority, 0),
     coalesce(max_attempts, 25), nullif(key, ''), payload, coalesce(content_type, 'application/json'),
     nullif(headers, '')::jsonb, timeout, nullif(backoff, '')::interval[],
     coalesce(run_at, statement_timestamp() + delay, statement_timestamp()), deadline,
-    nullif(watched, false), coalesce(queue, 'default'),
-    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, CASE WHEN streamed THEN 1 END,
-    nullif(max_active, 0), nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''),
-    park_after, nullif(on_lapse, ''), parent_id
+    nullif(watched, false), CASE WHEN streamed THEN 1 END, coalesce(queue, 'default'),
+    CASE WHEN hold THEN 'created' ELSE 'pending' END::outbox.job_status, nullif(max_active, 0),
+    nullif(ordered, false), nullif(line_position, 0), nullif(on_death, ''), park_after,
+    nullif(on_lapse, ''), parent_id
     FROM follow
     -- Hashed: within CASE it is not made a join, which in our sessions would
     -- compare each follow-up with each job.
@@ -123,9 +123,9 @@ type SettleSucceededThenParams struct {
 	RunAts       []pgtype.Timestamptz
 	Deadlines    []pgtype.Timestamptz
 	Watched      []bool
+	Streamed     []bool
 	Queues       []string
 	Holds        []bool
-	Streamed     []bool
 	MaxActives   []int16
 	Ordereds     []bool
 	Positions    []int64
@@ -164,9 +164,9 @@ func (q *Queries) SettleSucceededThen(ctx context.Context, arg SettleSucceededTh
 		arg.RunAts,
 		arg.Deadlines,
 		arg.Watched,
+		arg.Streamed,
 		arg.Queues,
 		arg.Holds,
-		arg.Streamed,
 		arg.MaxActives,
 		arg.Ordereds,
 		arg.Positions,

@@ -21,7 +21,7 @@ WITH open AS MATERIALIZED (
 SELECT (c.job).id, (c.job).tenant_id, (c.job).kind, (c.job).priority, (c.job).attempt, (c.job).max_attempts,
     (c.job).lost_leases, (c.job).epoch, (c.job).key, (c.job).payload, (c.job).content_type,
     (c.job).headers, (c.job).timeout, (c.job).backoff, (c.job).run_at, (c.job).created_at,
-    (c.job).started_at, (c.job).deadline, (c.job).watched,
+    (c.job).started_at, (c.job).deadline, (c.job).watched, (c.job).streamed,
     c.halted_tenant, c.halted_key, c.looked, c.passed, c.blocked, c.promoted
 FROM open
 CROSS JOIN LATERAL outbox.claim_keyed($1::text, $2::interval,

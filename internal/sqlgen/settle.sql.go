@@ -51,16 +51,16 @@ WITH input AS MATERIALIZED (
       AND jobs.epoch = input.epoch
     RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
-    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.queue, jobs.status,
+    jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.streamed, jobs.queue, jobs.status,
     jobs.lease_owner, jobs.last_error_code, jobs.last_error_message, jobs.cancel_requested_at,
-    jobs.streamed, jobs.parent_id, (input).result AS result
+    jobs.parent_id, (input).result AS result
 )
 INSERT INTO outbox.history (status, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
-    headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, closed_from, worker,
-    last_error_code, last_error_message, cancel_requested_at, streamed, parent_id, result)
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed, queue, closed_from,
+    worker, last_error_code, last_error_message, cancel_requested_at, parent_id, result)
 SELECT 'succeeded', id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
-    headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, status, lease_owner,
-    last_error_code, last_error_message, cancel_requested_at, streamed, parent_id, result
+    headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed, queue, status,
+    lease_owner, last_error_code, last_error_message, cancel_requested_at, parent_id, result
 FROM done
 RETURNING id
 `

@@ -1,7 +1,8 @@
 -- stream_job stores the event of a change to a streamed job, in the statement that makes the
 -- change: only the holder of the job's row writes it, so positions are in the order of the
 -- job's life. The row counts its events, and that of the history goes on with the count.
--- Other jobs pay for the WHEN of a trigger, and for no call. A payload or a result that makes an
+-- Other jobs pay for the WHEN of a trigger, and for no call. Where statements start and complete
+-- many jobs they store the events themselves, and this counts them (stores_events). A payload or a result that makes an
 -- event larger than the log takes is left out, and its size said. docs/lifecycle.md lists events
 -- and fields, package lifecycle reads them.
 --
@@ -23,6 +24,8 @@ DECLARE
     size     text := ''; -- instead of it, if the event would be larger than the log takes
     content  json;
     silent   boolean;
+    -- The statement stores the event, and all that is left to do is to count it.
+    counted  boolean := current_setting('outbox.stores_events', true) = statement_timestamp()::text;
 BEGIN
     IF TG_WHEN = 'AFTER' THEN -- INSERT on jobs
         event := 'created';
@@ -32,12 +35,16 @@ BEGIN
                 USING ERRCODE = 'check_violation', HINT = 'streamed is how many events the log has of the job: the insert stores the first.';
         END IF;
         happened := NEW.created_at;
-        more := concat(',"max_attempts":', NEW.max_attempts, ',"priority":', NEW.priority, ',"run_at":', to_json(NEW.run_at),
-            ',"deadline":' || to_json(NEW.deadline), ',"parent":"' || NEW.parent_id || '"');
+        more := concat(',"max_attempts":', NEW.max_attempts, CASE WHEN NEW.priority <> 0 THEN ',"priority":' || NEW.priority END,
+            CASE WHEN NEW.run_at <> NEW.created_at THEN ',"run_at":' || outbox.event_time(NEW.run_at) END,
+            ',"deadline":' || outbox.event_time(NEW.deadline), ',"parent":"' || NEW.parent_id || '"');
     ELSIF TG_OP = 'UPDATE' THEN -- on jobs
         previous := OLD.status;
         number := OLD.streamed + 1;
         NEW.streamed := number;
+        IF counted THEN
+            RETURN NEW;
+        END IF;
         event := CASE
             WHEN NEW.status = 'running' THEN 'started'
             WHEN NEW.status = OLD.status THEN 'retried' -- one that waits, by a person who makes it due
@@ -52,17 +59,19 @@ BEGIN
         IF NEW.status = 'running' THEN
             more := ',"worker":' || to_json(NEW.lease_owner);
         ELSE
-            more := ',"run_at":' || to_json(NEW.run_at);
+            more := ',"run_at":' || outbox.event_time(NEW.run_at);
         END IF;
     ELSE -- INSERT on history
         previous := NEW.closed_from;
         number := NEW.streamed + 1;
         NEW.streamed := number;
+        IF counted THEN
+            RETURN NEW;
+        END IF;
         event := CASE NEW.status WHEN 'succeeded' THEN 'completed' ELSE NEW.status::text END;
         happened := NEW.finished_at;
         IF NEW.result IS NOT NULL THEN
-            content := outbox.as_json(NEW.result);
-            large := coalesce(',"result":' || content::text, ',"result_base64":"' || translate(encode(NEW.result, 'base64'), E'\n', '') || '"');
+            large := outbox.job_event_result(NEW.result);
             size := concat(',"result_bytes":', octet_length(NEW.result));
         END IF;
     END IF;

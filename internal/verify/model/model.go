@@ -93,6 +93,7 @@ type Machine struct {
 	resets int
 
 	inPlace int // settlements in place
+	claims  int
 }
 
 // New makes a machine. It is used after Reset.

@@ -47,7 +47,7 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 		p.FromRunAt = append(p.FromRunAt, pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true})
 		p.FromID = append(p.FromID, pgtype.UUID{Valid: true})
 	}
-	rows, err := m.q.ClaimJobs(ctx, p)
+	rows, err := m.claimJobs(ctx, p)
 	if err != nil {
 		return false, err
 	}
@@ -67,6 +67,22 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 		m.leases = append(m.leases, lease{row.ID.Bytes, row.Epoch, row.Place})
 	}
 	return true, nil
+}
+
+// claimJobs is the one statement or the other, in turns.
+func (m *Machine) claimJobs(ctx context.Context, p sqlgen.ClaimJobsParams) ([]sqlgen.ClaimJobsRow, error) {
+	if m.claims++; m.claims%2 == 0 {
+		return m.q.ClaimJobs(ctx, p)
+	}
+	streamed, err := m.q.ClaimStreamedJobs(ctx, sqlgen.ClaimStreamedJobsParams{
+		TenantIds: p.TenantIds, Quotas: p.Quotas, Firsts: p.Firsts, Lasts: p.Lasts, Priorities: p.Priorities, FromRunAt: p.FromRunAt, FromID: p.FromID,
+		Queue: p.Queue, Kinds: p.Kinds, MaxJobs: p.MaxJobs, Worker: p.Worker, LeaseTtl: p.LeaseTtl,
+	})
+	rows := make([]sqlgen.ClaimJobsRow, len(streamed))
+	for i, row := range streamed {
+		rows[i] = sqlgen.ClaimJobsRow(row)
+	}
+	return rows, err
 }
 
 // drawLeases picks up to most leases, two of three live if there are any, none twice.
@@ -131,12 +147,15 @@ func (m *Machine) settleSucceeded(ctx context.Context, leases []lease) error {
 	return sameIDs(settled, live)
 }
 
-// settleInPlace is the one statement or the other, in turns.
+// settleInPlace is one statement after the other, in turns.
 func (m *Machine) settleInPlace(ctx context.Context, p sqlgen.SettleResultsInPlaceParams) ([]pgtype.UUID, error) {
-	if m.inPlace++; m.inPlace%2 == 0 {
+	switch m.inPlace++; m.inPlace % 3 {
+	case 0:
 		return m.q.SettleResultsInPlace(ctx, p)
+	case 1:
+		return m.q.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
 	}
-	return m.q.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{Places: p.Places, Ids: p.Ids, Epochs: p.Epochs})
+	return m.q.SettleStreamedInPlace(ctx, sqlgen.SettleStreamedInPlaceParams(p))
 }
 
 // close moves a job into the history; who held it stays known there.

@@ -1,0 +1,126 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/internal/verify/rebuilt"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// streamedTenants are those whose streamed jobs are tried.
+var streamedTenants = map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": {15: 7}}
+
+// storeTiny enqueues n jobs of a tenant.
+func storeTiny(t *testing.T, db *pgxpool.Pool, tenant outbox.ID, n int, streamed bool) {
+	t.Helper()
+	for range n {
+		if _, err := outbox.Enqueue(t.Context(), db, tiny{}, outbox.Options{Streamed: streamed, Tenant: tenant}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A claim after one that has leased streamed jobs, and a settlement of such jobs, store the events themselves; those of
+// other jobs have nothing to do with events.
+func TestStreamedJobsHaveStatementsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range streamedTenants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			d := atRest(t, db, t.Output())
+			asked := &asked{DBTX: control(t, db)}
+			d.settler.statements.db = sqlgen.New(asked)
+			claims := claims{claimReader: d.queues[0].reserved.reader, db: asked}
+			cursor := &scheduler.Cursor{Flow: scheduler.Flow{Tenant: tenant}}
+			work := func(jobs int, result func(i int) []byte) {
+				t.Helper()
+				share := scheduler.Share{Tenant: &scheduler.Tenant{ID: tenant}, Cursors: []*scheduler.Cursor{cursor}, Quota: jobs}
+				b := claims.claimJobs(t.Context(), claimRequest{shares: []scheduler.Share{share}, front: true, kinds: []string{"tiny"}, room: jobs})
+				if b.err != nil || len(b.claimed) != jobs {
+					t.Fatalf("claimed %d jobs, %v; want %d", len(b.claimed), b.err, jobs)
+				}
+				for i, a := range b.claimed {
+					a.outcome, a.job.Result = outcome.Outcome{Status: outbox.Succeeded}, result(i)
+				}
+				d.settler.settle(b.claimed)
+			}
+			none := func(int) []byte { return nil }
+			storeTiny(t, db, tenant, 10, true)
+			work(1, none) // not known to be streamed before
+			large := make([]byte, maxStreamedResult+1)
+			work(9, func(i int) []byte { return [][]byte{nil, fmt.Appendf(nil, `{"n": %d}`, i), {0xff, 0}, large}[i%4] })
+			storeTiny(t, db, tenant, 2, false)
+			work(1, none)
+			work(1, none)
+			if want := []string{
+				"ClaimJobs", "SettleStreamedInPlace",
+				"ClaimStreamedJobs", "SettleResultsInPlace", "SettleStreamedInPlace", // large results among them
+				"ClaimStreamedJobs", "SettleInPlace",
+				"ClaimJobs", "SettleInPlace",
+			}; !slices.Equal(asked.names, want) {
+				t.Errorf("asked %v, want %v", asked.names, want)
+			}
+			found, err := rebuilt.Compare(t.Context(), db, nil)
+			if err != nil || len(found.Differences) > 0 || found.Jobs != 10 || found.Events != 30 {
+				t.Errorf("%d jobs and %d events, %v, %v; want 10 and 30", found.Jobs, found.Events, err, found.Differences)
+			}
+		})
+	}
+}
+
+// That a statement stores the events of its changes says nothing of the next one, be it in the same transaction:
+//
+//	claim    its events are stored by itself
+//	settle   its events are stored by the trigger
+func TestTheNextChangeOfATransactionHasItsEvent(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range streamedTenants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			storeTiny(t, db, tenant, 3, true)
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+			q := sqlgen.New(tx)
+			claimed, err := q.ClaimStreamedJobs(t.Context(), sqlgen.ClaimStreamedJobsParams{
+				TenantIds: []pgtype.UUID{pgvalue.UUID(tenant)}, Quotas: []int32{3}, Firsts: []int32{1}, Lasts: []int32{1}, Priorities: []int16{0},
+				FromRunAt: []pgtype.Timestamptz{{InfinityModifier: pgtype.NegativeInfinity, Valid: true}}, FromID: []pgtype.UUID{{Valid: true}},
+				Queue: "default", Kinds: []string{"tiny"}, MaxJobs: 3, Worker: "w", LeaseTtl: pgvalue.Interval(time.Minute),
+			})
+			if err != nil || len(claimed) != 3 {
+				t.Fatalf("claimed %d jobs, %v; want 3", len(claimed), err)
+			}
+			if _, err := q.SettleSucceeded(t.Context(), sqlgen.SettleSucceededParams{
+				Ids: []pgtype.UUID{claimed[0].ID}, Epochs: []int64{1}, Results: [][]byte{nil},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), `UPDATE outbox.jobs SET status = 'retrying', epoch = 2, lease_owner = NULL, lease_expires_at = NULL WHERE id = $1`, claimed[1].ID); err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			found, err := rebuilt.Compare(t.Context(), db, nil)
+			if err != nil || len(found.Differences) > 0 || found.Events != 8 {
+				t.Errorf("%d events, %v, %v; want 8", found.Events, err, found.Differences)
+			}
+		})
+	}
+}
