@@ -7,22 +7,29 @@ LINT    := $(GO) tool -modfile=tools/lint.mod
 # PG=18 runs on that major version of PostgreSQL, fetched if it is not installed.
 PG      ?=
 export PG
-# cgo is needed by the race detector only; without a C compiler tests run without it.
+# The race detector needs a C compiler and cgo; without a compiler tests run without it.
+# Nothing else needs cgo, so that each package is compiled twice at most.
 RACE    := $(shell command -v cc >/dev/null 2>&1 && echo -race)
+CGO     := $(if $(RACE),1,0)
+export CGO_ENABLED = 0
 # Where goroutines of ours meet: these run with the race detector, which takes twice as
 # long. Packages whose tests take longest begin first, so that none is left alone at the end.
-RACED    = ./dispatcher ./integration ./api ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory ./relay ./relay/nats ./relay/nats/rpc ./relay/nats/presence
+RACED    = ./dispatcher ./api ./integration ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory ./relay/nats/rpc ./relay/nats/presence
 LONG     = ./internal/verify/model ./internal/verify/lease
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
+# Rows of the scorecard that send thousands of requests, one after the other, to one
+# handler: there the detector sees in the last what it saw in the first, and takes minutes.
+IN_TURN  = ^Test(G[0-9]|H2)
 # One Postgres for all packages. AGAIN=1, which .ci/run says: of a run with a dozen failures
 # at most, each test has one more go, once the machine is quiet; both are printed, and a data
 # race ends it. Some tests measure milliseconds, and CI shares its machine. UNTIL=1767225600,
 # a time in seconds, which it says too: rows of the scorecard that do not begin until then
-# are skipped, each by its name.
-TESTS    = $(GO) run ./internal/pgtest/withserver -- $(LINT) gotestsum --format pkgname-and-test-fails \
+# are skipped, each by its name. $(1) is whether cgo is used.
+tests    = $(GO) run ./internal/pgtest/withserver -- env CGO_ENABLED=$(1) $(LINT) gotestsum --format pkgname-and-test-fails \
 	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=12 --rerun-fails-abort-on-data-race)
-# Tests wait for timers, locks and other processes more than they compute: four at a time in a package.
-FLAGS    = -timeout 20m -p 2 -parallel 4
+# Tests wait for timers, locks and other processes more than they compute: six at a time in a package.
+# make check has looked at what go test would vet.
+FLAGS    = -vet=off -timeout 20m -p 2 -parallel 6
 OURS    := $(shell git ls-files -co --exclude-standard '*.go' 2>/dev/null | grep -v -e '^internal/sqlgen/' -e '_templ\.go$$')
 
 .PHONY: help
@@ -36,16 +43,17 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof; then i
 
 .PHONY: test
 test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
-	$(TESTS) --packages="$(RACED)" -- $(FLAGS) $(RACE) -skip TestScorecard
-	$(TESTS) --packages="$(OTHERS)" -- $(FLAGS)
-	$(GO) test -C bench ./...
-	$(GO) test -C internal/pgdocker ./...
-	$(GO) test -C internal/cetest ./...
-	POSTHASTE_SCORECARD_UNTIL=$(UNTIL) $(TESTS) --packages="./integration" -- -timeout 30m $(RACE) -run TestScorecard
+	$(call tests,$(CGO)) --packages="$(RACED)" -- $(FLAGS) $(RACE) -skip '^TestScorecard$$|$(IN_TURN)'
+	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS)
+	$(call tests,0) --packages="./api ./access" -- $(FLAGS) -run '$(IN_TURN)'
+	$(GO) test -vet=off -C bench ./...
+	$(GO) test -vet=off -C internal/pgdocker ./...
+	$(GO) test -vet=off -C internal/cetest ./...
+	POSTHASTE_SCORECARD_UNTIL=$(UNTIL) $(call tests,0) --packages="./integration" -- -vet=off -timeout 30m -run '^TestScorecard$$'
 
 .PHONY: test-docker
 test-docker: ## some of them on a Postgres in a container, with testcontainers (needs a container engine)
-	@GO="$(GO)" RACE="$(RACE)" internal/pgdocker/test.sh
+	@GO="$(GO)" RACE="$(RACE)" CGO_ENABLED=$(CGO) internal/pgdocker/test.sh
 
 .PHONY: test-quorum
 test-quorum: ## what a sink promises, on quorum queues of RabbitMQ, which is killed again and again; ten minutes

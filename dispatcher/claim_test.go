@@ -251,19 +251,6 @@ func TestRetriesStartByTimer(t *testing.T) {
 	}
 }
 
-func TestUrgentJobIsFoundWhileTheQueueIsIdle(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	wake := make(chan struct{}, 1)
-	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(wake))
-	awaitScans(t, d, 1)
-	for n, priority := range []int{32767, -32768, 1, -1, 300} {
-		enqueue(t, db, probe{n}, outbox.Options{Priority: priority})
-		wake <- struct{}{}
-		awaitSucceeded(t, db, n+1)
-	}
-}
-
 // More priorities than a scan remembers.
 func TestEveryPriorityIsServed(t *testing.T) {
 	t.Parallel()
@@ -277,37 +264,6 @@ func TestEveryPriorityIsServed(t *testing.T) {
 	}
 	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
 	awaitSucceeded(t, db, len(requests))
-}
-
-func TestUrgentJobIsFoundWhileTheQueueIsBusy(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	const backlog = 3000
-	enqueueProbes(t, db, backlog, outbox.Options{})
-	var before atomic.Int64
-	busy, urgent := make(chan struct{}), make(chan int64, 1)
-	config := quiet(nil)
-	config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 2}}
-	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-		if job.Priority > 0 {
-			urgent <- before.Load()
-			return nil
-		}
-		if before.Add(1) == 100 {
-			close(busy)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(4 * time.Millisecond): // what the job does
-		}
-		return nil
-	}), config)
-	receive(t, busy, "the queue to be busy")
-	enqueue(t, db, probe{}, outbox.Options{Priority: 9})
-	if n := receive(t, urgent, "the urgent job"); n >= backlog {
-		t.Errorf("the urgent job started after the whole backlog of %d", n)
-	}
-	d.stop(t)
 }
 
 func TestRowsOfTomorrowAreLeftAlone(t *testing.T) {

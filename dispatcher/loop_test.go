@@ -362,6 +362,69 @@ func TestATenantsLongJobsLeaveWorkersForOthers(t *testing.T) {
 	}
 }
 
+// A job that is more urgent than any before it starts at once, while the queue is idle.
+func TestUrgentJobIsFoundWhileTheQueueIsIdle(t *testing.T) {
+	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		for n, priority := range []int{32767, -32768, 1, -1, 300} {
+			r.addAt(priority, outbox.RootTenant, "")
+			r.capacity.poke()
+			r.sleep(100 * time.Millisecond)
+			if got := len(r.done); got != n+1 {
+				t.Errorf("%d jobs have succeeded, want %d: the last one has priority %d", got, n+1, priority)
+			}
+		}
+	})
+}
+
+// Nobody announces it, and the queue has work for six seconds: it starts within one.
+func TestUrgentJobIsFoundWhileTheQueueIsBusy(t *testing.T) {
+	var began, started time.Time
+	inMemory(t, 2, func(_ context.Context, job *outbox.Job[tiny]) error {
+		if job.Priority > 0 {
+			started = time.Now()
+			return nil
+		}
+		time.Sleep(4 * time.Millisecond)
+		return nil
+	}, Config{}, func(r rig) {
+		r.add(outbox.RootTenant, 3000, 0)
+		r.capacity.poke()
+		r.sleep(200 * time.Millisecond)
+		began = time.Now()
+		r.addAt(9, outbox.RootTenant, "")
+		r.sleep(time.Minute)
+		if waited := started.Sub(began); started.IsZero() || waited > time.Second {
+			t.Errorf("it started at %s, %s after it was stored", started, waited)
+		}
+	})
+}
+
+// Two tenants with many jobs each take turns, though those of one are all older.
+func TestTwoBacklogsWithKeysTakeTurns(t *testing.T) {
+	const each = 2000
+	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error {
+		time.Sleep(time.Millisecond)
+		return nil
+	}, Config{}, func(r rig) {
+		r.addKeyed(numbered(1), each, -time.Second, "k")
+		r.addKeyed(numbered(2), each, 0, "k")
+		r.capacity.poke()
+		r.sleep(time.Minute)
+		if n := len(r.done); n != 2*each {
+			t.Fatalf("%d jobs have succeeded, want %d", n, 2*each)
+		}
+		late := 0
+		for range each {
+			if <-r.done == numbered(2) {
+				late++
+			}
+		}
+		if late < each/3 {
+			t.Errorf("of the first %d that have succeeded %d are of the tenant whose jobs are younger, want nearly half", each, late)
+		}
+	})
+}
+
 // While a process has all the jobs in its buffer that it can hold, one of another
 // tenant is claimed all the same, and started before what waits there. Root is such
 // a tenant, too.

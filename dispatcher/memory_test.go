@@ -126,19 +126,35 @@ func (s *memoryStore) addKeyed(tenant outbox.ID, n int, in time.Duration, key st
 }
 
 func (s *memoryStore) addOf(kind string, tenant outbox.ID, n int, in time.Duration, key string) {
-	for range n {
-		job := &outbox.Claimed{Tenant: tenant, MaxAttempts: 25, Payload: []byte("{}"), ContentType: contentJSON}
-		job.ID, job.RunAt, job.Kind, job.Queue = outbox.NewID(), time.Now().Add(in), kind, engine.DefaultQueue
-		job.Key = key
-		s.put(job)
+	jobs := make([]*outbox.Claimed, n)
+	for i := range jobs {
+		jobs[i] = newJob(kind, tenant, in, key)
 	}
+	s.put(jobs...)
 }
 
-func (s *memoryStore) put(job *outbox.Claimed) {
+// addAt stores a job of the kind tiny that is due now.
+func (s *memoryStore) addAt(priority int, tenant outbox.ID, key string) {
+	job := newJob(tiny{}.Kind(), tenant, 0, key)
+	job.Priority = priority
+	s.put(job)
+}
+
+func newJob(kind string, tenant outbox.ID, in time.Duration, key string) *outbox.Claimed {
+	job := &outbox.Claimed{Tenant: tenant, MaxAttempts: 25, Payload: []byte("{}"), ContentType: contentJSON}
+	job.ID, job.RunAt, job.Kind, job.Queue = outbox.NewID(), time.Now().Add(in), kind, engine.DefaultQueue
+	job.Key = key
+	return job
+}
+
+// put stores jobs in one transaction.
+func (s *memoryStore) put(jobs ...*outbox.Claimed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, _ := slices.BinarySearchFunc(s.jobs, positionOf(job), func(a *outbox.Claimed, p scheduler.Position) int {
-		return cmp.Or(a.RunAt.Compare(p.RunAt), bytes.Compare(a.ID[:], p.ID[:]))
-	})
-	s.jobs = slices.Insert(s.jobs, at, job)
+	for _, job := range jobs {
+		at, _ := slices.BinarySearchFunc(s.jobs, positionOf(job), func(a *outbox.Claimed, p scheduler.Position) int {
+			return cmp.Or(a.RunAt.Compare(p.RunAt), bytes.Compare(a.ID[:], p.ID[:]))
+		})
+		s.jobs = slices.Insert(s.jobs, at, job)
+	}
 }

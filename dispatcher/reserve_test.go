@@ -1,269 +1,220 @@
-package dispatcher_test
+package dispatcher
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/posthaste-dev/posthaste/dispatcher"
-	"github.com/posthaste-dev/posthaste/internal/engine"
-	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// A tenant's jobs that never end take all slots but the reserved ones: a job
-// that comes then starts at once, again and again, also after a handler that
-// ended the kept slot's goroutine. Root may be either of them.
+// besideEndless drives a queue of 16 workers. The jobs of the busy tenant do not end before the test does, those of
+// others take so long; both are counted when they start.
+func besideEndless(t *testing.T, busy outbox.ID, take time.Duration, config Config, drive func(r endless)) {
+	t.Helper()
+	var running, others atomic.Int64
+	var release chan struct{} // of the bubble
+	inMemory(t, 16, func(_ context.Context, job *outbox.Job[tiny]) error {
+		if job.Tenant == busy {
+			running.Add(1)
+			<-release
+			return nil
+		}
+		if others.Add(1) == 2 && take == 0 {
+			runtime.Goexit() // ends the goroutine of the worker, which needs another
+		}
+		time.Sleep(take)
+		return nil
+	}, config, func(r rig) {
+		release = make(chan struct{})
+		drive(endless{r, t, &running, &others})
+		close(release)
+	})
+}
+
+// endless is a queue with jobs that do not end: how many of those have started, and how many others.
+type endless struct {
+	rig
+	t               *testing.T
+	running, others *atomic.Int64
+}
+
+// fill has the busy tenant's jobs take all workers but the reserved one, or all.
+func (r endless) fill(want int64) {
+	r.t.Helper()
+	r.capacity.poke()
+	r.sleep(time.Second)
+	if n := r.running.Load(); n != want {
+		r.t.Errorf("%d jobs of the busy tenant have started, want %d", n, want)
+	}
+}
+
+// another stores a job, and expects that it starts at once.
+func (r endless) another(tenant outbox.ID) {
+	r.t.Helper()
+	before := r.others.Load()
+	r.add(tenant, 1, 0)
+	r.wantStarted(before + 1)
+}
+
+// wantStarted expects that so many jobs of others have started within a moment.
+func (r endless) wantStarted(n int64) {
+	r.t.Helper()
+	r.capacity.poke()
+	r.sleep(100 * time.Millisecond)
+	if got := r.others.Load(); got < n {
+		r.t.Errorf("in vain: a job starts beside jobs that never end; %d of others have started, want %d", got, n)
+	}
+}
+
+// still expects that the busy tenant has been given no worker more.
+func (r endless) still(want int64) {
+	r.t.Helper()
+	if n := r.running.Load(); n != want {
+		r.t.Errorf("jobs of the busy tenant that have started = %d, want %d: the last worker is not theirs", n, want)
+	}
+}
+
+// A tenant's jobs that never end take all workers but the reserved one: a job that comes
+// then starts at once, again and again, also after a handler that ended the reserved
+// worker's goroutine. Root may be either of them.
 func TestAWorkerIsReservedForOtherTenants(t *testing.T) {
-	t.Parallel()
-	for name, whose := range map[string]struct{ busy, sparse outbox.Options }{
-		"beside another's": {of(0), of(1)}, "root's": {of(0), outbox.Options{}}, "beside root's": {outbox.Options{}, of(1)},
+	for name, whose := range map[string]struct{ busy, sparse outbox.ID }{
+		"beside another's": {numbered(1), numbered(2)}, "root's": {numbered(1), numbered(0)}, "beside root's": {numbered(0), numbered(2)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t)
-			enqueueProbes(t, db, 100, whose.busy)
-			if whose.busy.Tenant.IsZero() { // while only root has jobs there is nothing to share
-				enqueue(t, db, probe{1000}, whose.sparse)
-			}
-			wake, release := make(chan struct{}, 1), make(chan struct{})
-			var busy, sparse atomic.Int64
-			d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-				if job.Tenant == whose.sparse.Tenant || job.Args.N >= 1000 {
-					if sparse.Add(1) == 2 {
-						runtime.Goexit()
-					}
-					return nil
+			besideEndless(t, whose.busy, 0, Config{}, func(r endless) {
+				if whose.busy == outbox.RootTenant { // while only root has jobs there is nothing to share
+					r.another(whose.sparse)
 				}
-				busy.Add(1)
-				select {
-				case <-release:
-				case <-ctx.Done():
+				r.add(whose.busy, 100, 0)
+				r.fill(15)
+				for range 5 {
+					r.another(whose.sparse)
 				}
-				return nil
-			}), dispatcher.Config{
-				Queues:       map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}},
-				PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake,
+				r.still(15)
 			})
-			awaitThat(t, "all slots but one are taken", func() bool { return busy.Load() == 15 })
-			for n := range 5 {
-				before := sparse.Load()
-				enqueue(t, db, probe{1001 + n}, whose.sparse)
-				wake <- struct{}{}
-				awaitThat(t, "it starts beside jobs that never end", func() bool { return sparse.Load() > before })
-			}
-			if n := busy.Load(); n != 15 {
-				t.Errorf("jobs of the busy tenant that have started = %d, want 15: the last slot is not theirs", n)
-			}
-			close(release)
-			await(t, db, "the others are done", `SELECT count(*) FILTER (WHERE status = 'succeeded') >= 100 FROM outbox.history`)
-			d.stop(t)
 		})
 	}
 }
 
 // Short jobs have had many of a tenant's long ones fetched ahead, by a claim that left
-// none of them. When they have waited for too long they go back, and the kept slot is
+// none of them. When they have waited for too long they go back, and the reserved worker is
 // not for them.
 func TestWhatGoesBackDoesNotTakeTheReservedWorker(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	wake, release := make(chan struct{}, 1), make(chan struct{})
-	var busy, sparse atomic.Int64
-	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-		if job.Tenant == tenantN(1) {
-			sparse.Add(1)
-			return nil
+	busy, sparse := numbered(1), numbered(2)
+	besideEndless(t, busy, time.Microsecond, Config{}, func(r endless) {
+		r.another(sparse)
+		r.add(busy, 100, 0)
+		r.capacity.poke()
+		r.sleep(time.Millisecond)
+		if n := r.capacity.inHand.Load(); n <= 16 {
+			t.Error("no job was fetched ahead: the test shows nothing")
 		}
-		busy.Add(1)
-		select {
-		case <-release:
-		case <-ctx.Done():
+		r.still(15)
+		r.sleep(2 * staleAfter)
+		if n := r.capacity.inHand.Load(); n > 16 {
+			t.Errorf("%d jobs are in hand, want that what was fetched ahead goes back", n)
 		}
-		return nil
-	}), dispatcher.Config{
-		Queues:       map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}},
-		PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: wake,
+		for range 5 {
+			r.another(sparse)
+		}
+		r.still(15)
 	})
-	another := func() {
-		before := sparse.Load()
-		enqueue(t, db, probe{}, of(1))
-		wake <- struct{}{}
-		awaitThat(t, "it starts beside jobs that never end", func() bool { return sparse.Load() > before })
-	}
-	another()
-	enqueueProbes(t, db, 100, of(0))
-	wake <- struct{}{}
-	awaitThat(t, "all slots but one are taken", func() bool { return busy.Load() == 15 })
-	fetched := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running'`)
-	if fetched <= 16 {
-		t.Error("no job was fetched ahead: the test shows nothing")
-	}
-	await(t, db, "what was fetched ahead goes back", `SELECT count(*) <= 16 FROM outbox.jobs WHERE status = 'running'`)
-	for range 5 {
-		another()
-	}
-	if n := busy.Load(); n != 15 {
-		t.Errorf("jobs of the busy tenant that have started = %d, want 15: the last slot is not theirs", n)
-	}
-	close(release)
-	d.stop(t)
 }
 
-// reservedFree has a tenant's jobs take all slots but the kept one.
-func reservedFree(t *testing.T, db *pgxpool.Pool) (wake func(), others *atomic.Int64) {
-	t.Helper()
-	enqueueProbes(t, db, 100, of(0))
-	wake, _, others = allButReserved(t, db)
-	return wake, others
-}
-
-// allButReserved starts a dispatcher whose jobs take all slots but the kept one, and which
-// nobody wakes but by what it returns. Jobs from 1000 on end, but take so long that none is
-// fetched ahead.
-func allButReserved(t *testing.T, db *pgxpool.Pool) (wake func(), busy, others *atomic.Int64) {
-	t.Helper()
-	var never, started atomic.Int64
-	woken := make(chan struct{})
-	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-		if job.Args.N >= 1000 {
-			started.Add(1)
-			time.Sleep(700 * time.Millisecond)
-			return nil
-		}
-		never.Add(1)
-		<-ctx.Done()
-		return nil
-	}), dispatcher.Config{
-		Queues:       map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}},
-		PollInterval: time.Hour, DeafPollInterval: time.Hour, Wake: woken, GracePeriod: -1,
-	})
-	awaitThat(t, "all slots but one are taken", func() bool { return never.Load() == 15 })
-	t.Cleanup(func() { d.stop(t) })
-	return func() { woken <- struct{}{} }, &never, &started
-}
-
-// All jobs with a key are of one tenant, who has many, so nobody shares them. The kept slot
-// is for the other tenant, whose jobs have none.
+// All jobs with a key are of one tenant, who has many, so nobody shares them. The reserved
+// worker is for the other tenant, whose jobs have none.
 func TestAReservedWorkerIsNotForOneWithManyKeys(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	requests := []outbox.Request{{Args: probe{1000}, Options: of(1)}} // who shares the queue from now on
-	for n := range 100 {
-		requests = append(requests, outbox.Request{Args: probe{n}, Options: outbox.Options{Key: outbox.KeyRules{Name: fmt.Sprint(n)}}})
-	}
-	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
-		t.Fatal(err)
-	}
-	wake, busy, others := allButReserved(t, db)
-	for n := range 3 {
-		enqueue(t, db, probe{1001}, of(1))
-		wake()
-		awaitThat(t, "it starts", func() bool { return others.Load() == int64(n+2) })
-	}
-	for range 20 {
-		wake()
-	}
-	time.Sleep(time.Second)
-	if n := busy.Load(); n != 15 {
-		t.Errorf("jobs of the busy tenant that have started = %d, want 15: the last slot is not theirs", n)
-	}
+	busy, sparse := outbox.RootTenant, numbered(1)
+	besideEndless(t, busy, 50*time.Millisecond, Config{}, func(r endless) {
+		r.another(sparse) // who shares the queue from now on
+		r.addKeyed(busy, 100, 0, "k")
+		r.fill(15)
+		for range 3 {
+			r.another(sparse)
+		}
+		for range 20 {
+			r.capacity.poke()
+			r.sleep(time.Millisecond)
+		}
+		r.sleep(time.Second)
+		r.still(15)
+	})
 }
 
-// Two tenants' jobs come with one wake-up, for one kept slot: the second one starts when
-// the first one ends.
+// Two tenants' jobs come with one wake-up, for one reserved worker: the next one starts when
+// the one before it ends.
 func TestTheReservedWorkerServesOneAfterTheOther(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	wake, others := reservedFree(t, db)
-	requests := []outbox.Request{
-		{Args: probe{1000}, Options: of(1)}, {Args: probe{1001}, Options: of(2)}, {Args: probe{1002}, Options: of(2)},
-	}
-	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
-		t.Fatal(err)
-	}
-	wake()
-	awaitThat(t, "all three start, one after the other", func() bool { return others.Load() == 3 })
+	busy := numbered(1)
+	besideEndless(t, busy, 700*time.Millisecond, Config{}, func(r endless) {
+		r.add(busy, 100, 0)
+		r.fill(15)
+		r.add(numbered(2), 1, 0)
+		r.add(numbered(3), 2, 0)
+		r.capacity.poke()
+		for n := range int64(3) {
+			r.sleep(700 * time.Millisecond)
+			if got := r.others.Load(); got < n+1 {
+				t.Errorf("%d jobs of others have started, want %d, one after the other", got, n+1)
+			}
+		}
+	})
 }
 
-// The first job of its sort that the queue has seen is found while only the kept slot is free.
+// The first job of its sort that the queue has seen is found while only the reserved worker is free.
 func TestAReservedWorkerIsForWhatIsNew(t *testing.T) {
-	t.Parallel()
-	for name, options := range map[string]outbox.Options{
-		"a priority": {Priority: 5}, "a key": {Key: outbox.KeyRules{Name: "k"}}, "another's priority": {Tenant: tenantN(1), Priority: -3},
+	for name, sort := range map[string]struct {
+		tenant   outbox.ID
+		priority int
+		key      string
+	}{
+		"a priority": {outbox.RootTenant, 5, ""}, "a key": {outbox.RootTenant, 0, "k"}, "another's priority": {numbered(2), -3, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t)
-			wake, others := reservedFree(t, db)
-			enqueue(t, db, probe{1000}, options)
-			wake()
-			awaitThat(t, "it starts", func() bool { return others.Load() == 1 })
+			busy := numbered(1)
+			besideEndless(t, busy, 700*time.Millisecond, Config{}, func(r endless) {
+				r.add(busy, 100, 0)
+				r.fill(15)
+				r.addAt(sort.priority, sort.tenant, sort.key)
+				r.wantStarted(1)
+			})
 		})
 	}
 }
 
-// Nobody wakes the queue, and no poll comes, when the time is over for which slots are kept
-// behind the last job of another tenant.
+// Nobody wakes the queue, and no poll comes, when the time is over for which workers are
+// reserved behind the last job of another tenant.
 func TestReservedWorkersAreFreedInTime(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	enqueueProbes(t, db, 20, outbox.Options{})
-	enqueue(t, db, probe{1000}, of(1))
-	_, busy, _ := allButReserved(t, db)
-	awaitThat(t, "all slots are taken", func() bool { return busy.Load() == 16 })
-}
-
-// As long as all jobs are root's, every slot is theirs.
-func TestNoWorkerIsReservedWhileRootIsAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	enqueueProbes(t, db, 16, outbox.Options{})
-	var running atomic.Int64
-	release := make(chan struct{})
-	start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
-		running.Add(1)
-		select {
-		case <-release:
-		case <-ctx.Done():
+	besideEndless(t, outbox.RootTenant, 700*time.Millisecond, Config{}, func(r endless) {
+		r.another(numbered(1))
+		r.add(outbox.RootTenant, 20, 0)
+		r.fill(15)
+		r.sleep(30 * time.Second)
+		if n := r.running.Load(); n != 16 {
+			t.Errorf("in vain: all slots are taken; %d are, want 16", n)
 		}
-		return nil
-	}), dispatcher.Config{Queues: map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}}})
-	awaitThat(t, "all run at once", func() bool { return running.Load() == 16 })
-	close(release)
-	awaitSucceeded(t, db, 16)
-}
-
-// When the last job of another tenant is gone for some seconds, root has its slots back.
-func TestReservedWorkersAreFreed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	enqueue(t, db, probe{1000}, of(1))
-	wake, release := make(chan struct{}, 1), make(chan struct{})
-	var running atomic.Int64
-	start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-		if job.Args.N >= 1000 {
-			return nil
-		}
-		running.Add(1)
-		select {
-		case <-release:
-		case <-ctx.Done():
-		}
-		return nil
-	}), dispatcher.Config{
-		Queues:       map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 16}},
-		PollInterval: time.Second, DeafPollInterval: time.Second, Wake: wake,
 	})
-	awaitSucceeded(t, db, 1)
-	enqueueProbes(t, db, 16, outbox.Options{})
-	wake <- struct{}{}
-	awaitThat(t, "all run at once", func() bool { return running.Load() == 16 })
-	close(release)
-	awaitSucceeded(t, db, 17)
+}
+
+// As long as all jobs are root's, every worker is theirs.
+func TestNoWorkerIsReservedWhileRootIsAlone(t *testing.T) {
+	besideEndless(t, outbox.RootTenant, 0, Config{}, func(r endless) {
+		r.add(outbox.RootTenant, 16, 0)
+		r.fill(16)
+	})
+}
+
+// When the last job of another tenant is gone for some seconds, root has its workers back.
+func TestReservedWorkersAreFreed(t *testing.T) {
+	polls := Config{PollInterval: time.Second, DeafPollInterval: time.Second}
+	besideEndless(t, outbox.RootTenant, 50*time.Millisecond, polls, func(r endless) {
+		r.another(numbered(1))
+		r.add(outbox.RootTenant, 16, 0)
+		r.fill(15)
+		r.sleep(30 * time.Second)
+		r.still(16)
+	})
 }

@@ -209,7 +209,7 @@ func (s *sequence) handle(_ context.Context, job *outbox.Job[probe]) error {
 func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	const backlog, tenants, each = 20_000, 30, 20
+	const backlog, tenants, each = 8_000, 30, 20
 	enqueueProbes(t, db, backlog, of(0))
 	for n := range tenants {
 		enqueueProbes(t, db, each, of(n+1))

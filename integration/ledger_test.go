@@ -36,7 +36,6 @@ func (l *book) of(event string, wanted ...func(entry) bool) (found []entry) {
 
 func byWorker(name string) func(entry) bool { return func(e entry) bool { return e.Worker == name } }
 func ofJob(id outbox.ID) func(entry) bool   { return func(e entry) bool { return e.Job == id } }
-func doing(do string) func(entry) bool      { return func(e entry) bool { return e.Do == do } }
 
 // awaitEntries waits until the ledger has n such entries.
 func (s *story) awaitEntries(n int, event string, wanted ...func(entry) bool) []entry {

@@ -1,10 +1,12 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,56 +17,113 @@ import (
 )
 
 // Every row of the scorecard passes at tier P. `posthaste-proof verify ROW --seed N`
-// repeats one that does not. Rows about times run the binary as it is shipped, the
-// others one with the race detector. A row has a second try with the same seed, with
+// repeats one that does not. Rows about times run the binary as it is shipped; of the
+// others the seed decides which half runs one with the race detector, under which a row
+// takes several times as long to compute. A row has a second try with the same seed, with
 // the machine for itself, and the first one's verdict is logged: a machine that stood
 // still for a moment is no fault of ours. `make verify` gives none.
 //
-// Where a machine is so slow that there is not enough time for all (UNTIL, which
-// .ci/run says), the seed decides which rows have their turn, and the others are
-// skipped, each by its name.
+// Rows that need the machine for themselves run first, one after the other; then the
+// others, some at a time. Where a machine is so slow that there is not enough time for
+// all (UNTIL, which .ci/run says), the seed decides which rows have their turn, and the
+// others are skipped, each by its name.
 func TestScorecard(t *testing.T) {
-	seed := uint64(time.Now().UnixNano()) % (1 << 32)
-	scorecard, err := verify.Find(verify.TierP)
+	s := &scorecard{seed: uint64(time.Now().UnixNano()) % (1 << 32), until: deadline(t)}
+	rows, err := verify.Find(verify.TierP)
 	if err != nil {
 		t.Fatal(err)
 	}
-	until := deadline(t)
-	if !until.IsZero() {
-		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(scorecard), func(i, j int) { scorecard[i], scorecard[j] = scorecard[j], scorecard[i] })
+	rows = slices.DeleteFunc(rows, func(row verify.Row) bool { return row.Test != "" })
+	if !s.until.IsZero() {
+		rand.New(rand.NewPCG(s.seed, 0)).Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
 	}
-	places := make(chan struct{}, 3) // rows wait more than they work
-	var machine sync.RWMutex         // held by tests that need all of it
-	for _, row := range scorecard {
-		if row.Test != "" {
-			continue
-		}
-		t.Run(row.Name, func(t *testing.T) {
-			if !row.Alone { // those that wait here begin when the others are through
-				t.Parallel()
-				places <- struct{}{}
-				defer func() { <-places }()
-			}
-			if !until.IsZero() && time.Until(until) < rowTakes {
-				t.Skip("left out: the other rows have taken the time that there is")
-			}
-			machine.RLock()
-			out, err := runRow(t, row, seed)
-			machine.RUnlock()
-			if err != nil {
-				t.Logf("the first try:\n%s", out)
-				machine.Lock()
-				out, err = runRow(t, row, seed)
-				machine.Unlock()
-			}
-			t.Logf("%s", out)
-			if err != nil {
-				t.Error(err)
-			}
-			if _, reason, skipped := strings.Cut(out, "     skipped, "); skipped {
-				t.Skip(strings.TrimSpace(reason))
+	slices.SortStableFunc(rows, func(a, b verify.Row) int { return cmp.Compare(rank(a), rank(b)) })
+	s.choosePrograms(rows)
+	next := make(chan verify.Row)
+	var running sync.WaitGroup
+	for range atOnce {
+		running.Go(func() {
+			for row := range next {
+				t.Run(row.Name, func(t *testing.T) { s.run(t, row) })
 			}
 		})
+	}
+	for _, row := range rows {
+		if row.Alone {
+			t.Run(row.Name, func(t *testing.T) { s.run(t, row) })
+		} else {
+			next <- row
+		}
+	}
+	close(next)
+	running.Wait()
+}
+
+// atOnce is how many rows run at a time: they wait for leases and outages more than they
+// compute, on two cores.
+const atOnce = 4
+
+// busyRows are those that compute most, and E2, which compares two of its own times and
+// is to have both while these compute: they begin first. Rows that mostly wait begin last:
+// they leave the machine to D12, which counts the seconds of a long queue.
+var (
+	busyRows    = []string{"A3b", "A2", "A5", "E2", "E4", "A1", "A7", "A3", "D10", "B10", "A4", "B4b"}
+	waitingRows = []string{"C6", "C4", "D12", "B11"}
+)
+
+// rank is a row's place in the order.
+func rank(row verify.Row) int {
+	if row.Alone {
+		return -len(busyRows) - 1
+	}
+	if i := slices.Index(busyRows, row.Name); i >= 0 {
+		return i - len(busyRows)
+	}
+	return 1 + slices.Index(waitingRows, row.Name)
+}
+
+// scorecard is a run of all rows.
+type scorecard struct {
+	seed    uint64
+	until   time.Time    // when no more rows begin; zero is never
+	machine sync.RWMutex // held by rows that need all of it
+	program map[string]string
+}
+
+// choosePrograms says which program each row runs.
+func (s *scorecard) choosePrograms(rows []verify.Row) {
+	s.program = map[string]string{}
+	raced := s.seed%2 == 0
+	for _, row := range rows {
+		s.program[row.Name] = programs.proof
+		if row.Timed {
+			continue
+		}
+		if raced = !raced; raced {
+			s.program[row.Name] = programs.worker
+		}
+	}
+}
+
+func (s *scorecard) run(t *testing.T, row verify.Row) {
+	if !s.until.IsZero() && time.Until(s.until) < rowTakes {
+		t.Skip("left out: the other rows have taken the time that there is")
+	}
+	s.machine.RLock()
+	out, err := s.runRow(t, row)
+	s.machine.RUnlock()
+	if err != nil {
+		t.Logf("the first try:\n%s", out)
+		s.machine.Lock()
+		out, err = s.runRow(t, row)
+		s.machine.Unlock()
+	}
+	t.Logf("%s", out)
+	if err != nil {
+		t.Error(err)
+	}
+	if _, reason, skipped := strings.Cut(out, "     skipped, "); skipped {
+		t.Skip(strings.TrimSpace(reason))
 	}
 }
 
@@ -84,14 +143,10 @@ func deadline(t *testing.T) time.Time {
 	return time.Unix(seconds, 0)
 }
 
-func runRow(t *testing.T, row verify.Row, seed uint64) (string, error) {
-	program := programs.worker
-	if row.Timed {
-		program = programs.proof
-	}
+func (s *scorecard) runRow(t *testing.T, row verify.Row) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "verify", row.Name, "--seed", strconv.FormatUint(seed, 10), "--out", t.ArtifactDir())
+	cmd := exec.CommandContext(ctx, s.program[row.Name], "verify", row.Name, "--seed", strconv.FormatUint(s.seed, 10), "--out", t.ArtifactDir())
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it takes its children along
 	cmd.WaitDelay = time.Minute
 	out, err := cmd.CombinedOutput()

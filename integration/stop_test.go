@@ -11,43 +11,6 @@ import (
 // exitMargin is what a stop may take beyond its grace period on a busy machine.
 const exitMargin = 15 * time.Second
 
-// SIGTERM arrives while 16 jobs run and others, fetched ahead, wait in the
-// worker's buffer: running ones finish, the others are given back with no attempt
-// spent, nothing is left running, the worker exits with status 0 within its grace
-// period, and another one has the rest.
-func TestStopUnderLoad(t *testing.T) {
-	const grace = 10 * time.Second
-	s := newStory(t)
-	a := s.worker("a", "VERIFY_CONCURRENCY=16", "OUTBOX_GRACE_PERIOD="+grace.String()).ready()
-	// Quick jobs teach the worker to fetch far ahead; slow ones then fill its buffer.
-	ids := s.enqueueMany(2000, func(i int) task { return task{N: i, Do: "nothing"} })
-	ids = append(ids, s.enqueueMany(1000, func(i int) task { return task{N: 2000 + i, Do: "sleep", Ms: 1500} })...)
-	s.awaitEntries(8, "start", doing("sleep"))
-
-	asked := time.Now()
-	a.terminate()
-	if code := a.exit(grace + exitMargin); code != 0 {
-		t.Errorf("exit status %d, want 0", code)
-	}
-	t.Logf("gone after %s", time.Since(asked).Round(time.Millisecond))
-
-	if n := s.count(`SELECT count(*) FROM outbox.jobs WHERE status <> 'pending' OR attempt <> 0`); n > 0 {
-		t.Errorf("%d jobs were left running or have spent an attempt, for example %v", n,
-			s.texts(`SELECT jobs::text FROM outbox.jobs WHERE status <> 'pending' OR attempt <> 0 LIMIT 3`))
-	}
-	given := s.count(`SELECT count(*) FROM outbox.jobs WHERE epoch > 0`)
-	t.Logf("%d jobs were claimed and given back", given)
-	for _, e := range s.ledger.of("end") {
-		if e.Error != "" {
-			t.Errorf("job %d was cut off: %s (%s)", e.N, e.Error, e.Cause)
-		}
-	}
-	s.worker("b", "VERIFY_CONCURRENCY=1000")
-	s.awaitClosed(len(ids))
-	s.checkClosed(ids)
-	s.checkLedger()
-}
-
 // Jobs outlast the grace period: they are cut off with that cause, go back with
 // no attempt spent and no error recorded, and the exit status is still 0.
 func TestStopCutsOffWhatOutlastsTheGracePeriod(t *testing.T) {

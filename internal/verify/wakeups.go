@@ -10,12 +10,12 @@ func wakeUps() []Row {
 	const accounts = "lost 0, unexpected 0, effects missing 0 and twice 0"
 	return []Row{
 		{
-			Name: "C1", Timed: true, Alone: true, Fault: "every notification dropped, and two transactions that commit when the claims have gone past their jobs", Tiers: both, run: noNotifications,
+			Name: "C1", Timed: true, Fault: "every notification dropped, and two transactions that commit when the claims have gone past their jobs", Tiers: both, run: noNotifications,
 			Workload: "P 2,000, S 20,000 jobs at all times between the polls, 2 workers that poll every second",
 			Pass:     accounts + ", every job starts within the poll interval + 250 ms, and what the machine itself made a commit wait",
 		},
 		{
-			Name: "C2", Timed: true, Alone: true, Fault: "half-open connections of listeners (P: 8, S: 52): what either side sends vanishes, and nobody is told", Tiers: both, run: halfOpen,
+			Name: "C2", Timed: true, Fault: "half-open connections of listeners (P: 8, S: 52): what either side sends vanishes, and nobody is told", Tiers: both, run: halfOpen,
 			Workload: "a job every 100 ms, 4 workers that poll every second and lose their listeners at about the same time",
 			Pass:     accounts + ", found out ≤ 8 s, listening again ≤ 1 s later, every job starts within the poll interval + 250 ms, and what the machine itself made a commit wait",
 		},

@@ -50,12 +50,12 @@ type drawn struct{ *rapid.T }
 
 func (d drawn) Below(n int, label string) int { return rapid.IntRange(0, n-1).Draw(d.T, label) }
 
-// The database and an in-memory model agree after every one of 40 000 operations:
+// The database and an in-memory model agree after every one of 20 000 operations:
 // producers, workers (also those that lost their lease and do not know it), the
 // reaper, operators, and time that goes by.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	want := wantOps(t, 40_000)
+	want := wantOps(t, 20_000)
 	for half := range 2 { // each on a database of its own
 		t.Run(strconv.Itoa(half+1), func(t *testing.T) {
 			t.Parallel()

@@ -134,12 +134,19 @@ func (p *producer) work(ctx context.Context) {
 		for i := range orders {
 			orders[i] = fmt.Sprintf("%s-%d", p.book.Name(), first+i)
 		}
-		for p.place(ctx, first, orders) == nil && p.insist && ctx.Err() == nil {
-			_ = pause(ctx, 20*time.Millisecond)
+		// A server that recovers starts a process for each look, to refuse it: look less and less often.
+		for wait := minRetryWait; p.place(ctx, first, orders) == nil && p.insist && ctx.Err() == nil; wait = min(2*wait, maxRetryWait) {
+			_ = pause(ctx, wait)
 		}
 		_ = pause(ctx, p.pace)
 	}
 }
+
+// What was not acknowledged is repeated after a wait, which doubles each time.
+const (
+	minRetryWait = 20 * time.Millisecond
+	maxRetryWait = 320 * time.Millisecond
+)
 
 // placeTimeout bounds one transaction.
 const placeTimeout = 5 * time.Second
