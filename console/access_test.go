@@ -202,20 +202,23 @@ func TestWithoutALoginOnThisMachineOnly(t *testing.T) {
 	r := newRig(t, func(c *console.Config) { c.AnonymousLoopback, c.Authenticator = true, nil })
 	for name, test := range map[string]struct {
 		from, host string
-		header     [2]string
+		headers    string
 		want       int
 	}{
-		"this machine":      {"127.0.0.1:7", "localhost:8080", [2]string{}, 200},
-		"IPv6":              {"[::1]:7", "[::1]:8080", [2]string{}, 200},
-		"another machine":   {"192.0.2.7:7", "localhost:8080", [2]string{}, 401},
-		"through a proxy":   {"127.0.0.1:7", "localhost", [2]string{"X-Forwarded-For", "192.0.2.7"}, 401},
-		"by another name":   {"127.0.0.1:7", "evil.example:8080", [2]string{}, 401},
-		"by another's page": {"127.0.0.1:7", "localhost:8080", [2]string{"Sec-Fetch-Site", "cross-site"}, 401},
+		"this machine":      {"127.0.0.1:7", "localhost:8080", "", 200},
+		"IPv6":              {"[::1]:7", "[::1]:8080", "", 200},
+		"another machine":   {"192.0.2.7:7", "localhost:8080", "", 401},
+		"through a proxy":   {"127.0.0.1:7", "localhost", "X-Forwarded-For=192.0.2.7", 401},
+		"by another name":   {"127.0.0.1:7", "evil.example:8080", "", 401},
+		"by another's page": {"127.0.0.1:7", "localhost:8080", "Sec-Fetch-Site=cross-site", 401},
+		"in another's page": {"127.0.0.1:7", "localhost:8080", "Sec-Fetch-Site=cross-site Sec-Fetch-Mode=navigate Sec-Fetch-Dest=iframe", 401},
+		"by a link":         {"127.0.0.1:7", "localhost:8080", "Sec-Fetch-Site=cross-site Sec-Fetch-Mode=navigate Sec-Fetch-Dest=document", 200},
 	} {
 		req := httptest.NewRequestWithContext(t.Context(), "GET", "/me", nil)
 		req.RemoteAddr, req.Host = test.from, test.host
-		if test.header[0] != "" {
-			req.Header.Set(test.header[0], test.header[1])
+		for header := range strings.FieldsSeq(test.headers) {
+			name, value, _ := strings.Cut(header, "=")
+			req.Header.Set(name, value)
 		}
 		if got := r.send(req).Code; got != test.want {
 			t.Errorf("%s: got %d, want %d", name, got, test.want)

@@ -116,7 +116,7 @@ func (s *site) enter(v *visit) (err error) {
 // checkHost refuses requests to a name that is not ours: one of another site may lead here, and its scripts would then
 // be of this origin.
 func (s *site) checkHost(r *http.Request) error {
-	if s.public == nil || strings.EqualFold(r.Host, s.public.Host) || s.config.AnonymousLoopback && callers.IsLocal(r) {
+	if s.public == nil || strings.EqualFold(r.Host, s.public.Host) || s.config.AnonymousLoopback && isLocal(r) {
 		return nil
 	}
 	return refusal{http.StatusMisdirectedRequest, "This console has another address", "Open it at its public address: " + s.public.String()}
@@ -143,7 +143,7 @@ func (s *site) authenticate(v *visit) (err error) {
 	} else if kept, ok := s.cookie.read(v.r, v.now); ok && s.config.Authenticator != nil {
 		v.who, err = s.config.Authenticator.Authenticate(v.ctx(), kept.Bearer)
 		v.byToken = err == nil
-	} else if s.config.AnonymousLoopback && callers.IsLocal(v.r) {
+	} else if s.config.AnonymousLoopback && isLocal(v.r) {
 		v.who = callers.Everybody
 	} else {
 		err = access.ErrUnauthenticated
@@ -157,6 +157,17 @@ func (s *site) authenticate(v *visit) (err error) {
 	}
 	v.known = true
 	return nil
+}
+
+// isLocal is callers.IsLocal, but a link on another site's page that a person follows is no request of that page: the
+// page learns nothing of the answer, and GET changes nothing.
+func isLocal(r *http.Request) bool {
+	h := r.Header
+	if r.Method == http.MethodGet && h.Get("Sec-Fetch-Mode") == "navigate" && h.Get("Sec-Fetch-Dest") == "document" && h.Get("Origin") == "" {
+		r = r.Clone(r.Context())
+		r.Header.Del("Sec-Fetch-Site")
+	}
+	return callers.IsLocal(r)
 }
 
 // admit decides whether the principal may open the page.

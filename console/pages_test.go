@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -355,6 +357,17 @@ func TestVendoredFilesAreThoseOfTheList(t *testing.T) {
 }
 
 func TestADatabaseThatIsAway(t *testing.T) {
+	nowhere, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nowhere.Close()
+	gone := newRig(t, func(c *console.Config) { c.Pool = nowhere })
+	a := gone.get("jobs").is(503).has("The database cannot be reached", "tries again in 4 seconds")
+	if a.Header().Get("Refresh") != "4" || !strings.Contains(a.text(), a.Header().Get("X-Request-Id")) || a.Header().Get("Retry-After") == "" {
+		t.Errorf("got %v: %s", a.Header(), a.text())
+	}
+	gone.get("me").is(200)
 	r := newRig(t)
 	cookies := r.cookies()
 	r.exec(`ALTER TABLE outbox.jobs RENAME TO elsewhere`)

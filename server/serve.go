@@ -125,10 +125,11 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 	switch {
 	case pages == nil || c.ConsoleAddr == "":
 	case c.NoAPI || c.Addr == "":
-		a.name, a.addr, a.handler = "console", c.ConsoleAddr, pages
+		a.name, a.addr, a.handler, a.log = "console", c.ConsoleAddr, pages, process.Logger.With(slog.String("component", "console"))
 	default:
 		beside := *a
 		beside.name, beside.addr, beside.handler, beside.provider, beside.producer = "console", c.ConsoleAddr, pages, nil, nil
+		beside.log = process.Logger.With(slog.String("component", "console"))
 		a.beside = &beside
 		addresses = append(addresses, a.beside)
 	}

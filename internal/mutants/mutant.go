@@ -45,7 +45,7 @@ func (c Check) Name() string {
 // the others.
 func All() []Mutant {
 	return slices.Concat(enqueue, wake, claim, commits, lease, record, settle, expire, ending, retry, failed, receive,
-		keys, limit, sharing, schema, schedule, batches, inMemory, access, service, chained, published, relayed, sinks, overNATS, lifecycles)
+		keys, limit, sharing, schema, schedule, batches, inMemory, access, service, pages, chained, published, relayed, sinks, overNATS, lifecycles)
 }
 
 func row(name, says string) Check { return Check{Row: name, Says: says} }
