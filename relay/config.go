@@ -44,6 +44,8 @@ type Config struct {
 
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers the metrics nowhere
+
+	now func() time.Time // nil is time.Now
 }
 
 // SinkConfig is a sink with its name and routes. The name is that of the cursor: under
@@ -74,6 +76,9 @@ func (c Config) withDefaults() Config {
 	c.PollInterval = cmp.Or(c.PollInterval, defaultPollInterval)
 	if c.Hearing == nil {
 		c.Hearing = func() bool { return false }
+	}
+	if c.now == nil {
+		c.now = time.Now
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -113,6 +118,11 @@ func (c Config) validate() error {
 		}
 		if _, err := compileAll(s.Routes); err != nil {
 			errs = append(errs, fmt.Errorf("sink %q: %w", s.Name, err))
+		}
+		for _, r := range s.Routes {
+			if c, ok := s.Sink.(RouteChecker); ok && c.CheckRoute(r) != nil {
+				errs = append(errs, fmt.Errorf("sink %q: %w", s.Name, c.CheckRoute(r)))
+			}
 		}
 	}
 	if c.MaxHeld < 1 {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/protect"
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
@@ -476,6 +478,90 @@ func TestWhatIsRefusedAgainIsNotLost(t *testing.T) {
 			end(t, func(ctx context.Context) error { return o.Retry(ctx, deadLetters(t, db, 1)) })
 			next.awaitKey(t, "k", "bad 1", "2")
 			next.awaitKey(t, "", "bad 3")
+		})
+	}
+}
+
+// A destination that is missing for an hour has its messages refused, and no others: they are jobs that spend no
+// attempt, and are published when somebody has created it. What was sealed stays sealed, also in a replay.
+func TestADestinationThatIsMissingForAnHour(t *testing.T) {
+	t.Parallel()
+	keys, err := protect.NewKeyring(protect.Key{ID: "k1", Secret: [32]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		t.Run(tenant.String(), func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			var ahead atomic.Int64
+			gone := func(m relay.Message) error {
+				if m.Destination == "gone" {
+					return &relay.UnavailableError{Code: relay.CodeNoDestination, Err: errors.New("no such stream")}
+				}
+				return nil
+			}
+			sink := &picky{refuses: gone}
+			start(t, db, sink, func(c *relay.Config) {
+				c.SetClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+			})
+			seal := func(topic, key, body string) {
+				t.Helper()
+				if _, err := outbox.Publish(t.Context(), db, outbox.Raw{KindName: topic, Payload: []byte(body), ContentType: "text/plain"},
+					outbox.EventOptions{Tenant: tenant, Key: key, Protect: keys}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			seal("gone", "k", "1")
+			seal("gone", "k", "2")
+			seal("gone", "", "3")
+			seal("there", "other", "4")
+			waitFor(t, func() bool {
+				return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_no_destination', false) FROM outbox.sinks`)
+			}, func() string { return "the sink says what is missing" })
+			ahead.Store(int64(59 * time.Minute))
+			time.Sleep(2 * time.Second)
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
+				t.Errorf("%d messages are held after 59 minutes", n)
+			}
+			ahead.Store(int64(61 * time.Minute))
+			waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 3 }, func() string { return "three are held" })
+			waitFor(t, func() bool { return len(sink.ofKey("other")) == 1 }, func() string { return "the other destination goes on" })
+			var held []operator.HeldMessage
+			waitFor(t, func() bool {
+				var err error
+				if held, err = operator.New(db).Held(t.Context(), "s", operator.HeldPlace{}, 0); err != nil {
+					t.Fatal(err)
+				}
+				return len(held) == 3 && held[0].ErrorCode == relay.CodeNoDestination && held[2].ErrorCode == relay.CodeNoDestination
+			}, func() string { return fmt.Sprintf("the jobs say what is missing; they are %+v", held) })
+			for i, m := range held {
+				if m.Status == outbox.Dead || m.Status == outbox.Failed || m.Attempt > 1 || m.Topic != "gone" || m.Event.IsZero() || m.Tenant != tenant || (m.ErrorCode != "") != (i != 1) {
+					t.Errorf("message %d is %+v", i, m)
+				}
+			}
+			sink.now(takesAll)
+			waitFor(t, func() bool { return len(sink.ofKey("k")) == 2 && len(sink.ofKey("")) == 1 }, func() string { return "they are published" })
+			waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 0 }, func() string { return "none is held" })
+			r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{EventFilter: operator.EventFilter{Tenant: tenant}}))
+			if r.Published != 4 {
+				t.Errorf("the replay is %+v", r)
+			}
+			var opened []string
+			for _, m := range sink.messages() {
+				id, err := outbox.ParseID(m.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				plain, err := keys.Open(t.Context(), outbox.Part{Tenant: tenant, Job: id, Column: "payload"}, outbox.Content{Type: m.ContentType, Bytes: m.Body})
+				if err != nil || plain.Type != "text/plain" || m.ContentType == plain.Type {
+					t.Fatalf("%+v opens as %+v, %v", m, plain, err)
+				}
+				opened = append(opened, string(plain.Bytes))
+			}
+			if slices.Sort(opened); !slices.Equal(opened, []string{"1", "1", "2", "2", "3", "3", "4", "4"}) {
+				t.Errorf("they are %q", opened)
+			}
 		})
 	}
 }

@@ -84,7 +84,8 @@ func (p *publisher) own(ctx context.Context) (*ownership, error) {
 		o := &ownership{
 			publisher: p, epoch: rows[0].Epoch, timeline: rows[0].Timeline, changed: make(chan struct{}, 1), replays: make(chan *replayPage), turned: make(chan struct{}),
 			cursor: cursorOf(rows[0].Top, rows[0].Lows, rows[0].Highs), until: sent.Add(p.config.LeaseTTL),
-			held: held{map[[16]byte]heldJob{}, map[tenantKey]int{}},
+			suspicions: suspicions{now: p.config.now},
+			held:       held{map[[16]byte]heldJob{}, map[tenantKey]int{}},
 		}
 		if p.shared != nil {
 			p.shared.forget()

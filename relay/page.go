@@ -265,6 +265,7 @@ type suspicions struct {
 	id      string // of the message that was unknown last, when the sink had answered
 	unknown int    // how many times in a row it was
 
+	now   func() time.Time
 	since map[string]time.Time // that destinations are not there
 }
 
@@ -288,10 +289,10 @@ func (s *suspicions) missing(destination string) time.Duration {
 	}
 	since, known := s.since[destination]
 	if known {
-		return time.Since(since)
+		return s.now().Sub(since)
 	}
 	if len(s.since) < maxBatch {
-		s.since[destination] = time.Now()
+		s.since[destination] = s.now()
 	}
 	return 0
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +46,7 @@ type publisher struct {
 	released   chan struct{} // the same, for those who wait for the sink: an owner that leaves it notifies
 	complaints outage.Complaints
 	duplicates atomic.Int64 // that are counted
+	hanging    atomic.Int64 // calls of the sink that have not returned in time
 }
 
 // run publishes until ctx ends.
@@ -214,16 +214,15 @@ func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 	return nil
 }
 
-// probe is the sink's Probe. One that panics is away.
-func (p *publisher) probe(ctx context.Context) (err error) {
+// probe is the sink's Probe.
+func (p *publisher) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("the sink panicked: %v\n%s", r, debug.Stack())
-		}
-	}()
-	return p.sink.Probe(ctx)
+	answer, err := bounded(ctx, p, p.sink.Probe)
+	if err != nil {
+		return err
+	}
+	return answer
 }
 
 // stretch publishes pages of the log, one after the other, while the next one is read: so
@@ -355,9 +354,9 @@ func named(e *Event, err error) error {
 	return fmt.Errorf("event %s, topic %s, position %d: %w", e.ID, e.Topic, e.Position, err)
 }
 
-// deliver returns an outcome for each message. A sink that panics or returns another number
+// deliver returns an outcome for each message. A sink that panics, does not return, or returns another number
 // of outcomes has a fault: then nothing is known of any.
-func (p *publisher) deliver(ctx context.Context, messages []outgoing, timeout time.Duration) (outcomes []error) {
+func (p *publisher) deliver(ctx context.Context, messages []outgoing, timeout time.Duration) []error {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -365,24 +364,18 @@ func (p *publisher) deliver(ctx context.Context, messages []outgoing, timeout ti
 	for i := range messages {
 		batch[i] = messages[i].Message
 	}
-	unknown := func(err error) []error {
-		all := make([]error, len(batch))
-		for i := range all {
-			all[i] = err
-		}
-		return all
-	}
-	defer func() {
-		if r := recover(); r != nil {
-			outcomes = unknown(fmt.Errorf("the sink panicked: %v\n%s", r, debug.Stack()))
-		}
-	}()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	defer p.countDuplicates()
-	outcomes = p.sink.Publish(ctx, batch)
-	if len(outcomes) != len(batch) {
-		return unknown(fmt.Errorf("the sink returned %d outcomes for %d messages", len(outcomes), len(batch)))
+	outcomes, err := bounded(ctx, p, func(ctx context.Context) []error { return p.sink.Publish(ctx, batch) })
+	if err == nil && len(outcomes) != len(batch) {
+		err = fmt.Errorf("the sink returned %d outcomes for %d messages", len(outcomes), len(batch))
+	}
+	if err != nil {
+		outcomes = make([]error, len(batch))
+		for i := range outcomes {
+			outcomes[i] = err
+		}
 	}
 	return outcomes
 }

@@ -143,6 +143,10 @@ func (r *Relay) handOn(ctx context.Context) {
 
 func (r *Relay) closeSinks() {
 	for _, p := range r.publishers {
+		if p.hanging.Load() > 0 { // Close is called after everything
+			p.log.LogAttrs(context.Background(), slog.LevelWarn, "sink not closed", slog.Any("err", errHangs))
+			continue
+		}
 		if err := p.sink.Close(); err != nil {
 			p.log.LogAttrs(context.Background(), slog.LevelWarn, "sink not closed", slog.Any("err", err))
 		}

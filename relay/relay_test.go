@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -354,6 +355,68 @@ func (f *faulty) Publish(ctx context.Context, batch []relay.Message) []error {
 }
 
 // Of two relays one publishes; when it has died the other one takes over.
+// deaf does not return from its first call until it is let go, whatever its context says.
+type deaf struct {
+	recorder
+	called, letGo chan struct{}
+	n             atomic.Int64
+}
+
+func (d *deaf) Publish(ctx context.Context, batch []relay.Message) []error {
+	if d.n.Add(1) == 1 {
+		close(d.called)
+		<-d.letGo
+	}
+	return d.recorder.Publish(ctx, batch)
+}
+
+// A sink that does not return in time stands still, and is not called again until it has; its owner keeps it, says so,
+// and can end.
+func TestASinkThatDoesNotReturnIsNotCalledAgain(t *testing.T) {
+	t.Parallel()
+	for _, stops := range []bool{false, true} {
+		t.Run(fmt.Sprint("stops=", stops), func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			sink := &deaf{called: make(chan struct{}), letGo: make(chan struct{})}
+			stop := start(t, db, sink, nil)
+			publish(t, db, "t", "k", "1", "2")
+			<-sink.called
+			publish(t, db, "t", "k", "3")
+			waitFor(t, func() bool {
+				return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_unanswered' AND epoch = 1 AND lease_expires_at > now(), false) FROM outbox.sinks`)
+			}, func() string { return "the owner says that the sink does not return" })
+			if stops {
+				began := time.Now()
+				stop()
+				if took := time.Since(began); took > 5*time.Second {
+					t.Errorf("the relay took %s to end", took)
+				}
+				if sink.closed {
+					t.Error("the sink was closed while it was called")
+				}
+				close(sink.letGo)
+				return
+			}
+			time.Sleep(3 * time.Second)
+			if n := sink.n.Load(); n != 1 {
+				t.Errorf("it was called %d times before it had returned", n)
+			}
+			close(sink.letGo)
+			waitFor(t, func() bool { return slices.Contains(sink.bodies(), "3") }, func() string { return "it goes on" })
+			var firsts []string
+			for _, body := range sink.bodies() {
+				if !slices.Contains(firsts, body) {
+					firsts = append(firsts, body)
+				}
+			}
+			if !slices.Equal(firsts, []string{"1", "2", "3"}) {
+				t.Errorf("got %q", sink.bodies())
+			}
+		})
+	}
+}
+
 func TestOneOwnerAtATime(t *testing.T) {
 	t.Parallel()
 	db := database(t)

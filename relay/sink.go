@@ -35,7 +35,8 @@ type Sink interface {
 	//
 	// After the first outcome of a key that is not nil the later messages of that key are
 	// ErrNotTried, or repeat the first outcome if they were under way; none of them is stored.
-	// Publish returns soon after ctx ends; what had no answer by then is unknown.
+	// Publish returns soon after ctx ends; what had no answer by then is unknown. A sink that does
+	// not return for two seconds has a fault: it stands still, and is not called until it has.
 	Publish(ctx context.Context, batch []Message) []error
 
 	// Limits are those of the broker, as far as they are known.
@@ -49,6 +50,12 @@ type Sink interface {
 
 	// Close releases connections. Publish has returned before.
 	Close() error
+}
+
+// A RouteChecker is a sink that some routes cannot lead to.
+type RouteChecker interface {
+	// CheckRoute returns why a route, which is valid, cannot lead to the sink.
+	CheckRoute(Route) error
 }
 
 // Limits are what a broker takes at most; 0 is unknown.

@@ -154,6 +154,21 @@ func pathSegment(s string) string {
 	}, s))
 }
 
+// Unfiltered are the placeholders of the destination for which an event may have any text, and which no filter spells,
+// but for one at its beginning: that is as if the event had the destination.
+func (r Route) Unfiltered() (all []string) {
+	t, err := parseTemplate(cmp.Or(r.Destination, "{topic}"))
+	if err != nil {
+		return nil
+	}
+	for i, p := range t.parts {
+		if any := p.name == "key" || strings.HasPrefix(p.name, "header."); any && p.filter == nil && (i > 0 || p.text != "") {
+			all = append(all, "{"+p.name+"}")
+		}
+	}
+	return all
+}
+
 // Destinations are the names that a route's template gives, as far as they are known before there is an event: a * is
 // for what events fill in.
 func (r Route) Destinations() (all []string) {

@@ -84,3 +84,14 @@ func TestTopicsThatShareADestination(t *testing.T) {
 		}
 	}
 }
+
+func TestPlaceholdersThatNoFilterSpells(t *testing.T) {
+	for destination, want := range map[string]string{
+		"orders/{key|path}": "", "{header.url}": "", "{header.url}/{key}": "{key}", "a/{header.x}?b={key}": "{header.x} {key}", "a/{topic}/{tenant}/{id}": "", "": "",
+		"{key|hash(7)}": "",
+	} {
+		if got := strings.Join(Route{Destination: destination}.Unfiltered(), " "); got != want {
+			t.Errorf("of %q: %q, want %q", destination, got, want)
+		}
+	}
+}

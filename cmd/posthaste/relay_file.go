@@ -149,11 +149,19 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 		if !led[name] {
 			fault(path, "sinks.%s: no route leads to it", name)
 		}
-		if sink, err := c.Sinks[name].open(); err != nil {
+		sink, err := c.Sinks[name].open()
+		if err != nil {
 			fault(path, "sinks.%s: %s", name, strings.ReplaceAll(err.Error(), "\n", "; "))
-		} else {
-			_ = sink.Close() // it has not connected
+			continue
 		}
+		if checker, ok := sink.(relay.RouteChecker); ok {
+			for i, r := range c.Routes {
+				if err := checker.CheckRoute(r.route()); r.To == name && err != nil {
+					fault([]any{"routes", i}, "routes[%d]: %s", i, err)
+				}
+			}
+		}
+		_ = sink.Close() // it has not connected
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Bridges)) {
 		b := c.Bridges[name]

@@ -59,6 +59,7 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"a bridge of two":             {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, stream: S, kind: k}\n", []string{"stream, consumer and subjects are fields of nats"}},
 		"a bridge's tenant":           {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, kind: k, tenant: x}\n", []string{"line 2: bridges.b: tenant: "}},
 		"two documents":               {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
+		"a key that adds parameters":  {"sinks:\n  a: {webhook: {url: \"https://h\"}}\nroutes:\n  - {topics: [\"*\"], to: a, destination: \"orders/{key}\"}\n", []string{"line 4: routes[0]: ", "{key} may have a ? in it"}},
 		"no room for what is refused": {"sinks:\n  a: {nats: {url: \"nats://h:1\"}, maxHeld: 0}\n" + routes, []string{"line 2: sinks.a: maxHeld is 0: want at least 1"}},
 		"a list":                      {"- a\n", []string{"line 1: "}},
 	} {

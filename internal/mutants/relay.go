@@ -246,6 +246,20 @@ var relayed = []Mutant{
 		Checks: []Check{test("relay", "TestWhatIsRefusedAgainIsNotLost", "sink not found")},
 	},
 	{
+		Name:      "a sink that has not returned is called again",
+		Breaks:    "what a call sends after its time overtakes, or is overtaken by, what is sent anew",
+		Invariant: "A key's events keep their order",
+		Edits:     []Edit{{"relay.bounded", `if p.hanging.Load() > 0 {`, `if false {`}},
+		Checks:    []Check{test("relay", "TestASinkThatDoesNotReturnIsNotCalledAgain", "before it had returned")},
+	},
+	{
+		Name:      "a destination that is missing is given up at once",
+		Breaks:    "the election of a leader has messages refused, and their keys held",
+		Invariant: "A refused message holds up its key only",
+		Edits:     []Edit{{"relay.delivery.judge", `> noDestinationLimit`, `>= 0`}},
+		Checks:    []Check{test("relay", "TestADestinationThatIsMissingForAnHour", "the sink says what is missing")},
+	},
+	{
 		Name:      "a replay moves the cursor",
 		Breaks:    "an event is never published, because a replay has moved the cursor past it",
 		Invariant: "A replay publishes what was asked for, beside what is new",

@@ -3,6 +3,7 @@ package redis
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -50,6 +51,9 @@ func (c Config) validate() error {
 	}
 	if c.Password != "" && c.PasswordFile != "" {
 		errs = append(errs, errors.New("both Password and PasswordFile are set"))
+	}
+	if strings.ContainsFunc(c.Name, func(r rune) bool { return r <= ' ' || r > '~' }) { // CLIENT SETNAME
+		errs = append(errs, fmt.Errorf("the Name is %q: want no spaces, and no characters that are not ASCII", c.Name))
 	}
 	errs = append(errs, c.certificates().Validate())
 	if c.certificates().Any() && u != nil && u.Scheme == "redis" {

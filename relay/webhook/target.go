@@ -6,6 +6,9 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/relay"
 )
 
 // target is the URL of a destination: below the sink's URL, or a whole URL with a host that may be. What fills a
@@ -40,6 +43,15 @@ func (c SinkConfig) target(base *url.URL, destination string) (*url.URL, error) 
 	}
 	u.RawQuery = strings.Trim(base.RawQuery+"&"+ref.RawQuery, "&")
 	return &u, nil
+}
+
+// CheckRoute refuses a destination in which a key or a header could begin a query, and so add parameters to the
+// receiver's.
+func (s *Sink) CheckRoute(r relay.Route) error {
+	if free := r.Unfiltered(); len(free) > 0 {
+		return invalid.Field("Destination", "%q: what an event has as %s may have a ? in it, and add parameters: fill it in by {…|path}", r.Destination, free[0])
+	}
+	return nil
 }
 
 // checkPath refuses what servers read in more than one way.
