@@ -58,6 +58,8 @@ func (r *route) acts() bool { return r.method == http.MethodPost && len(r.gate.n
 // routes is every page. Nothing else is served, except the assets. The navigation has them in this order.
 var routes = []route{
 	{"GET", "", signedIn, "", "", (*site).home},
+	{"GET", "problems", needs(access.AdminRead), "", "Problems", (*site).problems},
+	{"GET", "now", needs(access.AdminRead).ofAllTenants(), "", "Now", (*site).now},
 	{"GET", "jobs", needs(access.JobsRead), jobsParams, "Jobs", (*site).jobs},
 	{"GET", "job", needs(access.JobsRead), "id reveal whole", "", (*site).job},
 	{"GET", "payload", needs(access.JobsRead, access.PayloadRead), "id", "", (*site).payload},
@@ -82,6 +84,7 @@ var routes = []route{
 	{"GET", "sinks", needs(access.AdminRead).ofAllTenants(), "", "Sinks", (*site).sinks},
 	{"GET", "sink", needs(access.AdminRead).ofAllTenants(), "name", "", (*site).sink},
 	{"GET", "audit", needs(access.AdminRead), auditParams, "Audit", (*site).audit},
+	{"GET", "system", needs(access.AdminRead).ofAllTenants(), "", "System", (*site).system},
 	{"GET", "me", signedIn, "", "", (*site).me},
 	{"POST", "settings", anyone, "theme zone density back", "", (*site).settings},
 	{"GET", "login", anyone, "back", "", (*site).login},

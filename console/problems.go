@@ -1,0 +1,126 @@
+package console
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/doctor"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/watch"
+)
+
+func (s *site) problems(v *visit) error {
+	found, err := s.watch.Problems.Look(v.ctx(), v.tenant())
+	if err != nil {
+		return err
+	}
+	return v.render(problemsPage(v, found))
+}
+
+// severitySign is the sign of a severity.
+func severitySign(s doctor.Severity) string {
+	switch s {
+	case doctor.OK:
+		return "good"
+	case doctor.Warning:
+		return "warn"
+	}
+	return "bad"
+}
+
+// bad counts the problems that are no mere warnings.
+func bad(found watch.Findings) (n int) {
+	for _, p := range found.Problems {
+		if p.Severity == doctor.Problem {
+			n++
+		}
+	}
+	return n
+}
+
+// places are the pages that show what a problem is about, label and URL.
+func (v *visit) places(p watch.Problem) (places []place) {
+	add := func(label, path string, pairs ...string) {
+		if row := table[path]["GET"]; row.gate.admits(v.who) {
+			places = append(places, place{label, string(link(path, pairs...))})
+		}
+	}
+	tenant := ""
+	if !p.Tenant.IsZero() {
+		tenant = p.Tenant.String()
+	}
+	switch {
+	case p.Fingerprint != "":
+		add("Dead letters", "letters", "error", p.Fingerprint, "kind", p.JobKind)
+	case p.Key != "":
+		add("Key", "key", "tenant", tenant, "queue", p.Queue, "key", p.Key)
+	case p.Schedule != "":
+		add("Schedule", "schedule", "tenant", tenant, "name", p.Schedule)
+	case p.Sink != "":
+		add("Sink", "sink", "name", p.Sink)
+	case p.Worker != "":
+		add("Workers", "workers")
+	case p.Queue != "":
+		add("Queue", "queue", "queue", p.Queue)
+	}
+	if p.JobKind != "" && p.Fingerprint == "" {
+		add("Jobs", "jobs", "kind", p.JobKind, "queue", p.Queue)
+	}
+	if !p.Job.IsZero() {
+		add("Example", "job", "id", p.Job.String())
+	}
+	if p.Kind == watch.Installation {
+		add("System", "system")
+	}
+	return places
+}
+
+// place is a page that shows more.
+type place struct{ label, url string }
+
+func (s *site) now(v *visit) error {
+	o, err := s.watch.Overviews.Look(v.ctx())
+	if err != nil {
+		return err
+	}
+	return v.render(nowPage(v, o))
+}
+
+// examineEvery is how old what the page of the installation shows may be.
+const examineEvery = time.Minute
+
+func (s *site) system(v *visit) error {
+	e, err := s.watch.Examinations.Look(v.ctx(), examineEvery)
+	if err != nil {
+		return err
+	}
+	return v.render(systemPage(v, e))
+}
+
+// severities tells how bad an answer is, the worst first.
+var severities = map[doctor.Severity]int{doctor.Problem: 0, doctor.Warning: 1, doctor.OK: 2}
+
+// worstFirst are answers in the order in which people should read them.
+func worstFirst(all []doctor.Finding) []doctor.Finding {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b doctor.Finding) int { return severities[a.Severity] - severities[b.Severity] })
+	return all
+}
+
+// about is a number of jobs; an estimate has a ~.
+func about(o operator.Overview, n int64) string {
+	if o.Estimated && n > 0 {
+		return "~" + number(n)
+	}
+	return number(n)
+}
+
+// perSecond is how many jobs of a kind have ended a second.
+func perSecond(k operator.Recent, asOf time.Time) string {
+	span := asOf.Sub(k.Since).Seconds()
+	if span <= 0 {
+		return "–"
+	}
+	return strconv.FormatFloat(float64(k.Jobs)/span, 'f', 1, 64)
+}

@@ -1,0 +1,31 @@
+package console_test
+
+import (
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+func TestProblemsComeFirst(t *testing.T) {
+	r := newRig(t)
+	r.get("").is(303)
+	r.deadLetter(tenantA, "receipt.send", "smtp", "connection refused "+evil)
+	r.enqueue("nobody.knows", `{}`, outbox.Options{Tenant: tenantB})
+	if err := operator.New(r.db).Pause(t.Context(), "default"); err != nil {
+		t.Fatal(err)
+	}
+	r.get("problems").is(200).has("failed alike", evil, "Queue default is paused", "posthaste queues resume default")
+	r.as("a").get("problems").is(200).has("failed alike").hasNot("nobody.knows")
+	r.as("b").get("problems").is(200).hasNot("failed alike", "refused")
+	r.as("+jobs.read").get("problems").is(403)
+}
+
+func TestNowAndSystem(t *testing.T) {
+	r := newRig(t)
+	r.enqueue("greet", `{}`, outbox.Options{Queue: "mail"})
+	r.get("now").is(200).has("mail", "Oldest due", "No job has ended")
+	r.get("system").is(200).has("posthaste doctor", "ok")
+	r.as("a").get("now").is(403)
+	r.as("a").get("system").is(403)
+}
