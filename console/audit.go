@@ -12,14 +12,14 @@ import (
 
 const auditParams = "actor act queue target request job tenant since until before"
 
-// acts is a page of the audit.
-type acts struct {
+// listedActs is a page of the audit.
+type listedActs struct {
 	filter  operator.AuditFilter
 	entries []operator.AuditEntry
 }
 
 func (s *site) audit(v *visit) (err error) {
-	var l acts
+	var l listedActs
 	if l.filter, err = v.auditFilter(); err != nil {
 		return err
 	}

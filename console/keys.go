@@ -67,15 +67,10 @@ type shownKey struct {
 	more bool
 }
 
-func (s *site) key(v *visit) (err error) {
-	name := operator.KeyName{Tenant: v.who.Tenant, Queue: v.param("queue"), Key: v.param("key")}
-	if tenant := v.param("tenant"); tenant != "" {
-		if name.Tenant, err = v.tenantParam(tenant); err != nil {
-			return err
-		}
-	}
-	if name.Key == "" {
-		return unreadable("key", "is missing")
+func (s *site) key(v *visit) error {
+	name, err := v.keyName()
+	if err != nil {
+		return err
 	}
 	var k shownKey
 	if k.Key, err = v.operator.Key(v.ctx(), name); err != nil {

@@ -99,6 +99,7 @@ var (
 )
 
 func init() {
+	routes = append(routes, actRoutes()...)
 	for i := range routes {
 		r := &routes[i]
 		if table[r.path] == nil {

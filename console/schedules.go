@@ -33,10 +33,19 @@ type shownSchedule struct {
 }
 
 func (s *site) schedule(v *visit) error {
-	tenant, err := v.who.Tenant, error(nil)
+	found, err := s.scheduleOf(v)
+	if err != nil {
+		return err
+	}
+	return v.render(schedulePage(v, shownSchedule{found, ticksOf(found)}))
+}
+
+// scheduleOf is the schedule that the parameters name.
+func (s *site) scheduleOf(v *visit) (found operator.Schedule, err error) {
+	tenant := v.who.Tenant
 	if text := v.param("tenant"); text != "" {
 		if tenant, err = v.tenantParam(text); err != nil {
-			return err
+			return found, err
 		}
 	}
 	if tenant.IsZero() {
@@ -44,14 +53,14 @@ func (s *site) schedule(v *visit) error {
 	}
 	all, err := v.operator.SchedulesOf(v.ctx(), tenant)
 	if err != nil {
-		return err
+		return found, err
 	}
 	for _, found := range all {
 		if found.Name == v.param("name") {
-			return v.render(schedulePage(v, shownSchedule{found, ticksOf(found)}))
+			return found, nil
 		}
 	}
-	return operator.ErrScheduleNotFound
+	return found, operator.ErrScheduleNotFound
 }
 
 // ticksOf are the ticks that will come, from the one on that the database waits for.

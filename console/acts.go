@@ -1,0 +1,327 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/a-h/templ"
+
+	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// act is something that people do to one thing, in two steps: a page that says what will happen, and its form, which
+// does it. The form sends along what was previewed, so that it does that or nothing.
+type act struct {
+	path   string
+	params string // that name the thing; the form has reason and while, too
+	gate   gate
+	label  string // of the link to the first step, and of the button of the second
+	ask    func(*visit) (confirmation, error)
+	do     func(*visit, *operator.Operator) error
+}
+
+// on is the names of what is acted on, as parameters of its page.
+const (
+	onJob      = "id"
+	onKey      = "tenant queue key"
+	onSchedule = "tenant name"
+	onSink     = "name"
+)
+
+var acts = []act{
+	{"job-retry", onJob, needs(access.AdminMutate), "Run again", jobAct(retryJob), doJob((*operator.Operator).Retry)},
+	{"job-cancel", onJob, needs(access.JobsCancel), "Cancel", jobAct(cancelJob), doJob(cancelled)},
+	{"job-release", onJob, needs(access.AdminMutate), "Release", jobAct(releaseJob), doJob((*operator.Operator).Release)},
+	{"job-dismiss", onJob, needs(access.AdminMutate), "Dismiss", jobAct(dismissJob), doJob((*operator.Operator).Dismiss)},
+	{"key-unblock", onKey, needs(access.AdminMutate), "Unblock", askUnblock, doUnblock},
+	{"schedule-pause", onSchedule, needs(access.AdminMutate), "Pause", scheduleAct("pause"), doSchedule((*operator.Operator).PauseSchedule)},
+	{"schedule-resume", onSchedule, needs(access.AdminMutate), "Resume", scheduleAct("resume"), doSchedule((*operator.Operator).ResumeSchedule)},
+	{"schedule-run", onSchedule, needs(access.AdminMutate), "Run now", scheduleAct("run"), doSchedule(ranSchedule)},
+	{"schedule-delete", onSchedule, needs(access.AdminMutate), "Delete", scheduleAct("delete"), doSchedule((*operator.Operator).DeleteSchedule)},
+	{"sink-pause", onSink, needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"), doSink((*operator.Operator).PauseSink)},
+	{"sink-resume", onSink, needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"), doSink((*operator.Operator).ResumeSink)},
+}
+
+// actRoutes are the rows of the acts: the page and its form.
+func actRoutes() (rows []route) {
+	for _, a := range acts {
+		rows = append(rows,
+			route{"GET", a.path, a.gate, a.params, "", func(_ *site, v *visit) error {
+				c, err := a.ask(v)
+				if err != nil {
+					return err
+				}
+				c.action, c.label, c.crumb = a.path, a.label, cmp.Or(c.crumb, "Back")
+				return v.render(confirmPage(v, c))
+			}},
+			route{"POST", a.path, a.gate, a.params + " reason while", "", func(_ *site, v *visit) error {
+				c, err := a.ask(v)
+				if err != nil {
+					return err
+				}
+				if err := a.do(v, v.operator.Because(v.param("reason"))); err != nil {
+					return v.tooLate(err)
+				}
+				return v.redirect(c.back)
+			}})
+	}
+	return rows
+}
+
+// actOn is the first step of an act on what the pairs name; why is why there is none for this viewer, "" if there is.
+func (v *visit) actOn(path string, pairs ...string) (label string, to templ.SafeURL, why string) {
+	for _, a := range acts {
+		if a.path != path {
+			continue
+		}
+		switch {
+		case v.site.config.ReadOnly:
+			why = "This console only reads"
+		case a.gate.missing(v.who) != "":
+			why = "Needs " + string(a.gate.missing(v.who))
+		case !a.gate.admits(v.who):
+			why = "Needs a login that sees all tenants"
+		}
+		return a.label + "…", link(path, pairs...), why
+	}
+	panic("no act " + path)
+}
+
+// tooLate says who was first, where somebody else has acted since the page was made.
+func (v *visit) tooLate(err error) error {
+	moved, ok := errors.AsType[*operator.StatusError](err)
+	if !ok {
+		return err
+	}
+	next := "It is in no status in which this can be done. Nothing was changed."
+	if id, parsed := outbox.ParseID(v.param("id")); parsed == nil && v.can(access.AdminRead) {
+		if entries, found := v.operator.Audit(v.ctx(), operator.AuditFilter{JobID: id, Tenant: v.tenant(), Limit: 1}); found == nil && len(entries) > 0 {
+			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", entries[0].Actor, entries[0].Act, age(v.now.Sub(entries[0].At)))
+		}
+	}
+	return refusal{http.StatusConflict, "The job is " + string(moved.Status) + " by now", next}
+}
+
+// jobAct is the first step of an act on a job.
+func jobAct(words func(operator.Job, *confirmation) error) func(*visit) (confirmation, error) {
+	return func(v *visit) (c confirmation, err error) {
+		j, err := v.site.jobOf(v)
+		if err != nil {
+			return c, err
+		}
+		c = confirmation{
+			back: link("job", "id", j.ID.String()), crumb: j.Kind + " " + shortID(j.ID),
+			hidden: []field{{"id", j.ID.String()}, {"while", string(j.Status)}},
+		}
+		if v.r.Method == http.MethodPost {
+			return c, nil
+		}
+		return c, words(j, &c)
+	}
+}
+
+// doJob acts on a job while it has the status that was previewed.
+func doJob(do func(*operator.Operator, context.Context, outbox.ID) error) func(*visit, *operator.Operator) error {
+	return func(v *visit, o *operator.Operator) error {
+		id, err := outbox.ParseID(v.param("id"))
+		if err != nil {
+			return unreadable("id", "is no job’s id")
+		}
+		status, err := operator.ParseStatus(v.param("while"))
+		if err != nil {
+			return unreadable("while", "is no status")
+		}
+		return do(o.Only(status), v.ctx(), id)
+	}
+}
+
+func cancelled(o *operator.Operator, ctx context.Context, id outbox.ID) error {
+	_, err := o.Cancel(ctx, id)
+	return err
+}
+
+func retryJob(j operator.Job, c *confirmation) error {
+	c.title, c.command = "Run job "+shortID(j.ID)+" again", "posthaste jobs retry "+j.ID.String()
+	switch {
+	case j.PastDeadline:
+		return operator.ErrPastDeadline
+	case j.Status == outbox.Failed || j.Status == outbox.Dead:
+		c.will = []string{fmt.Sprintf("The dead letter becomes pending again, with all its %d attempts.", j.MaxAttempts)}
+	case j.Status == outbox.Retrying || j.Status == outbox.Pending:
+		c.will = []string{"It is due now and does not wait any longer. Its attempts stay as they are."}
+	default:
+		return &operator.StatusError{Status: j.Status}
+	}
+	c.will = append(c.will, "It starts as soon as a worker is free. What its handler did before may happen again.")
+	return nil
+}
+
+func cancelJob(j operator.Job, c *confirmation) error {
+	c.title, c.command, c.danger = "Cancel job "+shortID(j.ID), "posthaste jobs cancel "+j.ID.String(), true
+	switch j.Status {
+	case outbox.Running:
+		c.will = []string{
+			"Its handler is asked to stop: its context ends within a second.",
+			"If the handler succeeds all the same, the job has succeeded; otherwise it is cancelled.",
+		}
+	case outbox.Created, outbox.Pending, outbox.Blocked, outbox.Retrying:
+		c.will = []string{"It is cancelled at once and never runs."}
+	default:
+		return &operator.StatusError{Status: j.Status}
+	}
+	c.will = append(c.will, "It cannot be undone: enqueue it again if it was wrong.")
+	return nil
+}
+
+func releaseJob(j operator.Job, c *confirmation) error {
+	if j.Status != outbox.Created {
+		return &operator.StatusError{Status: j.Status}
+	}
+	c.title, c.command = "Release job "+shortID(j.ID), "posthaste jobs release "+j.ID.String()
+	c.will = []string{"The job is pending, and runs when it is due and a worker is free.", "It cannot be held again."}
+	return nil
+}
+
+func dismissJob(j operator.Job, c *confirmation) error {
+	if j.Status != outbox.Failed && j.Status != outbox.Dead {
+		return &operator.StatusError{Status: j.Status}
+	}
+	c.title, c.command, c.danger = "Dismiss job "+shortID(j.ID), "posthaste jobs dismiss "+j.ID.String(), true
+	c.will = []string{"The dead letter moves to the history as dismissed, and never runs again.", "It cannot be undone."}
+	if j.Key != "" {
+		c.will = append(c.will, "Jobs behind it in its key follow, if they wait for it.")
+	}
+	return nil
+}
+
+// keyName is the key that the parameters name.
+func (v *visit) keyName() (name operator.KeyName, err error) {
+	name = operator.KeyName{Tenant: v.who.Tenant, Queue: v.param("queue"), Key: v.param("key")}
+	if tenant := v.param("tenant"); tenant != "" {
+		if name.Tenant, err = v.tenantParam(tenant); err != nil {
+			return name, err
+		}
+	}
+	if name.Key == "" {
+		return name, unreadable("key", "is missing")
+	}
+	return name, nil
+}
+
+func askUnblock(v *visit) (c confirmation, err error) {
+	name, err := v.keyName()
+	if err != nil {
+		return c, err
+	}
+	k, err := v.operator.Key(v.ctx(), name)
+	if err != nil {
+		return c, err
+	}
+	c = confirmation{
+		title: "Unblock key " + k.Key, back: link("key", keyPairs(k.KeyName)...), crumb: k.Key, command: unblockCommand(k.KeyName),
+		will: []string{
+			fmt.Sprintf("Its dead letters (%d) run again, at their old places; the jobs behind them (%d blocked) follow in order.", k.DeadLetters, k.Blocked),
+		},
+	}
+	if !k.ParkedSince.IsZero() {
+		c.will = append(c.will, "The key is no longer parked.")
+	}
+	pairs := keyPairs(k.KeyName)
+	for i := 0; i < len(pairs); i += 2 {
+		c.hidden = append(c.hidden, field{pairs[i], pairs[i+1]})
+	}
+	return c, nil
+}
+
+func doUnblock(v *visit, o *operator.Operator) error {
+	name, err := v.keyName()
+	if err != nil {
+		return err
+	}
+	_, err = o.Unblock(v.ctx(), name)
+	return err
+}
+
+// scheduleAct is the first step of an act on a schedule.
+func scheduleAct(verb string) func(*visit) (confirmation, error) {
+	will := map[string][]string{
+		"pause":  {"No tick fires any more, in any process. Ticks of a pause are not missed.", "It can be undone: resume the schedule."},
+		"resume": {"It goes on with its next tick from now. It can be undone: pause it again."},
+		"run":    {"Its job is enqueued now, also while it is paused. No tick is moved."},
+		"delete": {"It is forgotten; jobs that it has enqueued stay.", "A program that declares it creates it again when it starts: to keep it from ticking, pause it."},
+	}
+	return func(v *visit) (c confirmation, err error) {
+		found, err := v.site.scheduleOf(v)
+		if err != nil {
+			return c, err
+		}
+		c = confirmation{
+			title: upperFirst(verb) + " schedule " + found.Name, will: will[verb], danger: verb == "delete",
+			back: link("schedule", "tenant", found.Tenant.String(), "name", found.Name), crumb: found.Name,
+			hidden:  []field{{"tenant", found.Tenant.String()}, {"name", found.Name}},
+			command: "posthaste schedules " + verb + " " + shellQuoted(found.Name) + tenantFlag(found.Tenant),
+		}
+		if verb == "delete" && v.r.Method == http.MethodPost {
+			c.back = link("schedules")
+		}
+		return c, nil
+	}
+}
+
+func doSchedule(do func(*operator.Operator, context.Context, outbox.ID, string) error) func(*visit, *operator.Operator) error {
+	return func(v *visit, o *operator.Operator) error {
+		tenant, err := outbox.ParseID(v.param("tenant"))
+		if err != nil {
+			return unreadable("tenant", "is no tenant’s id")
+		}
+		return do(o, v.ctx(), tenant, v.param("name"))
+	}
+}
+
+func ranSchedule(o *operator.Operator, ctx context.Context, tenant outbox.ID, name string) error {
+	_, _, err := o.RunSchedule(ctx, tenant, name)
+	return err
+}
+
+// sinkAct is the first step of an act on a sink.
+func sinkAct(verb string) func(*visit) (confirmation, error) {
+	will := map[string][]string{
+		"pause":  {"Nothing is published to it any more, within two seconds. Events are kept, and other sinks go on.", "It can be undone: resume the sink."},
+		"resume": {"It goes on with the first event that it has not published. It can be undone: pause it again."},
+	}
+	return func(v *visit) (c confirmation, err error) {
+		found, err := v.operator.Sink(v.ctx(), v.param("name"))
+		if err != nil {
+			return c, err
+		}
+		return confirmation{
+			title: upperFirst(verb) + " sink " + found.Name, will: will[verb], back: link("sink", "name", found.Name), crumb: found.Name,
+			hidden: []field{{"name", found.Name}}, command: "posthaste relay " + verb + " " + shellQuoted(found.Name),
+		}, nil
+	}
+}
+
+func doSink(do func(*operator.Operator, context.Context, string) error) func(*visit, *operator.Operator) error {
+	return func(v *visit, o *operator.Operator) error { return do(o, v.ctx(), v.param("name")) }
+}
+
+// jobActs are the acts that the status of a job allows.
+func jobActs(s outbox.Status) []string {
+	switch s {
+	case outbox.Created:
+		return strings.Fields("job-release job-cancel")
+	case outbox.Pending, outbox.Retrying:
+		return strings.Fields("job-retry job-cancel")
+	case outbox.Blocked, outbox.Running:
+		return strings.Fields("job-cancel")
+	case outbox.Failed, outbox.Dead:
+		return strings.Fields("job-retry job-dismiss")
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package console_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// statusOf is a job's status in the database.
+func (r *rig) statusOf(id outbox.ID) (status string) {
+	r.t.Helper()
+	if err := r.db.QueryRow(r.t.Context(), `SELECT status::text FROM outbox.jobs WHERE id = $1 UNION ALL SELECT status::text FROM outbox.history WHERE id = $1`, id).Scan(&status); err != nil {
+		r.t.Fatal(err)
+	}
+	return status
+}
+
+// audited is how many acts of the kind the audit has, with the reason.
+func (r *rig) audited(act, reason string) (n int) {
+	r.t.Helper()
+	if err := r.db.QueryRow(r.t.Context(), `SELECT count(*) FROM outbox.audit WHERE act = $1 AND reason = $2`, act, reason).Scan(&n); err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
+func TestAnActIsShownBeforeItIsDone(t *testing.T) {
+	r := newRig(t)
+	for name, c := range map[string]struct {
+		path, says, becomes string
+		job                 func() outbox.ID
+	}{
+		"a dead letter is run again": {"job-retry", "becomes pending again, with all its 1 attempts", "pending", func() outbox.ID { return r.deadLetter(tenantA, "k", "c", "m") }},
+		"a held job is released":     {"job-release", "runs when it is due", "pending", func() outbox.ID { return r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA, Hold: true}) }},
+		"a waiting job is cancelled": {"job-cancel", "never runs", "cancelled", func() outbox.ID { return r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA}) }},
+		"a dead letter is dismissed": {"job-dismiss", "moves to the history", "dismissed", func() outbox.ID { return r.deadLetter(tenantA, "k", "c", "m") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := c.job()
+			before := r.statusOf(id)
+			r.as("a").get("job?id=" + id.String()).is(200)
+			if !strings.Contains(r.as("a").get("job?id="+id.String()).Body.String(), c.path+"?id=") {
+				t.Error("the job's page does not lead to the act")
+			}
+			r.as("a").get(c.path+"?id="+id.String()).is(200).has(c.says, "posthaste jobs")
+			if got := r.statusOf(id); got != before {
+				t.Fatalf("the first step made it %s", got)
+			}
+			form := url.Values{"id": {id.String()}, "while": {before}, "reason": {"because of " + name}}
+			r.as("b").post(c.path, form).is(404)
+			r.as("a+jobs.read,admin.read").post(c.path, form).is(403)
+			if got := r.as("a").post(c.path, form).is(303).Header().Get("Location"); got != "job?id="+id.String() {
+				t.Errorf("led to %s", got)
+			}
+			if got := r.statusOf(id); got != c.becomes {
+				t.Errorf("it is %s, want %s", got, c.becomes)
+			}
+			// The same form once more: a second click, the back button. To cancel what is cancelled is no mistake.
+			if again := r.as("a").post(c.path, form).Code; again != 409 && c.path != "job-cancel" {
+				t.Errorf("the second time: got %d", again)
+			}
+			act := strings.Replace(c.path, "-", ".", 1)
+			if n := r.audited(act, "because of "+name); n != 1 {
+				t.Errorf("the audit has %d acts %s, want 1", n, act)
+			}
+		})
+	}
+}
+
+// The job was pending when the page was made, and runs when the form is sent: what was previewed does not hold.
+func TestAnActDoesWhatWasShownOrNothing(t *testing.T) {
+	r := newRig(t)
+	id := r.enqueue("k", `{}`, outbox.Options{})
+	form := url.Values{"id": {id.String()}, "while": {"pending"}, "reason": {"x"}}
+	r.exec(`UPDATE outbox.jobs SET status = 'running', epoch = epoch + 1, attempt = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 h', started_at = now() WHERE id = $1`, id)
+	r.post("job-cancel", form).is(409).has("The job is running by now", "Nothing was changed")
+	var asked bool
+	if err := r.db.QueryRow(t.Context(), `SELECT cancel_requested_at IS NOT NULL FROM outbox.jobs WHERE id = $1`, id).Scan(&asked); err != nil || asked {
+		t.Errorf("its handler was asked to stop: %v, %v", asked, err)
+	}
+}
+
+func TestTheSecondOneLearnsWhoWasFirst(t *testing.T) {
+	r := newRig(t)
+	id := r.deadLetter(tenantA, "k", "c", "m")
+	form := url.Values{"id": {id.String()}, "while": {"dead"}, "reason": {""}}
+	r.as("a").post("job-retry", form).is(303)
+	r.post("job-dismiss", form).is(409).has("The job is pending by now", "a did job.retry")
+}
+
+func TestKeysSchedulesAndSinksAreActedOn(t *testing.T) {
+	r := newRig(t)
+	hostile := `a/b?c=%&d ` + evil
+	head := r.enqueue("k", `{}`, outbox.Options{Queue: "mail", Tenant: tenantA, Key: outbox.KeyRules{Name: hostile, Ordered: true}, MaxAttempts: 1})
+	r.exec(`UPDATE outbox.jobs SET status = 'running', epoch = epoch + 1, attempt = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 h', started_at = now() WHERE id = $1`, head)
+	r.exec(`UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_expires_at = NULL, lease_owner = NULL, failed_at = clock_timestamp() WHERE id = $1`, head)
+	key := url.Values{"tenant": {tenantA.String()}, "queue": {"mail"}, "key": {hostile}}
+	r.as("a").get("key-unblock?"+key.Encode()).is(200).has("Its dead letters (1) run again", hostile)
+	r.as("b").post("key-unblock", key).is(403)
+	r.as("a").post("key-unblock", key).is(303)
+	if got := r.statusOf(head); got != "pending" {
+		t.Errorf("the dead letter is %s, want pending", got)
+	}
+
+	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'sync', '1 hour', 'sync', '{}', now() + interval '1 hour')`, tenantA)
+	schedule := url.Values{"tenant": {tenantA.String()}, "name": {"sync"}, "reason": {"why not"}}
+	r.as("a").get("schedule-pause?tenant=" + tenantA.String() + "&name=sync").is(200).has("No tick fires any more")
+	r.as("b").post("schedule-pause", schedule).is(403)
+	r.as("a").post("schedule-pause", schedule).is(303)
+	r.as("a").get("schedule?name=sync").is(200).has("Paused since")
+	r.as("a").post("schedule-run", schedule).is(303)
+	r.as("a").get("jobs?kind=sync").is(200).has("1 job shown")
+	r.as("a").post("schedule-resume", schedule).is(303)
+	r.as("a").post("schedule-delete", schedule).is(303)
+	r.as("a").get("schedule?name=sync").is(404)
+
+	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('nats-eu')`)
+	sink := url.Values{"name": {"nats-eu"}, "reason": {"upgrade"}}
+	r.as("a").post("sink-pause", sink).is(403)
+	r.post("sink-pause", sink).is(303)
+	r.get("sink?name=nats-eu").is(200).has("paused", "nothing is lost")
+	r.post("sink-resume", sink).is(303)
+	if n := r.audited("sink.pause", "upgrade"); n != 1 {
+		t.Errorf("the audit has %d acts, want 1", n)
+	}
+}
+
+func TestAButtonThatIsOffSaysWhy(t *testing.T) {
+	r := newRig(t)
+	id := r.deadLetter(tenantA, "k", "c", "m").String()
+	r.as("a+jobs.read,admin.read").get("job?id=" + id).is(200).has("Run again… : Needs admin.mutate")
+}
