@@ -55,6 +55,7 @@ func relations(t *testing.T, db *pgxpool.Pool) []relation {
 func fill(t *testing.T, db *pgxpool.Pool, n tenant) (empty []string) {
 	t.Helper()
 	exec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'report', '1 hour', 'mail', '{}', now())`, n.id)
+	exec(t, db, `INSERT INTO outbox.operations (id, tenant_id, act, filter, per_second, matched, actor, reason, request_id) VALUES (outbox.uuid_v7(), $1, 'replay', '{}', 0, 0, 'ada', '', '')`, n.id)
 	for _, rel := range relations(t, db) {
 		// Rows of freed_keys are gone before anybody sees them.
 		if rel.Kind == "v" || rel.Name == "tokens" || rel.Name == "schema_version" || rel.Name == "schema_files" || rel.Name == "freed_keys" {

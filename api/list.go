@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -18,23 +19,40 @@ import (
 // Filter says which jobs.
 type Filter struct {
 	OfTenant
-	Kind          string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
-	Queue         string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
-	Key           string    `query:"key" json:"key,omitempty" maxLength:"512"`
-	Fingerprint   string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Dead letters that failed alike; GET /dead-letters/groups tells it"`
-	Status        []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"Any of these, separated by commas; dead letters are failed,dead"`
-	CreatedAfter  time.Time `query:"created_after" json:"createdAfter,omitzero" doc:"Created at this time or later"`
-	CreatedBefore time.Time `query:"created_before" json:"createdBefore,omitzero" doc:"Created before this time"`
+	Kind           string    `query:"kind" json:"kind,omitempty" maxLength:"128"`
+	Queue          string    `query:"queue" json:"queue,omitempty" maxLength:"128"`
+	Key            string    `query:"key" json:"key,omitempty" maxLength:"512"`
+	Fingerprint    string    `query:"error_fingerprint" json:"errorFingerprint,omitempty" maxLength:"128" doc:"Dead letters that failed alike; GET /dead-letters/groups tells it"`
+	Status         []string  `query:"status" json:"status,omitempty" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,succeeded,cancelled,expired,skipped,stale,dismissed" doc:"Any of these, separated by commas; dead letters are failed,dead"`
+	Worker         string    `query:"worker" json:"worker,omitempty" maxLength:"256" doc:"That holds the lease, or closed the job. For admin.read only"`
+	ErrorCode      string    `query:"error_code" json:"errorCode,omitempty" maxLength:"128" doc:"Of the latest failed attempt"`
+	MinAttempt     int       `query:"min_attempt" json:"minAttempt,omitempty" minimum:"0" maximum:"2147483647" doc:"Jobs that have come to this attempt. For admin.read only"`
+	Parent         string    `query:"parent" json:"parent,omitempty" format:"uuid" doc:"The job whose end stored them"`
+	IDPrefix       string    `query:"id_prefix" json:"idPrefix,omitempty" maxLength:"36" doc:"What the id begins with" example:"01976f0e-7a5c"`
+	FinishedAfter  time.Time `query:"finished_after" json:"finishedAfter,omitzero" doc:"Closed at this time or later: open jobs are left out"`
+	FinishedBefore time.Time `query:"finished_before" json:"finishedBefore,omitzero" doc:"Closed before this time"`
+	CreatedAfter   time.Time `query:"created_after" json:"createdAfter,omitzero" doc:"Created at this time or later"`
+	CreatedBefore  time.Time `query:"created_before" json:"createdBefore,omitzero" doc:"Created before this time"`
 }
 
 func (f Filter) isZero() bool {
-	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && f.Fingerprint == "" && len(f.Status) == 0 && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
+	return f.Tenant == "" && f.Kind == "" && f.Queue == "" && f.Key == "" && f.Fingerprint == "" && len(f.Status) == 0 && f.Worker == "" && f.ErrorCode == "" && f.MinAttempt == 0 && f.Parent == "" &&
+		f.IDPrefix == "" && f.FinishedAfter.IsZero() && f.FinishedBefore.IsZero() && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
 }
 
 // operators is the filter, within the principal's tenant.
 func (f Filter) operators(ctx context.Context, place Fault) (of operator.Filter, err error) {
 	of = operator.Filter{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
+		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: f.MinAttempt, IDPrefix: f.IDPrefix, FinishedAfter: f.FinishedAfter, FinishedBefore: f.FinishedBefore,
+	}
+	if (f.Worker != "" || f.MinAttempt > 0) && !principal(ctx).Can(access.AdminRead) {
+		return of, forbidden.because("To ask for a worker or an attempt takes the capability " + string(access.AdminRead) + ".")
+	}
+	if f.Parent != "" {
+		if of.Parent, err = outbox.ParseID(f.Parent); err != nil {
+			return of, invalidInput.because("", Fault{Parameter: "parent", Detail: "is no id"})
+		}
 	}
 	for _, status := range f.Status {
 		of.Statuses = append(of.Statuses, outbox.Status(status))
@@ -94,7 +112,9 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 func (in *listInput) next(cursor string) string {
 	return nextPage(in.Limit, cursor, map[string]string{
 		"tenant": in.Tenant, "kind": in.Kind, "queue": in.Queue, "key": in.Key, "error_fingerprint": in.Fingerprint, "status": strings.Join(in.Status, ","),
-		"created_after": text(in.CreatedAfter), "created_before": text(in.CreatedBefore),
+		"created_after": text(in.CreatedAfter), "created_before": text(in.CreatedBefore), "worker": in.Worker, "error_code": in.ErrorCode,
+		"min_attempt": number(in.MinAttempt), "parent": in.Parent, "id_prefix": in.IDPrefix,
+		"finished_after": text(in.FinishedAfter), "finished_before": text(in.FinishedBefore),
 	})
 }
 
@@ -107,6 +127,14 @@ func nextPage(limit int, cursor string, filters map[string]string) string {
 		}
 	}
 	return q.Encode()
+}
+
+// number is "" for 0.
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
 }
 
 // text is "" for the zero time.

@@ -87,6 +87,7 @@ var (
 	scheduleNotFound  = code{"schedule_not_found", http.StatusNotFound, "Schedule not found"}
 	sinkNotFound      = code{"sink_not_found", http.StatusNotFound, "Sink not found"}
 	replayNotFound    = code{"replay_not_found", http.StatusNotFound, "Replay not found"}
+	operationNotFound = code{"operation_not_found", http.StatusNotFound, "Operation not found"}
 	routeNotFound     = code{"route_not_found", http.StatusNotFound, "There is nothing at this path"}
 	methodNotAllowed  = code{"method_not_allowed", http.StatusMethodNotAllowed, "The path does not take this method"}
 	requestTimeout    = code{"request_timeout", http.StatusRequestTimeout, "The body took too long to arrive"}
@@ -108,7 +109,7 @@ var (
 
 // problemCodes is all of them.
 var problemCodes = []code{
-	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound, replayNotFound, routeNotFound, methodNotAllowed, requestTimeout,
+	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound, replayNotFound, operationNotFound, routeNotFound, methodNotAllowed, requestTimeout,
 	jobStatusConflict, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
 }
 
@@ -148,6 +149,8 @@ func problemOf(err error) *Problem {
 		return sinkNotFound.because("No relay has ever published to a sink of the name.")
 	case errors.Is(err, operator.ErrReplayNotFound):
 		return replayNotFound.because("The sink has no replay of the id, or it is not visible to this tenant.")
+	case errors.Is(err, operator.ErrOperationNotFound):
+		return operationNotFound.because("There is none of the id, or it is not visible to this tenant.")
 	case errors.Is(err, operator.ErrNothingToReplay):
 		return nothingToReplay.because("The log has no such event.")
 	case errors.Is(err, operator.ErrNoJobsToReplay):

@@ -106,6 +106,17 @@ var methods = map[string]route{
 	"POST /sinks/{sink}/replays/{replay}/stop": calling(nil, Replay{}, func(ctx context.Context, c *Client) (Replay, error) {
 		return c.StopReplay(WithReason(ctx, "x"), "s", someID)
 	}),
+	"POST /operations": calling(NewOperation{}, Operation{}, func(ctx context.Context, c *Client) (Operation, error) {
+		return c.StartOperation(ctx, NewOperation{})
+	}),
+	"GET /operations":             calling(nil, operationsAnswer{}, func(ctx context.Context, c *Client) ([]Operation, error) { return c.Operations(ctx, "x", 1, "x") }),
+	"GET /operations/{operation}": onID(Operation{}, (*Client).Operation),
+	"POST /operations/{operation}/stop": calling(nil, Operation{}, func(ctx context.Context, c *Client) (Operation, error) {
+		return c.StopOperation(WithReason(ctx, "x"), someID)
+	}),
+	"POST /operations/{operation}/resume": calling(nil, Operation{}, func(ctx context.Context, c *Client) (Operation, error) {
+		return c.ResumeOperation(WithReason(ctx, "x"), someID)
+	}),
 	"GET /problems":           calling(nil, Findings{}, func(ctx context.Context, c *Client) (Findings, error) { return c.Problems(ctx, "x") }),
 	"GET /overview":           calling(nil, Overview{}, func(ctx context.Context, c *Client) (Overview, error) { return c.Overview(ctx, "x") }),
 	"GET /me":                 of(Me{}, (*Client).Me),

@@ -130,14 +130,21 @@ type Attempt struct {
 
 // JobFilter says which jobs. Its zero value is all.
 type JobFilter struct {
-	Tenant        string    `json:"tenant,omitempty"` // for tokens of all tenants; "" is any
-	Kind          string    `json:"kind,omitempty"`
-	Queue         string    `json:"queue,omitempty"`
-	Key           string    `json:"key,omitempty"`
-	Fingerprint   string    `json:"errorFingerprint,omitempty"` // of dead letters that failed alike
-	Status        []string  `json:"status,omitempty"`           // any of these
-	CreatedAfter  time.Time `json:"createdAfter,omitzero"`      // at this time or later
-	CreatedBefore time.Time `json:"createdBefore,omitzero"`
+	Tenant         string    `json:"tenant,omitempty"` // for tokens of all tenants; "" is any
+	Kind           string    `json:"kind,omitempty"`
+	Queue          string    `json:"queue,omitempty"`
+	Key            string    `json:"key,omitempty"`
+	Fingerprint    string    `json:"errorFingerprint,omitempty"` // of dead letters that failed alike
+	Status         []string  `json:"status,omitempty"`           // any of these
+	Worker         string    `json:"worker,omitempty"`           // holds the lease, or closed it; for admin.read only
+	ErrorCode      string    `json:"errorCode,omitempty"`        // of the latest failed attempt
+	MinAttempt     int       `json:"minAttempt,omitempty"`       // for admin.read only
+	Parent         string    `json:"parent,omitempty"`           // the job whose end stored them
+	IDPrefix       string    `json:"idPrefix,omitempty"`         // what the id begins with
+	FinishedAfter  time.Time `json:"finishedAfter,omitzero"`     // closed at this time or later: open jobs are left out
+	FinishedBefore time.Time `json:"finishedBefore,omitzero"`
+	CreatedAfter   time.Time `json:"createdAfter,omitzero"` // at this time or later
+	CreatedBefore  time.Time `json:"createdBefore,omitzero"`
 }
 
 func (f JobFilter) query() url.Values {
@@ -147,6 +154,15 @@ func (f JobFilter) query() url.Values {
 	set(q, "key", f.Key)
 	set(q, "error_fingerprint", f.Fingerprint)
 	set(q, "status", strings.Join(f.Status, ","))
+	set(q, "worker", f.Worker)
+	set(q, "error_code", f.ErrorCode)
+	if f.MinAttempt > 0 {
+		q.Set("min_attempt", strconv.Itoa(f.MinAttempt))
+	}
+	set(q, "parent", f.Parent)
+	set(q, "id_prefix", f.IDPrefix)
+	set(q, "finished_after", instant(f.FinishedAfter))
+	set(q, "finished_before", instant(f.FinishedBefore))
 	set(q, "created_after", instant(f.CreatedAfter))
 	set(q, "created_before", instant(f.CreatedBefore))
 	return q

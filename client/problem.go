@@ -23,6 +23,7 @@ const (
 	CodeScheduleNotFound     Code = "schedule_not_found"
 	CodeSinkNotFound         Code = "sink_not_found"
 	CodeReplayNotFound       Code = "replay_not_found"
+	CodeOperationNotFound    Code = "operation_not_found"
 	CodeRouteNotFound        Code = "route_not_found"
 	CodeMethodNotAllowed     Code = "method_not_allowed"
 	CodeRequestTimeout       Code = "request_timeout"

@@ -239,7 +239,26 @@ func (c *caller) tellOfDeadLetters() {
 	c.wantIn(c.ask("POST /dead-letters/replay", nil, `{"filter":{"kind":"mail"}}`, http.StatusOK), `"done":1`)
 	c.await("the dead letter to be one again", func() bool { return c.count(`SELECT count(*) FROM outbox.jobs WHERE status = 'failed'`) == 1 })
 	c.tellOfProblems()
+	c.tellOfOperationsOnLetters()
 	c.wantIn(c.ask("POST /dead-letters/dismiss", nil, `{"filter":{"kind":"mail"}}`, http.StatusOK), `"done":1`)
+}
+
+// tellOfOperationsOnLetters replays the one dead letter, which dies again.
+func (c *caller) tellOfOperationsOnLetters() {
+	var started struct{ ID string }
+	answer := c.ask("POST /operations", nil, `{"act":"replay","filter":{"kind":"mail"},"ratePerSecond":10,"reason":"again"}`, http.StatusAccepted)
+	if err := json.Unmarshal([]byte(answer), &started); err != nil {
+		c.Fatal(err)
+	}
+	op := called{"operation": started.ID}
+	c.await("the operation to be done", func() bool {
+		return strings.Contains(c.ask("GET /operations/{operation}", op, "", http.StatusOK), `"state":"done"`)
+	})
+	c.wantIn(c.ask("GET /operations", nil, "", http.StatusOK), started.ID, `"matched":1`, `"done":1`, `"reason":"again"`)
+	c.wantIn(c.ask("POST /operations/{operation}/stop", op, "", http.StatusOK), `"state":"done"`) // it is too late
+	c.wantIn(c.ask("POST /operations/{operation}/resume", op, "", http.StatusOK), `"state":"done"`)
+	c.ask("GET /operations/{operation}", called{"operation": outbox.NewID().String()}, "", http.StatusNotFound)
+	c.await("the dead letter to be one again", func() bool { return c.count(`SELECT count(*) FROM outbox.jobs WHERE status = 'failed'`) == 1 })
 }
 
 // tellOfProblems is called while there is a dead letter.

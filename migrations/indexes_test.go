@@ -24,7 +24,7 @@ func TestEachIndexOfJobsNamesTheStatementThatNeedsIt(t *testing.T) {
 			}
 		}
 	}
-	text := read(t, "00002_indexes.sql")
+	text := read(t, "00002_indexes.sql") + read(t, "00004_console.sql")
 	const index = `((?:--[^\n]*\n)*)CREATE (?:UNIQUE )?INDEX (\w+) ON outbox\.jobs `
 	found := regexp.MustCompile(index).FindAllStringSubmatch(text, -1)
 	if n := strings.Count(text, " ON outbox.jobs "); n != len(found) || n == 0 {

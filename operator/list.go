@@ -5,9 +5,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -40,6 +43,14 @@ type Filter struct {
 	After       outbox.ID       // only newer jobs than this one; zero is to the oldest
 	Skip        int             // leave out this many of the newest, at most 10 000; Before is cheaper
 
+	Worker     string    // that holds the lease, or closed the job; "" is any
+	ErrorCode  string    // of the latest failed attempt; "" is any
+	MinAttempt int       // only jobs that have come to this attempt; 0 is any
+	Parent     outbox.ID // whose end stored the job; zero is any. [Operator.Children] is faster
+	IDPrefix   string    // of hex digits and hyphens that the job's id begins with; "" is any
+
+	// Only jobs that closed in this time; zero is without a bound. With one, open jobs are left out.
+	FinishedAfter, FinishedBefore time.Time
 	// Only jobs that were created in this time; zero is without a bound. Jobs whose
 	// producer's clock was more than an hour off may be left out.
 	CreatedAfter, CreatedBefore time.Time
@@ -60,12 +71,38 @@ func (f Filter) validate() error {
 	if f.Limit < 0 {
 		return invalid.Field("Filter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)
 	}
+	if f.MinAttempt < 0 || f.MinAttempt > math.MaxInt32 {
+		return invalid.Field("Filter.MinAttempt", "is %d, want 1 to %d, or 0 for any", f.MinAttempt, math.MaxInt32)
+	}
+	if _, _, err := idRange(f.IDPrefix); err != nil {
+		return err
+	}
 	if f.Skip < 0 || f.Skip > MaxSkip {
 		return invalid.Field("Filter.Skip", "is %d, want 0 to %d", f.Skip, MaxSkip)
 	}
 	return validTexts(map[string]string{
 		"Filter.Kind": f.Kind, "Filter.Queue": f.Queue, "Filter.Key": f.Key, "Filter.Fingerprint": f.Fingerprint,
+		"Filter.Worker": f.Worker, "Filter.ErrorCode": f.ErrorCode,
 	})
+}
+
+// idRange is from the lowest to the highest id that begins with a prefix.
+func idRange(prefix string) (lowest, highest outbox.ID, err error) {
+	const pattern = "00000000-0000-0000-0000-000000000000"
+	fill := func(digit string) (outbox.ID, error) {
+		if len(prefix) > len(pattern) {
+			return outbox.ID{}, errors.New("too long")
+		}
+		return outbox.ParseID(prefix + strings.ReplaceAll(pattern[len(prefix):], "0", digit))
+	}
+	lowest, err = fill("0")
+	if err == nil {
+		highest, err = fill("f")
+	}
+	if err != nil {
+		err = invalid.Field("Filter.IDPrefix", "is %q, want the beginning of an id such as %s", prefix, pattern)
+	}
+	return lowest, highest, err
 }
 
 // params are those of the query.
@@ -73,14 +110,28 @@ func (f Filter) params() sqlgen.ListJobsParams {
 	p := sqlgen.ListJobsParams{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: tenantOrAny(f.Tenant), Before: newest, After: pgvalue.UUID(outbox.ID{}),
 		CreatedAfter: timeOrAny(f.CreatedAfter), CreatedBefore: timeOrAny(f.CreatedBefore),
+		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: int32(f.MinAttempt), Parent: tenantOrAny(f.Parent),
+		FinishedAfter: timeOrAny(f.FinishedAfter), FinishedBefore: timeOrAny(f.FinishedBefore),
 		MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)), Skip: int32(f.Skip),
 	}
 	p.Reach = p.Skip + p.MaxRows
 	if !f.CreatedBefore.IsZero() {
 		p.Before = idAt(f.CreatedBefore.Add(clockError))
 	}
+	if !f.FinishedBefore.IsZero() && (f.CreatedBefore.IsZero() || f.FinishedBefore.Before(f.CreatedBefore)) {
+		p.Before = idAt(f.FinishedBefore.Add(clockError)) // it was created before it finished
+	}
 	if !f.CreatedAfter.IsZero() {
 		p.After = idAt(f.CreatedAfter.Add(-clockError))
+	}
+	if f.IDPrefix != "" {
+		lowest, highest, _ := idRange(f.IDPrefix) // as validate has seen
+		if below := beneath(pgvalue.UUID(lowest)); !lowest.IsZero() && bytes.Compare(below.Bytes[:], p.After.Bytes[:]) > 0 {
+			p.After = below
+		}
+		if over := above(pgvalue.UUID(highest)); over.Bytes != ([16]byte{}) && bytes.Compare(over.Bytes[:], p.Before.Bytes[:]) < 0 {
+			p.Before = over
+		}
 	}
 	if !f.Before.IsZero() && bytes.Compare(f.Before[:], p.Before.Bytes[:]) < 0 {
 		p.Before = pgvalue.UUID(f.Before)
@@ -119,7 +170,7 @@ var newest = pgtype.UUID{Bytes: [16]byte(slices.Repeat([]byte{0xff}, 16)), Valid
 // index.
 func (f Filter) sparse() bool {
 	return f.Fingerprint == "" &&
-		(f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero() ||
+		(f.Worker != "" || f.ErrorCode != "" || f.MinAttempt > 0 || !f.Parent.IsZero() || !f.FinishedAfter.IsZero() || !f.FinishedBefore.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 || !f.CreatedAfter.IsZero() || !f.CreatedBefore.IsZero() ||
 			f.Tenant == outbox.RootTenant) // the indexes by tenants are without it
 }
 
@@ -217,6 +268,16 @@ func (p *Page) read(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJ
 		}
 		params.Before = pgvalue.UUID(jobs[len(jobs)-1].ID)
 	}
+}
+
+// beneath is the id before.
+func beneath(id pgtype.UUID) pgtype.UUID {
+	for i := len(id.Bytes) - 1; i >= 0; i-- {
+		if id.Bytes[i]--; id.Bytes[i] != 0xff {
+			break
+		}
+	}
+	return id
 }
 
 // above is the next id.

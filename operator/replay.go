@@ -60,12 +60,20 @@ func (o *Operator) ReplayAll(ctx context.Context, f DeadLetterFilter, rate float
 	if rate != 0 && !(rate >= minRate && rate <= maxRate) { // also not a number
 		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, minRate, maxRate))
 	}
-	page, spacing := actPage, time.Duration(0)
-	if rate > 0 {
-		page = max(1, min(actPage, int(rate)))
-		spacing = time.Duration(float64(time.Second) / rate)
+	page, spacing := pace(rate)
+	return o.actOnMany(ctx, f, page, spacing, o.replaySome(spacing))
+}
+
+// pace is how many jobs one statement replays at a rate, and how far apart they become due.
+func pace(rate float64) (page int, spacing time.Duration) {
+	if rate == 0 {
+		return actPage, 0
 	}
-	return o.actOnMany(ctx, f, page, spacing, func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
+	return max(1, min(actPage, int(rate))), time.Duration(float64(time.Second) / rate)
+}
+
+func (o *Operator) replaySome(spacing time.Duration) actOnSome {
+	return func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
 		done, err := o.db.ReplayJobs(ctx, sqlgen.ReplayJobsParams{
 			Ids: ids, Epochs: epochs, Spacing: pgvalue.Interval(spacing),
 			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
@@ -74,22 +82,29 @@ func (o *Operator) ReplayAll(ctx context.Context, f DeadLetterFilter, rate float
 			return nil, fmt.Errorf("replay dead letters: %w", err)
 		}
 		return done, nil
-	})
+	}
 }
 
 // DismissAll puts the dead letters that f means away, oldest first: they move to
 // the history as dismissed. It goes on and can be broken off like [Operator.ReplayAll].
 func (o *Operator) DismissAll(ctx context.Context, f DeadLetterFilter) iter.Seq2[BulkProgress, error] {
 	return o.actOnMany(ctx, f, actPage, 0, func(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
-		done, err := o.db.DismissJobs(ctx, sqlgen.DismissJobsParams{
-			Ids: ids, Epochs: epochs, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
-		})
-		if err != nil {
-			return nil, fmt.Errorf("dismiss dead letters: %w", err)
+		done, err := o.dismissSome(ctx, ids, epochs)
+		if err == nil {
+			_ = o.db.PromoteKeysOfJobs(ctx, done) // else the reaper does it seconds later
 		}
-		_ = o.db.PromoteKeysOfJobs(ctx, done) // else the reaper does it seconds later
-		return done, nil
+		return done, err
 	})
+}
+
+func (o *Operator) dismissSome(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
+	done, err := o.db.DismissJobs(ctx, sqlgen.DismissJobsParams{
+		Ids: ids, Epochs: epochs, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dismiss dead letters: %w", err)
+	}
+	return done, nil
 }
 
 type actOnSome func(ctx context.Context, ids []pgtype.UUID, epochs []int64) (done []pgtype.UUID, err error)

@@ -1,6 +1,6 @@
 -- name: ExplainJob :many
--- ExplainJob returns what there is of a job to say why it does not run. Of a closed job, finished_at and what closed
--- it. With a @tenant, only its own.
+-- ExplainJob returns what there is of a job to say why it does not run. Of a closed job, finished_at and what
+-- closed it. With a @tenant, only its own.
 SELECT jobs.id, jobs.tenant_id, jobs.queue, jobs.kind, jobs.status::text AS status, jobs.priority, jobs.run_at, jobs.epoch, jobs.attempt, jobs.max_attempts,
        coalesce(jobs.key, '')::text AS key, coalesce(jobs.max_active, 1)::smallint AS max_active, coalesce(jobs.ordered, false)::boolean AS ordered,
        coalesce(jobs.line_position, 0)::bigint AS line_position, coalesce(jobs.lease_owner, '')::text AS worker,
@@ -22,9 +22,9 @@ WHERE history.id = @id
 LIMIT 1;
 
 -- name: ExplainQueue :one
--- ExplainQueue returns what is set for a queue, the name of the one that paused it, and what runs of it, @everything
--- only: what runs is all tenants'. It looks at the running jobs of all queues, 20 000 at most, and for the pause among
--- the newest 10 000 acts.
+-- ExplainQueue returns what is set for a queue, the name of the one that paused it, and what runs of it,
+-- @everything only: what runs is all tenants'. It looks at the running jobs of all queues, 20 000 at most, and for
+-- the pause among the newest 10 000 acts.
 SELECT rules.paused_at, coalesce(rules.max_running, 0)::integer AS max_running, coalesce(rules.rate, 0)::integer AS rate,
        coalesce(extract(epoch FROM rules.rate_interval), 0)::double precision AS rate_seconds,
        coalesce(usage.start_times, '{}')::timestamptz[] AS start_times, coalesce(usage.start_counts, '{}')::integer[] AS start_counts,
@@ -34,16 +34,13 @@ FROM (SELECT) AS one
 LEFT JOIN outbox.queues AS rules ON rules.queue = @queue
 LEFT JOIN outbox.queue_usage AS usage ON usage.queue = @queue AND @everything::boolean AND rules.rate IS NOT NULL
 LEFT JOIN LATERAL (
-    SELECT act.actor, act.reason
-    FROM (
-        SELECT audit.id, audit.actor, audit.reason, audit.queue, audit.act
-        FROM outbox.audit
-        WHERE rules.paused_at IS NOT NULL
-        ORDER BY audit.id DESC
-        LIMIT 10000
-    ) AS act
-    WHERE act.queue = @queue::text AND act.act = 'queue.pause'
-    ORDER BY act.id DESC
+    SELECT audit.actor, audit.reason
+    FROM outbox.audit
+    WHERE rules.paused_at IS NOT NULL
+      AND audit.queue = @queue::text
+      AND audit.job_id IS NULL
+      AND audit.act = 'queue.pause'
+    ORDER BY audit.id DESC
     LIMIT 1
 ) AS paused ON true
 LEFT JOIN LATERAL (
@@ -79,8 +76,8 @@ WHERE workers.worker = @worker
 LIMIT 1;
 
 -- name: ExplainOutage :one
--- ExplainOutage looks among the next 2 000 jobs of a tenant's queue at a priority that are to become due for those of
--- a kind that found what they need away when they were tried last. The job itself may be one of them.
+-- ExplainOutage looks among the next 2 000 jobs of a tenant's queue at a priority that are to become due for those
+-- of a kind that found what they need away when they were tried last. The job itself may be one of them.
 WITH plain AS (
     SELECT jobs.kind, jobs.run_at, jobs.unavailable_since, jobs.last_error_code, jobs.last_error_message
     FROM outbox.jobs
@@ -117,8 +114,8 @@ WHERE found.kind = @kind::text
 LIMIT 1;
 
 -- name: ExplainKey :one
--- ExplainKey returns how the key of a job stands: whether it is parked, what of it runs, the head of its line, and how
--- many jobs of it come before the job, up to 10 000.
+-- ExplainKey returns how the key of a job stands: whether it is parked, what of it runs, the head of its line, and
+-- how many jobs of it come before the job, up to 10 000.
 SELECT keys.parked_at, keys.park_at, keys.parked_for,
        slots.running, slots.longest_id::uuid AS longest_id, slots.longest_since::timestamptz AS longest_since, coalesce(slots.longest_worker, '')::text AS longest_worker,
        head.id AS head_id, coalesce(head.status::text, '')::text AS head_status, head.run_at AS head_run_at, coalesce(head.on_death, '')::text AS head_on_death,
@@ -165,7 +162,7 @@ CROSS JOIN LATERAL (
           AND jobs.tenant_id = @tenant_id AND jobs.queue = @queue AND jobs.key = @key
           AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
           AND jobs.status = 'blocked'
-        ORDER BY jobs.priority DESC, jobs.run_at, jobs.id
+        ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
         LIMIT 10000
     ) AS before
     WHERE (-before.priority, before.run_at, before.id) < (0 - @priority::integer, @run_at::timestamptz, @id::uuid)

@@ -58,7 +58,8 @@ SELECT greatest((
 -- newest first, without payloads and results, but for the @skip newest. Each of
 -- its three parts is left out when no status of it was asked for; the dead letters
 -- have an index of their own, and alone a @fingerprint. @reach is both numbers together. A
--- job finishes after it was created: @created_after spares the partitions before.
+-- job finishes after it was created: @created_after spares the partitions before. An open one has not
+-- finished.
 (
     SELECT {{open "jobs"}}
     FROM outbox.jobs
@@ -71,6 +72,12 @@ SELECT greatest((
       AND (@queue::text = '' OR jobs.queue = @queue)
       AND (@key::text = '' OR jobs.key = @key)
       AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+      AND (@worker::text = '' OR jobs.lease_owner = @worker)
+      AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+      AND jobs.attempt >= @min_attempt::integer
+      AND sqlc.narg('finished_after')::timestamptz IS NULL
+      AND sqlc.narg('finished_before')::timestamptz IS NULL
+      AND (sqlc.narg('parent')::uuid IS NULL OR jobs.parent_id = sqlc.narg('parent'))
       AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
       AND (sqlc.narg('created_after')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_after'))
       AND (sqlc.narg('created_before')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_before'))
@@ -90,6 +97,12 @@ UNION ALL
       AND (@queue::text = '' OR jobs.queue = @queue)
       AND (@key::text = '' OR jobs.key = @key)
       AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+      AND (@worker::text = '' OR jobs.lease_owner = @worker)
+      AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+      AND jobs.attempt >= @min_attempt::integer
+      AND sqlc.narg('finished_after')::timestamptz IS NULL
+      AND sqlc.narg('finished_before')::timestamptz IS NULL
+      AND (sqlc.narg('parent')::uuid IS NULL OR jobs.parent_id = sqlc.narg('parent'))
       AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
       AND (sqlc.narg('created_after')::timestamptz IS NULL OR jobs.created_at >= sqlc.narg('created_after'))
       AND (sqlc.narg('created_before')::timestamptz IS NULL OR jobs.created_at < sqlc.narg('created_before'))
@@ -108,6 +121,12 @@ UNION ALL
       AND (@queue::text = '' OR history.queue = @queue)
       AND (@key::text = '' OR history.key = @key)
       AND @fingerprint::text = ''
+      AND (@worker::text = '' OR history.worker = @worker)
+      AND (@error_code::text = '' OR history.last_error_code = @error_code)
+      AND history.attempt >= @min_attempt::integer
+      AND (sqlc.narg('finished_after')::timestamptz IS NULL OR history.finished_at >= sqlc.narg('finished_after'))
+      AND (sqlc.narg('finished_before')::timestamptz IS NULL OR history.finished_at < sqlc.narg('finished_before'))
+      AND (sqlc.narg('parent')::uuid IS NULL OR history.parent_id = sqlc.narg('parent'))
       AND (sqlc.narg('tenant')::uuid IS NULL OR history.tenant_id = sqlc.narg('tenant'))
       AND (sqlc.narg('created_after')::timestamptz IS NULL OR history.created_at >= sqlc.narg('created_after') AND history.finished_at >= sqlc.narg('created_after'))
       AND (sqlc.narg('created_before')::timestamptz IS NULL OR history.created_at < sqlc.narg('created_before'))

@@ -18,6 +18,8 @@ import (
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/console"
+	"github.com/posthaste-dev/posthaste/internal/outage"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/watch"
 )
@@ -194,6 +196,24 @@ func (a *apiServer) close() {
 	}
 }
 
+// runOperations takes the steps of operations on many jobs until the returned function is called, or ctx ends.
+func (a *apiServer) runOperations(ctx context.Context) (stop func()) {
+	if a.name != "api" {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var complaints outage.Complaints
+	var running sync.WaitGroup
+	running.Go(func() {
+		_ = operator.New(a.pool).RunOperations(ctx, func(err error) { // it returns nil
+			if missed, due := complaints.Due("", time.Now()); due {
+				a.log.LogAttrs(ctx, slog.LevelWarn, "a step of an operation failed, and is tried again", slog.Any("err", err), slog.Int("times", missed+1))
+			}
+		})
+	})
+	return func() { cancel(); running.Wait() }
+}
+
 // run serves until ctx ends, and then until the requests that have come are answered.
 func (a *apiServer) run(ctx context.Context) error {
 	ln := a.listener
@@ -211,6 +231,7 @@ func (a *apiServer) run(ctx context.Context) error {
 		defer cancel()
 		discovery.Go(func() { a.provider.discover(ctx) })
 	}
+	defer a.runOperations(ctx)()
 	server := &http.Server{
 		Handler:           a.handler,
 		ReadHeaderTimeout: a.patience.header,

@@ -26,6 +26,7 @@ func actOnLettersFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "all", Usage: "all dead letters there are"},
 		&cli.StringFlag{Name: "reason", Usage: "why, for the audit: `TEXT`"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "only say which it would be, or how many by filter, as they are now"},
+		&cli.BoolFlag{Name: "detach", Usage: "leave it to the processes that serve the API, and print the operation's id (see posthaste operations)"},
 		&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask before acting on more than one; scripts have to say it"},
 	)
 }
@@ -170,8 +171,27 @@ func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string,
 			return err
 		}
 		which.filter.FailedUntil = matched.FailedUntil
+		if c.Bool("detach") {
+			return p.detach(ctx, c, o, operator.OperationAct(verb), which.filter)
+		}
 		return p.follow(verb, all(ctx, o, which.filter))
 	})
+}
+
+// detach leaves the act to the processes that serve the API.
+func (p *program) detach(ctx context.Context, c *cli.Command, o letterActs, act operator.OperationAct, f operator.DeadLetterFilter) (err error) {
+	n := operator.NewOperation{Act: act, Filter: f}
+	if v := c.String("rate"); v != "" {
+		if n.PerSecond, err = parseDecimal(v); err != nil {
+			return err // which replayLetters has seen
+		}
+	}
+	started, err := o.(operationActs).StartOperation(ctx, n) // both letterActs are
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s\n", started.ID)
+	return err
 }
 
 func (p *program) dryRun(verb string, n int64) error {

@@ -21,6 +21,13 @@ func (p *program) jobsCommand() *cli.Command {
 				Name:  "list",
 				Usage: "list jobs, open and closed, newest first",
 				Flags: append(jobFlags(), outputFlag(), fingerprintFlag(),
+					&cli.StringFlag{Name: "worker", Usage: "only those that this `WORKER` holds, or has closed"},
+					&cli.StringFlag{Name: "error-code", Usage: "only those whose latest failed attempt ended with this `CODE`"},
+					&cli.IntFlag{Name: "min-attempt", Usage: "only those that have come to attempt `N`"},
+					&cli.StringFlag{Name: "parent", Usage: "only those that the end of the job with this `ID` stored"},
+					&cli.StringFlag{Name: "id-prefix", Usage: "only those whose id begins with `HEX`"},
+					&cli.StringFlag{Name: "finished-since", Usage: "closed at or after this `TIME`, like --created-since: no open ones"},
+					&cli.StringFlag{Name: "finished-until", Usage: "closed before this `TIME`"},
 					&cli.IntFlag{Name: "limit", Value: operator.DefaultLimit, Usage: "at most `N` jobs"},
 					&cli.StringFlag{Name: "before", Usage: "only older ones than the job with this `ID`: the next page begins with the last id of this one"},
 				),
@@ -107,7 +114,9 @@ func (p *program) listJobs(ctx context.Context, c *cli.Command) error {
 
 func jobsFilter(c *cli.Command) (operator.Filter, error) {
 	f, err := jobConditions(c)
-	err = errors.Join(err, readID(c, "before", &f.Before))
+	f.Worker, f.ErrorCode, f.MinAttempt, f.IDPrefix = c.String("worker"), c.String("error-code"), c.Int("min-attempt"), c.String("id-prefix")
+	err = errors.Join(err, readID(c, "before", &f.Before), readID(c, "parent", &f.Parent),
+		readMoment(c, "finished-since", &f.FinishedAfter), readMoment(c, "finished-until", &f.FinishedBefore))
 	if n := c.Int("limit"); n < 1 {
 		err = errors.Join(err, fmt.Errorf("--limit is %d: want at least 1", n))
 	}

@@ -119,7 +119,7 @@ func (p *program) root() *cli.Command {
 		ConfigureShellCompletionCommand: func(c *cli.Command) { c.Hidden = false },
 		ExitErrHandler:                  func(context.Context, *cli.Command, error) {}, // run decides
 		Commands: []*cli.Command{
-			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.publishCommand(), p.jobsCommand(), p.dlqCommand(), p.queuesCommand(), p.workersCommand(), p.statsCommand(), p.topCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.relayCommand(), p.tokensCommand(),
+			p.serveCommand(), p.devCommand(), p.migrateCommand(), p.enqueueCommand(), p.publishCommand(), p.jobsCommand(), p.dlqCommand(), p.operationsCommand(), p.queuesCommand(), p.workersCommand(), p.statsCommand(), p.topCommand(), p.doctorCommand(), p.auditCommand(), p.keysCommand(), p.schedulesCommand(), p.relayCommand(), p.tokensCommand(),
 			p.healthcheckCommand(), p.configCommand(), p.openAPICommand(), p.versionCommand(), benchCommand(),
 		},
 	}

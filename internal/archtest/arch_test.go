@@ -83,7 +83,7 @@ var allowed = map[string]string{
 
 	// One process of the others, the same with the API, and the command.
 	"app":           "internal/engine outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn internal/pgsession",
-	"server":        "access api app console dispatcher outbox watch internal/backoff",
+	"server":        "access api app console dispatcher operator outbox watch internal/backoff internal/outage",
 	"cmd/posthaste": "internal/engine protect internal/dsn access api app console server client kinds outbox dispatcher operator doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
 	// Postgres for development and tests.

@@ -61,8 +61,8 @@ type ExplainJobRow struct {
 	Now               pgtype.Timestamptz
 }
 
-// ExplainJob returns what there is of a job to say why it does not run. Of a closed job, finished_at and what closed
-// it. With a @tenant, only its own.
+// ExplainJob returns what there is of a job to say why it does not run. Of a closed job, finished_at and what
+// closed it. With a @tenant, only its own.
 func (q *Queries) ExplainJob(ctx context.Context, iD pgtype.UUID, tenant pgtype.UUID) ([]ExplainJobRow, error) {
 	rows, err := q.db.Query(ctx, ExplainJob, iD, tenant)
 	if err != nil {
@@ -156,7 +156,7 @@ CROSS JOIN LATERAL (
           AND jobs.tenant_id = $1 AND jobs.queue = $2 AND jobs.key = $3
           AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
           AND jobs.status = 'blocked'
-        ORDER BY jobs.priority DESC, jobs.run_at, jobs.id
+        ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
         LIMIT 10000
     ) AS before
     WHERE (-before.priority, before.run_at, before.id) < (0 - $7::integer, $8::timestamptz, $6::uuid)
@@ -190,8 +190,8 @@ type ExplainKeyRow struct {
 	Ahead         int64
 }
 
-// ExplainKey returns how the key of a job stands: whether it is parked, what of it runs, the head of its line, and how
-// many jobs of it come before the job, up to 10 000.
+// ExplainKey returns how the key of a job stands: whether it is parked, what of it runs, the head of its line, and
+// how many jobs of it come before the job, up to 10 000.
 func (q *Queries) ExplainKey(ctx context.Context, arg ExplainKeyParams) (ExplainKeyRow, error) {
 	row := q.db.QueryRow(ctx, ExplainKey,
 		arg.TenantID,
@@ -273,8 +273,8 @@ type ExplainOutageRow struct {
 	ErrorMessage string
 }
 
-// ExplainOutage looks among the next 2 000 jobs of a tenant's queue at a priority that are to become due for those of
-// a kind that found what they need away when they were tried last. The job itself may be one of them.
+// ExplainOutage looks among the next 2 000 jobs of a tenant's queue at a priority that are to become due for those
+// of a kind that found what they need away when they were tried last. The job itself may be one of them.
 func (q *Queries) ExplainOutage(ctx context.Context, arg ExplainOutageParams) (ExplainOutageRow, error) {
 	row := q.db.QueryRow(ctx, ExplainOutage,
 		arg.Kind,
@@ -303,16 +303,13 @@ FROM (SELECT) AS one
 LEFT JOIN outbox.queues AS rules ON rules.queue = $1
 LEFT JOIN outbox.queue_usage AS usage ON usage.queue = $1 AND $2::boolean AND rules.rate IS NOT NULL
 LEFT JOIN LATERAL (
-    SELECT act.actor, act.reason
-    FROM (
-        SELECT audit.id, audit.actor, audit.reason, audit.queue, audit.act
-        FROM outbox.audit
-        WHERE rules.paused_at IS NOT NULL
-        ORDER BY audit.id DESC
-        LIMIT 10000
-    ) AS act
-    WHERE act.queue = $1::text AND act.act = 'queue.pause'
-    ORDER BY act.id DESC
+    SELECT audit.actor, audit.reason
+    FROM outbox.audit
+    WHERE rules.paused_at IS NOT NULL
+      AND audit.queue = $1::text
+      AND audit.job_id IS NULL
+      AND audit.act = 'queue.pause'
+    ORDER BY audit.id DESC
     LIMIT 1
 ) AS paused ON true
 LEFT JOIN LATERAL (
@@ -345,9 +342,9 @@ type ExplainQueueRow struct {
 	LongestSince  pgtype.Timestamptz
 }
 
-// ExplainQueue returns what is set for a queue, the name of the one that paused it, and what runs of it, @everything
-// only: what runs is all tenants'. It looks at the running jobs of all queues, 20 000 at most, and for the pause among
-// the newest 10 000 acts.
+// ExplainQueue returns what is set for a queue, the name of the one that paused it, and what runs of it,
+// @everything only: what runs is all tenants'. It looks at the running jobs of all queues, 20 000 at most, and for
+// the pause among the newest 10 000 acts.
 func (q *Queries) ExplainQueue(ctx context.Context, queue string, everything bool) (ExplainQueueRow, error) {
 	row := q.db.QueryRow(ctx, ExplainQueue, queue, everything)
 	var i ExplainQueueRow

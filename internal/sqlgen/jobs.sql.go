@@ -313,11 +313,17 @@ const ListJobs = `-- name: ListJobs :many
       AND ($7::text = '' OR jobs.queue = $7)
       AND ($8::text = '' OR jobs.key = $8)
       AND ($9::text = '' OR jobs.error_fingerprint = $9)
-      AND ($10::uuid IS NULL OR jobs.tenant_id = $10)
-      AND ($11::timestamptz IS NULL OR jobs.created_at >= $11)
-      AND ($12::timestamptz IS NULL OR jobs.created_at < $12)
+      AND ($10::text = '' OR jobs.lease_owner = $10)
+      AND ($11::text = '' OR jobs.last_error_code = $11)
+      AND jobs.attempt >= $12::integer
+      AND $13::timestamptz IS NULL
+      AND $14::timestamptz IS NULL
+      AND ($15::uuid IS NULL OR jobs.parent_id = $15)
+      AND ($16::uuid IS NULL OR jobs.tenant_id = $16)
+      AND ($17::timestamptz IS NULL OR jobs.created_at >= $17)
+      AND ($18::timestamptz IS NULL OR jobs.created_at < $18)
     ORDER BY jobs.id DESC
-    LIMIT $13
+    LIMIT $19
 )
 UNION ALL
 (
@@ -342,11 +348,17 @@ UNION ALL
       AND ($7::text = '' OR jobs.queue = $7)
       AND ($8::text = '' OR jobs.key = $8)
       AND ($9::text = '' OR jobs.error_fingerprint = $9)
-      AND ($10::uuid IS NULL OR jobs.tenant_id = $10)
-      AND ($11::timestamptz IS NULL OR jobs.created_at >= $11)
-      AND ($12::timestamptz IS NULL OR jobs.created_at < $12)
+      AND ($10::text = '' OR jobs.lease_owner = $10)
+      AND ($11::text = '' OR jobs.last_error_code = $11)
+      AND jobs.attempt >= $12::integer
+      AND $13::timestamptz IS NULL
+      AND $14::timestamptz IS NULL
+      AND ($15::uuid IS NULL OR jobs.parent_id = $15)
+      AND ($16::uuid IS NULL OR jobs.tenant_id = $16)
+      AND ($17::timestamptz IS NULL OR jobs.created_at >= $17)
+      AND ($18::timestamptz IS NULL OR jobs.created_at < $18)
     ORDER BY jobs.id DESC
-    LIMIT $13
+    LIMIT $19
 )
 UNION ALL
 (
@@ -370,11 +382,17 @@ UNION ALL
       AND ($7::text = '' OR history.queue = $7)
       AND ($8::text = '' OR history.key = $8)
       AND $9::text = ''
-      AND ($10::uuid IS NULL OR history.tenant_id = $10)
-      AND ($11::timestamptz IS NULL OR history.created_at >= $11 AND history.finished_at >= $11)
-      AND ($12::timestamptz IS NULL OR history.created_at < $12)
+      AND ($10::text = '' OR history.worker = $10)
+      AND ($11::text = '' OR history.last_error_code = $11)
+      AND history.attempt >= $12::integer
+      AND ($13::timestamptz IS NULL OR history.finished_at >= $13)
+      AND ($14::timestamptz IS NULL OR history.finished_at < $14)
+      AND ($15::uuid IS NULL OR history.parent_id = $15)
+      AND ($16::uuid IS NULL OR history.tenant_id = $16)
+      AND ($17::timestamptz IS NULL OR history.created_at >= $17 AND history.finished_at >= $17)
+      AND ($18::timestamptz IS NULL OR history.created_at < $18)
     ORDER BY history.id DESC
-    LIMIT $13
+    LIMIT $19
 )
 ORDER BY id DESC
 OFFSET $1
@@ -382,19 +400,25 @@ LIMIT $2
 `
 
 type ListJobsParams struct {
-	Skip          int32
-	MaxRows       int32
-	Statuses      []string
-	Before        pgtype.UUID
-	After         pgtype.UUID
-	Kind          string
-	Queue         string
-	Key           string
-	Fingerprint   string
-	Tenant        pgtype.UUID
-	CreatedAfter  pgtype.Timestamptz
-	CreatedBefore pgtype.Timestamptz
-	Reach         int32
+	Skip           int32
+	MaxRows        int32
+	Statuses       []string
+	Before         pgtype.UUID
+	After          pgtype.UUID
+	Kind           string
+	Queue          string
+	Key            string
+	Fingerprint    string
+	Worker         string
+	ErrorCode      string
+	MinAttempt     int32
+	FinishedAfter  pgtype.Timestamptz
+	FinishedBefore pgtype.Timestamptz
+	Parent         pgtype.UUID
+	Tenant         pgtype.UUID
+	CreatedAfter   pgtype.Timestamptz
+	CreatedBefore  pgtype.Timestamptz
+	Reach          int32
 }
 
 type ListJobsRow struct {
@@ -430,7 +454,8 @@ type ListJobsRow struct {
 // newest first, without payloads and results, but for the @skip newest. Each of
 // its three parts is left out when no status of it was asked for; the dead letters
 // have an index of their own, and alone a @fingerprint. @reach is both numbers together. A
-// job finishes after it was created: @created_after spares the partitions before.
+// job finishes after it was created: @created_after spares the partitions before. An open one has not
+// finished.
 func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsRow, error) {
 	rows, err := q.db.Query(ctx, ListJobs,
 		arg.Skip,
@@ -442,6 +467,12 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 		arg.Queue,
 		arg.Key,
 		arg.Fingerprint,
+		arg.Worker,
+		arg.ErrorCode,
+		arg.MinAttempt,
+		arg.FinishedAfter,
+		arg.FinishedBefore,
+		arg.Parent,
 		arg.Tenant,
 		arg.CreatedAfter,
 		arg.CreatedBefore,

@@ -1,0 +1,56 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Children lists the jobs that the end of a job stored: its follow-ups, and the job of a death hook, open and
+// closed, newest first, without payloads, results and attempts. Limit is 50 if it is 0, and 200 at most; the next
+// page begins with before as the last job's id, and the zero id is from the newest on. A job that does not exist
+// has none. In a context that is [TiedTo] a tenant they are its own.
+func (o *Operator) Children(ctx context.Context, parent outbox.ID, limit int, before outbox.ID) ([]Job, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	params := sqlgen.ListChildrenParams{
+		ParentID: pgvalue.UUID(parent), Before: newest, Tenant: tenantOrAny(tiedTo(ctx)), MaxRows: int32(min(cmp.Or(max(limit, 0), DefaultLimit), MaxLimit)),
+	}
+	if !before.IsZero() {
+		params.Before = pgvalue.UUID(before)
+	}
+	var jobs []Job
+	err := o.byIndex(ctx, func(db *sqlgen.Queries) error {
+		rows, err := db.ListChildren(ctx, params)
+		for _, row := range rows {
+			jobs = append(jobs, fromRow(sqlgen.ListJobsRow(row)))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the children of job %s: %w", parent, err)
+	}
+	return jobs, nil
+}
+
+// FindByIdempotencyKey returns the id of the job that a kind's idempotency key stored, for as long as the job is
+// kept, or [ErrNotFound]. The zero tenant is [outbox.RootTenant].
+func (o *Operator) FindByIdempotencyKey(ctx context.Context, tenant outbox.ID, kind, key string) (outbox.ID, error) {
+	if err := validTexts(map[string]string{"kind": kind, "key": key}); err != nil {
+		return outbox.ID{}, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found, err := o.db.FindByIdempotencyKey(ctx, sqlgen.FindByIdempotencyKeyParams{TenantID: pgvalue.UUID(orRoot(tenant)), Kind: kind, Key: key})
+	if err != nil {
+		return outbox.ID{}, fmt.Errorf("find the job of idempotency key %q: %w", key, err)
+	}
+	if len(found) == 0 {
+		return outbox.ID{}, fmt.Errorf("find the job of idempotency key %q of kind %s: %w", key, kind, ErrNotFound)
+	}
+	return found[0].Bytes, nil
+}

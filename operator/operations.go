@@ -1,0 +1,305 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// ErrOperationNotFound says that there is no operation with the id: there never was, or it ended more than 90 days
+// ago.
+var ErrOperationNotFound = errors.New("operation not found")
+
+// OperationAct is what an operation does to dead letters.
+type OperationAct string
+
+// The acts, which are those of [Operator.ReplayAll] and [Operator.DismissAll].
+const (
+	ReplayLetters  OperationAct = "replay"
+	DismissLetters OperationAct = "dismiss"
+)
+
+// NewOperation is an act on many dead letters to be done by whatever process runs operations.
+type NewOperation struct {
+	Act OperationAct
+	// Filter says which ones. With the FailedUntil of [Operator.MatchDeadLetters] they are those that were counted,
+	// and none that became a dead letter later; without it, those that there are now. After means nothing here.
+	Filter    DeadLetterFilter
+	PerSecond float64 // no more become due in a second, as for ReplayAll; 0 is without a limit. Of a replay only
+}
+
+// Operation is how far an act on many dead letters has come.
+type Operation struct {
+	ID         outbox.ID
+	Tenant     outbox.ID // zero: of all tenants
+	Act        OperationAct
+	Filter     DeadLetterFilter
+	PerSecond  float64
+	Matched    int64 // dead letters at the beginning
+	Done       int64
+	Passed     int64 // left alone: something else happened to them meanwhile, or their deadline has passed
+	Actor      string
+	Reason     string
+	RequestID  string // of its entries in the audit
+	StartedAt  time.Time
+	StoppedAt  time.Time // zero unless an operator has stopped it
+	FinishedAt time.Time // zero while it is not done
+	Failure    string    // of the latest step, which is tried again; "" for none
+}
+
+// letters is a filter as it is stored.
+type letters struct {
+	Kind         string    `json:"kind,omitempty"`
+	Queue        string    `json:"queue,omitempty"`
+	Status       string    `json:"status,omitempty"`
+	ErrorCode    string    `json:"error_code,omitempty"`
+	Fingerprint  string    `json:"fingerprint,omitempty"`
+	Key          string    `json:"key,omitempty"`
+	Tenant       string    `json:"tenant,omitempty"`
+	CreatedSince time.Time `json:"created_since,omitzero"`
+	CreatedUntil time.Time `json:"created_until,omitzero"`
+	FailedSince  time.Time `json:"failed_since,omitzero"`
+	FailedUntil  time.Time `json:"failed_until,omitzero"`
+}
+
+func (f DeadLetterFilter) stored() ([]byte, error) {
+	l := letters{
+		Kind: f.Kind, Queue: f.Queue, Status: string(f.Status), ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, Key: f.Key,
+		CreatedSince: f.CreatedSince, CreatedUntil: f.CreatedUntil, FailedSince: f.FailedSince, FailedUntil: f.FailedUntil,
+	}
+	if !f.Tenant.IsZero() {
+		l.Tenant = f.Tenant.String()
+	}
+	return json.Marshal(l)
+}
+
+func readLetters(text []byte) (f DeadLetterFilter, err error) {
+	var l letters
+	if err := json.Unmarshal(text, &l); err != nil {
+		return f, fmt.Errorf("read the filter of an operation: %w", err)
+	}
+	if l.Tenant != "" {
+		if f.Tenant, err = outbox.ParseID(l.Tenant); err != nil {
+			return f, fmt.Errorf("read the filter of an operation: %w", err)
+		}
+	}
+	f.Kind, f.Queue, f.Status, f.ErrorCode, f.Fingerprint, f.Key = l.Kind, l.Queue, outbox.Status(l.Status), l.ErrorCode, l.Fingerprint, l.Key
+	f.CreatedSince, f.CreatedUntil, f.FailedSince, f.FailedUntil = l.CreatedSince, l.CreatedUntil, l.FailedSince, l.FailedUntil
+	return f, nil
+}
+
+func (n NewOperation) validate() error {
+	switch {
+	case n.Act != ReplayLetters && n.Act != DismissLetters:
+		return invalid.Field("NewOperation.Act", "is %q, want %s or %s", n.Act, ReplayLetters, DismissLetters)
+	case n.PerSecond != 0 && n.Act != ReplayLetters:
+		return invalid.Field("NewOperation.PerSecond", "is for a replay")
+	case n.PerSecond != 0 && !(n.PerSecond >= minRate && n.PerSecond <= maxRate): // also not a number
+		return invalid.Field("NewOperation.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, minRate, maxRate)
+	}
+	return n.Filter.validate()
+}
+
+// StartOperation leaves an act on many dead letters to the processes that run operations
+// ([Operator.RunOperations]), also when the caller has gone. Its entries in the audit are this operator's, with its
+// reason and request.
+func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operation, error) {
+	if err := n.validate(); err != nil {
+		return Operation{}, err
+	}
+	matched, err := o.MatchDeadLetters(ctx, n.Filter)
+	if err != nil {
+		return Operation{}, fmt.Errorf("start an operation: %w", err)
+	}
+	n.Filter.FailedUntil = matched.FailedUntil
+	filter, err := n.Filter.stored()
+	if err != nil {
+		return Operation{}, fmt.Errorf("start an operation: %w", err)
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	started := Operation{
+		ID: outbox.NewID(), Tenant: n.Filter.Tenant, Act: n.Act, Filter: n.Filter, PerSecond: n.PerSecond, Matched: matched.Matched,
+		Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
+	}
+	at, err := o.db.StartOperation(ctx, sqlgen.StartOperationParams{
+		ID: pgvalue.UUID(started.ID), TenantID: tenantOrAny(started.Tenant), Act: string(n.Act), Filter: filter, PerSecond: n.PerSecond,
+		Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID,
+	})
+	if err != nil {
+		return Operation{}, fmt.Errorf("start an operation: %w", err)
+	}
+	started.StartedAt = at.Time
+	return started, nil
+}
+
+// Operations lists the operations of a tenant or, if it is zero, of all, newest first. Limit is 50 if it is 0, and
+// 200 at most; the next page begins with before as the last one's id, and the zero id is from the newest on.
+func (o *Operator) Operations(ctx context.Context, tenant outbox.ID, limit int, before outbox.ID) ([]Operation, error) {
+	params := sqlgen.ListOperationsParams{Before: newest, TenantID: tenantOrAny(tenant), MaxRows: int32(min(cmp.Or(max(limit, 0), DefaultLimit), MaxLimit))}
+	if !before.IsZero() {
+		params.Before = pgvalue.UUID(before)
+	}
+	return o.operations(ctx, params)
+}
+
+// Operation returns one of a tenant's operations or, if the tenant is zero, of any, or [ErrOperationNotFound].
+func (o *Operator) Operation(ctx context.Context, tenant, id outbox.ID) (Operation, error) {
+	found, err := o.operations(ctx, sqlgen.ListOperationsParams{Before: newest, TenantID: tenantOrAny(tenant), ID: pgvalue.UUID(id), MaxRows: 1})
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("operation %s: %w", id, ErrOperationNotFound)
+	}
+	if err != nil {
+		return Operation{}, err
+	}
+	return found[0], nil
+}
+
+func (o *Operator) operations(ctx context.Context, params sqlgen.ListOperationsParams) ([]Operation, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListOperations(ctx, params)
+	if err != nil {
+		return nil, fmt.Errorf("list operations: %w", err)
+	}
+	list := make([]Operation, len(rows))
+	for i, row := range rows {
+		filter, err := readLetters(row.Filter)
+		if err != nil {
+			return nil, err
+		}
+		list[i] = Operation{
+			ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Act: OperationAct(row.Act), Filter: filter, PerSecond: row.PerSecond,
+			Matched: row.Matched, Done: row.Done, Passed: row.Passed, Actor: row.Actor, Reason: row.Reason, RequestID: row.RequestID,
+			StartedAt: row.CreatedAt.Time, StoppedAt: row.StoppedAt.Time, FinishedAt: row.FinishedAt.Time, Failure: row.Failure,
+		}
+	}
+	return list, nil
+}
+
+// StopOperation stops an operation of the tenant or, if that is zero, of any: when it returns, nothing more is
+// done, until it is resumed. One that is stopped, or done, is left as it is. It returns the operation, or
+// [ErrOperationNotFound].
+func (o *Operator) StopOperation(ctx context.Context, tenant, id outbox.ID) (Operation, error) {
+	return o.switchOperation(ctx, tenant, id, true)
+}
+
+// ResumeOperation lets a stopped operation go on where it was: with the dead letters that were meant at the
+// beginning. One that is not stopped, or done, is left as it is. It returns the operation, or
+// [ErrOperationNotFound].
+func (o *Operator) ResumeOperation(ctx context.Context, tenant, id outbox.ID) (Operation, error) {
+	return o.switchOperation(ctx, tenant, id, false)
+}
+
+func (o *Operator) switchOperation(ctx context.Context, tenant, id outbox.ID, stop bool) (Operation, error) {
+	bound, cancel := context.WithTimeout(ctx, 2*statementTimeout) // a step may be under way
+	defer cancel()
+	found, err := o.db.SwitchOperation(bound, sqlgen.SwitchOperationParams{
+		ID: pgvalue.UUID(id), TenantID: tenantOrAny(tenant), Stop: stop, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	})
+	if err == nil && len(found) == 0 {
+		err = ErrOperationNotFound
+	}
+	if err != nil {
+		return Operation{}, fmt.Errorf("%s operation %s: %w", map[bool]string{true: "stop", false: "resume"}[stop], id, err)
+	}
+	return o.Operation(ctx, tenant, id)
+}
+
+const (
+	operationPoll  = time.Second     // between looks for an operation whose step is due
+	operationAgain = 5 * time.Second // after a step that failed
+)
+
+// RunOperations takes the steps of operations until ctx ends, and returns nil then. Any number of processes may: a
+// step is one transaction, which holds its operation, and is done whole or not at all. complain is given the errors
+// of steps, which are tried again; nil drops them.
+func (o *Operator) RunOperations(ctx context.Context, complain func(error)) error {
+	for ctx.Err() == nil {
+		pause, err := o.StepOperation(ctx)
+		if err != nil && ctx.Err() == nil {
+			pause = operationAgain
+			if complain != nil {
+				complain(err)
+			}
+		}
+		_ = wait(ctx, pause)
+	}
+	return nil
+}
+
+// StepOperation takes the step that is due first, if one is, and returns when to look again. It is
+// [Operator.RunOperations] once.
+func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err error) {
+	var failed sqlgen.TakeOperationRow
+	bound, cancel := context.WithTimeout(ctx, 3*statementTimeout)
+	defer cancel()
+	everything := TiedTo(bound, outbox.ID{})
+	err = pgx.BeginFunc(everything, o.pool, func(tx pgx.Tx) error {
+		taken, err := sqlgen.New(tx).TakeOperation(bound)
+		if err != nil || len(taken) == 0 {
+			again = operationPoll
+			return err
+		}
+		if again = time.Duration(taken[0].DueInSeconds * float64(time.Second)); again > 0 {
+			return nil
+		}
+		if err = o.step(bound, tx, taken[0]); err != nil {
+			failed = taken[0]
+		}
+		return err
+	})
+	if err != nil && failed.ID.Valid {
+		// A statement of its own, after the step was taken back.
+		text := pgvalue.Text(err.Error(), maxReasonBytes)
+		_ = o.db.DelayOperation(TiedTo(ctx, outbox.ID{}), sqlgen.DelayOperationParams{ID: failed.ID, Pause: pgvalue.Interval(operationAgain), Failure: text})
+	}
+	if err != nil {
+		return operationPoll, fmt.Errorf("take a step of an operation: %w", err)
+	}
+	return again, nil
+}
+
+// step acts on the next page of an operation's dead letters, in the transaction that holds it.
+func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
+	filter, err := readLetters(taken.Filter)
+	if err != nil {
+		return err
+	}
+	if taken.TenantID.Valid { // also for row security: this process acts for all tenants
+		filter.Tenant = taken.TenantID.Bytes
+		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`, filter.Tenant.String()); err != nil {
+			return err
+		}
+	}
+	filter.After = taken.Position.Bytes
+	inside := *o
+	inside.db = sqlgen.New(tx)
+	inside.by = by{actor: taken.Actor, reason: taken.Reason, requestID: taken.RequestID}
+	page, spacing := pace(taken.PerSecond)
+	act := inside.dismissSome
+	if OperationAct(taken.Act) == ReplayLetters {
+		act = inside.replaySome(spacing)
+	}
+	params := filter.params()
+	params.MaxRows = int32(page)
+	found, done, err := inside.actOnPage(ctx, params, act)
+	if err != nil {
+		return err
+	}
+	return inside.db.AdvanceOperation(ctx, sqlgen.AdvanceOperationParams{
+		ID: taken.ID, Done: int64(done), Passed: int64(found.n - done), Position: pgtype.UUID{Bytes: found.last.Bytes, Valid: found.n > 0},
+		Pause: pgvalue.Interval(time.Duration(done) * spacing), Finished: !found.more,
+	})
+}
