@@ -40,7 +40,7 @@ func overload() []Row {
 			Pass:     accounts + ", lone jobs of each sort: from commit to start median ≤ 20 ms, most ≤ 1 s",
 		},
 		{
-			Name: "D12", Timed: true, Fault: "the host of a webhook is away for P 20 s, S 5 min", Tiers: both, run: hostAway,
+			Name: "D12", Timed: true, Alone: true, Fault: "the host of a webhook is away for P 20 s, S 5 min", Tiers: both, run: hostAway,
 			Workload: "20,000 due jobs for it, root's and a tenant's, with keys and without; one worker",
 			Pass:     "while it is away claims ≤ 200, lines of the log ≤ 100, WAL ≤ 2 MiB, attempts spent 0; all delivered ≤ 10 s after its return, each once and by its first attempt",
 		},
