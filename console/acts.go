@@ -19,7 +19,8 @@ import (
 // does it. The form sends along what was previewed, so that it does that or nothing.
 type act struct {
 	path   string
-	params string // that name the thing; the form has reason and while, too
+	params string // that name the thing
+	form   string // what the form has besides, with the reason
 	gate   gate
 	label  string // of the link to the first step, and of the button of the second
 	ask    func(*visit) (confirmation, error)
@@ -28,24 +29,29 @@ type act struct {
 
 // on is the names of what is acted on, as parameters of its page.
 const (
-	onJob      = "id"
+	onJob      = "id" // or an operation
+	onLetters  = "error kind queue status code key tenant since until"
 	onKey      = "tenant queue key"
 	onSchedule = "tenant name"
 	onSink     = "name"
 )
 
 var acts = []act{
-	{"job-retry", onJob, needs(access.AdminMutate), "Run again", jobAct(retryJob), doJob((*operator.Operator).Retry)},
-	{"job-cancel", onJob, needs(access.JobsCancel), "Cancel", jobAct(cancelJob), doJob(cancelled)},
-	{"job-release", onJob, needs(access.AdminMutate), "Release", jobAct(releaseJob), doJob((*operator.Operator).Release)},
-	{"job-dismiss", onJob, needs(access.AdminMutate), "Dismiss", jobAct(dismissJob), doJob((*operator.Operator).Dismiss)},
-	{"key-unblock", onKey, needs(access.AdminMutate), "Unblock", askUnblock, doUnblock},
-	{"schedule-pause", onSchedule, needs(access.AdminMutate), "Pause", scheduleAct("pause"), doSchedule((*operator.Operator).PauseSchedule)},
-	{"schedule-resume", onSchedule, needs(access.AdminMutate), "Resume", scheduleAct("resume"), doSchedule((*operator.Operator).ResumeSchedule)},
-	{"schedule-run", onSchedule, needs(access.AdminMutate), "Run now", scheduleAct("run"), doSchedule(ranSchedule)},
-	{"schedule-delete", onSchedule, needs(access.AdminMutate), "Delete", scheduleAct("delete"), doSchedule((*operator.Operator).DeleteSchedule)},
-	{"sink-pause", onSink, needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"), doSink((*operator.Operator).PauseSink)},
-	{"sink-resume", onSink, needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"), doSink((*operator.Operator).ResumeSink)},
+	{"job-retry", onJob, "while", needs(access.AdminMutate), "Run again", jobAct(retryJob), doJob((*operator.Operator).Retry)},
+	{"job-cancel", onJob, "while", needs(access.JobsCancel), "Cancel", jobAct(cancelJob), doJob(cancelled)},
+	{"job-release", onJob, "while", needs(access.AdminMutate), "Release", jobAct(releaseJob), doJob((*operator.Operator).Release)},
+	{"job-dismiss", onJob, "while", needs(access.AdminMutate), "Dismiss", jobAct(dismissJob), doJob((*operator.Operator).Dismiss)},
+	{"letters-replay", onLetters, "failed_until rate", needs(access.AdminMutate), "Run again", askLetters(operator.ReplayLetters), doLetters(operator.ReplayLetters)},
+	{"letters-dismiss", onLetters, "failed_until", needs(access.AdminMutate), "Dismiss", askLetters(operator.DismissLetters), doLetters(operator.DismissLetters)},
+	{"operation-stop", onJob, "", needs(access.AdminMutate), "Stop", operationAct("stop"), doOperation((*operator.Operator).StopOperation)},
+	{"operation-resume", onJob, "", needs(access.AdminMutate), "Resume", operationAct("resume"), doOperation((*operator.Operator).ResumeOperation)},
+	{"key-unblock", onKey, "", needs(access.AdminMutate), "Unblock", askUnblock, doUnblock},
+	{"schedule-pause", onSchedule, "", needs(access.AdminMutate), "Pause", scheduleAct("pause"), doSchedule((*operator.Operator).PauseSchedule)},
+	{"schedule-resume", onSchedule, "", needs(access.AdminMutate), "Resume", scheduleAct("resume"), doSchedule((*operator.Operator).ResumeSchedule)},
+	{"schedule-run", onSchedule, "", needs(access.AdminMutate), "Run now", scheduleAct("run"), doSchedule(ranSchedule)},
+	{"schedule-delete", onSchedule, "", needs(access.AdminMutate), "Delete", scheduleAct("delete"), doSchedule((*operator.Operator).DeleteSchedule)},
+	{"sink-pause", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"), doSink((*operator.Operator).PauseSink)},
+	{"sink-resume", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"), doSink((*operator.Operator).ResumeSink)},
 }
 
 // actRoutes are the rows of the acts: the page and its form.
@@ -60,7 +66,7 @@ func actRoutes() (rows []route) {
 				c.action, c.label, c.crumb = a.path, a.label, cmp.Or(c.crumb, "Back")
 				return v.render(confirmPage(v, c))
 			}},
-			route{"POST", a.path, a.gate, a.params + " reason while", "", func(_ *site, v *visit) error {
+			route{"POST", a.path, a.gate, a.params + " reason " + a.form, "", func(_ *site, v *visit) error {
 				c, err := a.ask(v)
 				if err != nil {
 					return err

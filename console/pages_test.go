@@ -49,7 +49,7 @@ func TestAPageAsksLittle(t *testing.T) {
 	}
 	for _, page := range []string{
 		"jobs", "jobs?kind=greet&status=pending", "job?id=" + id.String(), "me", "queues", "queue?queue=default", "kinds", "kind?kind=evil.kind",
-		"problems", "now", "system", "letters", "letters?error=x", "keys", "schedules", "workers", "sinks", "audit",
+		"problems", "now", "system", "letters", "letters?error=x", "operations", "keys", "schedules", "workers", "sinks", "audit",
 	} {
 		cookies := r.cookies()
 		r.get(page) // what package watch reads for all pages together is there then

@@ -39,7 +39,7 @@ func (v *visit) isAt(r *route) bool {
 }
 
 // below are the pages that stand below one of the navigation.
-var below = map[string]string{"job": "jobs", "queue": "queues", "kind": "kinds", "key": "keys", "schedule": "schedules", "letter": "letters", "sink": "sinks"}
+var below = map[string]string{"job": "jobs", "queue": "queues", "kind": "kinds", "key": "keys", "schedule": "schedules", "letter": "letters", "sink": "sinks", "operation": "operations"}
 
 // sees is whose jobs the viewer sees, in words.
 func (v *visit) sees() string {

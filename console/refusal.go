@@ -51,6 +51,8 @@ func refusalOf(err error) refusal {
 		return refusal{http.StatusNotFound, "There is no such key", "No open job bears it."}
 	case errors.Is(err, operator.ErrScheduleNotFound):
 		return refusal{http.StatusNotFound, "There is no such schedule", "It was deleted, or belongs to another tenant."}
+	case errors.Is(err, operator.ErrOperationNotFound):
+		return refusal{http.StatusNotFound, "There is no such operation", "It ended more than 90 days ago, or belongs to another tenant."}
 	case errors.Is(err, operator.ErrSinkNotFound):
 		return refusal{http.StatusNotFound, "There is no such sink", "No relay has ever published to a sink of the name."}
 	case errors.Is(err, operator.ErrPastDeadline):

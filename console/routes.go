@@ -83,6 +83,8 @@ var routes = []route{
 	{"GET", "workers", needs(access.AdminRead).ofAllTenants(), "", "Workers", (*site).workers},
 	{"GET", "sinks", needs(access.AdminRead).ofAllTenants(), "", "Sinks", (*site).sinks},
 	{"GET", "sink", needs(access.AdminRead).ofAllTenants(), "name", "", (*site).sink},
+	{"GET", "operations", needs(access.AdminRead), "before", "Operations", (*site).operations},
+	{"GET", "operation", needs(access.AdminRead), "id", "", (*site).operation},
 	{"GET", "audit", needs(access.AdminRead), auditParams, "Audit", (*site).audit},
 	{"GET", "system", needs(access.AdminRead).ofAllTenants(), "", "System", (*site).system},
 	{"GET", "me", signedIn, "", "", (*site).me},

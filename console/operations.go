@@ -1,0 +1,208 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// What is done to many dead letters is an operation: it is done by the processes that serve the API or the console, also
+// when the person has closed the tab, and can be stopped.
+
+const operationsShown = 50
+
+func (s *site) operations(v *visit) error {
+	var before outbox.ID
+	if text := v.param("before"); text != "" {
+		var err error
+		if before, err = outbox.ParseID(text); err != nil {
+			return unreadable("before", "is no operation’s id")
+		}
+	}
+	all, err := v.operator.Operations(v.ctx(), v.tenant(), operationsShown, before)
+	if err != nil {
+		return err
+	}
+	return v.render(operationsPage(v, all, !before.IsZero()))
+}
+
+func (s *site) operation(v *visit) error {
+	id, err := outbox.ParseID(v.param("id"))
+	if err != nil {
+		return unreadable("id", "is no operation’s id")
+	}
+	found, err := v.operator.Operation(v.ctx(), v.tenant(), id)
+	if err != nil {
+		return err
+	}
+	return v.render(operationPage(v, found))
+}
+
+// askLetters is the first step of an act on the dead letters of a filter: it counts them, and the form means those.
+func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
+	return func(v *visit) (c confirmation, err error) {
+		filter, err := v.letterFilter()
+		if err != nil {
+			return c, err
+		}
+		c = confirmation{back: link("operations"), crumb: "Dead letters"}
+		if v.r.Method == "POST" {
+			return c, nil
+		}
+		counted, err := v.operator.MatchDeadLetters(v.ctx(), filter)
+		if err != nil {
+			return c, err
+		}
+		c.back = link("letters")
+		for _, name := range v.conditions() {
+			c.hidden = append(c.hidden, field{name, v.param(name)})
+		}
+		at := counted.FailedUntil.UTC().Format(time.RFC3339Nano)
+		c.hidden = append(c.hidden, field{"failed_until", at})
+		jobs := plural(int(counted.Matched), "dead letter")
+		c.reason = counted.Matched > 1
+		switch act {
+		case operator.ReplayLetters:
+			c.title, c.rate = "Run "+jobs+" again", true
+			c.will = []string{
+				jobs + " that failed before " + v.clock(counted.FailedUntil) + " become pending again, with all their attempts. What dies later is not touched.",
+				"A letter whose deadline has passed, or that somebody else has acted on meanwhile, is left alone.",
+			}
+		default:
+			c.title, c.danger = "Dismiss "+jobs, true
+			c.will = []string{
+				jobs + " that failed before " + v.clock(counted.FailedUntil) + " move to the history as dismissed, and never run again. What dies later is not touched.",
+				"It cannot be undone.",
+			}
+		}
+		c.will = append(c.will, "It goes on without this page, shows how far it is, and can be stopped.")
+		c.command = lettersCommand(string(act), filter, at)
+		return c, nil
+	}
+}
+
+// lettersCommand does the same on the command line.
+func lettersCommand(act string, f operator.DeadLetterFilter, until string) string {
+	line := "posthaste dlq " + act
+	for _, one := range [][2]string{
+		{"--fingerprint", f.Fingerprint},
+		{"--kind", f.Kind},
+		{"--queue", f.Queue},
+		{"--status", string(f.Status)},
+		{"--error-code", f.ErrorCode},
+		{"--key", f.Key},
+		{"--failed-until", until},
+	} {
+		if one[1] != "" {
+			line += " " + one[0] + " " + shellQuoted(one[1])
+		}
+	}
+	if !f.Tenant.IsZero() {
+		line += " --tenant " + f.Tenant.String()
+	}
+	return line
+}
+
+func doLetters(act operator.OperationAct) func(*visit, *operator.Operator) error {
+	return func(v *visit, o *operator.Operator) error {
+		filter, err := v.letterFilter()
+		if err != nil {
+			return err
+		}
+		if filter.FailedUntil, err = time.Parse(time.RFC3339Nano, v.param("failed_until")); err != nil {
+			return unreadable("failed_until", "is no instant")
+		}
+		start := operator.NewOperation{Act: act, Filter: filter}
+		if rate := v.param("rate"); rate != "" {
+			if start.PerSecond, err = strconv.ParseFloat(rate, 64); err != nil {
+				return unreadable("rate", "is no number of jobs a second")
+			}
+		}
+		_, err = o.StartOperation(v.ctx(), start)
+		return err
+	}
+}
+
+// operationAct is the first step of stopping or resuming an operation.
+func operationAct(verb string) func(*visit) (confirmation, error) {
+	will := map[string][]string{
+		"stop":   {"What it has done stays done; the dead letters that are left stay as they are.", "It can be undone: resume it."},
+		"resume": {"It goes on where it was, with the dead letters that it was started for."},
+	}
+	return func(v *visit) (c confirmation, err error) {
+		id, err := outbox.ParseID(v.param("id"))
+		if err != nil {
+			return c, unreadable("id", "is no operation’s id")
+		}
+		found, err := v.operator.Operation(v.ctx(), v.tenant(), id)
+		if err != nil {
+			return c, err
+		}
+		return confirmation{
+			title: upperFirst(verb) + " the operation", will: will[verb], back: link("operation", "id", found.ID.String()), crumb: "Operation",
+			hidden: []field{{"id", found.ID.String()}}, command: "posthaste operations " + verb + " " + found.ID.String(),
+		}, nil
+	}
+}
+
+func doOperation(do func(*operator.Operator, context.Context, outbox.ID, outbox.ID) (operator.Operation, error)) func(*visit, *operator.Operator) error {
+	return func(v *visit, o *operator.Operator) error {
+		id, err := outbox.ParseID(v.param("id"))
+		if err != nil {
+			return unreadable("id", "is no operation’s id")
+		}
+		_, err = do(o, v.ctx(), v.tenant(), id)
+		return err
+	}
+}
+
+// progressOfOperation is what an operation has come to: good, warn or bad, and a word.
+func progressOfOperation(o operator.Operation) (kind, word string) {
+	switch {
+	case !o.FinishedAt.IsZero():
+		return "good", "done"
+	case !o.StoppedAt.IsZero():
+		return "warn", "stopped"
+	case o.Failure != "":
+		return "bad", "tries again"
+	}
+	return "good", "going on"
+}
+
+// meant is which dead letters an operation is about, in words.
+func meant(f operator.DeadLetterFilter) string {
+	text := ""
+	for _, one := range [][2]string{
+		{"kind", f.Kind},
+		{"queue", f.Queue},
+		{"status", string(f.Status)},
+		{"code", f.ErrorCode},
+		{"error", f.Fingerprint},
+		{"key", f.Key},
+	} {
+		if one[1] != "" {
+			text += one[0] + " " + one[1] + ", "
+		}
+	}
+	if text == "" {
+		return "all dead letters"
+	}
+	return text[:len(text)-2]
+}
+
+// didOf is how much an operation has done, in words.
+func didOf(o operator.Operation) string {
+	verb := "replayed"
+	if o.Act == operator.DismissLetters {
+		verb = "dismissed"
+	}
+	text := fmt.Sprintf("%s %s of %s", number(o.Done), verb, number(o.Matched))
+	if o.Passed > 0 {
+		text += fmt.Sprintf(", %s left alone", number(o.Passed))
+	}
+	return text
+}

@@ -1,0 +1,72 @@
+package console_test
+
+import (
+	"net/url"
+	"regexp"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+var untilField = regexp.MustCompile(`name="failed_until" value="([^"]+)"`)
+
+// A person has confirmed two dead letters. A third that dies before the form is sent is not touched.
+func TestAnOperationDoesWhatWasCounted(t *testing.T) {
+	for act, becomes := range map[string]string{"letters-replay": "pending", "letters-dismiss": "dismissed"} {
+		t.Run(act, func(t *testing.T) {
+			r := newRig(t)
+			first, second := r.deadLetter(tenantA, "k", "c", "m"), r.deadLetter(tenantA, "k", "c", "m")
+			foreign := r.deadLetter(tenantB, "k", "c", "m")
+			page := r.as("a").get(act+"?error=c1&kind=k").is(200).has("2 dead letters", "can be stopped", "posthaste dlq")
+			until := untilField.FindStringSubmatch(page.Body.String())
+			if until == nil {
+				t.Fatal("the form does not say what was counted")
+			}
+			late := r.deadLetter(tenantA, "k", "c", "m")
+			form := url.Values{"error": {"c1"}, "kind": {"k"}, "failed_until": {until[1]}, "reason": {"the relay is back"}}
+			r.as("a+jobs.read,admin.read").post(act, form).is(403)
+			if got := r.as("a").post(act, form).is(303).Header().Get("Location"); got != "operations" {
+				t.Errorf("led to %s", got)
+			}
+			o := operator.New(r.db)
+			for range 5 {
+				if _, err := o.StepOperation(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for id, want := range map[outbox.ID]string{first: becomes, second: becomes, late: "dead", foreign: "dead"} {
+				if got := r.statusOf(id); got != want {
+					t.Errorf("%s is %s, want %s", id, got, want)
+				}
+			}
+			r.as("a").get("operations").is(200).has("done", "2 "+map[string]string{"letters-replay": "replayed", "letters-dismiss": "dismissed"}[act]+" of 2", "the relay is back")
+			r.as("b").get("operations").is(200).has("No operations")
+			all, err := o.Operations(t.Context(), outbox.ID{}, 1, outbox.ID{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := all[0].ID.String()
+			r.as("a").get("operation?id="+id).is(200).has("done", "kind k")
+			r.as("b").get("operation?id=" + id).is(404)
+			r.as("a").get("audit?request=" + all[0].RequestID).is(200).has("3 acts shown")
+		})
+	}
+}
+
+func TestAnOperationIsStoppedAndResumed(t *testing.T) {
+	r := newRig(t)
+	r.deadLetter(tenantA, "k", "c", "m")
+	op, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenantA}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := url.Values{"id": {op.ID.String()}, "reason": {"wrong ones"}}
+	r.get("operation-stop?id=" + op.ID.String()).is(200).has("stays done")
+	r.post("operation-stop", form).is(303)
+	r.get("operation?id="+op.ID.String()).is(200).has("stopped", "Resume…")
+	r.post("operation-resume", form).is(303)
+	r.get("operation?id=" + op.ID.String()).is(200).has("going on")
+	r.post("letters-replay", url.Values{"failed_until": {"now"}}).is(400)
+	r.post("letters-replay", url.Values{"failed_until": {"2026-01-01T00:00:00Z"}, "rate": {"fast"}}).is(400)
+}
