@@ -103,6 +103,7 @@ func decode(t *testing.T, e *event.Event) {
 		return text
 	}
 	e.SetSubject(plain(e.Subject()))
+	e.SetDataContentType(plain(e.DataContentType()))
 	if key, ok := e.Extensions()["partitionkey"].(string); ok {
 		e.SetExtension("partitionkey", plain(key))
 	}
