@@ -31,9 +31,19 @@ func events() []Row {
 			Pass:     accounts + ", stored twice 0, jobs made of events 0; during the outage at most one statement a second and one log line in ten seconds, p99 of publishers ≤ 1.5 × (and 20 ms); what waited is published at ≥ P 0.5, S 0.9 of the rate before",
 		},
 		{
+			Name: "E3", Fault: "a NATS server that refuses the first message of each tenth key, until its limit is raised; relays killed with -9 at an acknowledgement (P: 3, S: 30 times)", Tiers: both, run: refusedFirst, direct: true,
+			Workload: "P 20,000, S 60,000 events of 1,000 keys, and 4 publishers; two relays with leases of 1 s",
+			Pass:     accounts + "; of a tenth of the keys all messages are jobs until then, and dead letters are replayed",
+		},
+		{
 			Name: "E4", Timed: true, Fault: "transactions that end in another order than they took positions in: P 0 to 20 ms open after that, S up to 100 ms, one in ten rolled back, and one open for P 20 s, S 10 min; before it ends its relay is killed with -9", Tiers: both, run: commitOrder, direct: true,
 			Workload: "events of 1,000 keys from 64 publishers, P 20,000, S 300,000 at least; two relays with leases of 1 s",
 			Pass:     accounts + ", seconds from a commit to its message while the transaction is open ≤ 1, its own event published after the kill",
+		},
+		{
+			Name: "E5", Fault: "a NATS server whose store is rolled back once it has acknowledged P 5,000, S 50,000 messages more, and what a publisher has added meanwhile", Tiers: both, run: lostTail, direct: true,
+			Workload: "as many events before; a replay of everything afterwards",
+			Pass:     accounts + ", stored twice 0",
 		},
 		{
 			Name: "E7", Fault: "kill -9 of a server that has 500 commits, relayed already, more than its standby, which is promoted (P: 1, S: 5 times)", Tiers: both, run: lostCommits, direct: true,
@@ -47,11 +57,15 @@ const eventStream = "EVENTS"
 
 // broker starts a NATS server with a stream for all events.
 func (r *Run) broker(ctx context.Context) (*natsproc.Server, error) {
+	return r.brokerWith(ctx, natsproc.Options{})
+}
+
+func (r *Run) brokerWith(ctx context.Context, o natsproc.Options) (*natsproc.Server, error) {
 	dir := filepath.Join(r.Dir, "nats")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	s, err := natsproc.Start(dir, natsproc.Options{})
+	s, err := natsproc.Start(dir, o)
 	if err != nil {
 		return nil, err
 	}

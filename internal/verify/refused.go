@@ -1,0 +1,130 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/natsproc"
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/reaper"
+)
+
+const (
+	smallPayloads = "max_payload: 65536"
+	largePayloads = "max_payload: 1048576"
+)
+
+// refusedFirst is row E3: the first message of a key is refused for a while, and relays die.
+func refusedFirst(ctx context.Context, r *Run) (err error) {
+	const keys = 1_000
+	numbers, kills := r.Size(20, 60), r.Size(3, 30)
+	broker, err := r.brokerWith(ctx, natsproc.Options{Config: smallPayloads})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, broker.Kill9()) }()
+	p := &publishing{clients: 4, keys: 100, rest: 10 * time.Millisecond} // so that there are always acknowledgements
+	if err := r.publish(ctx, p); err != nil {
+		return err
+	}
+	if err := r.storeRefused(ctx, keys, numbers); err != nil {
+		return errors.Join(err, p.stop())
+	}
+	stopReaper, err := r.reap(ctx)
+	if err != nil {
+		return errors.Join(err, p.stop())
+	}
+	defer func() { err = errors.Join(err, stopReaper()) }()
+	hired := 0
+	hire := func(die int) (*child.Process, error) {
+		hired++
+		p, err := r.relay(fmt.Sprint("relay", hired), "VERIFY_SINKS=s=nats", "VERIFY_BROKER="+broker.URL, "OUTBOX_LEASE_TTL=1s", fmt.Sprint("VERIFY_DIE=", die))
+		if err == nil && die > 0 {
+			p.MayEnd()
+		}
+		return p, err
+	}
+	holds := func() bool {
+		n, err := r.heldMessages(ctx)
+		return err == nil && n >= keys/10
+	}
+	_, err = r.killRelays(ctx, kills, func() bool { return !holds() }, hire)
+	if err := errors.Join(err, p.stop()); err != nil {
+		return err
+	}
+	last, err := hire(0)
+	if err != nil {
+		return err
+	}
+	if err := r.awaitPublished(ctx, "s", patience); err != nil {
+		return err
+	}
+	held, err := r.heldMessages(ctx)
+	if err != nil {
+		return err
+	}
+	r.Expect("messages that wait behind those that are refused, and these", float64(held), "=", float64(keys/10*numbers))
+	if err := r.mendRefused(ctx, broker); err != nil {
+		return err
+	}
+	if err := r.stop(ctx, last); err != nil {
+		return err
+	}
+	got, err := stored(ctx, broker.URL, eventStream)
+	if err != nil {
+		return err
+	}
+	_, err = r.checkPublished(ctx, p.acked, got, nothing)
+	return err
+}
+
+// reap has a reaper give back what dead relays have claimed, until stop is called.
+func (r *Run) reap(ctx context.Context) (stop func() error, err error) {
+	reaper, err := reaper.New(r.DB, reaper.Config{})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- reaper.Run(ctx) }()
+	return func() error { cancel(); return <-ended }, nil
+}
+
+// storeRefused stores events of so many keys in turns. The first of each tenth key is larger than the broker takes.
+func (r *Run) storeRefused(ctx context.Context, keys, numbers int) error {
+	_, err := r.DB.Exec(ctx, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+		SELECT gen_random_uuid(), $1, 'order.paid', 'first' || key, 'text/plain',
+			convert_to('first' || key || '/' || CASE WHEN number = 1 AND key % 10 = 0 THEN lpad('1', 70000, '0') ELSE number::text END, 'UTF8')
+		FROM generate_series(1, $3::integer) AS number, generate_series(1, $2::integer) AS key`, outbox.RootTenant, keys, numbers)
+	if err != nil {
+		return fmt.Errorf("store events that are refused: %w", err)
+	}
+	return nil
+}
+
+// heldMessages is how many messages of the sink are open jobs.
+func (r *Run) heldMessages(ctx context.Context) (int, error) {
+	sink, err := operator.New(r.DB).Sink(ctx, "s")
+	return int(sink.HeldMessages), err
+}
+
+// mendRefused has the broker take large messages, replays dead letters, and waits until no job is left. The broker
+// starts anew: one that reads its limit again does not tell clients that are connected, which keep to the old one.
+func (r *Run) mendRefused(ctx context.Context, broker *natsproc.Server) error {
+	if err := errors.Join(broker.Kill9(), broker.Configure(largePayloads), broker.Restart()); err != nil {
+		return err
+	}
+	return r.Await(ctx, 2*time.Minute, "what was refused to be published", func(ctx context.Context) (bool, error) {
+		for _, err := range operator.New(r.DB).ReplayAll(ctx, operator.DeadLetterFilter{Kind: "relay:s"}, 0) {
+			if err != nil {
+				return false, err
+			}
+		}
+		left, err := r.heldMessages(ctx)
+		return left == 0, err
+	})
+}
