@@ -20,6 +20,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/callers"
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
@@ -55,7 +56,7 @@ func principal(ctx context.Context) access.Principal {
 func (s *server) outermost(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get("X-Request-Id")
-		if !isRequestID(id) {
+		if !callers.IsRequestID(id) {
 			id = rand.Text()
 		}
 		h := w.Header()
@@ -132,20 +133,6 @@ func (f *refusal) Header() http.Header {
 }
 func (f *refusal) Write(b []byte) (int, error) { return len(b), nil }
 func (f *refusal) WriteHeader(status int)      { f.status = status }
-
-// isRequestID accepts what is safe in a log and in a header.
-func isRequestID(s string) bool {
-	if s == "" || len(s) > 128 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("._:/=+-", c) >= 0) {
-			return false
-		}
-	}
-	return true
-}
 
 // enter is before every route: who is it, may they, how often, and is the request
 // well formed. The admission is passed twice, so that a slow body holds no slot that another

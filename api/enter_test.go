@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/callers"
 )
 
 // What passes the check of parameters can be stored and logged, and a refusal names
@@ -61,7 +62,7 @@ func FuzzRequestID(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
-		if !isRequestID(id) {
+		if !callers.IsRequestID(id) {
 			return
 		}
 		if len(id) == 0 || len(id) > 128 || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"'<>&;,\\`{}", r) }) {

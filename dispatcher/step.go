@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -175,7 +174,7 @@ func (s step) saveIn(ctx context.Context, tx pgx.Tx, result any, took time.Durat
 	}
 	stored, err := sqlgen.New(tx).RecordStep(ctx, sqlgen.RecordStepParams{
 		ID: pgvalue.UUID(s.job.ID), Epoch: s.job.Epoch, Name: s.name,
-		Took: pgtype.Interval{Microseconds: took.Microseconds(), Valid: true}, Result: encoded,
+		Took: pgvalue.Interval(took), Result: encoded,
 	})
 	switch {
 	case err != nil:

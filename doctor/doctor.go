@@ -5,14 +5,13 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/migrations"
 	"github.com/posthaste-dev/posthaste/operator"
 )
@@ -92,8 +91,8 @@ type examination struct {
 
 // remedy is what to do about a question that the server did not answer.
 func remedy(err error) string {
-	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "26000" || refused.Code == "42P05") {
-		// invalid_sql_statement_name, duplicate_prepared_statement: another session's
+	switch pgsession.State(err) {
+	case pgsession.NoSuchStatement, pgsession.DuplicateStatement:
 		return "a pooler hands prepared statements to sessions that do not have them, as PgBouncer before 1.21 does: add default_query_exec_mode=exec to DATABASE_URL"
 	}
 	return "see whether this role may read it, and whether the server is overloaded"

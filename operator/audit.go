@@ -104,7 +104,7 @@ func (o *Operator) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, erro
 	rows, err := o.db.ListAudit(ctx, sqlgen.ListAuditParams{
 		BeforeID: cmp.Or(f.Before, math.MaxInt64), Since: from(f.Since), Until: until(f.Until),
 		Actor: f.Actor, Act: f.Act, Queue: f.Queue, Target: f.Target, RequestID: f.RequestID,
-		JobID: optionalID(f.JobID), TenantID: optionalID(f.Tenant),
+		JobID: pgvalue.UUIDOrNull(f.JobID), TenantID: pgvalue.UUIDOrNull(f.Tenant),
 		MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
 	})
 	if err != nil {
@@ -135,6 +135,3 @@ func until(t time.Time) pgtype.Timestamptz {
 	}
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
-
-// optionalID is NULL for the zero id.
-func optionalID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: !id.IsZero()} }

@@ -67,7 +67,7 @@ func (f DeadLetterFilter) params() sqlgen.FindDeadLettersParams {
 	p := sqlgen.FindDeadLettersParams{
 		After: pgvalue.UUID(outbox.ID{}), Before: newest,
 		Fingerprint: f.Fingerprint, Kind: f.Kind, Queue: f.Queue, Status: string(f.Status), ErrorCode: f.ErrorCode, Key: f.Key,
-		TenantID: optionalID(f.Tenant), CreatedSince: from(f.CreatedSince), CreatedUntil: until(f.CreatedUntil),
+		TenantID: pgvalue.UUIDOrNull(f.Tenant), CreatedSince: from(f.CreatedSince), CreatedUntil: until(f.CreatedUntil),
 		FailedSince: from(f.FailedSince), FailedUntil: until(f.FailedUntil),
 	}
 	// The index of dead letters is by id, which tells when a job was enqueued.

@@ -103,12 +103,7 @@ func ids(wanted []Wanted) []pgtype.UUID {
 func tenants(wanted []Wanted) []pgtype.UUID {
 	out := make([]pgtype.UUID, len(wanted))
 	for i, w := range wanted {
-		out[i] = tenantOrAny(w.Tenant)
+		out[i] = pgvalue.UUIDOrNull(w.Tenant)
 	}
 	return out
-}
-
-// tenantOrAny is NULL for the zero tenant.
-func tenantOrAny(tenant outbox.ID) pgtype.UUID {
-	return pgtype.UUID{Bytes: tenant, Valid: !tenant.IsZero()}
 }

@@ -78,7 +78,7 @@ type KeyFilter struct {
 
 func (f KeyFilter) params() sqlgen.ListKeysParams {
 	p := sqlgen.ListKeysParams{
-		Tenant: tenantOrAny(f.Tenant), Queue: f.Queue, Parked: f.Parked, MaxKeys: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
+		Tenant: pgvalue.UUIDOrNull(f.Tenant), Queue: f.Queue, Parked: f.Parked, MaxKeys: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
 		AfterSince: from(time.Time{}), AfterTenantID: pgvalue.UUID(outbox.ID{}),
 	}
 	if f.After.Key != "" {

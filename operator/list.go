@@ -108,7 +108,7 @@ func idRange(prefix string) (lowest, highest outbox.ID, err error) {
 // params are those of the query.
 func (f Filter) params() sqlgen.ListJobsParams {
 	p := sqlgen.ListJobsParams{
-		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: tenantOrAny(f.Tenant), Before: newest, After: pgvalue.UUID(outbox.ID{}),
+		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: pgvalue.UUIDOrNull(f.Tenant), Before: newest, After: pgvalue.UUID(outbox.ID{}),
 		CreatedAfter: timeOrAny(f.CreatedAfter), CreatedBefore: timeOrAny(f.CreatedBefore),
 		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: int32(f.MinAttempt), Parent: tenantOrAny(f.Parent),
 		FinishedAfter: timeOrAny(f.FinishedAfter), FinishedBefore: timeOrAny(f.FinishedBefore),

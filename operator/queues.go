@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -104,7 +105,7 @@ func (j OpenJobs) In(rules []Queue) []Queue {
 func (o *Operator) CountOpen(ctx context.Context, tenant outbox.ID) (jobs OpenJobs, byTenant map[outbox.ID]OpenJobs, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.CountOpenJobs(ctx, tenantOrAny(tenant), maxTenantRows)
+	rows, err := o.db.CountOpenJobs(ctx, pgvalue.UUIDOrNull(tenant), maxTenantRows)
 	if err != nil {
 		return nil, nil, fmt.Errorf("count the open jobs: %w", err)
 	}

@@ -112,7 +112,7 @@ func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayE
 		r.Until = now.Time
 	}
 	row, err := o.db.CountReplay(ctx, sqlgen.CountReplayParams{
-		Sink: sink, Since: from(r.Since), Until: until(r.Until), TenantID: tenantOrAny(r.Tenant), Key: r.Key, Topics: patterns(r.Topics),
+		Sink: sink, Since: from(r.Since), Until: until(r.Until), TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key, Topics: patterns(r.Topics),
 	})
 	if err != nil {
 		return ReplayPlan{}, fmt.Errorf("count the events of a replay: %w", err)
@@ -147,11 +147,11 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	err = o.db.StartReplay(bound, sqlgen.StartReplayParams{
-		ID: pgvalue.UUID(id), Sink: sink, TenantID: tenantOrAny(r.Tenant), Topics: patterns(r.Topics), Key: r.Key,
+		ID: pgvalue.UUID(id), Sink: sink, TenantID: pgvalue.UUIDOrNull(r.Tenant), Topics: patterns(r.Topics), Key: r.Key,
 		Since: from(r.Since), Until: until(plan.Until), Position: plan.first - 1, LastPosition: plan.last, PerSecond: r.PerSecond,
 		Again: r.Again, Events: plan.Events, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
-	if pgsession.State(err) == foreignKeyViolation {
+	if pgsession.State(err) == pgsession.ForeignKeyViolation {
 		return Replay{}, fmt.Errorf("replay to sink %s: %w", sink, ErrSinkNotFound)
 	}
 	if err != nil {
@@ -159,8 +159,6 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 	}
 	return o.Replay(ctx, sink, id, r.Tenant)
 }
-
-const foreignKeyViolation = "23503"
 
 // patterns are never NULL.
 func patterns(topics []string) []string {
@@ -173,12 +171,12 @@ func patterns(topics []string) []string {
 // Replays returns the replays of a sink, newest first, at most 1 000; those of a tenant unless it
 // is zero. Ones that ended more than 90 days ago are forgotten.
 func (o *Operator) Replays(ctx context.Context, sink string, tenant outbox.ID) ([]Replay, error) {
-	return o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: tenantOrAny(tenant)})
+	return o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant)})
 }
 
 // Replay returns one replay, or [ErrReplayNotFound]; one of a tenant unless it is zero.
 func (o *Operator) Replay(ctx context.Context, sink string, id, tenant outbox.ID) (Replay, error) {
-	found, err := o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: tenantOrAny(tenant), ID: pgvalue.UUID(id)})
+	found, err := o.replays(ctx, sqlgen.ListReplaysParams{Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant), ID: pgvalue.UUID(id)})
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("replay %s of sink %s: %w", id, sink, ErrReplayNotFound)
 	}
@@ -220,7 +218,7 @@ func (o *Operator) StopReplay(ctx context.Context, sink string, id, tenant outbo
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	found, err := o.db.StopReplay(ctx, sqlgen.StopReplayParams{
-		Sink: sink, ID: pgvalue.UUID(id), TenantID: tenantOrAny(tenant), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		Sink: sink, ID: pgvalue.UUID(id), TenantID: pgvalue.UUIDOrNull(tenant), Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	switch {
 	case err != nil:

@@ -47,7 +47,7 @@ func (o *Operator) Schedules(ctx context.Context) ([]Schedule, error) {
 func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedule, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListSchedules(ctx, tenantOrAny(tenant), maxSchedules)
+	rows, err := o.db.ListSchedules(ctx, pgvalue.UUIDOrNull(tenant), maxSchedules)
 	if err != nil {
 		return nil, fmt.Errorf("list schedules: %w", err)
 	}
@@ -135,7 +135,7 @@ func (o *Operator) onSchedule(ctx context.Context, act string, tenant outbox.ID,
 		}
 		return sqlgen.New(tx).InsertAudit(ctx, sqlgen.InsertAuditParams{
 			Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason, Act: "schedule." + act,
-			TenantID: pgvalue.UUID(orRoot(tenant)), JobID: optionalID(c.job), Target: name, Before: c.before, After: c.after,
+			TenantID: pgvalue.UUID(orRoot(tenant)), JobID: pgvalue.UUIDOrNull(c.job), Target: name, Before: c.before, After: c.after,
 		})
 	})
 	if err != nil {

@@ -118,8 +118,8 @@ func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *O
 	}
 
 	*into = row{
-		ID:          id.pg(),
-		TenantID:    tenant.pg(),
+		ID:          pgvalue.UUID(id),
+		TenantID:    pgvalue.UUID(tenant),
 		Queue:       opts.Queue,
 		Kind:        kind,
 		Priority:    int16(opts.Priority),

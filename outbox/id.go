@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
@@ -140,5 +138,3 @@ func (id *ID) Scan(src any) error {
 		return fmt.Errorf("scan id: cannot read a %T", src)
 	}
 }
-
-func (id ID) pg() pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

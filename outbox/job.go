@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -115,12 +116,12 @@ func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 // settle goes by the statement that knows of follow-ups only if there are any.
 func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
 	if follow := &engine.Of(&c.attempt).FollowUps; follow.Any() {
-		success := engine.Success{ID: c.ID.pg(), Epoch: c.Epoch, Result: c.Result, FollowUps: follow.Rows()}
+		success := engine.Success{ID: pgvalue.UUID(c.ID), Epoch: c.Epoch, Result: c.Result, FollowUps: follow.Rows()}
 		ids, err := engine.SettleSucceeded(ctx, tx, []engine.Success{success}, notifiesAtCommit(tx, jobsChannel))
 		return len(ids), err
 	}
 	ids, err := sqlgen.New(tx).SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
-		Ids: []pgtype.UUID{c.ID.pg()}, Epochs: []int64{c.Epoch}, Results: [][]byte{c.Result},
+		Ids: []pgtype.UUID{pgvalue.UUID(c.ID)}, Epochs: []int64{c.Epoch}, Results: [][]byte{c.Result},
 	})
 	return len(ids), err
 }
@@ -136,7 +137,7 @@ func (c *Claimed) Guard(ctx context.Context, tx DB) error {
 	if err := c.stored("guard"); err != nil {
 		return err
 	}
-	n, err := sqlgen.New(tx).GuardLease(ctx, c.ID.pg(), c.Epoch)
+	n, err := sqlgen.New(tx).GuardLease(ctx, pgvalue.UUID(c.ID), c.Epoch)
 	if err != nil {
 		return fmt.Errorf("guard job %s: %w", c.ID, err)
 	}

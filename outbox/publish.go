@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -104,7 +105,7 @@ func newEvent(ctx context.Context, newID func() ID, event Event, opts *EventOpti
 		return row, fmt.Errorf("publish %q: %w", topic, err)
 	}
 	row = eventRow{
-		ID: id.pg(), TenantID: tenant.pg(), Topic: topic, ContentType: content.Type, Payload: content.Bytes, Headers: headers,
+		ID: pgvalue.UUID(id), TenantID: pgvalue.UUID(tenant), Topic: topic, ContentType: content.Type, Payload: content.Bytes, Headers: headers,
 	}
 	if opts.Key != "" {
 		row.Key = new(opts.Key) // a copy: all of the options would live as long

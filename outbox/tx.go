@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -62,7 +63,7 @@ var errAborted = &pgconn.PgError{
 // defers returns a DB that keeps the INSERT of a job back.
 func (t *producerTx) defers(job *sqlgen.EnqueueJobParams) DB {
 	q := queued{verb: "enqueue", name: job.Kind}
-	if !job.RunAt.Valid && !job.Delay.Valid && !job.Hold && !job.Deadline.Valid && job.Key == nil && !job.Streamed && job.TenantID == RootTenant.pg() {
+	if !job.RunAt.Valid && !job.Delay.Valid && !job.Hold && !job.Deadline.Valid && job.Key == nil && !job.Streamed && job.TenantID == pgvalue.UUID(RootTenant) {
 		q.plain = job
 	}
 	return &deferral{t, q, len(job.Payload)}

@@ -7,10 +7,10 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
 const (
@@ -159,7 +159,7 @@ func (t *transfer) judge(res *http.Response) error {
 	code := fmt.Sprintf("http_%d", res.StatusCode)
 	err := fmt.Errorf("%s answers %s", t.source.Host, res.Status)
 	busy := res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable
-	if wait, ok := retryAfter(res.Header.Get("Retry-After"), time.Now()); ok && busy {
+	if wait, ok := backoff.RetryAfter(res.Header.Get("Retry-After"), time.Now(), maxRetryAfter); ok && busy {
 		return dispatcher.RetryAtLeast(wait, &Error{code: code, err: err})
 	}
 	switch {
@@ -167,18 +167,4 @@ func (t *transfer) judge(res *http.Response) error {
 		return &Error{code: code, err: err}
 	}
 	return final(code, err)
-}
-
-// retryAfter reads seconds or a date (RFC 9110, 10.2.3).
-func retryAfter(value string, now time.Time) (time.Duration, bool) {
-	var wait time.Duration
-	// A number that is out of range counts as the largest there is.
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
-		wait = time.Duration(seconds) * time.Second
-	} else if date, err := http.ParseTime(value); err == nil {
-		wait = date.Sub(now)
-	} else {
-		return 0, false
-	}
-	return min(max(wait, 0), maxRetryAfter), true
 }

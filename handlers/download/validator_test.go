@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -79,7 +80,7 @@ func FuzzRetryAfter(f *testing.F) {
 	}
 	now := time.Date(2026, 10, 21, 7, 0, 0, 0, time.UTC)
 	f.Fuzz(func(t *testing.T, value string) {
-		wait, ok := retryAfter(value, now)
+		wait, ok := backoff.RetryAfter(value, now, maxRetryAfter)
 		if wait < 0 || wait > maxRetryAfter || !ok && wait != 0 {
 			t.Errorf("%q is a wait of %s", value, wait)
 		}

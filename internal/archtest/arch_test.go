@@ -69,10 +69,10 @@ var allowed = map[string]string{
 	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/invalid",
 	"doctor":        "operator migrations internal/pgsession internal/pgvalue",
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
-	"relay/webhook": "outbox dispatcher relay relay/internal/credentials relay/internal/cloudevents",
+	"relay/webhook": "outbox dispatcher internal/backoff relay relay/internal/credentials relay/internal/cloudevents",
 
-	"handlers/download":   "outbox dispatcher internal/invalid",
-	"internal/changefeed": "outbox internal/sqlgen",
+	"handlers/download":   "outbox dispatcher internal/backoff internal/invalid",
+	"internal/changefeed": "outbox internal/sqlgen internal/pgvalue",
 	"internal/callers":    "access outbox",
 
 	"kinds":   "outbox",

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -223,7 +224,7 @@ func List(ctx context.Context, tx pgx.Tx, tenant outbox.ID, since Position, limi
 	rows, err := sqlgen.New(tx).ListChanges(ctx, sqlgen.ListChangesParams{
 		Horizon: strconv.FormatUint(since.horizon, 10), Since: pgtype.Timestamptz{Time: since.since.Add(-slowStart), Valid: true},
 		Known: strconv.FormatUint(max(since.horizon, since.known.below), 10), Unsettled: orNone(since.known.open),
-		Tenant: pgtype.UUID{Bytes: tenant, Valid: !tenant.IsZero()}, MaxRows: int32(limit) + 1,
+		Tenant: pgvalue.UUIDOrNull(tenant), MaxRows: int32(limit) + 1,
 	})
 	if err != nil {
 		return nil, Position{}, false, fmt.Errorf("list changes: %w", err)

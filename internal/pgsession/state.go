@@ -16,6 +16,9 @@ const (
 	InsufficientPrivilege = "42501"
 	UndefinedTable        = "42P01"
 	InvalidSchema         = "3F000" // there is no such schema
+	ForeignKeyViolation   = "23503"
+	NoSuchStatement       = "26000" // invalid_sql_statement_name: it was prepared in another session
+	DuplicateStatement    = "42P05" // duplicate_prepared_statement
 	LockNotAvailable      = "55P03" // a lock_timeout
 	ObjectInUse           = "55006" // of a day: a sink has not read it
 	NotInEncoding         = "22P05" // the database's encoding lacks a character

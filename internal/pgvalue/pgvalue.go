@@ -14,6 +14,9 @@ import (
 // UUID is an id, which is never NULL.
 func UUID[ID ~[16]byte](id ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
+// UUIDOrNull is an id, and NULL for the zero one.
+func UUIDOrNull[ID ~[16]byte](id ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != ID{}} }
+
 // Interval is d, to the microsecond. Zero is no time at all, not NULL.
 func Interval(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}

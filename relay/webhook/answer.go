@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
@@ -79,7 +80,7 @@ func judge(place string, res *http.Response, now time.Time) error {
 		// A receiver that says when it will be back knows what it speaks of. A 503
 		// without that, a 502 or a 504 may also be a proxy's word for a receiver that
 		// this very job brings down: it has to spend its attempts.
-		if wait, ok := retryAfter(res.Header.Get("Retry-After"), now); ok {
+		if wait, ok := backoff.RetryAfter(res.Header.Get("Retry-After"), now, maxRetryAfter); ok {
 			if wait < minOutage {
 				wait = 0 // as long as the outage has lasted so far
 			}
@@ -87,7 +88,7 @@ func judge(place string, res *http.Response, now time.Time) error {
 		}
 		return failed
 	case http.StatusTooManyRequests:
-		if wait, ok := retryAfter(res.Header.Get("Retry-After"), now); ok {
+		if wait, ok := backoff.RetryAfter(res.Header.Get("Retry-After"), now, maxRetryAfter); ok {
 			return dispatcher.RetryAtLeast(wait, failed)
 		}
 		return failed
@@ -154,18 +155,4 @@ func away(failed *Error) error {
 		code = relay.CodeForbidden
 	}
 	return &relay.UnavailableError{Code: code, Err: failed}
-}
-
-// retryAfter reads seconds or a date (RFC 9110, 10.2.3).
-func retryAfter(value string, now time.Time) (time.Duration, bool) {
-	var wait time.Duration
-	// A number that is out of range counts as the largest there is.
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
-		wait = time.Duration(seconds) * time.Second
-	} else if date, err := http.ParseTime(value); err == nil {
-		wait = date.Sub(now)
-	} else {
-		return 0, false
-	}
-	return min(max(wait, 0), maxRetryAfter), true
 }

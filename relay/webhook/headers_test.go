@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
 // Whatever a producer put into the headers and the content type, the request can be
@@ -102,7 +104,7 @@ func FuzzAnswer(f *testing.F) {
 		if !ok || failed.Status != status || !strings.HasPrefix(failed.Code(), "http_") || len(err.Error()) > 200+4*maxQuoted || !utf8.ValidString(err.Error()) {
 			t.Errorf("%d %q is %v", status, body, err)
 		}
-		away, ok := retryAfter(wait, now)
+		away, ok := backoff.RetryAfter(wait, now, maxRetryAfter)
 		if away < 0 || away > maxRetryAfter || !ok && away != 0 || !ok && wait != "" && strings.Trim(wait, "0123456789") == "" {
 			t.Errorf("%q is a wait of %s, %t", wait, away, ok)
 		}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/internal/cloudevents"
 )
@@ -229,7 +230,7 @@ func (s *Sink) exchange(ctx context.Context, req *http.Request) (wait time.Durat
 	defer res.Body.Close()
 	defer time.AfterFunc(bodyTime, hangUp).Stop()
 	if !isSuccess(res.StatusCode) {
-		wait, _ = retryAfter(res.Header.Get("Retry-After"), time.Now())
+		wait, _ = backoff.RetryAfter(res.Header.Get("Retry-After"), time.Now(), maxRetryAfter)
 		outcome = classify(failure(place(req.URL), res))
 	}
 	if res.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -425,12 +426,12 @@ func TestRetryAfterIsSecondsOrADateWithinADay(t *testing.T) {
 		"Sat, 21 Nov 2026 12:00:30 GMT": 30 * time.Second,
 		"Fri, 20 Nov 2026 12:00:30 GMT": 0,
 	} {
-		got, ok := retryAfter(value, now)
+		got, ok := backoff.RetryAfter(value, now, maxRetryAfter)
 		if !ok {
 			got = -1
 		}
 		if got != want {
-			t.Errorf("retryAfter(%q) is %s, want %s", value, got, want)
+			t.Errorf("RetryAfter(%q) is %s, want %s", value, got, want)
 		}
 	}
 }

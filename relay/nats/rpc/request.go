@@ -52,7 +52,7 @@ func (s *Service) take(nc *nats.Conn, m method, incoming micro.Request) {
 		return
 	}
 	r := &request{Request: incoming, nc: nc, method: m, room: int(nc.MaxPayload()) - maxAnswerMargin}
-	if r.id = first(incoming.Headers(), headerRequestID); !isRequestID(r.id) {
+	if r.id = first(incoming.Headers(), headerRequestID); !callers.IsRequestID(r.id) {
 		r.id = rand.Text()
 	}
 	select {
@@ -244,21 +244,12 @@ func (s *Service) explain(r *request, err error) *fault {
 	return f
 }
 
-const (
-	maxReasonBytes = 300 // a JWT's claims are quoted in some
-	minSecretBytes = 8   // nothing shorter is a secret, and "a" is in every reason
-)
+const ()
 
 // noteRefused logs a bearer that was refused, with the reason, which the caller does not get: once in ten seconds for
 // each reason.
 func (s *Service) noteRefused(r *request, bearer string, err error) {
-	reason := strings.TrimPrefix(err.Error(), access.ErrUnauthenticated.Error()+": ")
-	if len(bearer) >= minSecretBytes { // an Authenticator that is not ours may quote it
-		reason = strings.ReplaceAll(reason, bearer, "REDACTED")
-	}
-	if len(reason) > maxReasonBytes {
-		reason = strings.ToValidUTF8(reason[:maxReasonBytes], "") + "…"
-	}
+	reason := callers.Refusal(bearer, err)
 	if missed, due := s.refused.Due(reason, time.Now()); due {
 		s.log.LogAttrs(context.Background(), slog.LevelWarn, "bearer refused", slog.String("request_id", r.id), slog.String("method", r.method.name),
 			slog.String("token", access.TokenID(bearer)), slog.String("reason", reason), slog.Int("since_last_line", missed))
@@ -280,18 +271,4 @@ func first(h micro.Headers, name string) string {
 		return values[0]
 	}
 	return ""
-}
-
-// isRequestID accepts what is safe in a log and in a header.
-func isRequestID(s string) bool {
-	if s == "" || len(s) > 128 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("._:/=+-", c) >= 0) {
-			return false
-		}
-	}
-	return true
 }
