@@ -153,6 +153,8 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 		"with a deadline":          {do: one(outbox.Options{Deadline: time.Now().Add(time.Hour)})},
 		"with a key":               {do: one(outbox.Options{Key: outbox.KeyRules{Name: "k"}})},
 		"held":                     {do: one(outbox.Options{Hold: true})},
+		"streamed":                 {do: one(outbox.Options{Streamed: true})},
+		"of another tenant":        {do: one(outbox.Options{Tenant: outbox.NewID()})},
 		"of another queue":         {do: one(outbox.Options{Queue: "other"})},
 		"with an idempotency key":  {do: one(outbox.Options{IdempotencyKey: "i"})},
 		"two":                      {do: func(tx pgx.Tx) error { return errors.Join(one(plain)(tx), one(plain)(tx)) }},

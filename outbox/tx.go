@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -60,10 +59,14 @@ var errAborted = &pgconn.PgError{
 	Message: "current transaction is aborted, commands ignored until end of transaction block",
 }
 
+// plainColumns are those that outbox.enqueue_claimed stores: a job that sets another is not claimed by its own INSERT.
+const plainColumns = engine.QueueColumn | engine.PriorityColumn | engine.MaxAttemptsColumn | engine.TimeoutColumn | engine.BackoffColumn |
+	engine.ContentTypeColumn | engine.HeadersColumn | engine.WatchedColumn
+
 // defers returns a DB that keeps the INSERT of a job back.
 func (t *producerTx) defers(job *sqlgen.EnqueueJobParams) DB {
 	q := queued{verb: "enqueue", name: job.Kind}
-	if !job.RunAt.Valid && !job.Delay.Valid && !job.Hold && !job.Deadline.Valid && job.Key == nil && !job.Streamed && job.TenantID == pgvalue.UUID(RootTenant) {
+	if engine.ColumnsOf(job)&^plainColumns == 0 {
 		q.plain = job
 	}
 	return &deferral{t, q, len(job.Payload)}

@@ -1,6 +1,7 @@
 // Command jobcolumns spells the columns of a job out, before sqlc reads the statements: a
 // statement of queries/ says {{closed}}, and bin/queries, which sqlc reads, has the list.
-// With -check it only reports whether internal/sqlgen/columns.go is what it would write.
+// The list of functions/close_jobs.sql, which is applied as it stands, is written there. With -check it only reports
+// whether that and internal/sqlgen/columns.go are what it would write.
 //
 //	{{jobs}}            jobs.id, jobs.tenant_id …    what history needs, to RETURN it
 //	{{history}}         id, tenant_id …              the columns of outbox.history
@@ -20,6 +21,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"go/format"
@@ -29,10 +31,13 @@ import (
 	"text/template"
 )
 
-const goFile = "internal/sqlgen/columns.go"
+const (
+	goFile    = "internal/sqlgen/columns.go"
+	closeFile = "migrations/functions/close_jobs.sql"
+)
 
 func main() {
-	check := flag.Bool("check", false, "only report whether "+goFile+" is up to date")
+	check := flag.Bool("check", false, "only report whether "+goFile+" and "+closeFile+" are up to date")
 	flag.Parse()
 	if err := run("queries", "bin/queries", *check); err != nil {
 		fmt.Fprintln(os.Stderr, "jobcolumns:", err)
@@ -68,13 +73,50 @@ func run(from, to string, check bool) error {
 	if err != nil {
 		return err
 	}
-	if !check {
-		return os.WriteFile(goFile, source, 0o666)
+	text, err := os.ReadFile(closeFile)
+	if err != nil {
+		return err
 	}
-	if now, err := os.ReadFile(goFile); err != nil || !bytes.Equal(now, source) {
-		return fmt.Errorf("%s is not up to date, run make generate", goFile)
+	closing, err := closeJobs(string(text))
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(goFile, source, check), write(closeFile, []byte(closing), check))
+}
+
+// write makes a file have a text, or only reports whether it has.
+func write(file string, text []byte, check bool) error {
+	if !check {
+		return os.WriteFile(file, text, 0o666)
+	}
+	if now, err := os.ReadFile(file); err != nil || !bytes.Equal(now, text) {
+		return fmt.Errorf("%s is not up to date, run make generate", file)
 	}
 	return nil
+}
+
+// closeJobs spells the columns out in the text of outbox.close_jobs. What closes a job from outside raises its epoch,
+// and may say what its attempt failed of.
+func closeJobs(text string) (string, error) {
+	const begin, end = "    INSERT INTO outbox.history AS h (", "    FROM closed\n"
+	before, rest, begins := strings.Cut(text, begin)
+	_, after, ends := strings.Cut(rest, end)
+	if !begins || !ends {
+		return "", fmt.Errorf("%s does not insert what it has closed into the history", closeFile)
+	}
+	values := list(isKept, func(c column) string {
+		switch c.name {
+		case "epoch":
+			return "epoch + 1"
+		case "last_error_code":
+			return "coalesce(code, last_error_code)"
+		case "last_error_message":
+			return "coalesce(message, last_error_message)"
+		}
+		return c.history
+	})
+	statement := begin + "status, " + list(isKept, column.historyName) + ")\nSELECT outcome, " + values + "\n"
+	return before + strings.ReplaceAll(strings.TrimSuffix(statement, "\n"), "\n", "\n    ") + "\n" + end + after, nil
 }
 
 // expand is the text of a file with its lists spelled out.

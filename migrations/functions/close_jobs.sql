@@ -27,12 +27,13 @@ BEGIN
           AND jobs.epoch = input.epoch
         RETURNING jobs.*, input.outcome, input.code, input.message
     )
-    INSERT INTO outbox.history AS h (id, tenant_id, run_at, created_at, started_at, epoch, status, closed_from, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, worker,
-        last_error_code, last_error_message, deadline, cancel_requested_at, parent_id, streamed)
-    SELECT id, tenant_id, run_at, created_at, started_at, epoch + 1, outcome, status, attempt,
-        max_attempts, lost_leases, priority, queue, kind, payload, content_type, key, headers, timeout, backoff, lease_owner,
-        coalesce(code, last_error_code), coalesce(message, last_error_message), deadline, cancel_requested_at, parent_id, streamed
+    INSERT INTO outbox.history AS h (status, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
+        headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, closed_from, worker,
+        last_error_code, last_error_message, cancel_requested_at, streamed, parent_id)
+    SELECT outcome, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch + 1, key, payload,
+        content_type, headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, status,
+        lease_owner, coalesce(code, last_error_code), coalesce(message, last_error_message),
+        cancel_requested_at, streamed, parent_id
     FROM closed
     RETURNING h.id;
 END
