@@ -151,7 +151,7 @@ func (f *facts) due() bool {
 func findFacts(ctx context.Context, tx pgx.Tx, id outbox.ID) (f facts, err error) {
 	db, tenant := sqlgen.New(tx), tiedTo(ctx)
 	f.everything = tenant.IsZero()
-	found, err := db.ExplainJob(ctx, pgvalue.UUID(id), tenantOrAny(tenant))
+	found, err := db.ExplainJob(ctx, pgvalue.UUID(id), pgvalue.UUIDOrNull(tenant))
 	if err != nil {
 		return f, err
 	}

@@ -82,7 +82,7 @@ func (o *Operator) WouldReplayHistory(ctx context.Context, r HistoryReplay) (His
 		r.Until = now.Time
 	}
 	row, err := o.db.CountHistory(ctx, sqlgen.CountHistoryParams{
-		Since: from(r.Since), Until: until(r.Until), Kind: r.Kind, TenantID: tenantOrAny(r.Tenant), Key: r.Key,
+		Since: from(r.Since), Until: until(r.Until), Kind: r.Kind, TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key,
 	})
 	if err != nil {
 		return HistoryPlan{}, fmt.Errorf("count the jobs of a replay: %w", err)
@@ -114,7 +114,7 @@ func (o *Operator) ReplayHistory(ctx context.Context, r HistoryReplay) (outbox.I
 		return fail(ErrTooManyToReplay)
 	}
 	params := sqlgen.ReplayHistoryParams{
-		ID: outbox.NewID().String(), Kind: r.Kind, Since: from(r.Since), Until: until(plan.Until), TenantID: tenantOrAny(r.Tenant), Key: r.Key,
+		ID: outbox.NewID().String(), Kind: r.Kind, Since: from(r.Since), Until: until(plan.Until), TenantID: pgvalue.UUIDOrNull(r.Tenant), Key: r.Key,
 		Again: r.Again, MaxRows: maxHistoryJobs, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	}
 	var spacing time.Duration

@@ -29,7 +29,7 @@ const lapsedFor = 15 * time.Second
 func (o *Operator) Survey(ctx context.Context, tenant outbox.ID) ([]OpenKind, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.SurveyKinds(ctx, pgvalue.Interval(lapsedFor), tenantOrAny(tenant))
+	rows, err := o.db.SurveyKinds(ctx, pgvalue.Interval(lapsedFor), pgvalue.UUIDOrNull(tenant))
 	if err != nil {
 		return nil, fmt.Errorf("survey the open jobs: %w", err)
 	}
