@@ -244,8 +244,6 @@ func (s *Service) explain(r *request, err error) *fault {
 	return f
 }
 
-const ()
-
 // noteRefused logs a bearer that was refused, with the reason, which the caller does not get: once in ten seconds for
 // each reason.
 func (s *Service) noteRefused(r *request, bearer string, err error) {
