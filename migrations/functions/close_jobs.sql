@@ -28,12 +28,12 @@ BEGIN
         RETURNING jobs.*, input.outcome, input.code, input.message
     )
     INSERT INTO outbox.history AS h (status, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch, key, payload, content_type,
-        headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, closed_from, worker,
-        last_error_code, last_error_message, cancel_requested_at, streamed, parent_id)
+        headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed, queue, closed_from,
+        worker, last_error_code, last_error_message, cancel_requested_at, parent_id)
     SELECT outcome, id, tenant_id, kind, priority, attempt, max_attempts, lost_leases, epoch + 1, key, payload,
-        content_type, headers, timeout, backoff, run_at, created_at, started_at, deadline, queue, status,
-        lease_owner, coalesce(code, last_error_code), coalesce(message, last_error_message),
-        cancel_requested_at, streamed, parent_id
+        content_type, headers, timeout, backoff, run_at, created_at, started_at, deadline, streamed, queue,
+        status, lease_owner, coalesce(code, last_error_code), coalesce(message, last_error_message),
+        cancel_requested_at, parent_id
     FROM closed
     RETURNING h.id;
 END
