@@ -18,7 +18,7 @@ func (o *Operator) Children(ctx context.Context, parent outbox.ID, limit int, be
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	params := sqlgen.ListChildrenParams{
-		ParentID: pgvalue.UUID(parent), Before: newest, Tenant: tenantOrAny(tiedTo(ctx)), MaxRows: int32(min(cmp.Or(max(limit, 0), DefaultLimit), MaxLimit)),
+		ParentID: pgvalue.UUID(parent), Before: newest, Tenant: pgvalue.UUIDOrNull(tiedTo(ctx)), MaxRows: int32(min(cmp.Or(max(limit, 0), DefaultLimit), MaxLimit)),
 	}
 	if !before.IsZero() {
 		params.Before = pgvalue.UUID(before)

@@ -110,7 +110,7 @@ func (f Filter) params() sqlgen.ListJobsParams {
 	p := sqlgen.ListJobsParams{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: pgvalue.UUIDOrNull(f.Tenant), Before: newest, After: pgvalue.UUID(outbox.ID{}),
 		CreatedAfter: timeOrAny(f.CreatedAfter), CreatedBefore: timeOrAny(f.CreatedBefore),
-		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: int32(f.MinAttempt), Parent: tenantOrAny(f.Parent),
+		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: int32(f.MinAttempt), Parent: pgvalue.UUIDOrNull(f.Parent),
 		FinishedAfter: timeOrAny(f.FinishedAfter), FinishedBefore: timeOrAny(f.FinishedBefore),
 		MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)), Skip: int32(f.Skip),
 	}

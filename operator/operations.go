@@ -134,7 +134,7 @@ func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operatio
 		Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
 	}
 	at, err := o.db.StartOperation(ctx, sqlgen.StartOperationParams{
-		ID: pgvalue.UUID(started.ID), TenantID: tenantOrAny(started.Tenant), Act: string(n.Act), Filter: filter, PerSecond: n.PerSecond,
+		ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: string(n.Act), Filter: filter, PerSecond: n.PerSecond,
 		Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID,
 	})
 	if err != nil {
@@ -147,7 +147,7 @@ func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operatio
 // Operations lists the operations of a tenant or, if it is zero, of all, newest first. Limit is 50 if it is 0, and
 // 200 at most; the next page begins with before as the last one's id, and the zero id is from the newest on.
 func (o *Operator) Operations(ctx context.Context, tenant outbox.ID, limit int, before outbox.ID) ([]Operation, error) {
-	params := sqlgen.ListOperationsParams{Before: newest, TenantID: tenantOrAny(tenant), MaxRows: int32(min(cmp.Or(max(limit, 0), DefaultLimit), MaxLimit))}
+	params := sqlgen.ListOperationsParams{Before: newest, TenantID: pgvalue.UUIDOrNull(tenant), MaxRows: int32(min(cmp.Or(max(limit, 0), DefaultLimit), MaxLimit))}
 	if !before.IsZero() {
 		params.Before = pgvalue.UUID(before)
 	}
@@ -156,7 +156,7 @@ func (o *Operator) Operations(ctx context.Context, tenant outbox.ID, limit int, 
 
 // Operation returns one of a tenant's operations or, if the tenant is zero, of any, or [ErrOperationNotFound].
 func (o *Operator) Operation(ctx context.Context, tenant, id outbox.ID) (Operation, error) {
-	found, err := o.operations(ctx, sqlgen.ListOperationsParams{Before: newest, TenantID: tenantOrAny(tenant), ID: pgvalue.UUID(id), MaxRows: 1})
+	found, err := o.operations(ctx, sqlgen.ListOperationsParams{Before: newest, TenantID: pgvalue.UUIDOrNull(tenant), ID: pgvalue.UUID(id), MaxRows: 1})
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("operation %s: %w", id, ErrOperationNotFound)
 	}
@@ -206,7 +206,7 @@ func (o *Operator) switchOperation(ctx context.Context, tenant, id outbox.ID, st
 	bound, cancel := context.WithTimeout(ctx, 2*statementTimeout) // a step may be under way
 	defer cancel()
 	found, err := o.db.SwitchOperation(bound, sqlgen.SwitchOperationParams{
-		ID: pgvalue.UUID(id), TenantID: tenantOrAny(tenant), Stop: stop, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+		ID: pgvalue.UUID(id), TenantID: pgvalue.UUIDOrNull(tenant), Stop: stop, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
 	if err == nil && len(found) == 0 {
 		err = ErrOperationNotFound
