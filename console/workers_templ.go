@@ -111,7 +111,7 @@ func workersPage(v *visit, all []operator.Worker) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 7, "<div class=\"scroll\"><table><caption class=\"hide\">Dispatchers, by name</caption> <thead><tr><th scope=\"col\">Worker</th><th scope=\"col\">State</th><th scope=\"col\" class=\"num\">Running</th><th scope=\"col\">Queues</th><th scope=\"col\">Kinds</th><th scope=\"col\">Version</th><th scope=\"col\" class=\"num\">Started</th><th scope=\"col\" class=\"num\">Seen</th></tr></thead> <tbody>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 7, "<div class=\"scroll\" role=\"region\" aria-label=\"Dispatchers\" tabindex=\"0\"><table><caption class=\"hide\">Dispatchers, by name</caption> <thead><tr><th scope=\"col\">Worker</th><th scope=\"col\">State</th><th scope=\"col\" class=\"num\">Running</th><th scope=\"col\">Queues</th><th scope=\"col\">Kinds</th><th scope=\"col\">Version</th><th scope=\"col\" class=\"num\">Started</th><th scope=\"col\" class=\"num\">Seen</th></tr></thead> <tbody>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

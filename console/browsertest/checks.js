@@ -1,0 +1,77 @@
+// What the tests ask of a page. It is evaluated in pages from outside, so that it works where scripts are switched off.
+(() => {
+	const shown = (e) => e.checkVisibility({ visibilityProperty: true, opacityProperty: false });
+	const squeezed = (s) => s.replace(/\s+/g, " ").trim();
+	const name = (e) => {
+		const label = e.getAttribute("aria-label") || e.textContent || e.name || e.value || "";
+		return `<${e.localName}> ${squeezed(label).slice(0, 60)}`;
+	};
+
+	// The text of the main part. Ages are as the server has written them, because scripts let them go on; a page that is
+	// read twice says another time of day.
+	const text = () => {
+		const main = document.querySelector("main").cloneNode(true);
+		for (const e of main.querySelectorAll("time")) e.textContent = e.dateTime;
+		for (const e of main.querySelectorAll("script,button:not(form button)")) e.remove();
+		return squeezed(main.textContent).replace(/\d\d:\d\d:\d\d(\.\d+)?/g, "–");
+	};
+
+	// Everything that people read: text, titles, labels, the values of fields.
+	const readable = () => {
+		const all = [document.body.innerText, document.body.textContent];
+		for (const e of document.querySelectorAll("*")) {
+			for (const a of ["title", "aria-label", "value", "placeholder"]) if (e.hasAttribute(a)) all.push(e.getAttribute(a));
+		}
+		return all.join("\n");
+	};
+
+	// What a Tab has to come to.
+	const controls = () => [...document.querySelectorAll("a[href],button,input,select,textarea,summary,[tabindex]")].filter((e) =>
+		shown(e) && !e.disabled && e.tabIndex >= 0 && e.type !== "hidden" && (e.type !== "radio" || e.checked));
+
+	const look = (e) => {
+		const s = getComputedStyle(e);
+		return [s.outlineStyle, s.outlineWidth, s.outlineColor, s.boxShadow, s.backgroundColor, s.borderColor, s.textDecoration].join();
+	};
+	let before = new Map();
+	const visited = new Set(), invisible = [];
+	const focused = (e) => {
+		if (visited.has(e)) return;
+		visited.add(e);
+		const style = getComputedStyle(e);
+		if (before.get(e) === look(e) && !(style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0)) {
+			invisible.push(`${name(e)}: nobody sees that it has the focus`);
+		}
+		const header = document.querySelector("header.top"), box = e.getClientRects()[0];
+		const above = box && document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+		if (header && !header.contains(e) && header.contains(above)) invisible.push(`${name(e)}: the header covers it`);
+	};
+	// How many Tabs it takes at most; from now on what gets the focus is looked at.
+	const atFirst = () => {
+		document.activeElement?.blur();
+		before = new Map(controls().map((e) => [e, look(e)]));
+		addEventListener("focusin", (e) => focused(e.target));
+		return before.size;
+	};
+	const unreached = () => [...invisible, ...[...before.keys()].filter((e) => !visited.has(e) && e.isConnected).map((e) => `${name(e)}: no Tab comes to it`)];
+
+	// What is wider than the window, if something has to be scrolled to the side.
+	const wide = () => {
+		const root = document.documentElement, width = root.clientWidth;
+		if (root.scrollWidth <= width) return [];
+		const over = [...document.body.querySelectorAll("*")].filter((e) => shown(e) && e.getBoundingClientRect().right > width + 0.5 && !e.closest(".scroll"));
+		return [`${root.scrollWidth} px are needed of ${width}: ` + over.slice(0, 3).map((e) => `${name(e)} .${e.className}`).join("; ")];
+	};
+
+	const accessible = async () => {
+		const found = await axe.run(document, {
+			resultTypes: ["violations"], runOnly: { type: "tag", values: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"] },
+		});
+		return found.violations.flatMap((v) => v.nodes.slice(0, 3).map((n) => `axe ${v.id}: ${n.target.join(" ")}: ${squeezed(n.failureSummary)}`));
+	};
+
+	const tables = () => [...document.querySelectorAll("table")].map((t) => ({ caption: squeezed(t.caption?.textContent ?? ""), rows: [...t.tBodies].reduce((n, b) => n + b.rows.length, 0) }));
+	const empties = () => [...document.querySelectorAll(".empty")].map((e) => ({ text: squeezed(e.textContent), commands: [...e.querySelectorAll("[data-copy]")].map((c) => c.textContent) }));
+
+	globalThis.checks = { text, readable, atFirst, unreached, wide, accessible, tables, empties };
+})();

@@ -1,0 +1,180 @@
+package browsertest
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/html"
+)
+
+const (
+	likes = 2   // how many pages that differ in the values of their parameters alone are looked at
+	limit = 200 // pages of one crawl
+)
+
+// found is what a crawl came upon.
+type found struct {
+	pages  []string // relative to the base, in the order in which they were found
+	shapes map[string]int
+	faults []string
+}
+
+// shapeOf is a page's path and the names of its parameters.
+func shapeOf(page string) string {
+	path, query, _ := strings.Cut(page, "?")
+	values, _ := url.ParseQuery(query)
+	names := make([]string, 0, len(values))
+	for name := range values {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if len(names) == 0 {
+		return path
+	}
+	return path + "?" + strings.Join(names, "&")
+}
+
+// crawl follows every link, every form that only reads and every redirect from the first page on. Whatever leads out of
+// the base, or to an error, is a fault; so is an asset that is not there.
+func (c *console) crawl(client *http.Client, base string) (f found) {
+	c.Helper()
+	f.shapes = map[string]int{}
+	assets := map[string]bool{}
+	waiting := []string{""}
+	for at := 0; at < len(waiting) && at < limit; at++ {
+		page := waiting[at]
+		res, content, err := get(client, base+page)
+		switch {
+		case err != nil:
+			f.faults = append(f.faults, err.Error())
+			continue
+		case res.StatusCode != http.StatusOK:
+			f.faults = append(f.faults, fmt.Sprintf("%s is linked and answers with %s", page, res.Status))
+			continue
+		case !strings.HasPrefix(res.Request.URL.String(), base):
+			f.faults = append(f.faults, fmt.Sprintf("%s leads out of the console, to %s", page, res.Request.URL))
+			continue
+		case !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
+			continue // a download
+		}
+		f.pages = append(f.pages, page)
+		doc, err := html.Parse(strings.NewReader(content))
+		if err != nil {
+			f.faults = append(f.faults, fmt.Sprintf("%s: %v", page, err))
+			continue
+		}
+		for reference := range references(doc) {
+			to, err := res.Request.URL.Parse(reference.url)
+			if err != nil || !strings.HasPrefix(to.String(), base) {
+				f.faults = append(f.faults, fmt.Sprintf("%s refers to %s, which is not below %s", page, reference.url, base))
+				continue
+			}
+			to.Fragment = ""
+			next := strings.TrimPrefix(to.String(), base)
+			switch {
+			case reference.kind == "asset" && !assets[next]:
+				assets[next] = true
+				if res, _, err := get(client, to.String()); err != nil || res.StatusCode != http.StatusOK {
+					f.faults = append(f.faults, fmt.Sprintf("%s: the file %s: %v %v", page, next, res.Status, err))
+				}
+			case reference.kind == "page" && f.shapes[shapeOf(next)] < likes && !slices.Contains(waiting, next):
+				f.shapes[shapeOf(next)]++
+				waiting = append(waiting, next)
+			}
+		}
+	}
+	return f
+}
+
+// awaitCounts waits until the console has counted the queues for the first time, and so has links to them.
+func (c *console) awaitCounts(client *http.Client, base string) {
+	c.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		_, content, err := get(client, base+"queues")
+		if err != nil {
+			c.Fatal(err)
+		}
+		if strings.Contains(content, "queue?queue=") {
+			return
+		}
+		if time.Now().After(end) {
+			c.Fatalf("no queue was counted: %s", content)
+		}
+	}
+}
+
+func get(client *http.Client, address string) (*http.Response, string, error) {
+	res, err := client.Get(address)
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = res.Body.Close() }()
+	content, err := io.ReadAll(res.Body)
+	return res, string(content), err
+}
+
+// reference is what a page refers to: a page to read, an asset, or where a form is sent.
+type reference struct{ kind, url string }
+
+func references(doc *html.Node) func(func(reference) bool) {
+	return func(yield func(reference) bool) {
+		for n := range doc.Descendants() {
+			var r reference
+			switch {
+			case n.Type != html.ElementNode:
+				continue
+			case n.Data == "a":
+				r = reference{"page", attribute(n, "href")}
+			case n.Data == "link", n.Data == "script", n.Data == "img":
+				r = reference{"asset", attribute(n, "href") + attribute(n, "src")}
+			case n.Data == "form" && attribute(n, "method") == "post":
+				r = reference{"act", attribute(n, "action")}
+			case n.Data == "form":
+				r = reference{"page", attribute(n, "action") + "?" + filledIn(n)}
+			}
+			if r.url != "" && !strings.HasPrefix(r.url, "#") && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// filledIn is the query of a form as it stands on the page.
+func filledIn(form *html.Node) string {
+	query := url.Values{}
+	for n := range form.Descendants() {
+		name := attribute(n, "name")
+		switch {
+		case name == "" || n.Data == "button":
+		case n.Data == "select":
+			for option := range n.Descendants() {
+				if option.Data == "option" && (!query.Has(name) || has(option, "selected")) {
+					query.Set(name, attribute(option, "value"))
+				}
+			}
+		case n.Data == "input":
+			if kind := attribute(n, "type"); kind != "checkbox" && kind != "radio" || has(n, "checked") {
+				query.Add(name, attribute(n, "value"))
+			}
+		}
+	}
+	return query.Encode()
+}
+
+func attribute(n *html.Node, name string) string {
+	for _, a := range n.Attr {
+		if a.Key == name {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+func has(n *html.Node, name string) bool {
+	return slices.ContainsFunc(n.Attr, func(a html.Attribute) bool { return a.Key == name })
+}

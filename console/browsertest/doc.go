@@ -1,0 +1,22 @@
+// Package browsertest opens the console in a browser: every page, in the program as it is built, on a real Postgres.
+//
+// Nothing lists the pages. A crawl follows each link from the first page on, so that a new page is looked at from the
+// day on which it is linked. What is looked for is a check, a function that returns what is wrong with a page; and each
+// check also runs where a proxy takes away what it is there for, and has to find that (defence_test.go).
+//
+// The browser is Debian's Chromium. Without one the tests are skipped, and with POSTHASTE_BROWSER=required they fail.
+//
+//	main_test.go         the program and the browser, once for all tests
+//	console_test.go      a console of a test: a database, a process, a token
+//	crawl_test.go        finds the pages over HTTP, without a browser
+//	tab_test.go          a page in the browser, and what it does
+//	checks.js            what is asked of a page in the browser
+//	fixture_test.go      the jobs: usual ones, and one whose every text is hostile
+//	pages_test.go        what holds for every page
+//	empty_test.go        the pages of a database without jobs
+//	places_test.go       the console below other paths and behind proxies
+//	login_test.go        signing in and out
+//	defence_test.go      each check, with its defence switched off
+//	budget_test.go       bytes and time of the first visit
+//	screenshots_test.go  docs/console/*.png
+package browsertest

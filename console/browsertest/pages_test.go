@@ -1,0 +1,146 @@
+package browsertest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// check returns what is wrong with the page that the tab shows.
+type check func(*tab) []string
+
+// quiet: nothing was refused by the policy, no script failed, nothing was asked for elsewhere, and no text became HTML.
+func quiet(t *tab) []string {
+	faults := append(t.take(), ask[[]string](t, `window.__refused ?? []`)...)
+	if ask[bool](t, `window.__xss !== undefined`) {
+		faults = append(faults, "a hostile text was run as a script")
+	}
+	return faults
+}
+
+// accessible: axe finds nothing, in the light and the dark scheme and on a phone.
+func accessible(t *tab) (faults []string) {
+	t.do(chromedp.Evaluate[chromedp.Void](axe))
+	for _, l := range []struct {
+		scheme        string
+		width, height int64
+	}{{"light", 1280, 800}, {"dark", 1280, 800}, {"light", 360, 800}} {
+		t.look(l.scheme, l.width, l.height)
+		for _, fault := range ask[[]string](t, `checks.accessible()`) {
+			faults = append(faults, fmt.Sprintf("%s, %d px: %s", l.scheme, l.width, fault))
+		}
+	}
+	return faults
+}
+
+// narrow: at 320 px nothing has to be scrolled to the side.
+func narrow(t *tab) []string {
+	t.look("light", 320, 800)
+	return ask[[]string](t, `checks.wide()`)
+}
+
+// reachable: the key Tab comes to each control, and everybody sees where it is.
+func reachable(t *tab) []string {
+	t.look("light", 1280, 800)
+	for range ask[int](t, `checks.atFirst()`) + 10 {
+		t.do(chromedp.KeyEvent(kb.Tab))
+	}
+	return ask[[]string](t, `checks.unreached()`)
+}
+
+// complete: the page says the same where scripts are switched off. Counts may change from one look to the next, but not
+// each time.
+func complete(t *tab) []string {
+	here := ask[string](t, `location.href`)
+	var with, without string
+	for range 3 {
+		t.visit(here)
+		with = ask[string](t, `checks.text()`)
+		call(t, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		t.visit(here)
+		without = ask[string](t, `checks.text()`)
+		call(t, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{})
+		if with == without {
+			return nil
+		}
+	}
+	return []string{fmt.Sprintf("with scripts it says %q, without %q", with, without)}
+}
+
+// every is what holds for every page.
+var every = []struct {
+	name  string
+	check check
+	slow  bool // one page of each path is enough
+}{
+	{"quiet", quiet, false},
+	{"narrow", narrow, false},
+	{"accessible", accessible, true},
+	{"reachable", reachable, true},
+	{"complete", complete, true},
+}
+
+// chosen is the pages of a crawl that are looked at in the browser: one of each shape, without those that only narrow
+// down a list by one more condition.
+func chosen(pages []string) (some []string) {
+	seen := map[string]bool{}
+	for _, page := range pages {
+		shape := shapeOf(page)
+		if path, query, _ := strings.Cut(shape, "?"); path == "jobs" && strings.Contains(query, "&") || seen[shape] {
+			continue
+		}
+		seen[shape] = true
+		some = append(some, page)
+	}
+	return some
+}
+
+func TestEveryPage(t *testing.T) {
+	c := newConsole(t)
+	c.usualJobs()
+	hostile := "job?id=" + c.evilJob().String()
+	client := c.signIn(c.root)
+	c.awaitCounts(client, c.root)
+	f := c.crawl(client, c.root)
+	for _, fault := range f.faults {
+		t.Error(fault)
+	}
+	pages := chosen(append([]string{hostile}, f.pages...)) // of all jobs, that one
+	if t.Logf("%d pages, of which %d are looked at: %q", len(f.pages), len(pages), pages); len(pages) < 8 {
+		t.Fatalf("only %d pages were found", len(pages))
+	}
+	tab := c.signedIn(c.root)
+	tab.take()
+	read, paths := map[string]bool{}, map[string]bool{}
+	for _, page := range pages {
+		tab.look("light", 1280, 800)
+		if status := tab.visit(c.root + page); status != 200 {
+			t.Errorf("/%s: got %d", page, status)
+			continue
+		}
+		path, _, _ := strings.Cut(page, "?")
+		for _, e := range every {
+			if e.slow && paths[path] {
+				continue
+			}
+			for _, fault := range e.check(tab) {
+				t.Errorf("/%s is not %s: %s", page, e.name, fault)
+			}
+		}
+		paths[path] = true
+		text := ask[string](tab, `checks.readable()`)
+		for where := range evilTexts {
+			read[where] = read[where] || strings.Contains(text, shown(where))
+		}
+		tab.take()
+	}
+	for where, page := range evilTexts {
+		if f.shapes[page]+f.shapes[page+"?id"] > 0 && !read[where] {
+			t.Errorf("the hostile text of the %s is on no page, as it was stored", where)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package browsertest
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+var screenshots = flag.String("screenshots", "", "write pictures of the pages into this `FOLDER`")
+
+// The pictures of docs/console.md: each page of the navigation, and of those that stand below them one that says most.
+func TestScreenshots(t *testing.T) {
+	if *screenshots == "" {
+		t.Skip("make screenshots writes them")
+	}
+	c := newConsole(t)
+	c.usualJobs()
+	tab := c.signedIn(c.root)
+	pages := ask[[]string](tab, `[...document.querySelectorAll("nav[aria-label=Pages] a")].map((a) => a.getAttribute("href"))`)
+	tab.visit(c.root + "jobs?status=dead")
+	pages = append(pages, ask[string](tab, `document.querySelector("td a.id").getAttribute("href")`))
+	for _, page := range pages {
+		name, _, _ := strings.Cut(page, "?")
+		for _, l := range []struct {
+			scheme        string
+			width, height int64
+		}{{"light", 1280, 800}, {"dark", 1280, 800}, {"narrow", 360, 800}} {
+			scheme := strings.Replace(l.scheme, "narrow", "light", 1)
+			tab.look(scheme, l.width, l.height)
+			tab.visit(c.root + page)
+			tab.do(chromedp.Evaluate[chromedp.Void](`document.activeElement.blur()`))
+			picture, err := chromedp.Run(tab.ctx, chromedp.CaptureScreenshot())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(*screenshots, name+"-"+l.scheme+".png"), picture, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
