@@ -8,6 +8,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/verify/checker"
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/internal/verify/rebuilt"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -105,10 +106,10 @@ func (b *books) worker(e ledger.Entry) {
 
 func leaseOf(job string, epoch int64) string { return fmt.Sprintf("%s %d", job, epoch) }
 
-// Check holds ledgers, recorded moves and tables against each other, after every
-// process has ended: the total queue, orphans in both directions, the legal moves,
-// L1 (two live leases), L2 (overlapping executions) and L3 (effects). It returns
-// how many executions there were that did no good and gave no error.
+// Check holds ledgers, recorded moves and tables against each other, after every process
+// has ended: the total queue, orphans in both directions, the legal moves, L1 (two live
+// leases), L2 (overlapping executions) and L3 (effects), and the events of streamed
+// jobs. It returns how many executions there were that did no good and gave no error.
 func (r *Run) Check(ctx context.Context) (wasted int, err error) {
 	r.Progress("check", 0, 0)
 	b, err := r.read()
@@ -138,8 +139,24 @@ func (r *Run) Check(ctx context.Context) (wasted int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := r.checkStreams(ctx); err != nil {
+		return 0, err
+	}
 	r.None("processes that fared badly", r.fates())
 	return executions - b.inVain - v.Delivered, nil
+}
+
+// checkStreams rebuilds the streamed jobs from their events: that is what the database holds, in every field, and the
+// events of each job are numbered without a gap.
+func (r *Run) checkStreams(ctx context.Context) error {
+	found, err := rebuilt.Compare(ctx, r.DB, nil)
+	if err != nil {
+		return fmt.Errorf("rebuild the streamed jobs: %w", err)
+	}
+	r.Count("streamed jobs", found.Jobs)
+	r.Count("events of streamed jobs", found.Events)
+	r.None("streamed jobs that their events rebuild as something else", found.Differences)
+	return nil
 }
 
 // checkEffects is L3. What was seen to commit is there. Of a worker that was killed

@@ -24,6 +24,9 @@ import (
 // maxAttempts is more than any fault costs: that a job ends dead is an error.
 const maxAttempts = 1000
 
+// otherTenant has some of the streamed jobs without a key.
+var otherTenant = outbox.ID{15: 9}
+
 // plan is what the producer is to do.
 type plan struct {
 	jobs    int               // VERIFY_JOBS: the number of orders; 0 is without end
@@ -64,7 +67,7 @@ type producer struct {
 	placed atomic.Int64 // orders that a client has taken on
 }
 
-// Produce is the producer. It ends when all orders are placed, or after a SIGTERM
+// Produce is the producer, of whose jobs every fourth is streamed. It ends when all orders are placed, or after a SIGTERM
 // with the transactions that were under way. Without VERIFY_INSIST a transaction
 // that fails is noted and not repeated.
 func Produce(ctx context.Context) (err error) {
@@ -200,7 +203,10 @@ func (p *producer) enqueue(ctx context.Context, tx pgx.Tx, first int, orders []s
 		if p.fails > 0 && n%p.fails == 0 {
 			task.Fails = 1
 		}
-		options := outbox.Options{MaxAttempts: maxAttempts}
+		options := outbox.Options{MaxAttempts: maxAttempts, Streamed: n%4 == 0}
+		if n%8 == 0 && p.lines.keys == 0 && p.lines.burst == 0 {
+			options.Tenant = otherTenant
+		}
 		if err := p.lines.join(ctx, tx, &task, &options); err != nil {
 			return nil, err
 		}
