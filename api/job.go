@@ -62,6 +62,7 @@ type Internals struct {
 	Worker         string          `json:"worker,omitempty"`
 	LeaseExpiresAt time.Time       `json:"leaseExpiresAt,omitzero"`
 	PayloadBytes   int             `json:"payloadBytes"`
+	Streamed       bool            `json:"streamed,omitempty" doc:"Each change of the job is stored as an event"`
 	Headers        json.RawMessage `json:"headers,omitempty"`
 }
 
@@ -78,7 +79,7 @@ func view(who access.Principal, j operator.Job) Job {
 	if who.Can(access.AdminRead) {
 		v.Internals = &Internals{
 			Tenant: j.Tenant.String(), Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, LostLeases: j.LostLeases, Epoch: j.Epoch,
-			TimeoutSeconds: j.Timeout.Seconds(), BackoffSeconds: backoffSeconds(j.Backoff), Worker: j.Worker, LeaseExpiresAt: utc(j.LeaseExpiresAt), PayloadBytes: j.PayloadBytes,
+			TimeoutSeconds: j.Timeout.Seconds(), BackoffSeconds: backoffSeconds(j.Backoff), Worker: j.Worker, LeaseExpiresAt: utc(j.LeaseExpiresAt), PayloadBytes: j.PayloadBytes, Streamed: j.Streamed,
 		}
 		if who.Can(access.PayloadRead) {
 			v.Internals.Headers = j.Headers

@@ -103,6 +103,7 @@ type Internals struct {
 	Worker         string          `json:"worker,omitempty"`
 	LeaseExpiresAt time.Time       `json:"leaseExpiresAt,omitzero"`
 	PayloadBytes   int             `json:"payloadBytes"`
+	Streamed       bool            `json:"streamed,omitempty"`
 	Headers        json.RawMessage `json:"headers,omitempty"`
 }
 

@@ -30,6 +30,7 @@ type Job struct {
 	Key         string
 	Timeout     time.Duration  // 0 leaves it to the kind
 	Backoff     outbox.Backoff // nil leaves it to the kind
+	Streamed    bool           // each change of it is stored as an event
 
 	CreatedAt      time.Time
 	RunAt          time.Time // due, or to become due
@@ -104,7 +105,7 @@ func fromRow(row sqlgen.ListJobsRow) Job {
 		Priority: int(row.Priority), Attempt: int(row.Attempt), MaxAttempts: int(row.MaxAttempts), LostLeases: int(row.LostLeases),
 		Epoch: row.Epoch, Key: row.Key, Timeout: duration(row.Timeout), Backoff: backoff(row.Backoff),
 		CreatedAt: row.CreatedAt.Time, RunAt: row.RunAt.Time, StartedAt: row.StartedAt.Time, FinishedAt: row.FinishedAt.Time,
-		LeaseExpiresAt: row.LeaseExpiresAt.Time, Worker: row.Worker,
+		LeaseExpiresAt: row.LeaseExpiresAt.Time, Worker: row.Worker, Streamed: row.Streamed,
 		Deadline: row.Deadline.Time, CancelRequestedAt: row.CancelRequestedAt.Time,
 		ErrorCode: row.ErrorCode, ErrorMessage: row.ErrorMessage,
 		ContentType: row.ContentType, PayloadBytes: int(row.PayloadBytes),

@@ -171,7 +171,7 @@ func jobOf(row sqlgen.FindScheduleRow, tenant outbox.ID, name string) (outbox.Ra
 	headers["schedule"], headers["scheduled_for"] = name, row.Now.Time.UTC().Format(time.RFC3339Nano)
 	opts := outbox.Options{
 		Queue: row.Queue, Priority: int(row.Priority), MaxAttempts: int(row.MaxAttempts), Timeout: duration(row.Timeout), Backoff: backoff(row.Backoff),
-		Headers: headers, Tenant: tenant, Hold: orZero(row.Hold),
+		Headers: headers, Tenant: tenant, Hold: orZero(row.Hold), Streamed: orZero(row.Streamed),
 		Key: outbox.KeyRules{
 			Name: orZero(row.Key), MaxActive: int(orZero(row.MaxActive)), Ordered: orZero(row.Ordered),
 			OnDeath: outbox.DeathPolicy(orZero(row.OnDeath)), ParkAfter: duration(row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(row.OnLapse)),

@@ -19,8 +19,8 @@ func storeSchedules(t *testing.T, db *pgxpool.Pool) (other outbox.ID) {
 	t.Helper()
 	other = outbox.NewID()
 	_, err := db.Exec(t.Context(), `
-		INSERT INTO outbox.schedules (name, expression, time_zone, kind, queue, priority, max_attempts, timeout, backoff, key, max_active, on_lapse, deadline, hold, payload, headers, next_at)
-		VALUES ('report', '0 7 * * *', 'Europe/Berlin', 'mail', 'post', 2, 3, '1 minute', '{1 s}', 'k', 3, 'block', '2 hours', true, '{"n":1}', '{"user": "ada"}', now() + interval '1 hour')`)
+		INSERT INTO outbox.schedules (name, expression, time_zone, kind, queue, priority, max_attempts, timeout, backoff, key, max_active, on_lapse, deadline, hold, streamed, payload, headers, next_at)
+		VALUES ('report', '0 7 * * *', 'Europe/Berlin', 'mail', 'post', 2, 3, '1 minute', '{1 s}', 'k', 3, 'block', '2 hours', true, true, '{"n":1}', '{"user": "ada"}', now() + interval '1 hour')`)
 	if err == nil {
 		_, err = db.Exec(t.Context(), `
 			INSERT INTO outbox.schedules (tenant_id, name, every, missed, missed_limit, kind, payload, next_at, last_at)
@@ -140,7 +140,7 @@ func TestRunScheduleEnqueuesItsJob(t *testing.T) {
 		t.Errorf("it was stored as %s, they say, and is %s; want it held, as the schedule says", stored, got.Status)
 	}
 	if got.Kind != "mail" || got.Queue != "post" || got.Priority != 2 || got.MaxAttempts != 3 || got.Timeout != time.Minute || !slices.Equal(got.Backoff, outbox.Backoff{time.Second}) || got.Key != "k" ||
-		string(got.Payload) != `{"n":1}` || got.Tenant != outbox.RootTenant {
+		string(got.Payload) != `{"n":1}` || got.Tenant != outbox.RootTenant || !got.Streamed {
 		t.Errorf("job = %+v, want it as the schedule says", got)
 	}
 	var rules string

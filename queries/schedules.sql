@@ -52,7 +52,7 @@ RETURNING (paused_at IS NOT NULL)::boolean AS was_paused;
 
 -- name: FindSchedule :many
 -- FindSchedule returns what a schedule enqueues, and the database's time.
-SELECT kind, queue, priority, max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse,
+SELECT kind, queue, priority, max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed,
        payload, content_type, headers, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE tenant_id = @tenant_id

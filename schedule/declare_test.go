@@ -24,7 +24,7 @@ func TestDeclaringWhatIsStoredChangesNothing(t *testing.T) {
 	schedules := []Schedule{
 		Cron("cron", "0 7 * * 1-5", "Europe/Berlin", reportArgs{Of: "a"}, Options{Headers: map[string]string{"b": "1", "a": "2"}, Key: outbox.KeyRules{Name: "k"}, Timeout: time.Hour, Backoff: outbox.Backoff{time.Second, 36 * time.Hour}, Missed: All}),
 		Every("keyed", time.Hour, reportArgs{}, Options{
-			Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: time.Hour, OnLapse: outbox.BlockLapsed}, Hold: true, Deadline: 36 * time.Hour,
+			Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.ParkKey, ParkAfter: time.Hour, OnLapse: outbox.BlockLapsed}, Hold: true, Streamed: true, Deadline: 36 * time.Hour,
 		}),
 		Every("interval", 36*time.Hour, outbox.Raw{KindName: "raw", Payload: []byte("\x00"), ContentType: "application/x"}, Options{Tenant: outbox.NewID()}),
 	}
@@ -60,6 +60,7 @@ func TestADeclarationThatChanged(t *testing.T) {
 		"who is not retried": {Every("s", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k", OnLapse: outbox.FailStale}}), false},
 		"a deadline":         {Every("s", time.Hour, reportArgs{}, Options{Deadline: time.Hour}), false},
 		"held":               {Every("s", time.Hour, reportArgs{}, Options{Hold: true}), false},
+		"streamed":           {Every("s", time.Hour, reportArgs{}, Options{Streamed: true}), false},
 		"headers":            {Every("s", time.Hour, reportArgs{}, Options{Headers: map[string]string{"a": "b"}}), false},
 		"another policy":     {Every("s", time.Hour, reportArgs{}, Options{Missed: Skip}), false},
 		"another limit":      {Every("s", time.Hour, reportArgs{}, Options{MissedLimit: 11}), false},

@@ -82,7 +82,7 @@ func (f firing) requests() (requests []outbox.Request) {
 	_ = json.Unmarshal(f.row.Headers, &headers) // stored by hand with other types: not for us
 	opts := outbox.Options{
 		Queue: f.row.Queue, Priority: int(f.row.Priority), MaxAttempts: int(f.row.MaxAttempts), Timeout: duration(f.row.Timeout), Backoff: backoffOf(f.row.Backoff),
-		Tenant: f.row.TenantID.Bytes, Hold: orZero(f.row.Hold),
+		Tenant: f.row.TenantID.Bytes, Hold: orZero(f.row.Hold), Streamed: orZero(f.row.Streamed),
 		Key: outbox.KeyRules{
 			Name: orZero(f.row.Key), MaxActive: int(orZero(f.row.MaxActive)), Ordered: orZero(f.row.Ordered),
 			OnDeath: outbox.DeathPolicy(orZero(f.row.OnDeath)), ParkAfter: duration(f.row.ParkAfter), OnLapse: outbox.LapsePolicy(orZero(f.row.OnLapse)),

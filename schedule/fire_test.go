@@ -73,6 +73,33 @@ func TestAJobOfAScheduleHasTheRulesOfItsKey(t *testing.T) {
 	}
 }
 
+// Streamed by the schedule's options or by the kind's, of the root tenant and another one, keyed and plain.
+func TestJobsOfAScheduleAreStreamed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	another := outbox.ID{15: 7}
+	s := newScheduler(t, db,
+		Every("by-kind", time.Hour, streamedArgs{}, Options{}),
+		Every("keyed", time.Hour, reportArgs{}, Options{Streamed: true, Tenant: another, Key: outbox.KeyRules{Name: "k"}}),
+		Every("plain", time.Hour, reportArgs{}, Options{Streamed: true}),
+		Every("silent", time.Hour, reportArgs{}, Options{}))
+	declare(t, s)
+	exec(t, db, `UPDATE outbox.schedules SET since = since - interval '2 h', next_at = next_at - interval '2 h'`)
+	fire(t, s)
+	got := askAll[string](t, db, `SELECT concat_ws(' ', headers ->> 'schedule', streamed) FROM outbox.jobs ORDER BY headers ->> 'schedule'`)
+	if diff := cmp.Diff([]string{"by-kind 1", "keyed 1", "plain 1", "silent"}, got); diff != "" {
+		t.Errorf("jobs (-want +got):\n%s", diff)
+	}
+	if n := ask[int](t, db, `SELECT count(*)::int FROM outbox.events WHERE topic = 'job.created'`); n != 3 {
+		t.Errorf("%d jobs have an event, want 3", n)
+	}
+}
+
+type streamedArgs struct{}
+
+func (streamedArgs) Kind() string                   { return "streamed" }
+func (streamedArgs) DefaultOptions() outbox.Options { return outbox.Options{Streamed: true} }
+
 // One that was missed for longer than its jobs are good for enqueues one that
 // expires at once: the history shows it.
 func TestADeadlineCountsFromTheTick(t *testing.T) {

@@ -72,6 +72,8 @@ type Options struct {
 	Headers map[string]string // "schedule" and "scheduled_for" are taken
 	Tenant  outbox.ID
 	Hold    bool
+	// Streamed has each change of the jobs stored as an event; false is what the kind's DefaultOptions say.
+	Streamed bool
 
 	// Deadline is how long after its tick a job expires, whenever it was enqueued: one
 	// for a tick that was missed for longer expires at once. 0 is never. With the
@@ -136,7 +138,7 @@ func (s Schedule) params() (p sqlgen.DeclareScheduleParams, err error) {
 		p.Key = &o.Key.Name
 	}
 	p.Deadline = pgvalue.IntervalOrNull(s.opts.Deadline)
-	p.Hold = orNull(o.Hold)
+	p.Hold, p.Streamed = orNull(o.Hold), orNull(o.Streamed)
 	p.Ordered = orNull(o.Key.Ordered)
 	p.OnDeath = orNull(string(o.Key.OnDeath))
 	p.ParkAfter = pgvalue.IntervalOrNull(o.Key.ParkAfter)
@@ -161,7 +163,7 @@ func (o Options) job() outbox.Options {
 	}
 	return outbox.Options{
 		Queue: o.Queue, Priority: o.Priority, MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Backoff: o.Backoff, Key: o.Key,
-		Headers: o.Headers, Tenant: o.Tenant, Hold: o.Hold,
+		Headers: o.Headers, Tenant: o.Tenant, Hold: o.Hold, Streamed: o.Streamed,
 	}
 }
 

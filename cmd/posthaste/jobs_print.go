@@ -18,7 +18,7 @@ import (
 var jobColumns = []string{
 	"id", "status", "kind", "queue", "attempt", "max_attempts", "created_at", "run_at", "error_code",
 	"finished_at", "started_at", "lease_expires_at", "worker", "priority", "key", "lost_leases", "epoch", "tenant", "timeout", "backoff",
-	"error_message", "content_type", "payload_bytes", "deadline", "cancel_requested_at", "parent",
+	"error_message", "content_type", "payload_bytes", "deadline", "cancel_requested_at", "parent", "streamed",
 }
 
 const jobColumnsOnScreen = 9
@@ -34,7 +34,7 @@ func jobValues(j operator.Job) []any {
 	return []any{
 		j.ID, j.Status, j.Kind, j.Queue, known(j.Attempt), known(j.MaxAttempts), instant(j.CreatedAt), instant(j.RunAt), j.ErrorCode,
 		instant(j.FinishedAt), instant(j.StartedAt), instant(j.LeaseExpiresAt), known(j.Worker), j.Priority, j.Key, known(j.LostLeases), known(j.Epoch), known(j.Tenant), known(timeout), known(backoffText(j.Backoff)),
-		known(j.ErrorMessage), textOrNull(j.ContentType), known(j.PayloadBytes), instant(j.Deadline), instant(j.CancelRequestedAt), parentOf(j),
+		known(j.ErrorMessage), textOrNull(j.ContentType), known(j.PayloadBytes), instant(j.Deadline), instant(j.CancelRequestedAt), parentOf(j), known(j.Streamed),
 	}
 }
 

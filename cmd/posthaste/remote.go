@@ -152,7 +152,7 @@ func jobOf(j client.Job) operator.Job {
 		for _, wait := range in.BackoffSeconds {
 			job.Backoff = append(job.Backoff, seconds(wait))
 		}
-		job.PayloadBytes, job.Headers = in.PayloadBytes, in.Headers
+		job.PayloadBytes, job.Streamed, job.Headers = in.PayloadBytes, in.Streamed, in.Headers
 	}
 	return job
 }

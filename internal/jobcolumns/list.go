@@ -50,7 +50,7 @@ var columns = []column{
 	{name: "started_at", shown: "started_at", history: "started_at", claimed: true},
 	{name: "deadline", shown: "deadline", history: "deadline", given: "sqlc.narg('deadline')::timestamptz", array: "timestamptz deadlines", value: "deadline", claimed: true},
 	{name: "watched", given: "nullif(@watched::boolean, false)", array: "boolean watched", value: "nullif(watched, false)", claimed: true},
-	{name: "streamed", history: "streamed", given: "CASE WHEN @streamed::boolean THEN 1 END", array: "boolean streamed", value: "CASE WHEN streamed THEN 1 END", claimed: true},
+	{name: "streamed", shown: "streamed", open: "(%s.streamed IS NOT NULL)::boolean", closed: "(%s.streamed IS NOT NULL)::boolean", history: "streamed", given: "CASE WHEN @streamed::boolean THEN 1 END", array: "boolean streamed", value: "CASE WHEN streamed THEN 1 END", claimed: true},
 
 	{name: "queue", shown: "queue", history: "queue", given: "@queue::text", array: "text queues", value: "coalesce(queue, 'default')"},
 	{

@@ -336,7 +336,8 @@ SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.prior
     octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
     jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
     jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
-    jobs.queue AS queue, jobs.status::text AS status, coalesce(jobs.lease_owner, '')::text AS worker,
+    (jobs.streamed IS NOT NULL)::boolean AS streamed, jobs.queue AS queue, jobs.status::text AS status,
+    coalesce(jobs.lease_owner, '')::text AS worker,
     coalesce(jobs.last_error_code, '')::text AS error_code,
     coalesce(jobs.last_error_message, '')::text AS error_message,
     jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
@@ -394,6 +395,7 @@ type ListDeadLettersRow struct {
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
 	Deadline          pgtype.Timestamptz
+	Streamed          bool
 	Queue             string
 	Status            string
 	Worker            string
@@ -453,6 +455,7 @@ func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams
 			&i.CreatedAt,
 			&i.StartedAt,
 			&i.Deadline,
+			&i.Streamed,
 			&i.Queue,
 			&i.Status,
 			&i.Worker,

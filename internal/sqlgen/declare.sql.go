@@ -13,10 +13,10 @@ import (
 
 const DeclareSchedule = `-- name: DeclareSchedule :many
 INSERT INTO outbox.schedules AS stored (tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority,
-    max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, since, next_at)
+    max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, since, next_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
     $11, $12, $13::interval[], $14, $15, $16, $17, $18,
-    $19, $20, $21, $22, $23, $24::text::jsonb, $25, $26)
+    $19, $20, $21, $22, $23, $24, $25::text::jsonb, $26, $27)
 ON CONFLICT (tenant_id, name) DO UPDATE
 SET expression   = excluded.expression,
     time_zone    = excluded.time_zone,
@@ -37,6 +37,7 @@ SET expression   = excluded.expression,
     on_death     = excluded.on_death,
     park_after   = excluded.park_after,
     on_lapse     = excluded.on_lapse,
+    streamed     = excluded.streamed,
     payload      = excluded.payload,
     content_type = excluded.content_type,
     headers      = excluded.headers,
@@ -48,11 +49,11 @@ SET expression   = excluded.expression,
     updated_at   = excluded.updated_at
 WHERE (stored.expression, stored.time_zone, stored.every, stored.missed, stored.missed_limit, stored.kind, stored.queue, stored.priority,
        stored.max_attempts, stored.timeout, stored.backoff, stored.key, stored.deadline, stored.hold, stored.max_active, stored.ordered, stored.on_death,
-       stored.park_after, stored.on_lapse, stored.payload, stored.content_type, stored.headers)
+       stored.park_after, stored.on_lapse, stored.streamed, stored.payload, stored.content_type, stored.headers)
       IS DISTINCT FROM
       (excluded.expression, excluded.time_zone, excluded.every, excluded.missed, excluded.missed_limit, excluded.kind, excluded.queue, excluded.priority,
        excluded.max_attempts, excluded.timeout, excluded.backoff, excluded.key, excluded.deadline, excluded.hold, excluded.max_active, excluded.ordered, excluded.on_death,
-       excluded.park_after, excluded.on_lapse, excluded.payload, excluded.content_type, excluded.headers)
+       excluded.park_after, excluded.on_lapse, excluded.streamed, excluded.payload, excluded.content_type, excluded.headers)
 RETURNING generation, next_at
 `
 
@@ -78,6 +79,7 @@ type DeclareScheduleParams struct {
 	OnDeath     *string
 	ParkAfter   pgtype.Interval
 	OnLapse     *string
+	Streamed    *bool
 	Payload     []byte
 	ContentType string
 	Headers     *string
@@ -116,6 +118,7 @@ func (q *Queries) DeclareSchedule(ctx context.Context, arg DeclareScheduleParams
 		arg.OnDeath,
 		arg.ParkAfter,
 		arg.OnLapse,
+		arg.Streamed,
 		arg.Payload,
 		arg.ContentType,
 		arg.Headers,
@@ -142,7 +145,7 @@ func (q *Queries) DeclareSchedule(ctx context.Context, arg DeclareScheduleParams
 
 const LockSchedules = `-- name: LockSchedules :many
 SELECT tenant_id, name, expression, time_zone, every, missed, missed_limit, kind, queue, priority, max_attempts, timeout, backoff, key,
-       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
+       deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed, payload, content_type, headers, next_at, since, paused_at, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE (tenant_id, name) IN (SELECT unnest($1::uuid[]), unnest($2::text[]))
 ORDER BY tenant_id, name
@@ -172,6 +175,7 @@ type LockSchedulesRow struct {
 	OnDeath     *string
 	ParkAfter   pgtype.Interval
 	OnLapse     *string
+	Streamed    *bool
 	Payload     []byte
 	ContentType string
 	Headers     []byte
@@ -214,6 +218,7 @@ func (q *Queries) LockSchedules(ctx context.Context, tenantIds []pgtype.UUID, na
 			&i.OnDeath,
 			&i.ParkAfter,
 			&i.OnLapse,
+			&i.Streamed,
 			&i.Payload,
 			&i.ContentType,
 			&i.Headers,

@@ -16,9 +16,9 @@ SELECT h.id AS id, h.tenant_id AS tenant_id, h.kind AS kind, h.priority AS prior
     h.max_attempts AS max_attempts, h.lost_leases AS lost_leases, h.epoch AS epoch,
     coalesce(h.key, '')::text AS key, octet_length(h.payload) AS payload_bytes,
     h.content_type AS content_type, h.timeout AS timeout, h.backoff AS backoff, h.run_at AS run_at,
-    h.created_at AS created_at, h.started_at AS started_at, h.deadline AS deadline, h.queue AS queue,
-    h.status::text AS status, coalesce(h.worker, '')::text AS worker,
-    coalesce(h.last_error_code, '')::text AS error_code,
+    h.created_at AS created_at, h.started_at AS started_at, h.deadline AS deadline,
+    (h.streamed IS NOT NULL)::boolean AS streamed, h.queue AS queue, h.status::text AS status,
+    coalesce(h.worker, '')::text AS worker, coalesce(h.last_error_code, '')::text AS error_code,
     coalesce(h.last_error_message, '')::text AS error_message,
     h.cancel_requested_at AS cancel_requested_at, h.parent_id AS parent_id,
     NULL::timestamptz AS lease_expires_at, h.finished_at AS finished_at
@@ -51,6 +51,7 @@ type FindClosedRow struct {
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
 	Deadline          pgtype.Timestamptz
+	Streamed          bool
 	Queue             string
 	Status            string
 	Worker            string
@@ -90,6 +91,7 @@ func (q *Queries) FindClosed(ctx context.Context, ids []pgtype.UUID, tenants []p
 			&i.CreatedAt,
 			&i.StartedAt,
 			&i.Deadline,
+			&i.Streamed,
 			&i.Queue,
 			&i.Status,
 			&i.Worker,
@@ -115,9 +117,9 @@ SELECT j.id AS id, j.tenant_id AS tenant_id, j.kind AS kind, j.priority AS prior
     j.max_attempts AS max_attempts, j.lost_leases AS lost_leases, j.epoch AS epoch,
     coalesce(j.key, '')::text AS key, octet_length(j.payload) AS payload_bytes,
     j.content_type AS content_type, j.timeout AS timeout, j.backoff AS backoff, j.run_at AS run_at,
-    j.created_at AS created_at, j.started_at AS started_at, j.deadline AS deadline, j.queue AS queue,
-    j.status::text AS status, coalesce(j.lease_owner, '')::text AS worker,
-    coalesce(j.last_error_code, '')::text AS error_code,
+    j.created_at AS created_at, j.started_at AS started_at, j.deadline AS deadline,
+    (j.streamed IS NOT NULL)::boolean AS streamed, j.queue AS queue, j.status::text AS status,
+    coalesce(j.lease_owner, '')::text AS worker, coalesce(j.last_error_code, '')::text AS error_code,
     coalesce(j.last_error_message, '')::text AS error_message,
     j.cancel_requested_at AS cancel_requested_at, j.parent_id AS parent_id,
     j.lease_expires_at AS lease_expires_at, NULL::timestamptz AS finished_at, coalesce(j.deadline <= statement_timestamp(), false)::boolean AS late
@@ -150,6 +152,7 @@ type FindOpenRow struct {
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
 	Deadline          pgtype.Timestamptz
+	Streamed          bool
 	Queue             string
 	Status            string
 	Worker            string
@@ -192,6 +195,7 @@ func (q *Queries) FindOpen(ctx context.Context, ids []pgtype.UUID, tenants []pgt
 			&i.CreatedAt,
 			&i.StartedAt,
 			&i.Deadline,
+			&i.Streamed,
 			&i.Queue,
 			&i.Status,
 			&i.Worker,

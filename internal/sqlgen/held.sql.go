@@ -110,7 +110,8 @@ SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.prior
     octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
     jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
     jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
-    jobs.queue AS queue, jobs.status::text AS status, coalesce(jobs.lease_owner, '')::text AS worker,
+    (jobs.streamed IS NOT NULL)::boolean AS streamed, jobs.queue AS queue, jobs.status::text AS status,
+    coalesce(jobs.lease_owner, '')::text AS worker,
     coalesce(jobs.last_error_code, '')::text AS error_code,
     coalesce(jobs.last_error_message, '')::text AS error_message,
     jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
@@ -149,6 +150,7 @@ type ListHeldRow struct {
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
 	Deadline          pgtype.Timestamptz
+	Streamed          bool
 	Queue             string
 	Status            string
 	Worker            string
@@ -195,6 +197,7 @@ func (q *Queries) ListHeld(ctx context.Context, arg ListHeldParams) ([]ListHeldR
 			&i.CreatedAt,
 			&i.StartedAt,
 			&i.Deadline,
+			&i.Streamed,
 			&i.Queue,
 			&i.Status,
 			&i.Worker,

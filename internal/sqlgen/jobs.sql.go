@@ -74,7 +74,8 @@ SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.prior
     octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
     jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
     jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
-    jobs.queue AS queue, jobs.status::text AS status, coalesce(jobs.lease_owner, '')::text AS worker,
+    (jobs.streamed IS NOT NULL)::boolean AS streamed, jobs.queue AS queue, jobs.status::text AS status,
+    coalesce(jobs.lease_owner, '')::text AS worker,
     coalesce(jobs.last_error_code, '')::text AS error_code,
     coalesce(jobs.last_error_message, '')::text AS error_message,
     jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
@@ -88,7 +89,8 @@ SELECT history.id AS id, history.tenant_id AS tenant_id, history.kind AS kind, h
     octet_length(history.payload) AS payload_bytes, history.content_type AS content_type,
     history.timeout AS timeout, history.backoff AS backoff, history.run_at AS run_at,
     history.created_at AS created_at, history.started_at AS started_at, history.deadline AS deadline,
-    history.queue AS queue, history.status::text AS status, coalesce(history.worker, '')::text AS worker,
+    (history.streamed IS NOT NULL)::boolean AS streamed, history.queue AS queue,
+    history.status::text AS status, coalesce(history.worker, '')::text AS worker,
     coalesce(history.last_error_code, '')::text AS error_code,
     coalesce(history.last_error_message, '')::text AS error_message,
     history.cancel_requested_at AS cancel_requested_at, history.parent_id AS parent_id,
@@ -116,6 +118,7 @@ type FindJobRow struct {
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
 	Deadline          pgtype.Timestamptz
+	Streamed          bool
 	Queue             string
 	Status            string
 	Worker            string
@@ -160,6 +163,7 @@ func (q *Queries) FindJob(ctx context.Context, id pgtype.UUID) ([]FindJobRow, er
 			&i.CreatedAt,
 			&i.StartedAt,
 			&i.Deadline,
+			&i.Streamed,
 			&i.Queue,
 			&i.Status,
 			&i.Worker,
@@ -298,7 +302,8 @@ const ListJobs = `-- name: ListJobs :many
     octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
     jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
     jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
-    jobs.queue AS queue, jobs.status::text AS status, coalesce(jobs.lease_owner, '')::text AS worker,
+    (jobs.streamed IS NOT NULL)::boolean AS streamed, jobs.queue AS queue, jobs.status::text AS status,
+    coalesce(jobs.lease_owner, '')::text AS worker,
     coalesce(jobs.last_error_code, '')::text AS error_code,
     coalesce(jobs.last_error_message, '')::text AS error_message,
     jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
@@ -333,7 +338,8 @@ UNION ALL
     octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
     jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
     jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
-    jobs.queue AS queue, jobs.status::text AS status, coalesce(jobs.lease_owner, '')::text AS worker,
+    (jobs.streamed IS NOT NULL)::boolean AS streamed, jobs.queue AS queue, jobs.status::text AS status,
+    coalesce(jobs.lease_owner, '')::text AS worker,
     coalesce(jobs.last_error_code, '')::text AS error_code,
     coalesce(jobs.last_error_message, '')::text AS error_message,
     jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
@@ -368,7 +374,8 @@ UNION ALL
     octet_length(history.payload) AS payload_bytes, history.content_type AS content_type,
     history.timeout AS timeout, history.backoff AS backoff, history.run_at AS run_at,
     history.created_at AS created_at, history.started_at AS started_at, history.deadline AS deadline,
-    history.queue AS queue, history.status::text AS status, coalesce(history.worker, '')::text AS worker,
+    (history.streamed IS NOT NULL)::boolean AS streamed, history.queue AS queue,
+    history.status::text AS status, coalesce(history.worker, '')::text AS worker,
     coalesce(history.last_error_code, '')::text AS error_code,
     coalesce(history.last_error_message, '')::text AS error_message,
     history.cancel_requested_at AS cancel_requested_at, history.parent_id AS parent_id,
@@ -439,6 +446,7 @@ type ListJobsRow struct {
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
 	Deadline          pgtype.Timestamptz
+	Streamed          bool
 	Queue             string
 	Status            string
 	Worker            string
@@ -503,6 +511,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 			&i.CreatedAt,
 			&i.StartedAt,
 			&i.Deadline,
+			&i.Streamed,
 			&i.Queue,
 			&i.Status,
 			&i.Worker,

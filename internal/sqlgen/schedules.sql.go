@@ -40,7 +40,7 @@ func (q *Queries) DeleteSchedule(ctx context.Context, tenantID pgtype.UUID, name
 }
 
 const FindSchedule = `-- name: FindSchedule :many
-SELECT kind, queue, priority, max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse,
+SELECT kind, queue, priority, max_attempts, timeout, backoff, key, deadline, hold, max_active, ordered, on_death, park_after, on_lapse, streamed,
        payload, content_type, headers, statement_timestamp()::timestamptz AS now
 FROM outbox.schedules
 WHERE tenant_id = $1
@@ -63,6 +63,7 @@ type FindScheduleRow struct {
 	OnDeath     *string
 	ParkAfter   pgtype.Interval
 	OnLapse     *string
+	Streamed    *bool
 	Payload     []byte
 	ContentType string
 	Headers     []byte
@@ -94,6 +95,7 @@ func (q *Queries) FindSchedule(ctx context.Context, tenantID pgtype.UUID, name s
 			&i.OnDeath,
 			&i.ParkAfter,
 			&i.OnLapse,
+			&i.Streamed,
 			&i.Payload,
 			&i.ContentType,
 			&i.Headers,
