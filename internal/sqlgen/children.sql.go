@@ -55,7 +55,8 @@ const ListChildren = `-- name: ListChildren :many
     octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
     jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
     jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
-    jobs.queue AS queue, jobs.status::text AS status, coalesce(jobs.lease_owner, '')::text AS worker,
+    (jobs.streamed IS NOT NULL)::boolean AS streamed, jobs.queue AS queue, jobs.status::text AS status,
+    coalesce(jobs.lease_owner, '')::text AS worker,
     coalesce(jobs.last_error_code, '')::text AS error_code,
     coalesce(jobs.last_error_message, '')::text AS error_message,
     jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
@@ -76,7 +77,8 @@ UNION ALL
     octet_length(history.payload) AS payload_bytes, history.content_type AS content_type,
     history.timeout AS timeout, history.backoff AS backoff, history.run_at AS run_at,
     history.created_at AS created_at, history.started_at AS started_at, history.deadline AS deadline,
-    history.queue AS queue, history.status::text AS status, coalesce(history.worker, '')::text AS worker,
+    (history.streamed IS NOT NULL)::boolean AS streamed, history.queue AS queue,
+    history.status::text AS status, coalesce(history.worker, '')::text AS worker,
     coalesce(history.last_error_code, '')::text AS error_code,
     coalesce(history.last_error_message, '')::text AS error_message,
     history.cancel_requested_at AS cancel_requested_at, history.parent_id AS parent_id,
@@ -118,6 +120,7 @@ type ListChildrenRow struct {
 	CreatedAt         pgtype.Timestamptz
 	StartedAt         pgtype.Timestamptz
 	Deadline          pgtype.Timestamptz
+	Streamed          bool
 	Queue             string
 	Status            string
 	Worker            string
@@ -163,6 +166,7 @@ func (q *Queries) ListChildren(ctx context.Context, arg ListChildrenParams) ([]L
 			&i.CreatedAt,
 			&i.StartedAt,
 			&i.Deadline,
+			&i.Streamed,
 			&i.Queue,
 			&i.Status,
 			&i.Worker,
