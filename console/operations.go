@@ -10,8 +10,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// What is done to many dead letters is an operation: it is done by the processes that serve the API or the console, also
-// when the person has closed the tab, and can be stopped.
+// What is done to many dead letters is an operation: it is done by the processes that serve the API or the console,
+// also when the person has closed the tab, and can be stopped.
 
 const operationsShown = 50
 

@@ -69,7 +69,7 @@ var allowed = map[string]string{
 	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/invalid",
 	"doctor":        "operator migrations internal/pgsession internal/pgvalue",
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
-	"relay/webhook": "outbox dispatcher internal/backoff relay relay/internal/credentials relay/internal/cloudevents",
+	"relay/webhook": "outbox dispatcher internal/backoff internal/invalid relay relay/internal/credentials relay/internal/cloudevents",
 
 	"handlers/download":   "outbox dispatcher internal/backoff internal/invalid",
 	"internal/changefeed": "outbox internal/sqlgen internal/pgvalue",
