@@ -131,7 +131,8 @@ func TestStatementsOfEachRoleAreTheGoldenOnes(t *testing.T) {
 func conditions(plan string) [][]string {
 	var lines [][]string
 	for line := range strings.SplitSeq(plan, "\n") {
-		asked := strings.Split(strings.NewReplacer("(", "", ")", "").Replace(line), " AND ")
+		// A column of another collation is shown with a cast or without one, as the planner came to it.
+		asked := strings.Split(strings.NewReplacer("(", "", ")", "", "::text", "").Replace(line), " AND ")
 		if where, first, ok := strings.Cut(asked[0], "Filter: "); ok {
 			asked = append(asked[1:], first)
 			slices.Sort(asked)

@@ -21,7 +21,6 @@ type shownQueue struct {
 	oldest  time.Time      // since when the first due job waits; zero for none
 	running []operator.Job // those that run longest first, of the newest 200
 	more    bool           // whether there are more of them
-	next    []operator.Job // that wait, the newest first
 	workers []operator.Worker
 	audit   []operator.AuditEntry
 	done    string // what was just done, as a sentence
@@ -31,16 +30,6 @@ type shownQueue struct {
 // atLimit reports whether as many jobs of a queue run as may.
 func atLimit(q operator.Queue) bool {
 	return q.MaxRunning > 0 && q.Jobs[outbox.Running] >= int64(q.MaxRunning)
-}
-
-// openJobs is how many there are, dead letters left out.
-func openJobs(q operator.Queue) (n int64) {
-	for status, jobs := range q.Jobs {
-		if status != outbox.Failed && status != outbox.Dead {
-			n += jobs
-		}
-	}
-	return n
 }
 
 // counted is the queues with the open jobs that the viewer may see, as they were counted last, and the rules as they

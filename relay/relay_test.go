@@ -173,7 +173,7 @@ func checkOrders(t *testing.T, sink *recorder, want map[string]bool) {
 	waitFor(t, func() bool { return len(sink.bodies()) >= len(want) }, func() string { return fmt.Sprintf("%d of %d events", len(sink.bodies()), len(want)) })
 	seen, last := map[string]bool{}, map[string]int{}
 	for _, m := range sink.messages() {
-		if body := string(m.Body); seen[body] || !want[body] {
+		if seen[string(m.Body)] || !want[string(m.Body)] {
 			t.Errorf("%q was published twice, or not committed", m.Body)
 		}
 		seen[string(m.Body)] = true

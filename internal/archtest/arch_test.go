@@ -111,7 +111,7 @@ var allowed = map[string]string{
 	"internal/bench":          "outbox listener dispatcher reaper migrations/migrate internal/pgdev relay",
 	// The fault harness, and its command.
 	"cmd/posthaste-proof":     "internal/gctune internal/verify internal/verify/probe",
-	"internal/verify":         "internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/natsproc internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/lease internal/verify/model",
+	"internal/verify":         "internal/engine outbox operator reaper migrations/migrate internal/sqlgen internal/pgdev internal/bench internal/natsproc internal/verify/checker internal/verify/child internal/verify/fault internal/verify/ledger internal/verify/probe internal/verify/rebuilt internal/verify/lease internal/verify/model",
 	"internal/verify/probe":   "internal/engine app outbox inbox dispatcher schedule listener relay relay/nats relay/webhook internal/verify/ledger",
 	"internal/verify/checker": "internal/engine outbox",
 	"internal/verify/ledger":  "outbox",

@@ -67,9 +67,9 @@ type producer struct {
 	placed atomic.Int64 // orders that a client has taken on
 }
 
-// Produce is the producer, of whose jobs every fourth is streamed. It ends when all orders are placed, or after a SIGTERM
-// with the transactions that were under way. Without VERIFY_INSIST a transaction
-// that fails is noted and not repeated.
+// Produce is the producer, of whose jobs every fourth is streamed. It ends when all orders are placed, or after a
+// SIGTERM with the transactions that were under way. Without VERIFY_INSIST a transaction that fails is noted and not
+// repeated.
 func Produce(ctx context.Context) (err error) {
 	book, pool, err := begin("producer")
 	if err != nil {
