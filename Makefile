@@ -14,7 +14,7 @@ CGO     := $(if $(RACE),1,0)
 export CGO_ENABLED = 0
 # Where goroutines of ours meet: these run with the race detector, which takes twice as
 # long. Packages whose tests take longest begin first, so that none is left alone at the end.
-RACED    = ./dispatcher ./api ./integration ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory ./relay/nats/rpc ./relay/nats/presence
+RACED    = ./dispatcher ./api ./watch ./integration ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./client ./schedule ./handlers/... ./inbox ./access ./memory ./relay/nats/rpc ./relay/nats/presence
 LONG     = ./internal/verify/model ./internal/verify/lease
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
 # Rows of the scorecard that send thousands of requests, one after the other, to one

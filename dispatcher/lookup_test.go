@@ -34,6 +34,9 @@ var scans = map[string]string{
 	"ListWorkers jobs":          "a page: it counts the leases of each",
 	"ListUnavailableKinds jobs": "a page: what has been unavailable has no index",
 	"MeasureQueue jobs":         "what runs when a limit is set is looked for in the index of leases, once",
+	"ExplainQueue jobs":         "a page: what runs in a queue is read from the index of leases",
+	"SurveyKinds jobs":          "a page: what has been unavailable has no index",
+	"RemoveSink jobs":           "an operator's act, of whose messages some are open jobs: each is looked up by its id",
 	"ExpireLeases keys":         "is there any at all",
 	"ReadAuditChain audit":      "the chain is read from its beginning",
 }

@@ -229,6 +229,8 @@ func (c *caller) tellOfDeadLetters() {
 	c.wantIn(c.ask("GET /dead-letters/groups", nil, "", http.StatusOK), `"http_410"`)
 	c.wantIn(c.ask("POST /jobs/{id}/replay", one, `{"payload":"mended"}`, http.StatusOK), one["id"])
 	c.until(one, outbox.Succeeded)
+	c.wantIn(c.ask("POST /jobs/replay", nil, `{"kind":"mail","since":"2020-01-01T00:00:00Z","dryRun":true}`, http.StatusOK), `"jobs":`, `"oldestAt":`)
+	c.ask("POST /jobs/replay", nil, `{"kind":"never.seen","since":"2020-01-01T00:00:00Z"}`, http.StatusConflict)
 	c.wantIn(c.ask("POST /jobs/{id}/dismiss", other, "", http.StatusOK), `"status":"dismissed"`)
 	c.wantIn(c.ask("POST /jobs/retry", nil, `{"ids":["`+third["id"]+`"]}`, http.StatusOK), `"done":1`)
 	c.until(third, outbox.Failed) // again

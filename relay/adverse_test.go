@@ -452,6 +452,7 @@ func TestASwitchoverUndoesNoSkip(t *testing.T) {
 			stop := start(t, db, &sink, nil)
 			publish(t, db, "t", "k", "1")
 			sink.await(t, "1")
+			waitFor(t, func() bool { return ask[bool](t, db, `SELECT top = 1 FROM outbox.sinks`) }, func() string { return "it has stored that" })
 			stop()
 			publish(t, db, "t", "k", "2")
 			last, err := outbox.ParseID(ask[string](t, db, `SELECT id::text FROM outbox.events WHERE payload = '2'`))
