@@ -67,7 +67,7 @@ func (r *rig) give(token string, tenant outbox.ID) has {
 	}
 	h.names = names{id: h.jobs[outbox.Dead], kind: "mail", queue: engine.DefaultQueue, key: word, schedule: word, sink: "orders", extra: map[string]any{
 		"maxRunning": 1000, "rate": map[string]any{"starts": 1000, "intervalSeconds": 1}, "event": r.event(word, tenant),
-		"since": "2020-01-01T00:00:00Z", "replay": r.runningReplay(tenant),
+		"since": "2020-01-01T00:00:00Z", "replay": r.runningReplay(tenant), "operation": r.runningOperation(tenant),
 	}}
 	h.own = append(h.own, slices.Collect(maps.Values(h.jobs))...)
 	return h
@@ -369,6 +369,7 @@ func TestG12EveryActLeavesItsRowInTheAudit(t *testing.T) {
 			r.t = t
 			tenant := outbox.NewID()
 			seen := false
+			r.pauseAll(false)
 			// What is resumed must have been paused before; some acts are one tenant's, some of all tenants.
 			for round := range 4 {
 				r.handler = r.withToken("actor", access.Principal{Name: "actor", Tenant: tenant, AllTenants: round < 2, Capabilities: can(allCapabilities...)})
@@ -452,6 +453,7 @@ func (r *rig) pauseAll(pause bool) {
 	for _, sql := range []string{
 		`INSERT INTO outbox.queues (queue, paused_at) VALUES ('default', CASE WHEN $1 THEN now() END) ON CONFLICT (queue) DO UPDATE SET paused_at = excluded.paused_at`,
 		`UPDATE outbox.schedules SET paused_at = CASE WHEN $1 THEN now() END`,
+		`UPDATE outbox.operations SET stopped_at = CASE WHEN $1 THEN now() END`,
 	} {
 		if _, err := r.db.Exec(r.t.Context(), sql, pause); err != nil {
 			r.t.Fatal(err)

@@ -216,6 +216,15 @@ func (r *rig) runningReplay(tenant outbox.ID) string {
 	return id
 }
 
+// runningOperation is the tenant's one, which no process works on.
+func (r *rig) runningOperation(tenant outbox.ID) string {
+	id := tenant
+	id[0] ^= 0x55
+	r.exec(`INSERT INTO outbox.operations (id, tenant_id, act, filter, per_second, matched, actor, reason, request_id)
+		VALUES ($1, $2, 'replay', '{"kind":"none"}', 0, 1, 'somebody', '', '') ON CONFLICT DO NOTHING`, id, tenant)
+	return id.String()
+}
+
 func TestHeldMessagesAreListed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t).as("root")

@@ -163,19 +163,24 @@ func (c *client) expire(ctx context.Context, h *history, a *ask) error {
 }
 
 // elapse moves a row instead of the clock: a running job's lease has lapsed, a
-// waiting one has become due.
+// waiting one has become due. What was stored in lease_extensions while it waited for
+// the row is of the time before, so it is removed by a statement that sees it.
 func (c *client) elapse(ctx context.Context, a *ask, id pgtype.UUID) error {
 	op := operation{in: input{verb: elapse}}
 	a.about[id.Bytes] = op
-	err := c.conn.QueryRow(ctx, `
-		WITH run_out AS (
-			DELETE FROM outbox.lease_extensions WHERE job_id = $1
-		)
-		UPDATE outbox.jobs
-		SET run_at           = least(run_at, now()),
-		    lease_expires_at = CASE WHEN status = 'running' THEN now() - interval '1 second' END
-		WHERE id = $1
-		RETURNING status::text, epoch`, id).Scan((*string)(&op.out.status), &op.out.epoch)
+	err := pgx.BeginFunc(ctx, c.conn, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `
+			UPDATE outbox.jobs
+			SET run_at           = least(run_at, now()),
+			    lease_expires_at = CASE WHEN status = 'running' THEN now() - interval '1 second' END
+			WHERE id = $1
+			RETURNING status::text, epoch`, id).Scan((*string)(&op.out.status), &op.out.epoch)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `DELETE FROM outbox.lease_extensions WHERE job_id = $1`, id)
+		return err
+	})
 	op.out.done = err == nil
 	a.about[id.Bytes] = op
 	if errors.Is(err, pgx.ErrNoRows) {
