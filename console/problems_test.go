@@ -25,7 +25,9 @@ func TestNowAndSystem(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("greet", `{}`, outbox.Options{Queue: "mail"})
 	r.get("now").is(200).has("mail", "Oldest due", "No job has ended")
-	r.get("system").is(200).has("posthaste doctor", "ok")
+	r.exec(`UPDATE outbox.schema_files SET applied_at = now() - interval '90 days'`)
+	r.exec(`INSERT INTO outbox.chores VALUES ('trim', now()) ON CONFLICT DO NOTHING`)
+	r.get("system").is(200).has("posthaste doctor", "ok").hasNot("not answered", "has not all been removed")
 	r.as("a").get("now").is(403)
 	r.as("a").get("system").is(403)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/migrations"
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // Severity is how bad a finding is.
@@ -50,6 +51,16 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Release()
+	// It is about the jobs of all tenants; a login that is a member of outbox_api alone sees none unless it says so.
+	ctx = operator.TiedTo(ctx, outbox.ID{})
+	if _, err := conn.Exec(ctx, `SET app.tenant_id = '*'`); err != nil {
+		return nil, fmt.Errorf("look at all tenants: %w", err)
+	}
+	defer func() {
+		if _, err := conn.Exec(context.WithoutCancel(ctx), `RESET app.tenant_id`); err != nil {
+			_ = conn.Conn().Close(context.WithoutCancel(ctx)) // the pool makes another
+		}
+	}()
 	e := &examination{patient: p, conn: conn.Conn()}
 	for _, question := range []struct {
 		name  string
@@ -210,7 +221,7 @@ func (e *examination) jobs(ctx context.Context) error {
 		e.find(Warning, fmt.Sprintf("the oldest due job waits since %s", w.OldestDue.Format(time.RFC3339)), "add dispatchers or concurrency, or see what they are waiting for")
 	}
 	if w.DeadLetters > 0 {
-		e.find(Warning, Count(w.DeadLetters, "dead letter")+" to be looked at by a person", "look at them: posthaste jobs list --status dead --status failed")
+		e.find(Warning, Count(w.DeadLetters, "dead letter")+" to be looked at by a person", "look at them: posthaste dlq groups")
 	}
 	if w.Paused != "" {
 		e.find(Warning, "queues that are paused: "+w.Paused, "posthaste queues resume QUEUE, when it is time")

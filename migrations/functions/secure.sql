@@ -20,7 +20,7 @@ DECLARE
     of_the_log CONSTANT text[] := '{position,at}'; -- which the database gives an event
     of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at,streamed}';
     ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
-    engines CONSTANT text[] := '{inbox,inbox_positions,lease_extensions,chores}'; -- the API has nothing to do with them
+    engines CONSTANT text[] := '{inbox,inbox_positions}'; -- the API has nothing to do with them
     records CONSTANT text[] := '{schema_version,schema_files}'; -- of the migrations; without row security
     everything CONSTANT text[] := '{SELECT,INSERT,UPDATE,DELETE}';
     -- Conditions are written as pg_get_expr prints them, to be compared with what it prints. Sub-selects
@@ -105,6 +105,8 @@ BEGIN
                     WHEN 'audit_chain' THEN '{SELECT}'
                     WHEN 'events' THEN '{SELECT}' -- and INSERT of some columns, below
                     WHEN 'held_messages' THEN '{SELECT}'
+                    WHEN 'chores' THEN '{SELECT}' -- whether what is beyond its retention is removed
+                    WHEN 'lease_extensions' THEN '{SELECT}' -- whether a lease has lapsed
                     ELSE everything END),
                 ('outbox_reader', CASE WHEN thing.relname IN ('tokens', 'inbox', 'inbox_positions', 'idempotency_keys') THEN '{}' ELSE '{SELECT}'::text[] END),
                 ('outbox_producer', CASE thing.relname
