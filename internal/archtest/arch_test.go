@@ -67,7 +67,7 @@ var allowed = map[string]string{
 	"schedule":      "internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"memory":        "internal/engine outbox dispatcher internal/invalid internal/outcome",
 	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/invalid",
-	"doctor":        "operator migrations internal/pgsession internal/pgvalue",
+	"doctor":        "outbox operator migrations internal/pgsession internal/pgvalue",
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
 	"relay/webhook": "outbox dispatcher internal/backoff internal/invalid relay relay/internal/credentials relay/internal/cloudevents",
 
