@@ -29,7 +29,7 @@ type act struct {
 
 // on is the names of what is acted on, as parameters of its page.
 const (
-	onJob      = "id" // or an operation
+	onID       = "id" // of a job or an operation
 	onLetters  = "error kind queue status code key tenant since until"
 	onKey      = "tenant queue key"
 	onSchedule = "tenant name"
@@ -37,14 +37,14 @@ const (
 )
 
 var acts = []act{
-	{"job-retry", onJob, "while", needs(access.AdminMutate), "Run again", jobAct(retryJob), doJob((*operator.Operator).Retry)},
-	{"job-cancel", onJob, "while", needs(access.JobsCancel), "Cancel", jobAct(cancelJob), doJob(cancelled)},
-	{"job-release", onJob, "while", needs(access.AdminMutate), "Release", jobAct(releaseJob), doJob((*operator.Operator).Release)},
-	{"job-dismiss", onJob, "while", needs(access.AdminMutate), "Dismiss", jobAct(dismissJob), doJob((*operator.Operator).Dismiss)},
+	{"job-retry", onID, "while", needs(access.AdminMutate), "Run again", jobAct(retryJob), doJob((*operator.Operator).Retry)},
+	{"job-cancel", onID, "while", needs(access.JobsCancel), "Cancel", jobAct(cancelJob), doJob(cancelled)},
+	{"job-release", onID, "while", needs(access.AdminMutate), "Release", jobAct(releaseJob), doJob((*operator.Operator).Release)},
+	{"job-dismiss", onID, "while", needs(access.AdminMutate), "Dismiss", jobAct(dismissJob), doJob((*operator.Operator).Dismiss)},
 	{"letters-replay", onLetters, "failed_until rate", needs(access.AdminMutate), "Run again", askLetters(operator.ReplayLetters), doLetters(operator.ReplayLetters)},
 	{"letters-dismiss", onLetters, "failed_until", needs(access.AdminMutate), "Dismiss", askLetters(operator.DismissLetters), doLetters(operator.DismissLetters)},
-	{"operation-stop", onJob, "", needs(access.AdminMutate), "Stop", operationAct("stop"), doOperation((*operator.Operator).StopOperation)},
-	{"operation-resume", onJob, "", needs(access.AdminMutate), "Resume", operationAct("resume"), doOperation((*operator.Operator).ResumeOperation)},
+	{"operation-stop", onID, "", needs(access.AdminMutate), "Stop", operationAct("stop"), doOperation((*operator.Operator).StopOperation)},
+	{"operation-resume", onID, "", needs(access.AdminMutate), "Resume", operationAct("resume"), doOperation((*operator.Operator).ResumeOperation)},
 	{"key-unblock", onKey, "", needs(access.AdminMutate), "Unblock", askUnblock, doUnblock},
 	{"schedule-pause", onSchedule, "", needs(access.AdminMutate), "Pause", scheduleAct("pause"), doSchedule((*operator.Operator).PauseSchedule)},
 	{"schedule-resume", onSchedule, "", needs(access.AdminMutate), "Resume", scheduleAct("resume"), doSchedule((*operator.Operator).ResumeSchedule)},
@@ -70,6 +70,9 @@ func actRoutes() (rows []route) {
 				c, err := a.ask(v)
 				if err != nil {
 					return err
+				}
+				if c.reason && strings.TrimSpace(v.param("reason")) == "" {
+					return refusal{http.StatusBadRequest, "A reason is missing", "Go back and say why: it stands in the audit with each of the jobs. Nothing was changed."}
 				}
 				if err := a.do(v, v.operator.Because(v.param("reason"))); err != nil {
 					return v.tooLate(err)

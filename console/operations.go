@@ -49,7 +49,7 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		if err != nil {
 			return c, err
 		}
-		c = confirmation{back: link("operations"), crumb: "Dead letters"}
+		c = confirmation{back: link("operations"), crumb: "Dead letters", reason: true}
 		if v.r.Method == "POST" {
 			return c, nil
 		}
@@ -59,12 +59,15 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		}
 		c.back = link("letters")
 		for _, name := range v.conditions() {
-			c.hidden = append(c.hidden, field{name, v.param(name)})
+			value := v.param(name)
+			if name == "since" { // so long ago, when the page was made
+				value = filter.FailedSince.UTC().Format(time.RFC3339Nano)
+			}
+			c.hidden = append(c.hidden, field{name, value})
 		}
 		at := counted.FailedUntil.UTC().Format(time.RFC3339Nano)
 		c.hidden = append(c.hidden, field{"failed_until", at})
 		jobs := plural(int(counted.Matched), "dead letter")
-		c.reason = counted.Matched > 1
 		switch act {
 		case operator.ReplayLetters:
 			c.title, c.rate = "Run "+jobs+" again", true

@@ -1,8 +1,10 @@
 package console_test
 
 import (
+	"maps"
 	"net/url"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -26,6 +28,9 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 			late := r.deadLetter(tenantA, "k", "c", "m")
 			form := url.Values{"error": {"c1"}, "kind": {"k"}, "failed_until": {until[1]}, "reason": {"the relay is back"}}
 			r.as("a+jobs.read,admin.read").post(act, form).is(403)
+			silent := maps.Clone(form)
+			silent.Set("reason", " ")
+			r.as("a").post(act, silent).is(400).has("A reason is missing", "Nothing was changed")
 			if got := r.as("a").post(act, form).is(303).Header().Get("Location"); got != "operations" {
 				t.Errorf("led to %s", got)
 			}
@@ -67,6 +72,9 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 	r.get("operation?id="+op.ID.String()).is(200).has("stopped", "Resume…")
 	r.post("operation-resume", form).is(303)
 	r.get("operation?id=" + op.ID.String()).is(200).has("going on")
-	r.post("letters-replay", url.Values{"failed_until": {"now"}}).is(400)
-	r.post("letters-replay", url.Values{"failed_until": {"2026-01-01T00:00:00Z"}, "rate": {"fast"}}).is(400)
+	r.post("letters-replay", url.Values{"failed_until": {"now"}, "reason": {"x"}}).is(400).has("failed_until")
+	r.post("letters-replay", url.Values{"failed_until": {"2026-01-01T00:00:00Z"}, "rate": {"fast"}, "reason": {"x"}}).is(400).has("rate")
+	if page := r.get("letters-replay?since=2h").is(200).Body.String(); strings.Contains(page, `name="since" value="2h"`) {
+		t.Error("the form says how long ago, which is another instant when it is sent")
+	}
 }
